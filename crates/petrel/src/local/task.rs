@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::hub::Hub;
 use super::slab::Key;
@@ -22,6 +22,26 @@ impl<T> TaskResult<T> {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
+    }
+}
+
+/// A future whose output is a task's result. An async block would keep the future twice, and a state of its own.
+struct Reported<F, T> {
+    future: F,
+    to: Rc<TaskResult<T>>,
+}
+
+impl<T, F: Future<Output = T>> Future for Reported<F, T> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the future is pinned with the whole, from which it is not moved. It has no other access.
+        let (future, to) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &this.to)
+        };
+        to.put(ready!(future.poll(cx)));
+        Poll::Ready(())
     }
 }
 
@@ -42,8 +62,8 @@ impl<T: 'static> Task<T> {
         future: impl Future<Output = T> + 'static,
     ) -> Self {
         let result = Rc::new(TaskResult { value: RefCell::default(), waker: RefCell::default() });
-        let to = Rc::clone(&result);
-        let key = hub.spawn(Box::pin(async move { to.put(future.await) }), deadline_ns);
+        let reported = Reported { future, to: Rc::clone(&result) };
+        let key = hub.spawn(Box::pin(reported), deadline_ns);
         Self { hub: Rc::clone(hub), key: Cell::new(key), result }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::ptr;
+use std::rc::Rc;
 use std::task::{Context, RawWakerVTable, Waker};
 
 use super::ready::{Ready, TaskWaker};
@@ -13,9 +15,12 @@ use crate::sync::Arc;
 
 pub(super) type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
+/// A task. A task that is polled may leave the table meanwhile, and its entry stays until the end of the poll.
 struct Entry {
-    /// Absent while polled, with the waker for polling.
-    future: Option<(BoxedFuture, Waker)>,
+    /// Absent while polled.
+    future: Cell<Option<BoxedFuture>>,
+    /// For polling.
+    waker: Waker,
     /// The target of the waker.
     task: Arc<TaskWaker>,
     /// The deadline inherited by the task's calls and spawned tasks.
@@ -24,7 +29,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Entries {
-    tasks: Slab<Entry>,
+    tasks: Slab<Rc<Entry>>,
     /// For the tasks of one round, kept for reuse.
     round: Vec<Key>,
 }
@@ -109,7 +114,8 @@ impl Tasks {
         let key = vacant.key();
         let task = Arc::new(TaskWaker::queued(key, Arc::clone(&self.ready)));
         let waker = Waker::from(Arc::clone(&task));
-        vacant.insert(Entry { future: Some((future, waker)), task, deadline_ns });
+        let future = Cell::new(Some(future));
+        vacant.insert(Rc::new(Entry { future, waker, task, deadline_ns }));
         drop(entries);
         self.woken.borrow_mut().push(key);
         self.work_flag.raise();
@@ -129,7 +135,7 @@ impl Tasks {
 
     /// Polls the ready tasks; tasks woken meanwhile wait for the next round.
     pub(super) fn poll_round(&self) -> bool {
-        let mut round = std::mem::take(&mut self.entries.borrow_mut().round);
+        let mut round = mem::take(&mut self.entries.borrow_mut().round);
         round.append(&mut self.woken.borrow_mut());
         self.ready.take(&mut round);
         let any = !round.is_empty();
@@ -144,26 +150,26 @@ impl Tasks {
 
     /// Polls a task. The caller restores the outer values after the last task of a round.
     fn poll_task(&self, key: Key, outer: &Outer) {
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.tasks.get_mut(key) else { return };
-        let Some((mut future, waker)) = entry.future.take() else { return };
+        let Some(entry) = self.entries.borrow().tasks.get(key).map(Rc::clone) else { return };
+        let Some(mut future) = entry.future.take() else { return };
         self.inherited_ns.set(entry.deadline_ns);
         // Before the poll: a wake-up from now on requests another.
         entry.task.unqueue();
-        drop(entries);
-        self.polled.set(Some(Polled::new(key, &waker)));
-        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-        let mut entries = self.entries.borrow_mut();
-        if polled.is_ready() {
-            entries.tasks.remove(key);
-        } else if let Some(entry) = entries.tasks.get_mut(key) {
-            entry.future = Some((future, waker));
+        self.polled.set(Some(Polled::new(key, &entry.waker)));
+        let polled = future.as_mut().poll(&mut Context::from_waker(&entry.waker));
+        if polled.is_pending() {
+            // It was absent: no instruction is spent on dropping it.
+            mem::forget(entry.future.replace(Some(future)));
+            if Rc::strong_count(&entry) == 1 {
+                // The task has aborted itself. Dropping its contents may use the hub.
+                self.set_outer(outer);
+            }
             return;
         }
-        // The task may have ended, or aborted itself; dropping its contents may use the hub.
-        drop(entries);
+        let removed = self.entries.borrow_mut().tasks.remove(key);
+        // The same for a task that has ended.
         self.set_outer(outer);
-        drop(future);
+        drop((removed, future));
     }
 
     fn set_outer(&self, outer: &Outer) {
