@@ -111,7 +111,9 @@ mod tests {
     #[test]
     fn count_above_ps__leaves_out_shorter_times_and_the_same_bucket() {
         let mut times = Histogram::new();
-        [10, 1_000_000, 1_000_001, 2_000_000, 5_000_000].map(|ps| times.record(ps));
+        for ps in [10, 1_000_000, 1_000_001, 2_000_000, 5_000_000] {
+            times.record(ps);
+        }
         assert_eq!(times.count_above_ps(1_000_000), 2);
         assert_eq!([0, 4_000_000, 9_000_000].map(|ps| times.count_above_ps(ps)), [5, 1, 0]);
     }
