@@ -139,6 +139,7 @@ pub const DEFECTS: &[Defect] = &[
         "nexus_waiting_not_answered",
         "links that wait for a connection are never answered when it fails",
     ),
+    defect("proto_closed_path_stays_closed", "no packet looks at a path that was closed"),
     defect(
         "proto_held_slot_stays",
         "a slot counts as held back by pacing after its call has ended",
@@ -149,7 +150,15 @@ pub const DEFECTS: &[Defect] = &[
         "a session with the largest messages that the protocol has is refused",
     ),
     defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
+    defect(
+        "proto_marks_of_another_request",
+        "a CREDIT also names the marked packets of the request before",
+    ),
     defect("proto_ordered_call_runs_early", "an ordered call runs when it is complete"),
+    defect(
+        "proto_path_index_off_by_one",
+        "a server's frame leaves from the port after that of its client's frame",
+    ),
     defect(
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",

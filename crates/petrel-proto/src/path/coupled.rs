@@ -1,7 +1,7 @@
 //! *Coupled*: a window for each path, and their sum is the session's.
 //!
 //! The windows grow together by a packet per round trip, as MP-RDMA's single window does (§3.2). Where it keeps
-//! no state of a path, to fit a network card, this policy has 12 bytes, and can do more with a bad path:
+//! no state of a path, to fit a network card, this policy has 16 bytes, and can do more with a bad path:
 //!
 //! - A mark takes a quarter of a packet from the window of its path. With a half, as in MP-RDMA, senders that
 //!   share a queue with a marking step of 20 KB halved together and left 8 % of the link unused.

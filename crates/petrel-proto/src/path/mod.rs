@@ -55,7 +55,7 @@ use mp_rdma::MpRdma;
 use plb::Plb;
 use random::Random;
 use reps::Reps;
-use set::PathSet;
+use set::{PACKET, PathSet};
 use window::SharedWindow;
 
 use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
@@ -174,8 +174,9 @@ const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
 /// With the same limit for both, a path at 1/40 of the others' rate was opened now and then, and cost 0.1 %.
 const LATE_LOOK_PACKETS: u32 = LATE_PACKETS / 2;
 
-/// Losses by age are suspected after the round trip of the path, half of it more, and a margin. The margin grows
-/// with each suspicion that was wrong, up to four of the shortest round trips, and falls by 1/1 024 per answer.
+/// Losses by age are suspected after the round trip of the path, half of it more or twice its deviation, and a
+/// margin. The first queues of a session grow faster than an estimate follows, and the deviation begins as a whole
+/// round trip. The margin grows with each suspicion that was wrong, up to four of the shortest round trips, and falls by 1/1 024 per answer.
 const MARGIN_STEP_NS: u64 = 1_000;
 const MARGIN_ROUND_TRIPS_MAX: u64 = 4;
 const MARGIN_DECAY_LOG2: u32 = 10;
@@ -209,12 +210,15 @@ pub struct Paths {
     random: Random,
     /// The path that was chosen and has not been used yet.
     next: Option<PathId>,
+    /// The path of the packets of a burst that are alone in their messages, and the time of this burst modulo 2^32.
+    burst_path: PathId,
+    burst_ns: u32,
     margin_ns: u32,
     state: State,
 }
 
 /// A session with eight paths has at most 256 bytes for them.
-const _: () = assert!(size_of::<Paths>() + 8 * 12 <= 256);
+const _: () = assert!(size_of::<Paths>() + 8 * 16 <= 256);
 
 impl Paths {
     /// Makes `count` paths for a session, with at most `packets_most` packets in flight. Sessions with the same
@@ -232,7 +236,8 @@ impl Paths {
             PathPolicy::Coupled => State::Coupled(Coupled::new(packets_most)),
             PathPolicy::MpRdma => State::MpRdma(MpRdma::new(packets_most)),
         };
-        Self { set, random, next: None, margin_ns: 0, state }
+        let (burst_path, burst_ns) = (PathId::FIRST, u32::MAX);
+        Self { set, random, next: None, burst_path, burst_ns, margin_ns: 0, state }
     }
 
     /// Returns the path for the next new packet, or `None` if the window is full. The path stays the same until
@@ -242,6 +247,28 @@ impl Paths {
             self.next = self.choose_anew(now_ns);
         }
         self.next
+    }
+
+    /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
+    /// this has room: they are short, and leave together by a single system call.
+    pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
+        if self.next.is_none() && self.burst_ns == now_ns as u32 && self.has_room_on_burst_path() {
+            self.next = Some(self.burst_path);
+        }
+        let path = self.choose(now_ns)?;
+        (self.burst_path, self.burst_ns) = (path, now_ns as u32);
+        Some(path)
+    }
+
+    fn has_room_on_burst_path(&self) -> bool {
+        let path = self.burst_path;
+        let is_roomy = match &self.state {
+            State::Coupled(_) => self.set.room(path) >= PACKET as i32,
+            // An answer clocks a packet out on its own path.
+            State::MpRdma(_) => false,
+            State::Single(_) | State::Plb(..) | State::Spray(_) | State::Reps(..) => true,
+        };
+        is_roomy && self.set.is_open(path) && self.room() > 0
     }
 
     fn choose_anew(&mut self, now_ns: u64) -> Option<PathId> {
@@ -377,9 +404,16 @@ impl Paths {
     /// Returns the age in nanoseconds from which a copy on this path is overdue; `None` before the first round
     /// trip.
     pub fn overdue_ns(&self, path: PathId) -> Option<u64> {
-        let srtt_ns = self.set.srtt_ns(path)?;
+        let (srtt_ns, deviation_ns) = self.set.round_trip_ns(path)?;
         assert!(srtt_ns > 0, "a measured round trip is a time");
-        Some(srtt_ns + srtt_ns / 2 + MARGIN_STEP_NS + u64::from(self.margin_ns))
+        let later_ns = (srtt_ns / 2).max(2 * deviation_ns);
+        Some(srtt_ns + later_ns + MARGIN_STEP_NS + u64::from(self.margin_ns))
+    }
+
+    /// Returns the bytes of the state of the single paths, which are outside of the object.
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.set.heap_bytes()
     }
 
     /// Returns the copies that are in flight.

@@ -1,5 +1,7 @@
 //! The paths of a session: which are open, what is in flight on each, and when a closed path is looked at.
 
+use petrel_planted::planted;
+
 use super::{PathId, Random};
 use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
 
@@ -24,11 +26,13 @@ const GOODS_PER_STEP: u8 = 32;
 /// Looks are due at multiples of this power of two, in nanoseconds: 8 µs.
 const DUE_STEP_LOG2: u32 = 13;
 
-/// One path, in 12 bytes.
+/// One path, in 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     /// Smoothed round trip in nanoseconds; 0 before the first measurement.
     srtt_ns: u32,
+    /// Smoothed deviation of the round trips; the first round trip itself after the first measurement.
+    deviation_ns: u32,
     /// Packets that may be in flight, in units of 1/128; 0 if closed.
     window: u16,
     in_flight: u16,
@@ -62,15 +66,28 @@ impl PathSet {
     pub(super) fn new(count: usize, packets: u32) -> Self {
         assert!((1..=PATHS_MAX).contains(&count), "a session has 1 to 32 paths");
         let window = (packets * PACKET / count as u32).clamp(WINDOW_LEAST, WINDOW_PACKETS * PACKET);
-        let path =
-            Path { srtt_ns: 0, window: window as u16, in_flight: 0, due: 0, backoff: 0, goods: 0 };
+        let window = window as u16;
+        let path = Path {
+            srtt_ns: 0,
+            deviation_ns: 0,
+            window,
+            in_flight: 0,
+            due: 0,
+            backoff: 0,
+            goods: 0,
+        };
         let open = u32::MAX >> (PATHS_MAX - count);
-        let total_window = window * count as u32;
+        let total_window = u32::from(window) * count as u32;
         Self { paths: vec![path; count].into(), open, in_flight: 0, total_window }
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
         (0..self.paths.len() as u8).map(PathId)
+    }
+
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.paths)
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -122,7 +139,12 @@ impl PathSet {
     /// Notes a round trip. One below half of the former ones means that a queue has gone, and counts half.
     pub(super) fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
         let rtt_ns = u32::try_from(rtt_ns.max(1)).unwrap_or(u32::MAX);
-        let srtt_ns = &mut self.paths[path.index()].srtt_ns;
+        let Path { srtt_ns, deviation_ns, .. } = &mut self.paths[path.index()];
+        let deviation = match *srtt_ns {
+            0 => rtt_ns,
+            old => *deviation_ns - *deviation_ns / 4 + old.abs_diff(rtt_ns) / 4,
+        };
+        *deviation_ns = deviation;
         *srtt_ns = match *srtt_ns {
             0 => rtt_ns,
             old if old / 2 > rtt_ns => old / 2 + rtt_ns / 2,
@@ -132,10 +154,18 @@ impl PathSet {
 
     /// Returns the smoothed round trip of a path; before its first measurement the longest of the others.
     pub(super) fn srtt_ns(&self, path: PathId) -> Option<u64> {
-        let own = self.paths[path.index()].srtt_ns;
-        let longest = || self.paths.iter().map(|path| path.srtt_ns).max();
-        let srtt_ns = if own > 0 { own } else { longest()? };
-        (srtt_ns > 0).then_some(srtt_ns.into())
+        self.round_trip_ns(path).map(|(srtt_ns, _)| srtt_ns)
+    }
+
+    /// Returns the smoothed round trip of a path and its deviation. Before its first measurement both are the
+    /// longest round trip of the others.
+    pub(super) fn round_trip_ns(&self, path: PathId) -> Option<(u64, u64)> {
+        let Path { srtt_ns, deviation_ns, .. } = self.paths[path.index()];
+        if srtt_ns > 0 {
+            return Some((srtt_ns.into(), deviation_ns.into()));
+        }
+        let longest = u64::from(self.paths.iter().map(|path| path.srtt_ns).max()?);
+        (longest > 0).then_some((longest, longest))
     }
 
     /// Returns the shortest smoothed round trip, 0 before the first measurement.
@@ -208,9 +238,13 @@ impl PathSet {
     /// Returns a closed path to look at now. Only one look is under way at a time: when all paths over one slow link closed together, their looks came together too, and queued there for
     /// longer than a window of the others takes.
     pub(super) fn due(&self, now_ns: u64) -> Option<PathId> {
+        if self.open_count() == self.count() {
+            return None;
+        }
         let is_due = |path: &Path| due_step(now_ns).wrapping_sub(path.due).cast_signed() >= 0;
         let closed = || self.ids().filter(|path| !self.is_open(*path));
-        if closed().any(|path| self.paths[path.index()].in_flight > 0) {
+        let is_looking = closed().any(|path| self.paths[path.index()].in_flight > 0);
+        if is_looking || planted("proto_closed_path_stays_closed") {
             return None;
         }
         closed().find(|path| is_due(&self.paths[path.index()]))

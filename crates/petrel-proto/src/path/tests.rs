@@ -212,16 +212,54 @@ fn overdue_ns__grows_with_false_alarms_and_falls_with_answers() {
     assert_eq!(paths.overdue_ns(PathId(0)), None);
     let sent = fill(&mut paths, 0);
     paths.note_answer(12 * US, sent[0], GOOD);
-    assert_eq!(paths.overdue_ns(PathId(5)), Some(19 * US));
+    // A path that was not measured has the longest round trip, and a deviation of a round trip.
+    assert_eq!(paths.overdue_ns(PathId(5)), Some(37 * US));
     paths.note_false_alarm();
-    assert_eq!(paths.overdue_ns(PathId(5)), Some(20 * US));
+    assert_eq!(paths.overdue_ns(PathId(5)), Some(38 * US));
     (0..20).for_each(|_| paths.note_false_alarm());
-    assert_eq!(paths.overdue_ns(PathId(5)), Some((19 + 4 * 12) * US));
+    assert_eq!(paths.overdue_ns(PathId(5)), Some((37 + 4 * 12) * US));
     let mut sent = sent[1..].to_vec();
     for at in 2..200 {
         sent = round(&mut paths, &sent, at * 12 * US, |_| Some(GOOD));
     }
     assert!(paths.overdue_ns(PathId(5)).unwrap() < 22 * US);
+}
+
+/// Short messages of a burst leave together, and the next burst takes its own path.
+#[test]
+fn choose_alone__keeps_to_one_path_for_a_burst_while_it_has_room() {
+    for policy in [PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled] {
+        let mut paths = paths(policy);
+        let mut burst = |now_ns, count| {
+            let sent = (0..count).map(|_| {
+                let path = paths.choose_alone(now_ns).expect("the window has room");
+                assert_eq!(
+                    paths.choose_alone(now_ns),
+                    Some(path),
+                    "the choice stays until it is used"
+                );
+                paths.note_new(path);
+                path
+            });
+            sent.collect::<Vec<_>>()
+        };
+        // Each of eight paths has a window of four packets.
+        let first = burst(US, 4);
+        assert!(first.iter().all(|path| *path == first[0]), "{policy:?}: {first:?}");
+        let mut used: Vec<PathId> = (2..10).flat_map(|at| burst(at * US, 2)).collect();
+        assert!(used.chunks(2).all(|pair| pair[0] == pair[1]), "{policy:?}: {used:?}");
+        used.dedup();
+        assert!(used.len() > 3, "{policy:?}: {used:?}");
+    }
+    let mut paths = paths(PathPolicy::Coupled);
+    let sent: Vec<PathId> = std::iter::from_fn(|| {
+        let path = paths.choose_alone(US)?;
+        paths.note_new(path);
+        Some(path)
+    })
+    .collect();
+    assert_eq!(sent.len(), 32, "a burst may use all windows");
+    assert!(sent.chunks(4).all(|four| four.iter().all(|path| *path == four[0])), "{sent:?}");
 }
 
 #[test]

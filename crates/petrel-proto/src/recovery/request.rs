@@ -128,6 +128,9 @@ impl RequestPackets {
     /// Clears the loss marks of acknowledged packets.
     pub(crate) fn forget_acknowledged(&mut self, packets: Range<u32>) {
         let Self { acknowledged, lost, .. } = self;
+        if lost.is_empty() {
+            return;
+        }
         packets
             .filter(|&packet| acknowledged.contains(packet))
             .for_each(|packet| lost.clear(packet));

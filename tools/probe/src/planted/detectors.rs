@@ -91,6 +91,10 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("nexus_server_keeps_a_late_session", &[Test("petrel-sim", "nexus::")]),
     ("nexus_tickets_stay", &[Test("petrel-sim", "nexus::")]),
     ("nexus_waiting_not_answered", &[Test("petrel-sim", "nexus::")]),
+    (
+        "proto_closed_path_stays_closed",
+        &[Unit("petrel-proto", "path::"), Unit("petrel-proto", "rpc::"), Seeds(300)],
+    ),
     ("proto_held_slot_stays", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
     ("proto_karn", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
     (
@@ -98,7 +102,9 @@ const DETECTORS: &[(&str, &[Step])] = &[
         &[Unit("petrel-proto", "session::"), Unit("petrel-proto", "rpc::")],
     ),
     ("proto_no_backoff", &[Unit("petrel-proto", "rpc::"), Seeds(100)]),
+    ("proto_marks_of_another_request", &[Unit("petrel-proto", "session::"), Seeds(2_000)]),
     ("proto_ordered_call_runs_early", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
+    ("proto_path_index_off_by_one", &[Unit("petrel-proto", "session::"), Seeds(300)]),
     ("proto_releases_stand_still", &[Unit("petrel-proto", "timer::")]),
     ("proto_swift_round_without_end", &[Unit("petrel-proto", "congestion::")]),
     ("proto_timer_due_at_once", &[Unit("petrel-proto", "timer::"), Seeds(300)]),

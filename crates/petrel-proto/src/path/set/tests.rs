@@ -109,6 +109,21 @@ fn note_good__shortens_the_time_until_the_next_look() {
 }
 
 #[test]
+fn round_trip_ns__the_deviation_begins_as_a_round_trip_and_follows_the_changes() {
+    let mut set = set(2);
+    let deviation = |set: &PathSet| set.round_trip_ns(PathId(0)).map(|(_, deviation)| deviation);
+    assert_eq!(deviation(&set), None);
+    set.note_rtt(PathId(0), 80 * US);
+    assert_eq!(deviation(&set), Some(80 * US));
+    set.note_rtt(PathId(0), 80 * US);
+    assert_eq!(deviation(&set), Some(60 * US));
+    (0..30).for_each(|_| set.note_rtt(PathId(0), 80 * US));
+    assert!(deviation(&set) < Some(US));
+    set.note_rtt(PathId(0), 120 * US);
+    assert!((10 * US..11 * US).contains(&deviation(&set).unwrap()));
+}
+
+#[test]
 fn srtt_ns__smooths_and_forgets_a_queue() {
     let mut set = set(2);
     assert_eq!((set.srtt_ns(PathId(0)), set.srtt_least_ns()), (None, 0));
@@ -118,6 +133,7 @@ fn srtt_ns__smooths_and_forgets_a_queue() {
     assert_eq!(set.srtt_ns(PathId(1)), Some(81 * US), "of the other, while not measured");
     set.note_rtt(PathId(0), 11 * US);
     assert_eq!((set.srtt_ns(PathId(0)), set.srtt_least_ns()), (Some(46 * US), 46 * US));
+    assert_eq!(set.round_trip_ns(PathId(1)), Some((46 * US, 46 * US)));
     set.note_rtt(PathId(1), u64::MAX);
     assert_eq!(set.srtt_ns(PathId(1)), Some(u64::from(u32::MAX)));
 }

@@ -5,13 +5,14 @@ use super::credit::{delay_probe, is_sound, park};
 use super::response::slot_of;
 use super::send::{pull, send_request};
 use crate::buffer::Buffer;
+use crate::limits::WINDOW_PACKETS;
 use crate::path::PathId;
 use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::SessionId;
 use crate::session::client::{Acknowledged, ClientSession, ClientState, Heard, NextCopy};
-use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks};
+use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks, Part};
 
 /// [`turn_of_client`](super::turn::turn_of_client) for a session of several paths.
 #[cold]
@@ -58,8 +59,8 @@ fn send_by_paths<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) -> Turn {
-    let mut turn = Turn::NOTHING;
-    while turn.sent < out.budget {
+    let mut turn = send_run(shared, out, id, client, slot);
+    while turn.sent < out.budget && turn.then != Then::Refused {
         let is_announced =
             client.slot(slot).parts().is_some_and(|parts| parts.due_announcement().is_some());
         let next = match client.next_copy(slot).filter(|_| !is_announced) {
@@ -92,6 +93,67 @@ fn send_by_paths<B: Buffer, T, S: FrameSink>(
     turn
 }
 
+/// Sends new packets in sequence up to the last but one, while paths have room, if none is to be repeated. Common values are
+/// computed once. Other packets are sent singly.
+fn send_run<B: Buffer, T, S: FrameSink>(
+    shared: &mut Shared<B>,
+    out: &mut Out<'_, S>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> Turn {
+    let allowed = client.credits().0.min(client.message_credits(slot)).min(out.budget as u32);
+    let (to, packet_bytes) = (client.to(), client.packet_bytes() as usize);
+    let (peer, _) = client.destination(slot);
+    let state = client.slot(slot);
+    let (first, packets) = (state.request_sent(), state.request_packets());
+    let is_run = shared.config.fast_path
+        && first + 1 < packets
+        && out.may_take_credits
+        && !client.is_reserved(slot)
+        // Packet 0 carries the time left, and the place in the order.
+        && !(first == 0 && (state.expiry().is_on_wire || client.order().is_some()));
+    if !is_run {
+        return Turn::NOTHING;
+    }
+    let parts = client.slot_mut(slot).parts_mut(&mut shared.client_parts);
+    let sent = parts.request();
+    if sent.has_lost() || parts.due_announcement().is_some() {
+        return Turn::NOTHING;
+    }
+    let window_end = sent.acknowledged_below() + WINDOW_PACKETS;
+    let end = (first + allowed).min(window_end).min(packets - 1);
+    let Some((state, mut places)) = client.slot_with_packets(slot) else { return Turn::NOTHING };
+    let header = to.words(Kind::RequestPart, Flags::NONE, state.method(), state.number());
+    let Some(request) = state.request_mut() else { return Turn::NOTHING };
+    let size = request.wire_len() as u32;
+    let (mut packet, mut offset) = (first, first as usize * packet_bytes);
+    let mut then = Then::More;
+    while packet < end
+        && let Some(path) = places.choose(out.now_ns)
+    {
+        let part = Part { size, packet, grant: 1 };
+        let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
+        if !out.sink.send_from(path.index() as u8, peer, head, body) {
+            then = Then::Refused;
+            break;
+        }
+        places.note_new(out.now_ns, packet, path);
+        packet += 1;
+        offset += packet_bytes;
+    }
+    let sent = packet - first;
+    if sent > 0 {
+        client.note_sent(out.now_ns, slot, sent, 0);
+        if let Some(parts) = client.slot_mut(slot).known_parts_mut() {
+            parts.request_mut().note_run(first..packet);
+        }
+        shared.counters.packets_sent += u64::from(sent);
+        shared.timers.arm(out.now_ns, id, client, slot);
+    }
+    Turn { sent: sent as usize, then }
+}
+
 /// Chooses the path of a packet. The result is true if the packet takes room of the windows. Returns `None` if
 /// the packet has to wait although the windows have room.
 fn choose<B, T>(
@@ -108,7 +170,7 @@ fn choose<B, T>(
         let path = paths.choose_again(slot, copy.packet);
         return Some((NextCopy { path, ..copy }, false));
     }
-    match paths.choose(now_ns) {
+    match paths.choose(now_ns, copy.is_single) {
         Ok(path) => Some((NextCopy { path, ..copy }, true)),
         // Without room the packet waits like others that lack a credit.
         Err(_) if paths.room() == 0 => Some((copy, true)),

@@ -62,8 +62,15 @@ struct SlotPaths {
 /// The copy in flight of a request of one packet.
 #[derive(Clone, Copy, Debug)]
 struct SingleCopy {
-    sent_ns: u64,
+    /// In microseconds, modulo 2^32: more than an hour.
+    sent_us: u32,
     repeats: bool,
+}
+
+const _: () = assert!(size_of::<SlotPaths>() <= 24, "a slot has 24 bytes for its paths");
+
+fn micros(time_ns: u64) -> u32 {
+    (time_ns / 1_000) as u32
 }
 
 /// A copy that is about to be sent.
@@ -123,8 +130,12 @@ impl ClientPaths {
 
     /// Returns the path for a new packet; or if the packet has to wait although there is room, the time up to
     /// which it waits.
-    pub(crate) fn choose(&mut self, now_ns: u64) -> Result<PathId, u64> {
-        match self.paths.choose(now_ns) {
+    pub(crate) fn choose(&mut self, now_ns: u64, is_single: bool) -> Result<PathId, u64> {
+        let chosen = match is_single {
+            true => self.paths.choose_alone(now_ns),
+            false => self.paths.choose(now_ns),
+        };
+        match chosen {
             Some(path) => Ok(path),
             None => Err(self.paths.resume_ns()),
         }
@@ -185,23 +196,33 @@ impl ClientPaths {
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, SlotPaths::default);
         }
-        let Self { slots, spare, .. } = self;
-        let state = &mut slots[slot];
+        let state = &mut self.slots[slot];
         state.last = path;
         if !repeats {
             state.probes = 0;
         }
         if is_single {
             assert!(state.single.is_none(), "a request of one packet has one copy in flight");
-            state.single = Some(SingleCopy { sent_ns: now_ns, repeats });
+            state.single = Some(SingleCopy { sent_us: micros(now_ns), repeats });
             return;
         }
-        let fresh = || Box::new(PacketPaths::new(REORDERING_THRESHOLD as u16));
-        let packets = state.packets.get_or_insert_with(|| spare.pop().unwrap_or_else(fresh));
+        let packets = self.packets_of(slot).packets;
         match repeats {
             true => packets.note_repeat(now_ns, packet, path),
             false => packets.note_new(now_ns, packet, path),
         }
+    }
+
+    /// Returns the paths and the packets of a large request that begins or goes on: many of its packets follow.
+    pub(crate) fn packets_of(&mut self, slot: usize) -> SlotPackets<'_> {
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, SlotPaths::default);
+        }
+        let Self { paths, slots, spare, counts, .. } = self;
+        let SlotPaths { last, packets, .. } = &mut slots[slot];
+        let fresh = || Box::new(PacketPaths::new(REORDERING_THRESHOLD as u16));
+        let packets = packets.get_or_insert_with(|| spare.pop().unwrap_or_else(fresh));
+        SlotPackets { paths, last, packets, counts }
     }
 
     /// Notes a response of the session.
@@ -219,36 +240,16 @@ impl ClientPaths {
         is_immediate: bool,
     ) {
         let Some(state) = self.slots.get_mut(slot) else { return };
-        let Some(SingleCopy { sent_ns, repeats }) = state.single.take() else { return };
+        let Some(SingleCopy { sent_us, repeats }) = state.single.take() else { return };
         let path = state.last;
         if repeats {
             return self.paths.note_unknown(path);
         }
-        let rtt_ns = is_immediate.then(|| now_ns.saturating_sub(sent_ns));
+        let age_us = micros(now_ns).wrapping_sub(sent_us);
+        let rtt_ns = is_immediate.then(|| u64::from(age_us) * 1_000);
         let answer = Answer { rtt_ns, is_marked, behind_packets: 0 };
         self.count_mark(path, is_marked);
         self.paths.note_answer(now_ns, path, answer);
-    }
-
-    /// Notes that a packet of a large request was acknowledged. `was_lost` is true if its last copy was given
-    /// up. The round trip counts if `is_echo`.
-    pub(crate) fn note_acked(
-        &mut self,
-        now_ns: u64,
-        slot: usize,
-        (packet, was_lost, is_echo): (u32, bool, bool),
-        (is_marked, behind_packets): (bool, u32),
-    ) {
-        let copy @ LastCopy { path, rtt_ns } = self.packets_of(slot).note_acked(now_ns, packet);
-        if was_lost {
-            return;
-        }
-        if !copy.is_only() {
-            return self.paths.note_unknown(path);
-        }
-        let rtt_ns = rtt_ns.filter(|_| is_echo);
-        self.count_mark(path, is_marked);
-        self.paths.note_answer(now_ns, path, Answer { rtt_ns, is_marked, behind_packets });
     }
 
     fn count_mark(&mut self, path: PathId, is_marked: bool) {
@@ -333,14 +334,6 @@ impl ClientPaths {
         }
     }
 
-    fn packets_of(&mut self, slot: usize) -> &mut PacketPaths {
-        let packets = self.slots.get_mut(slot).and_then(|state| state.packets.as_deref_mut());
-        let Some(packets) = packets else {
-            unreachable!("a large request that was sent has the paths of its packets");
-        };
-        packets
-    }
-
     /// Returns true if a request of one packet has a copy in flight.
     pub(crate) fn has_single(&self, slot: usize) -> bool {
         self.slots.get(slot).is_some_and(|state| state.single.is_some())
@@ -352,5 +345,69 @@ impl ClientPaths {
     }
 }
 
+/// The paths of a session with the packets of one large request.
+pub(crate) struct SlotPackets<'a> {
+    paths: &'a mut Paths,
+    last: &'a mut PathId,
+    packets: &'a mut PacketPaths,
+    counts: &'a mut [PathCounts],
+}
+
+impl SlotPackets<'_> {
+    /// Returns the path for the next new packet, if one has room now.
+    #[inline]
+    pub(crate) fn choose(&mut self, now_ns: u64) -> Option<PathId> {
+        self.paths.choose(now_ns)
+    }
+
+    /// Notes that the next new packet was sent on the chosen path.
+    #[inline]
+    pub(crate) fn note_new(&mut self, now_ns: u64, packet: u32, path: PathId) {
+        self.paths.note_new(path);
+        self.counts[path.index()].packets += 1;
+        *self.last = path;
+        self.packets.note_new(now_ns, packet, path);
+    }
+
+    /// Notes that a packet was acknowledged. `was_lost` is true if its last copy was given up. The round trip counts if
+    /// `is_echo`.
+    #[inline]
+    pub(crate) fn note_acked(
+        &mut self,
+        now_ns: u64,
+        (packet, was_lost, is_echo): (u32, bool, bool),
+        (is_marked, behind_packets): (bool, u32),
+    ) {
+        let copy @ LastCopy { path, rtt_ns } = self.packets.note_acked(now_ns, packet);
+        if was_lost {
+            return;
+        }
+        if !copy.is_only() {
+            return self.paths.note_unknown(path);
+        }
+        let rtt_ns = rtt_ns.filter(|_| is_echo);
+        self.counts[path.index()].marks += u64::from(is_marked);
+        self.paths.note_answer(now_ns, path, Answer { rtt_ns, is_marked, behind_packets });
+    }
+}
+
 /// The most packets of a session in flight: half of a message's window (§14.4).
 pub(crate) const PATH_PACKETS_MAX: u32 = WINDOW_PACKETS / 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The policy and the state of the paths have 256 bytes; destinations, counters and places of a session come on top.
+    #[test]
+    fn new__a_session_of_eight_paths_has_a_bounded_memory() {
+        for policy in PathPolicy::ALL {
+            let paths = ClientPaths::new((policy, 8, 1), 128, PeerKey(1), PeerKey(1));
+            let of_counts = size_of_val(paths.counts());
+            assert_eq!(of_counts, 8 * 24);
+            assert!(size_of::<Paths>() + paths.paths.heap_bytes() <= 256);
+            let all = size_of::<ClientPaths>() + paths.paths.heap_bytes() + of_counts;
+            assert!(all <= 560, "{policy:?}: {all} bytes");
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! The paths of a server session of several (`docs/wire-protocol.md` §14.2, §14.3): long responses follow the client's
 //! frames, short ones keep to a path that works, and CREDITs take turns.
 
+use petrel_planted::planted;
+
 use crate::bitmap::PacketBits;
 use crate::limits::{MARKED_CREDIT_BYTES_MAX, PATHS_MAX, WINDOW_PACKETS};
 use crate::path::PathId;
@@ -37,6 +39,8 @@ struct MarkedPackets {
     request: u64,
     /// The lowest of them, if there are any.
     from: Option<u32>,
+    /// One more than the highest of them.
+    end: u32,
     packets: PacketBits,
     /// The CREDIT with these marks, in place until the medium has sent it.
     frame: [u8; MARKED_CREDIT_BYTES_MAX],
@@ -67,6 +71,7 @@ impl ServerPaths {
     /// Returns the path of the next packet of a slot's response.
     pub(crate) fn path(&self, slot: usize) -> PathId {
         let source = self.slots.get(slot).map_or(0, |slot| slot.source);
+        let source = source + u8::from(planted("proto_path_index_off_by_one"));
         self.of_port(source % self.ports + self.shift)
     }
 
@@ -91,16 +96,16 @@ impl ServerPaths {
     pub(crate) fn note_mark(&mut self, slot: usize, request: u64, packet: u32) {
         let fresh = || {
             let (packets, frame) = (PacketBits::new(), [0; MARKED_CREDIT_BYTES_MAX]);
-            Box::new(MarkedPackets { request, from: None, packets, frame })
+            Box::new(MarkedPackets { request, from: None, end: 0, packets, frame })
         };
         let marked = self.slot(slot).marked.get_or_insert_with(fresh);
         if marked.request != request {
-            marked.clear();
+            if !planted("proto_marks_of_another_request") {
+                marked.clear();
+            }
             marked.request = request;
         }
-        let from = marked.from.map_or(packet, |from| from.min(packet));
-        marked.from = Some(from);
-        marked.packets.set(packet);
+        marked.note(packet);
     }
 
     /// Returns a CREDIT with the marks of a request, if there are any. The marks are forgotten with
@@ -145,8 +150,76 @@ impl ServerPaths {
 }
 
 impl MarkedPackets {
+    /// Notes a marked packet. The record of a CREDIT has room for a window of packets. A packet that is not within
+    /// a window of all others is a late copy, or these are late copies, and the newer packets count.
+    fn note(&mut self, packet: u32) {
+        let (from, end) = match self.from {
+            None => (packet, packet + 1),
+            Some(from) if packet >= from + WINDOW_PACKETS => {
+                self.packets = PacketBits::new();
+                (packet, packet + 1)
+            }
+            Some(_) if packet + WINDOW_PACKETS < self.end => return,
+            Some(from) => (from.min(packet), self.end.max(packet + 1)),
+        };
+        (self.from, self.end) = (Some(from), end);
+        self.packets.set(packet);
+    }
+
     /// Forgets the packets. The frame stays: the medium may not have sent it yet.
     fn clear(&mut self) {
         (self.from, self.packets) = (None, PacketBits::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> ServerPaths {
+        ServerPaths::new(4, PeerKey(1))
+    }
+
+    fn marked(paths: &mut ServerPaths, request: u64) -> Vec<u32> {
+        let credit = Credit { cumulative: 0, echo: 0, bitmap: Default::default() };
+        let header = [u64::from(crate::wire::Flags::EXTENDED.0) << 8, 0];
+        let Some(frame) = paths.marked_credit(0, request, &credit, header) else {
+            return Vec::new();
+        };
+        let rest = &frame[crate::limits::HEADER_BYTES..];
+        let marks = Marks::read(crate::wire::Flags::EXTENDED, rest);
+        let marks = marks.expect("a sound frame").expect("marks");
+        marks.packets().collect()
+    }
+
+    #[test]
+    fn note_mark__of_the_next_request_forgets_those_of_the_last() {
+        let mut paths = paths();
+        [3, 5].into_iter().for_each(|packet| paths.note_mark(0, 64, packet));
+        paths.note_mark(0, 128, 7);
+        assert!(paths.has_marks(0, 128) && !paths.has_marks(0, 64));
+        assert_eq!(marked(&mut paths, 128), [7]);
+        paths.note_marks_sent(0);
+        assert!(!paths.has_marks(0, 128));
+    }
+
+    /// A copy of a packet may arrive a window later than the packets around it.
+    #[test]
+    fn note_mark__late_copies_do_not_alias_packets_of_the_next_window() {
+        let mut paths = paths();
+        [300, 310, 2].into_iter().for_each(|packet| paths.note_mark(0, 64, packet));
+        assert_eq!(marked(&mut paths, 64), [300, 310], "the copy comes last");
+        paths.note_marks_sent(0);
+        [2, 300, 310].into_iter().for_each(|packet| paths.note_mark(0, 64, packet));
+        assert_eq!(marked(&mut paths, 64), [300, 310], "the copy comes first");
+        paths.note_mark(0, 64, 55);
+        assert_eq!(marked(&mut paths, 64), [55, 300, 310]);
+    }
+
+    #[test]
+    fn path__is_that_of_the_client_s_frame() {
+        let mut paths = paths();
+        paths.note_source(2, 6);
+        assert_eq!((paths.path(2), paths.path(0)), (PathId::new(2).unwrap(), PathId::FIRST));
     }
 }

@@ -1,6 +1,6 @@
 //! A client session of several paths (`docs/wire-protocol.md` §14): which copies are in flight, and which are lost.
 
-use super::super::paths::{ClientPaths, Heard, NextCopy, PATH_PACKETS_MAX};
+use super::super::paths::{ClientPaths, Heard, NextCopy, PATH_PACKETS_MAX, SlotPackets};
 use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::congestion::Congestion;
@@ -31,6 +31,14 @@ impl<B, T> ClientSession<B, T> {
     /// Returns the session's paths, if there are several, for a change.
     pub(crate) fn paths_mut(&mut self) -> Option<&mut ClientPaths> {
         self.paths.as_deref_mut()
+    }
+
+    /// Returns a slot, and the paths and packets of its large request, to send several of them.
+    pub(crate) fn slot_with_packets(
+        &mut self,
+        slot: usize,
+    ) -> Option<(&mut ClientSlot<B, T>, SlotPackets<'_>)> {
+        Some((&mut self.slots[slot], self.paths.as_deref_mut()?.packets_of(slot)))
     }
 
     /// Returns the destination of a slot's frames, and their path if they are no packets of a request.
@@ -88,18 +96,15 @@ impl<B, T> ClientSession<B, T> {
         if !repeats {
             paths.note_first_copy(slot, credit.echo);
         }
+        let mut packets = paths.packets_of(slot);
         for packet in before..end.min(sent) {
             if !has(credit, packet) || request.is_acknowledged(packet) {
                 continue;
             }
             let is_marked = marks.is_some_and(|marks| marks.contains(packet));
             let which = (packet, request.is_lost(packet), packet == credit.echo);
-            paths.note_acked(
-                now_ns,
-                slot,
-                which,
-                (is_marked, known_end.saturating_sub(packet + 1)),
-            );
+            let behind_packets = known_end.saturating_sub(packet + 1);
+            packets.note_acked(now_ns, which, (is_marked, behind_packets));
         }
     }
 
