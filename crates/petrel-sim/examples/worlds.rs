@@ -1,6 +1,8 @@
 //! Runs seeds until one breaks a rule, and then ends with exit code 1: for libraries with planted defects.
 //!
-//! `cargo run -p petrel-sim --example worlds FIRST COUNT`
+//! `cargo run -p petrel-sim --example worlds FIRST COUNT [JOBS]`
+//!
+//! With a number of threads, all seeds run, whether one breaks a rule or not, and the totals of all counters follow.
 
 use std::process::ExitCode;
 use std::thread;
@@ -13,8 +15,14 @@ fn main() -> ExitCode {
         arguments.get(place).and_then(|text| text.parse().ok()).unwrap_or(other)
     };
     let (first, count) = (number(1, 0), number(2, 100));
-    let jobs = thread::available_parallelism().map_or(1, Into::into);
-    let summary = run_seeds(first..first + count, jobs, &Options::default(), |_| {});
+    let jobs: Option<usize> = arguments.get(3).and_then(|text| text.parse().ok());
+    let all = thread::available_parallelism().map_or(1, Into::into);
+    let mut options = Options::default();
+    options.keep_going = jobs.is_some();
+    let summary = run_seeds(first..first + count, jobs.unwrap_or(all), &options, |_| {});
+    if jobs.is_some() {
+        summary.totals.iter().for_each(|(name, total)| println!("{name} {total}"));
+    }
     for failure in &summary.failures {
         println!("{failure}");
     }

@@ -55,7 +55,8 @@ impl Peers {
     }
 
     /// Accepts packets of a peer from further source ports, which replace those of an earlier
-    /// announcement. Ports of another peer stay with that peer.
+    /// announcement. As in production, a port that another peer had announced moves to the later one, because the
+    /// other's process may be gone; the address of a peer stays its own.
     pub(crate) fn set_further_ports(&mut self, id: PeerId, ports: &[u16]) {
         let Some(Some(peer)) = self.slots.get_mut(id.0 as usize) else { return };
         let host = peer.addr.host;
@@ -63,7 +64,7 @@ impl Peers {
         self.forget_ports(SimAddr::new(host, 0), id, &before);
         for (&port, source) in ports.iter().zip(1u8..) {
             let addr = SimAddr::new(host, port);
-            if self.find(addr).is_none() {
+            if self.find(addr).is_none_or(|before| before.source > 0) {
                 self.numbers.set(addr, Some(Sender { peer: id, source }));
             }
         }
@@ -195,11 +196,13 @@ mod tests {
         assert_eq!(found(&peers, 9), Some((one, 2)));
         assert_eq!(found(&peers, 2), Some((other, 0)), "the address of another peer");
         peers.set_further_ports(other, &[40_000]);
-        assert_eq!(found(&peers, 40_000), Some((one, 1)), "a port of another peer");
+        assert_eq!(found(&peers, 40_000), Some((other, 1)), "the later announcement counts");
         peers.set_further_ports(one, &[9]);
-        assert_eq!((found(&peers, 40_000), found(&peers, 9)), (None, Some((one, 1))));
+        assert_eq!((found(&peers, 40_000), found(&peers, 9)), (Some((other, 1)), Some((one, 1))));
         peers.remove(one);
         assert_eq!((found(&peers, 1), found(&peers, 9)), (None, None));
         assert_eq!(found(&peers, 2), Some((other, 0)));
+        peers.set_further_ports(other, &[]);
+        assert_eq!(found(&peers, 40_000), None);
     }
 }

@@ -376,20 +376,20 @@ struct Checked<H> {
 }
 
 impl<H> Checked<H> {
-    fn note(&self, peer: PeerId, frame: &[u8]) {
+    fn note(&self, peer: PeerId, frame: &[u8], is_marked: bool) {
         let from = self.incoming.borrow_mut().deliver(self.at, peer, frame);
-        self.fabric.borrow_mut().show_frame_taken(from, self.at, frame);
+        self.fabric.borrow_mut().show_frame_taken(from, self.at, frame, is_marked);
     }
 }
 
 impl<H: FrameHandler<Outgoing>> FrameHandler<NoReturn> for Checked<H> {
     fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
-        self.note(peer, frame);
+        self.note(peer, frame, false);
         self.handler.handle(peer, frame, None);
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.note(peer, frame);
+        self.note(peer, frame, true);
         self.handler.handle_marked(peer, frame);
     }
 

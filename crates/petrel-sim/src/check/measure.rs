@@ -5,7 +5,7 @@
 //! Nothing is lost, and nothing else is sent. So the links determine the duration, and the protocol
 //! determines the number of turns.
 
-use petrel::endpoint::SessionState;
+use petrel::endpoint::{PathPolicy, SessionState};
 use petrel_proto::Agreed;
 use petrel_proto::counters::Counters;
 use petrel_transport::PeerId;
@@ -48,6 +48,9 @@ const SHARED_CALLS: u32 = 3;
 
 /// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
+
+/// The longest time until a session uses each path again.
+const RECOVERY_NS_MAX: u64 = 300_000_000;
 
 /// The longest delay that congestion control may add to a large call.
 const HELD_BACK_NS_MAX: u64 = 1_000_000_000;
@@ -102,6 +105,7 @@ impl World {
         if scenario.has_little_memory || scenario.has_few_sessions || scenario.has_short_timeouts {
             return Ok(());
         }
+        self.measure_paths()?;
         let moves_much = Rng::stream(seed, u32::MAX, 3).chance(Probability::percent(50));
         for (client, server, target) in self.pairs_to_measure() {
             let Some(open) = self.open_session(client, target)? else { continue };
@@ -115,6 +119,52 @@ impl World {
             self.measure_waiting(pair)?;
         }
         Ok(())
+    }
+
+    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any
+    /// more. Only `Spray` promises so much to few packets: `Coupled` may prefer its wider paths for ever, and `Reps` those
+    /// of good answers.
+    fn measure_paths(&mut self) -> Result<(), String> {
+        let Some(pair) = self.pair_with_paths() else { return Ok(()) };
+        let len = SHARED_BYTES.min(self.common.scenario.message_bytes_max);
+        let spec = alone(Method::Transform, len, 0);
+        let before = self.packets_by_path(pair);
+        let limit_ns = self.common.fabric.now_ns() + RECOVERY_NS_MAX;
+        loop {
+            self.measure_call(pair, spec)?;
+            let now = self.packets_by_path(pair);
+            if now.iter().zip(&before).all(|(now, before)| now > before) {
+                return Ok(());
+            }
+            if self.common.fabric.now_ns() > limit_ns {
+                let at = pair.open.target.at;
+                return Err(format!("a path to {at} is not used again: {before:?}, {now:?}"));
+            }
+        }
+    }
+
+    /// Returns a session of several paths that was open during the faults, and that sprays its packets.
+    fn pair_with_paths(&self) -> Option<Pair> {
+        let of_node = |(client, node): (ActorId, &Node)| {
+            let sprays = node.path_policy == PathPolicy::Spray;
+            let core = node.endpoint.core();
+            let is_meant = |open: &&Open| {
+                !open.is_nested
+                    && node.endpoint.session_state(open.session) == SessionState::Open
+                    && core.path_counts(open.session).len() > 1
+                    && self.common.fabric.is_up(open.target.at.host)
+            };
+            let open = *node.open.iter().filter(|_| sprays).find(is_meant)?;
+            Some(Pair { client, server: self.actor_at(open.target.at)?, open })
+        };
+        self.simulation.actors().find_map(of_node)
+    }
+
+    fn packets_by_path(&self, pair: Pair) -> Vec<u64> {
+        let node = self.simulation.actor(pair.client);
+        let counts =
+            node.map_or(&[][..], |node| node.endpoint.core().path_counts(pair.open.session));
+        counts.iter().map(|counts| counts.packets).collect()
     }
 
     /// Returns clients with running servers, every client once.

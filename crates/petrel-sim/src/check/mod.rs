@@ -70,6 +70,7 @@ mod report;
 mod runner;
 mod scenario;
 mod service;
+mod several_paths;
 mod swarm;
 mod timeout_policy;
 mod to_make;

@@ -3,7 +3,8 @@
 use super::node::{Common, data_port};
 use super::scenario::{FaultLevel, Scenario};
 use crate::control::CrashKind;
-use crate::fabric::{Action, FaultPlan, HostId, LinkSet, Recorded, SimAddr};
+use crate::fabric::SOURCE_PORT_FIRST;
+use crate::fabric::{Action, FaultPlan, HostId, LinkId, LinkSet, Recorded, SimAddr};
 use crate::rng::{Probability, Rng};
 
 /// A fault action.
@@ -21,6 +22,11 @@ pub(super) enum FaultAction {
     Drain { at: SimAddr, for_ns: u64 },
     /// The drained endpoint ends and is replaced.
     EndDrain { at: SimAddr },
+    /// A cable loses everything for `lost_ns`, a fault window of these hosts. Then it is mended, or routes lead around
+    /// it.
+    Cut { link: LinkId, hosts: Vec<HostId>, lost_ns: u64, reconverge_ns: Option<u64> },
+    /// The cable is whole again, and routes follow if they left it.
+    Mend { link: LinkId, reconverge_ns: Option<u64> },
     /// The default fault plan is restored.
     Restore,
     /// The attacker injects frames.
@@ -189,7 +195,10 @@ pub(super) fn forge(common: &Common, rng: &mut Rng) {
 
 /// Injects a frame of a session, whole or truncated, from an address that is not its peer's.
 fn forge_from(common: &Common, rng: &mut Rng, from: SimAddr, recorded: Recorded, delay_ns: u64) {
-    let wrong_peer = if from == recorded.from { SimAddr::new(from.host, 77) } else { from };
+    // A session accepts frames from all ports that its peer announced.
+    let is_source_port = recorded.from.port >= SOURCE_PORT_FIRST;
+    let is_peer = from == recorded.from || is_source_port && from.host == recorded.from.host;
+    let wrong_peer = if is_peer { SimAddr::new(from.host, 77) } else { from };
     for mut frame in recorded.frames {
         if rng.below(2) == 0 {
             frame.truncate(1 + rng.below(frame.len() as u64) as usize);

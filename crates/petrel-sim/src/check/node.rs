@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use petrel::endpoint::EndpointId;
-use petrel::endpoint::{EndpointConfig, Responder, SessionId, SessionState};
+use petrel::endpoint::{EndpointConfig, PathPolicy, Responder, SessionId, SessionState};
 use petrel::{Context, MsgBuf, Reply};
 
 use super::call::{Call, End, Spec, Watch};
@@ -157,6 +157,8 @@ pub(super) struct Node {
     pub(super) bytes_left: u64,
     /// Whether its sessions have congestion control.
     pub(super) is_controlled: bool,
+    /// The policy of its sessions of several paths.
+    pub(super) path_policy: PathPolicy,
     pub(super) limits: Limits,
     /// Turns of its event loop so far.
     pub(super) turns: u64,

@@ -4,7 +4,7 @@ use petrel_proto::counters::Counters;
 
 use super::client_call;
 use super::ledger::Counts;
-use super::watch::ContentCounts;
+use super::watch::{ContentCounts, PathUse};
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
 use crate::{multicast_world, nexus};
@@ -40,6 +40,7 @@ pub struct Report {
     pub(super) counts: Counts,
     pub(super) client_calls: client_call::Counts,
     pub(super) contents: ContentCounts,
+    pub(super) path_use: PathUse,
     pub(super) buffers_reused: u64,
 }
 
@@ -73,9 +74,13 @@ impl Report {
             ("payloads_checked", self.contents.all),
             ("payloads_checked_of_repetitions", self.contents.repeated),
             ("payloads_checked_of_ended_calls", self.contents.stale),
+            ("sessions_over_several_paths", self.path_use.sessions),
+            ("packets_from_further_ports", self.path_use.packets),
+            ("marks_reported_by_path", self.path_use.marks),
             ("buffers_reused", self.buffers_reused),
             ("packets_lost", fabric.dropped(DropReason::Loss)),
             ("packets_partitioned", fabric.dropped(DropReason::Partition)),
+            ("packets_lost_by_cut_links", fabric.dropped(DropReason::LinkDown)),
             ("packets_dropped_by_switches", fabric.dropped(DropReason::SwitchBuffer)),
             ("packets_dropped_by_hosts", fabric.dropped(DropReason::RxQueue)),
             ("packets_corrupted", fabric.corrupted),

@@ -17,6 +17,7 @@ use crate::ring::WakeFaults;
 use crate::rng::{Probability, Rng};
 use crate::transport::{Medium, SimTransportConfig};
 
+use super::several_paths::{Parts, Ways};
 use super::swarm::{Feature, Swarm};
 
 /// The fault level of a world.
@@ -43,6 +44,8 @@ pub(super) struct Scenario {
     pub(super) endpoints_per_host: u16,
     pub(super) topology: Topology,
     pub(super) path: Path,
+    /// The parts of the network, for another one.
+    pub(super) parts: Parts,
     pub(super) fabric: FabricConfig,
     pub(super) control: ControlConfig,
     pub(super) faults: FaultPlan,
@@ -80,6 +83,8 @@ pub(super) struct Scenario {
     pub(super) has_rings: bool,
     /// Whether sessions keep an order, and most calls are ordered.
     pub(super) has_order: bool,
+    /// The ways between the hosts, if endpoints have several source ports.
+    pub(super) ways: Option<Ways>,
 }
 
 /// The path from host to host.
@@ -91,6 +96,10 @@ pub(super) struct Path {
 }
 
 impl Path {
+    pub(super) fn new(link: LinkConfig, links: u64) -> Self {
+        Self { link, links }
+    }
+
     /// Returns the time that packets of this total size occupy one link.
     pub(super) fn sending_ns(&self, bytes: u64) -> u64 {
         (bytes * 8 * 1_000_000_000).div_ceil(self.link.rate_bps)
@@ -119,7 +128,7 @@ impl Scenario {
             0 => rng.between(64 << 10, 512 << 10) as u32,
             _ => 8 << 20,
         };
-        let (topology, path) = draw_topology(rng, hosts, fault_level);
+        let (topology, path, parts) = draw_topology(rng, hosts, fault_level);
         let bytes_all = if has_largest_messages { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
             fault_level,
@@ -128,6 +137,7 @@ impl Scenario {
             endpoints_per_host,
             topology,
             path,
+            parts,
             fabric: draw_fabric(rng),
             control: draw_control(rng),
             faults: if fault_level == FaultLevel::None {
@@ -154,6 +164,7 @@ impl Scenario {
             has_udp: false,
             has_rings: false,
             has_order: false,
+            ways: None,
         }
     }
 
@@ -164,7 +175,7 @@ impl Scenario {
         self.hosts = rng.between(20, HOSTS_MAX) as u16;
         self.endpoints_per_host = 1;
         let hosts = u64::from(self.hosts);
-        (self.topology, self.path) = draw_topology(rng, self.hosts, self.fault_level);
+        (self.topology, self.path, self.parts) = draw_topology(rng, self.hosts, self.fault_level);
         // Client and group calls are a third of all calls.
         (self.calls, self.bytes) = ((CALLS / hosts) as u32, BYTES / hosts);
         self.message_bytes_max = 1 << 20;
@@ -342,7 +353,7 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
     }
 }
 
-fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topology, Path) {
+fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topology, Path, Parts) {
     let link = LinkConfig {
         rate_bps: rng.between(1, 100) * 1_000_000_000,
         delay_ns: 1 << rng.between(7, 15),
@@ -358,15 +369,16 @@ fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topolog
         }
     };
     let bytes = if is_roomy { 64 << 20 } else { rng.between(70_000, 200_000) };
-    if hosts == 2 && rng.below(2) == 0 {
-        return (Topology::pair(nic, link), Path { link, links: 1 });
-    }
     let buffer = BufferPolicy::PerPort { bytes };
+    if hosts == 2 && rng.below(2) == 0 {
+        let switch = SwitchConfig { buffer, ..SwitchConfig::default() };
+        return (Topology::pair(nic, link), Path { link, links: 1 }, (nic, switch, link));
+    }
     // Half of the rates; again derived without a draw.
     let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     let star = Topology::star(usize::from(hosts), nic, switch, link);
-    (star, Path { link, links: 2 })
+    (star, Path { link, links: 2 }, (nic, switch, link))
 }
 
 fn draw_fabric(rng: &mut Rng) -> FabricConfig {

@@ -55,6 +55,10 @@ pub(super) enum Feature {
     Rings,
     /// Ordered calls.
     Order,
+    /// Sessions of several paths.
+    Paths,
+    /// Ways that are cut.
+    Cuts,
 }
 
 /// The omitted features of a world, as bits.
@@ -99,6 +103,7 @@ impl Swarm {
             FaultAction::Replace { .. } => Feature::Replacing,
             FaultAction::Drain { .. } | FaultAction::EndDrain { .. } => Feature::Drains,
             FaultAction::Forge { .. } => Feature::Forging,
+            FaultAction::Cut { .. } | FaultAction::Mend { .. } => Feature::Cuts,
             FaultAction::Restore => return true,
         };
         self.allows(feature)

@@ -31,6 +31,23 @@ impl World {
         Ok(())
     }
 
+    /// Checks that the client's counters of each path are those of the frames that left.
+    pub(super) fn check_paths(&self) -> Result<(), String> {
+        let wire_checker = self.common.wire_checker.borrow();
+        for (_, node) in self.simulation.actors() {
+            let core = node.endpoint.core();
+            for open in &node.open {
+                let Some(token) = core.token(open.session) else { continue };
+                let (at, counts) = (node.shared.at, core.path_counts(open.session));
+                let name = (at, open.session.index, token);
+                wire_checker
+                    .check_path_counts(name, counts)
+                    .map_err(|wrong| format!("{at}: {wrong} on {open:?}"))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that tables and queues stay within their limits.
     pub(super) fn check_tables(&self) -> Result<(), String> {
         for (_, node) in self.simulation.actors() {
@@ -88,6 +105,7 @@ impl World {
             protocol: self.counters,
             frames_checked: self.common.wire_checker.borrow().frames,
             contents: self.common.wire_checker.borrow().content_counts(),
+            path_use: self.common.wire_checker.borrow().path_use(),
             buffers_reused: self.buffers_reused,
             fabric: stats,
             control: self.common.control.stats(),

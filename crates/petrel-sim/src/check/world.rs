@@ -9,6 +9,7 @@ use petrel::endpoint::EndpointId;
 use petrel::endpoint::SessionId;
 use petrel_proto::Recovery;
 use petrel_proto::counters::Counters;
+use petrel_transport::Transport as _;
 
 use super::client_call::SimulatedCaller;
 use super::ledger::Ledger;
@@ -18,11 +19,14 @@ use super::options::Options;
 use super::report::Report;
 use super::scenario::Scenario;
 use super::service;
+use super::several_paths::Announcing;
 use super::swarm::{Feature, Swarm};
 use super::watch::WireChecker;
 use super::worker_pool::WorkerPool;
 use crate::control::{ControlNetwork, CrashKind};
-use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
+use crate::fabric::{
+    Action, ActorId, FabricHandle, FaultPlan, HostId, LinkId, LinkSet, SimAddr, Stopped,
+};
 use crate::ring::WakeFaults;
 use crate::rng::Rng;
 use crate::simulation::Simulation;
@@ -47,6 +51,10 @@ const WORLDS_PER_RINGS: u64 = 2;
 /// One world in this number has ordered calls.
 const WORLDS_PER_ORDER: u64 = 4;
 
+/// One world in this number has sessions of several paths, and a quarter of these also rings.
+const WORLDS_PER_PATHS: u64 = 3;
+const PATH_WORLDS_PER_RINGS: u64 = 4;
+
 /// Average number of worlds per large world.
 const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
@@ -62,11 +70,13 @@ const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
+const STREAM_CUTS: u32 = 4;
 /// A number with which the seeds on the regression list have no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_ENDPOINT: u32 = 0x1_0000;
 const STREAM_CALLER: u32 = 0x2_0000;
 const STREAM_MEDIUM: u32 = 0x3_0000;
+const STREAM_PATHS: u32 = 0x4_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -98,6 +108,12 @@ impl World {
                 rng.below(WORLDS_PER_RINGS) == 0 && scenario.swarm.allows(Feature::Rings);
             scenario.has_order =
                 rng.below(WORLDS_PER_ORDER) == 0 && scenario.swarm.allows(Feature::Order);
+            if rng.below(WORLDS_PER_PATHS) == 0 && scenario.swarm.allows(Feature::Paths) {
+                scenario.make_ways(rng);
+                scenario.has_rings &= rng.below(PATH_WORLDS_PER_RINGS) == 0;
+                scenario.has_order |=
+                    rng.below(WORLDS_PER_ORDER) == 0 && scenario.swarm.allows(Feature::Order);
+            }
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
@@ -158,6 +174,7 @@ impl World {
         self.begin(Phase::Resting);
         self.run_until_done()?;
         self.check_credits()?;
+        self.check_paths()?;
         self.begin(Phase::Measuring);
         self.measure(seed)?;
         self.begin(Phase::Closing);
@@ -178,6 +195,7 @@ impl World {
             nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut actions);
         }
         nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut actions);
+        scenario.add_cuts(&mut common.fabric.rng(STREAM_CUTS), &mut actions);
         actions.retain(|(_, action)| scenario.swarm.allows_action(action));
         for (at_ns, action) in actions {
             self.run_to(at_ns)?;
@@ -218,6 +236,13 @@ impl World {
             }
             FaultAction::Drain { at, for_ns } => self.begin_drain(at, for_ns),
             FaultAction::EndDrain { at } => return self.end_drain(at),
+            FaultAction::Cut { link, hosts, lost_ns, reconverge_ns } => {
+                if !hosts.is_empty() {
+                    common.ledger.borrow_mut().fault_windows.add(hosts, now_ns, lost_ns);
+                }
+                self.set_cable(link, false, reconverge_ns);
+            }
+            FaultAction::Mend { link, reconverge_ns } => self.set_cable(link, true, reconverge_ns),
             FaultAction::Restore => self.set_faults(common.scenario.faults),
             FaultAction::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
@@ -315,11 +340,23 @@ impl World {
         self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
     }
 
+    fn set_cable(&self, link: LinkId, is_up: bool, reconverge_ns: Option<u64>) {
+        self.common.fabric.apply(Action::Link {
+            links: LinkSet::Cable(link),
+            is_up,
+            reconverge_ns,
+        });
+    }
+
     /// Ends all faults. Crashed hosts restart, or stay down.
     fn end_faults(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.set_wake_faults(WakeFaults::default());
         self.common.fabric.apply(Action::HealAll);
+        if self.common.scenario.ways.is_some() {
+            let (links, reconverge_ns) = (LinkSet::All, Some(0));
+            self.common.fabric.apply(Action::Link { links, is_up: true, reconverge_ns });
+        }
         self.common.control.end_faults();
         self.run_for(0)
     }
@@ -391,7 +428,9 @@ impl World {
         let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + endpoint_number);
         settings.medium = common.scenario.draw_medium(&mut medium_rng);
         settings.holds = medium_rng.below(ENDPOINTS_PER_HOLDING) == 0;
-        let config = common.scenario.draw_endpoint(&mut rng);
+        let mut config = common.scenario.draw_endpoint(&mut rng);
+        let mut path_rng = common.fabric.rng(STREAM_PATHS + endpoint_number);
+        let announcing = common.scenario.draw_paths(&mut path_rng, &mut settings, &mut config);
         let is_controlled = common.scenario.is_controlled(&config);
         if is_controlled {
             common.ledger.borrow_mut().controlled.insert(endpoint_number);
@@ -402,6 +441,11 @@ impl World {
             SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());
         let control = common.control.attach(at, id, settings.max_frame_bytes as u32, tokens);
+        let control = match announcing {
+            Announcing::Nothing => control,
+            Announcing::Answers => control.answering_with(transport.further_ports()),
+            Announcing::Asks => control.announcing(transport.further_ports()),
+        };
         let scripted = control.scripted();
         let mut endpoint = Endpoint::new(transport, control, &config)?;
         let shared = Rc::new(Shared {
@@ -431,6 +475,7 @@ impl World {
             calls_left: common.scenario.calls,
             bytes_left: common.scenario.bytes,
             is_controlled,
+            path_policy: config.sessions.path_policy,
             limits: Limits::of(&config),
             turns: 0,
             next_work_ns: 0,

@@ -28,6 +28,8 @@ pub(super) struct Link {
     pub(super) proposals: BTreeMap<u32, SessionOpen>,
     /// The peer's data port, once the link is up.
     pub(super) peer: Option<SimAddr>,
+    /// The further source ports of this end and of the peer, if the link has several paths.
+    pub(super) ports: [PathPorts; 2],
 }
 
 /// The links of a process, by the process's own name and by the number that both ends use.
@@ -94,6 +96,15 @@ fn agreed(own: LinkFeatures, peers: LinkFeatures) -> LinkFeatures {
     LinkFeatures { paths, order: own.order && peers.order }
 }
 
+/// Returns the further source ports of this side and of the peer, if a link has several paths.
+fn used_ports(transport: &DataLink, own: LinkFeatures, peers: LinkFeatures) -> [PathPorts; 2] {
+    let is_one_path = own.paths.is_empty() || peers.paths.is_empty();
+    if is_one_path || !matches!(transport, DataLink::Packets(_)) {
+        return [PathPorts::NONE; 2];
+    }
+    [own.paths, peers.paths]
+}
+
 impl Network {
     /// Opens a link for an endpoint.
     pub(super) fn open_link(
@@ -118,12 +129,13 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
-            features: LinkFeatures { paths: local.paths, order: true },
+            features: LinkFeatures { paths: local.asked_paths(), order: true },
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
         let number = id.0 as u32;
-        let link = Link { connection, number, endpoint, stage, proposals, peer: None };
+        let ports = [PathPorts::NONE; 2];
+        let link = Link { connection, number, endpoint, stage, proposals, peer: None, ports };
         self.process(host).links.insert(id, link);
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, Event::LinkDue(host, id));
         if self.has_greeted(connection, 0) {
@@ -182,10 +194,11 @@ impl Network {
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
-        let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
+        let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
+        let ports = used_ports(&transport, features, open.features);
+        let entry = Link { connection: id, number, endpoint, stage, proposals, peer, ports };
         self.process(host).links.insert(link, entry);
         self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false, features });
-        let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
         let agreed = agreed(features, open.features);
         self.tell_up((id, 1), (host, endpoint), (None, link), transport, agreed);
     }
@@ -198,15 +211,16 @@ impl Network {
             return self.send(id, 0, LinkClose { link: accept.link, status, text });
         };
         let Offer::Udp { port, .. } = accept.offer else { return };
+        let peer = SimAddr::new(acceptor, port);
+        let transport = self.data_link((id, accept.link), host, peer);
         let Some(link) = self.process(host).links.get_mut(link_id) else { return };
         let Stage::Opening { request, ref open, .. } = link.stage else {
             return self.report(format!("a link was accepted twice: {accept:?}"));
         };
         let agreed = agreed(open.features, accept.features);
-        let peer = SimAddr::new(acceptor, port);
+        link.ports = used_ports(&transport, open.features, accept.features);
         (link.stage, link.peer) = (Stage::Up, Some(peer));
         let endpoint = link.endpoint;
-        let transport = self.data_link((id, accept.link), host, peer);
         self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }
 

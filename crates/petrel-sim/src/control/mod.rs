@@ -188,8 +188,18 @@ impl SimControl {
     /// Announces further source ports of the endpoint's transport: its links have several paths if the peer
     /// announces some, too.
     pub fn announcing(self, ports: &[u16]) -> Self {
+        self.announce(ports, true)
+    }
+
+    /// Announces further source ports only to peers that announce some, as an endpoint does whose own sessions
+    /// have one path.
+    pub fn answering_with(self, ports: &[u16]) -> Self {
+        self.announce(ports, false)
+    }
+
+    fn announce(self, ports: &[u16], asks: bool) -> Self {
         let ports = PathPorts::new(ports).expect("a transport has up to 31 further source ports");
-        self.network.network.borrow_mut().announce(self.key, ports);
+        self.network.network.borrow_mut().announce(self.key, ports, asks);
         self
     }
 }

@@ -81,6 +81,8 @@ pub struct Agreement {
     pub open: SessionOpen,
     /// The server's answer, which is in force.
     pub accept: SessionAccept,
+    /// The further source ports of the client and of the server, if their link has several paths.
+    pub ports: [PathPorts; 2],
 }
 
 /// The control plane of one process.
@@ -104,10 +106,19 @@ pub(super) struct Local {
     pub(super) max_frame: u32,
     /// Its further source ports.
     pub(super) paths: PathPorts,
+    /// Whether it announces them for its own sessions, and not only where a peer has asked.
+    asks_for_paths: bool,
     inbox: Inbox,
     /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
     /// it.
     posted_ns: u64,
+}
+
+impl Local {
+    /// Returns the source ports that the endpoint announces for its own sessions.
+    pub(super) fn asked_paths(&self) -> PathPorts {
+        if self.asks_for_paths { self.paths } else { PathPorts::NONE }
+    }
 }
 
 /// An event of the control plane.
@@ -232,15 +243,17 @@ impl Network {
         let incarnation = process.incarnation;
         let key = EndpointKey { host: data.host, incarnation, endpoint, serial };
         let paths = PathPorts::NONE;
-        let local = Local { serial, data, max_frame, paths, inbox, posted_ns: 0 };
+        let asks_for_paths = false;
+        let local = Local { serial, data, max_frame, paths, asks_for_paths, inbox, posted_ns: 0 };
         process.endpoints.insert(endpoint, local);
         key
     }
 
-    /// Sets the source ports that the endpoint's links announce from now on.
-    pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts) {
+    /// Sets the source ports that the endpoint's links announce from now on; without `asks` only links that a
+    /// peer opens, and if that peer announces some.
+    pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts, asks: bool) {
         if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
-            local.paths = paths;
+            (local.paths, local.asks_for_paths) = (paths, asks);
         }
     }
 

@@ -195,7 +195,8 @@ impl Network {
         let Some(link) = process.links.get(id) else { return };
         let client = process.endpoints.get(&link.endpoint).map(|local| local.data);
         if let (Some(client), Some(server)) = (client, link.peer) {
-            self.agreements.push(Agreement { client, server, open, accept });
+            let ports = link.ports;
+            self.agreements.push(Agreement { client, server, open, accept, ports });
         }
     }
 

@@ -67,7 +67,7 @@ pub use topology::{
 pub use wiretap::{Observation, Recorded};
 
 pub(crate) use packet::{Frames, PacketRef};
-pub(crate) use ports::Binding;
+pub(crate) use ports::{Binding, SOURCE_PORT_FIRST};
 
 use act::Partition;
 use cpu::{BeforeStop, Core};

@@ -118,7 +118,9 @@ impl Fabric {
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
     pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let head = self.take_unshown(at, frames)?;
-        frames.iter().for_each(|frame| self.show_frame_taken(head.from, head.to, frame));
+        let is_marked = head.ecn == Ecn::Ce;
+        let (from, to) = (head.from, head.to);
+        frames.iter().for_each(|frame| self.show_frame_taken(from, to, frame, is_marked));
         Some(head)
     }
 

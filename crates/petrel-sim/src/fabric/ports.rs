@@ -10,7 +10,7 @@ use super::topology::HostId;
 use super::{Fabric, Place};
 
 /// The lowest port that a host binds for sending alone: the ephemeral ports of Linux begin here.
-const SOURCE_PORT_FIRST: u16 = 32_768;
+pub(crate) const SOURCE_PORT_FIRST: u16 = 32_768;
 
 /// The error of binding a port.
 #[derive(Debug, thiserror::Error)]

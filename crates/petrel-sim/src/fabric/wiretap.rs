@@ -31,6 +31,8 @@ pub enum Observation<'a> {
         to: SimAddr,
         /// The frame.
         frame: &'a [u8],
+        /// Whether the packet met congestion: it came with CE.
+        is_marked: bool,
     },
 }
 
@@ -112,9 +114,15 @@ impl Fabric {
     }
 
     /// Like `show_frame_sent`, for a received frame.
-    pub(crate) fn show_frame_taken(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
+    pub(crate) fn show_frame_taken(
+        &mut self,
+        from: SimAddr,
+        to: SimAddr,
+        frame: &[u8],
+        is_marked: bool,
+    ) {
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Observation::Taken { from, to, frame });
+            watcher(Observation::Taken { from, to, frame, is_marked });
         }
     }
 

@@ -17,18 +17,25 @@
 //! | a server sends only allowed packets, and only after the whole request has arrived | §6 |
 //! | a CANCEL names a request that was sent, is sent once, and ends all packets for this request | §5.4, §6.2 |
 //! | a client acknowledges a response once, and only after its arrival | §6.4 |
+//! | a frame leaves from an announced port of its sender | §14.1 |
+//! | a server's frame leaves from the port of the client's frame that caused it | §14.2 |
+//! | a CREDIT names exactly the packets that came with a mark since the last one | §14.3 |
+//!
+//! The client's counters of each path are compared with the frames seen: see `source_ports`.
 //!
 //! Payloads are compared with the calls' messages: see `contents`.
 
 mod contents;
 mod packets;
 mod request;
+mod source_ports;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use petrel_proto::limits::{ENDPOINT_METHOD, PACKET_BYTES_MIN, SLOTS_WITH_RESERVE_MIN, packets_of};
+use petrel_proto::path::PathCounts;
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
 use super::client_call::Work;
@@ -38,6 +45,8 @@ use crate::fabric::{Observation, SimAddr, TurnClock};
 pub(super) use contents::ContentCounts;
 use contents::{Contents, FramePath};
 use request::{InOrder, Request};
+pub(super) use source_ports::PathUse;
+use source_ports::SourcePorts;
 
 /// The wire checker.
 #[derive(Debug, Default)]
@@ -60,12 +69,23 @@ struct Session {
     agreement: Agreement,
     in_order: InOrder,
     packet_bytes: u32,
+    /// The source ports of both sides, and their use.
+    source_ports: SourcePorts,
     /// The latest request of every slot.
     slots: BTreeMap<u64, Request>,
     /// Credits held by all slots.
     held: u32,
     /// Whether `held` is exact: a call that the client ends without a frame is invisible here.
     is_exact: bool,
+}
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// Its sender has read the clock so.
+    Sent(TurnClock),
+    /// It came, with a mark or without.
+    Taken { is_marked: bool },
 }
 
 /// The description of a broken rule.
@@ -82,6 +102,13 @@ impl WireChecker {
         self.contents.as_ref().map(Contents::counts).unwrap_or_default()
     }
 
+    /// Returns how all sessions have used their paths.
+    pub(super) fn path_use(&self) -> PathUse {
+        let mut all = PathUse::default();
+        self.sessions.iter().for_each(|session| session.source_ports.add_use(&mut all));
+        all
+    }
+
     /// Records a new endpoint, and whether it goes back N.
     pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
         // Another endpoint may have had this address before.
@@ -94,7 +121,7 @@ impl WireChecker {
 
     /// Records an open session.
     pub(super) fn add(&mut self, agreement: Agreement) {
-        let Agreement { client, server, open, accept } = agreement;
+        let Agreement { client, server, open, accept, .. } = agreement;
         let index = self.sessions.len();
         self.by_name.insert((client, open.session, open.token), (index, false));
         self.by_name.insert((server, accept.session, accept.token), (index, true));
@@ -104,6 +131,7 @@ impl WireChecker {
             agreement,
             in_order,
             packet_bytes: accept.packet_bytes,
+            source_ports: SourcePorts::new(&agreement, in_order.server),
             slots: BTreeMap::new(),
             held: 0,
             is_exact: true,
@@ -135,36 +163,58 @@ impl WireChecker {
     pub(super) fn see(&mut self, observation: Observation<'_>) {
         match observation {
             Observation::Sent { from, to, frame, clock } => {
-                self.check(Some(clock), from, to, frame)
+                self.check(Event::Sent(clock), from, to, frame)
             }
-            Observation::Taken { from, to, frame } => self.check(None, from, to, frame),
+            Observation::Taken { from, to, frame, is_marked } => {
+                self.check(Event::Taken { is_marked }, from, to, frame)
+            }
         }
     }
 
-    /// Checks a frame. `sent` is the sender's clock, or `None` for a received frame.
-    fn check(&mut self, sent: Option<TurnClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
-        let is_sent = sent.is_some();
+    /// Compares a client's counters of its paths with the frames that left.
+    pub(super) fn check_path_counts(
+        &self,
+        (client, session, token): (SimAddr, u32, u32),
+        counts: &[PathCounts],
+    ) -> Result<(), String> {
+        let Some(&(index, false)) = self.by_name.get(&(client, session, token)) else {
+            return Ok(());
+        };
+        self.sessions[index].source_ports.check_counts(counts)
+    }
+
+    /// Checks a frame that is sent or taken.
+    fn check(&mut self, event: Event, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+        let is_sent = matches!(event, Event::Sent(_));
         let Ok(frame) = Frame::parse(bytes) else { return };
         let name = (to, frame.header.session, frame.header.token);
         let Some(&(index, to_server)) = self.by_name.get(&name) else { return };
         let session = &mut self.sessions[index];
         let Agreement { client, server, .. } = session.agreement;
-        let is_peer = from == if to_server { client } else { server };
-        if !is_peer {
+        let source = session.source_ports.source(to_server, from);
+        let sender = if to_server { client } else { server };
+        let Some(source) = source else {
+            if is_sent && from.host == sender.host {
+                let text = format!("{from} sends {frame}: from a port not announced (§14.1)");
+                self.violation.get_or_insert(text);
+            }
             return;
-        }
+        };
+        // The address of the sender, whatever the source port.
+        let from = sender;
         self.frames += 1;
         // An attempt of a client call may end without a frame, on an unknown session.
         let is_client_call = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
         session.is_exact &= !is_client_call;
-        if let Err(rule) = session.follow(is_sent, to_server, &frame) {
+        let of_ports = session.source_ports.follow(event, to_server, source, &frame, bytes);
+        if let Err(rule) = of_ports.and_then(|()| session.follow(is_sent, to_server, &frame)) {
             let what = if is_sent { "sends" } else { "takes" };
             let who = if is_sent { from } else { to };
             let text = format!("{who} {what} {frame}: {rule}; {session:?}");
             self.violation.get_or_insert(text);
         }
         let packet_bytes = session.packet_bytes;
-        if let Some(clock) = sent
+        if let Event::Sent(clock) = event
             && let path = (FramePath { session: index, from, to, packet_bytes, clock })
             && let Some(contents) = &mut self.contents
             && let Err(wrong) = contents.check(path, &frame)

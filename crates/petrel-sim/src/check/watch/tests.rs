@@ -1,6 +1,6 @@
 //! Tests that keep and break every rule of the wire checker.
 
-use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::control::{PathPorts, SessionAccept, SessionOpen};
 use petrel_proto::wire::{Credit, Flags, Pull};
 
 use super::*;
@@ -12,6 +12,11 @@ const P: u32 = 1_208;
 
 /// A session with four credits.
 fn wire_checker() -> WireChecker {
+    wire_checker_of([PathPorts::NONE; 2])
+}
+
+/// A session whose sides have these further source ports.
+fn wire_checker_of(ports: [PathPorts; 2]) -> WireChecker {
     let open = SessionOpen {
         link: 1,
         request: 1,
@@ -34,7 +39,7 @@ fn wire_checker() -> WireChecker {
         packet_bytes: P,
     };
     let mut wire_checker = WireChecker::default();
-    wire_checker.add(Agreement { client: CLIENT, server: SERVER, open, accept });
+    wire_checker.add(Agreement { client: CLIENT, server: SERVER, open, accept, ports });
     wire_checker
 }
 
@@ -94,7 +99,7 @@ impl WireChecker {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Observation::Taken { from, to, frame });
+        self.see(Observation::Taken { from, to, frame, is_marked: false });
     }
 
     #[track_caller]
@@ -174,7 +179,8 @@ fn client__exceeds_its_credits() {
 fn client__sends_what_is_acknowledged() {
     let mut wire_checker = wire_checker();
     (0..3).for_each(|packet| wire_checker.sent(&request(packet)));
-    wire_checker.see(Observation::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
+    let (from, to, frame) = (CLIENT, SERVER, &request(1)[..]);
+    wire_checker.see(Observation::Taken { from, to, frame, is_marked: false });
     wire_checker.carried(&credit(0, 1, 0b10));
     wire_checker.sent(&request(0));
     assert_eq!(wire_checker.violation, None);
@@ -240,4 +246,91 @@ fn server__sends_too_much() {
     again.carried(&response(1));
     again.sent(&response(0));
     again.assert_broken("known to have");
+}
+
+/// A session of three source ports at the client and two at the server.
+fn with_ports() -> WireChecker {
+    let ports = |ports: &[u16]| PathPorts::new(ports).unwrap();
+    wire_checker_of([ports(&[100, 101]), ports(&[200])])
+}
+
+impl WireChecker {
+    fn sent_from(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
+        let clock = TurnClock { first_ns: 0, last_ns: 0, read_ns: None };
+        self.see(Observation::Sent { from, to, frame, clock });
+    }
+
+    /// The client sends a packet from a port, and the server takes it.
+    fn packet_by(&mut self, port: u16, packet: u32, is_marked: bool) {
+        let (from, to, frame) = (SimAddr { port, ..CLIENT }, SERVER, request(packet));
+        self.sent_from(from, to, &frame);
+        self.see(Observation::Taken { from, to, frame: &frame, is_marked });
+    }
+}
+
+#[test]
+fn source_ports__frames_leave_from_announced_ports_and_the_server_follows() {
+    let server = |port| SimAddr { port, ..SERVER };
+    for (port, follows) in [(CLIENT.port, SERVER.port), (100, 200), (101, SERVER.port)] {
+        let mut wire_checker = with_ports();
+        wire_checker.packet_by(port, 0, false);
+        wire_checker.sent_from(server(follows), CLIENT, &credit(1, 0, 0));
+        assert_eq!(wire_checker.violation, None);
+        let other = if follows == 200 { SERVER.port } else { 200 };
+        wire_checker.sent_from(server(other), CLIENT, &credit(1, 0, 0));
+        wire_checker.assert_broken("another port");
+    }
+    let mut wire_checker = with_ports();
+    wire_checker.packet_by(102, 0, false);
+    wire_checker.assert_broken("not announced");
+    let mut wire_checker = self::wire_checker();
+    wire_checker.packet_by(100, 0, false);
+    wire_checker.assert_broken("not announced");
+}
+
+#[test]
+fn source_ports__a_credit_names_the_marked_packets_of_its_request_and_no_others() {
+    let plain = |packets: u32| credit(packets, packets - 1, 0);
+    let marked = |packets: u32, from: u32, word: u64| {
+        let credit = Credit { cumulative: packets, echo: packets - 1, bitmap: [0; 4] };
+        let header = Header { flags: Flags::EXTENDED, ..header(Kind::Credit, 64) };
+        let marks = petrel_proto::wire::Marks { from, words: [word, 0, 0, 0] };
+        let (bytes, len) = marks.encode(&credit, header.words());
+        bytes[..len].to_vec()
+    };
+    let after = |frame: &[u8]| {
+        let mut wire_checker = with_ports();
+        for (packet, is_marked) in [(0, false), (1, true), (2, true)] {
+            wire_checker.packet_by(CLIENT.port, packet, is_marked);
+        }
+        wire_checker.sent_from(SERVER, CLIENT, frame);
+        wire_checker
+    };
+    let mut right = after(&marked(3, 1, 0b11));
+    right.sent_from(SERVER, CLIENT, &plain(3));
+    assert_eq!((&right.violation, right.path_use().marks), (&None, 2));
+    after(&plain(3)).assert_broken("leaves out");
+    after(&marked(3, 1, 0b1)).assert_broken("leaves out");
+    after(&marked(3, 0, 0b111)).assert_broken("came without");
+}
+
+#[test]
+fn check_path_counts__of_frames_by_port() {
+    let mut wire_checker = with_ports();
+    [CLIENT.port, 101, 101].into_iter().zip(0..).for_each(|(port, packet)| {
+        wire_checker.packet_by(port, packet, false);
+    });
+    let counts = |packets: [u64; 3]| {
+        packets.map(|packets| {
+            let mut counts = PathCounts::default();
+            counts.packets = packets;
+            counts
+        })
+    };
+    let check = |counts: &[PathCounts]| wire_checker.check_path_counts((CLIENT, 3, 33), counts);
+    assert_eq!(check(&counts([1, 0, 2])), Ok(()));
+    assert!(check(&counts([1, 2, 0])).is_err() && check(&[]).is_err());
+    let mut marked = counts([1, 0, 2]);
+    marked[0].marks = 1;
+    assert!(check(&marked).is_err(), "no packet came with a mark");
 }

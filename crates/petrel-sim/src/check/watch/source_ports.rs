@@ -1,0 +1,212 @@
+//! The source ports of a session (`docs/wire-protocol.md` §14): where frames leave from, and which packets met
+//! congestion.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use petrel_proto::control::PathPorts;
+use petrel_proto::limits::WINDOW_PACKETS;
+use petrel_proto::path::PathCounts;
+use petrel_proto::wire::{Frame, Kind, Marks};
+
+use super::{Broken, Event, is_data, part_of};
+use crate::control::Agreement;
+use crate::fabric::SimAddr;
+
+/// The source ports of both sides, and the frames that left from each.
+#[derive(Debug)]
+pub(super) struct SourcePorts {
+    /// Whether CREDITs report marks: the link has several paths, and the server does not go back N.
+    reports_marks: bool,
+    client: Side,
+    server: Side,
+    slot_count: u64,
+    slots: BTreeMap<u64, SlotPorts>,
+    /// Marked frames that the client has taken.
+    answers_marked: u64,
+    /// Packets whose marks CREDITs have reported.
+    marks_reported: u64,
+}
+
+/// The use of several paths, over many sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::check) struct PathUse {
+    /// Sessions whose clients have used two source ports at least.
+    pub(in crate::check) sessions: u64,
+    /// Packets of requests that left from a further port.
+    pub(in crate::check) packets: u64,
+    /// Packets whose marks CREDITs have reported.
+    pub(in crate::check) marks: u64,
+}
+
+/// A side with its source ports.
+#[derive(Debug)]
+struct Side {
+    at: SimAddr,
+    further: PathPorts,
+    ports: Vec<PortCounts>,
+}
+
+/// Frames from one port.
+#[derive(Clone, Copy, Debug, Default)]
+struct PortCounts {
+    /// Packets of requests.
+    packets: u64,
+    /// Frames that the other side has taken with a mark.
+    marked: u64,
+}
+
+/// A slot at its server.
+#[derive(Debug, Default)]
+struct SlotPorts {
+    /// The newest request of which a packet has come.
+    request: u64,
+    /// The client's port of the slot's latest frame.
+    source: u8,
+    /// Packets of this request that came with a mark since the last CREDIT.
+    marked: BTreeSet<u32>,
+    marked_request: u64,
+}
+
+impl Side {
+    fn new(at: SimAddr, further: PathPorts) -> Self {
+        let count = further.as_slice().len() + 1;
+        Self { at, further, ports: vec![PortCounts::default(); count] }
+    }
+
+    fn source(&self, from: SimAddr) -> Option<u8> {
+        if from == self.at {
+            return Some(0);
+        }
+        let ports = self.further.as_slice();
+        let place = ports.iter().position(|&port| from == SimAddr { port, ..self.at })?;
+        Some(place as u8 + 1)
+    }
+}
+
+impl SourcePorts {
+    pub(super) fn new(agreement: &Agreement, goes_back_n: bool) -> Self {
+        let Agreement { client, server, accept, ports: [of_client, of_server], .. } = *agreement;
+        Self {
+            reports_marks: !of_client.is_empty() && !goes_back_n,
+            client: Side::new(client, of_client),
+            server: Side::new(server, of_server),
+            slot_count: accept.slots.into(),
+            slots: BTreeMap::new(),
+            answers_marked: 0,
+            marks_reported: 0,
+        }
+    }
+
+    /// Returns which port of the sender an address is.
+    pub(super) fn source(&self, to_server: bool, from: SimAddr) -> Option<u8> {
+        if to_server { self.client.source(from) } else { self.server.source(from) }
+    }
+
+    pub(super) fn follow(
+        &mut self,
+        event: Event,
+        to_server: bool,
+        source: u8,
+        frame: &Frame<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Broken> {
+        let sender = if to_server { &mut self.client } else { &mut self.server };
+        let counts = &mut sender.ports[usize::from(source)];
+        match event {
+            Event::Sent(_) => counts.packets += u64::from(is_data(&frame.header)),
+            Event::Taken { is_marked } => counts.marked += u64::from(is_marked),
+        }
+        match (event, to_server) {
+            (Event::Sent(_), true) => Ok(()),
+            (Event::Taken { is_marked }, true) => {
+                self.server_takes(source, is_marked, frame);
+                Ok(())
+            }
+            (Event::Sent(_), false) => self.server_sends(source, frame, bytes),
+            (Event::Taken { is_marked }, false) => {
+                self.answers_marked += u64::from(is_marked);
+                Ok(())
+            }
+        }
+    }
+
+    fn server_takes(&mut self, source: u8, is_marked: bool, frame: &Frame<'_>) {
+        let number = frame.header.request;
+        let slot = self.slots.entry(number % self.slot_count).or_default();
+        if number < slot.request {
+            // Of an earlier request: ignored.
+            return;
+        }
+        slot.source = source;
+        if !is_data(&frame.header) {
+            return;
+        }
+        slot.request = number;
+        if frame.header.kind == Kind::RequestPart && is_marked {
+            if slot.marked_request != number {
+                slot.marked.clear();
+                slot.marked_request = number;
+            }
+            slot.marked.insert(part_of(frame).packet);
+        }
+    }
+
+    fn server_sends(&mut self, source: u8, frame: &Frame<'_>, bytes: &[u8]) -> Result<(), Broken> {
+        let ports = self.server.ports.len();
+        let number = frame.header.request;
+        let Some(slot) = self.slots.get_mut(&(number % self.slot_count)) else { return Ok(()) };
+        if usize::from(source) != usize::from(slot.source) % ports {
+            return Err("a server's frame from another port than its client's frame (§14.2)");
+        }
+        if frame.header.kind != Kind::Credit || !self.reports_marks {
+            return Ok(());
+        }
+        let rest = &bytes[petrel_proto::limits::HEADER_BYTES..];
+        let Ok(marks) = Marks::read(frame.header.flags, rest) else {
+            return Err("marks that cannot be read (§14.3)");
+        };
+        let reported: BTreeSet<u32> = marks.into_iter().flat_map(Marks::packets).collect();
+        let has_marks = slot.marked_request == number;
+        let marked = if has_marks { std::mem::take(&mut slot.marked) } else { BTreeSet::new() };
+        if !reported.is_subset(&marked) {
+            return Err("a CREDIT reports a mark of a packet that came without (§14.3)");
+        }
+        self.marks_reported += reported.len() as u64;
+        // A record has room for a window of packets.
+        let ends = marked.first().zip(marked.last());
+        let is_short = ends.is_none_or(|(first, last)| last - first < WINDOW_PACKETS);
+        if is_short && reported != marked {
+            return Err("a CREDIT leaves out a packet that came with a mark (§14.3)");
+        }
+        Ok(())
+    }
+
+    /// Adds the session's use of its paths.
+    pub(super) fn add_use(&self, all: &mut PathUse) {
+        let ports = &self.client.ports;
+        all.sessions += u64::from(ports.iter().filter(|port| port.packets > 0).count() > 1);
+        all.packets += ports[1..].iter().map(|port| port.packets).sum::<u64>();
+        all.marks += self.marks_reported;
+    }
+
+    /// Compares a client's counters of its paths with the frames that left from each port.
+    pub(super) fn check_counts(&self, counts: &[PathCounts]) -> Result<(), String> {
+        let seen = &self.client.ports;
+        if counts.is_empty() {
+            return match seen[1..].iter().all(|port| port.packets == 0) {
+                true => Ok(()),
+                false => Err(format!("a session of one path used further ports: {seen:?}")),
+            };
+        }
+        let is_right = |(count, port): (&PathCounts, &PortCounts)| {
+            count.packets == port.packets
+                && count.losses <= count.packets
+                // A response may bring the mark of a single packet, or its own.
+                && count.marks <= port.marked + self.answers_marked
+        };
+        if counts.len() == seen.len() && counts.iter().zip(seen).all(is_right) {
+            return Ok(());
+        }
+        Err(format!("the counters of paths are {counts:?}, and the frames were {seen:?}"))
+    }
+}
