@@ -19,12 +19,12 @@ pub(crate) fn print(options: &Options, rows: &[Row]) -> Result<(), String> {
 fn print_table(rows: &[Row]) {
     println!("instructions per 32 B RPC, or per packet of an 8 MiB request without the copying\n");
     println!(
-        "{:<10} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "{:<14} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "workload", "per", "client", "server", "both", "budget", "copy"
     );
     for row in rows {
         println!(
-            "{:<10} {:>7} {:>9.1} {:>9.1} {:>9.1} {:>9} {:>9.1}{}",
+            "{:<14} {:>7} {:>9.1} {:>9.1} {:>9.1} {:>9} {:>9.1}{}",
             row.name,
             row.unit.name(),
             row.client.instructions,

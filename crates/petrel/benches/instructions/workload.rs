@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use petrel::client::ClientConfig;
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::endpoint::{EndpointConfig, IdlePolicy, PathPolicy, SessionId, SessionState};
 use petrel::task::{Handle, Session};
 use petrel::{Client, Context, Endpoint, MsgBuf, Nexus, Reply};
 
@@ -73,11 +73,16 @@ const FUNCTION: u8 = 0;
 const BOXED: u8 = 1;
 const DEADLINE: u8 = 2;
 
+/// Source ports besides the first, in the rows of several paths.
+const FURTHER_PORTS: u8 = 3;
+
 /// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) medium: Medium,
+    /// The policy of sessions over four source ports on each side, or `Single` with one port.
+    pub(crate) policy: PathPolicy,
     pub(crate) way: Way,
     pub(crate) sessions: usize,
     pub(crate) in_flight: usize,
@@ -97,6 +102,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     small("udp-1", Medium::Udp, 1, 1),
     large("shm-8MiB", Medium::Shm),
     large("udp-8MiB", Medium::Udp),
+    over_paths("udp-60-paths", PathPolicy::Plb, small("", Medium::Udp, 60, 3)),
     with("boxed", Way::Boxed),
     with("deadline", Way::Deadline),
     with("future", Way::Future),
@@ -107,8 +113,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 ];
 
 const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usize) -> Workload {
-    let (way, unit, calls) = (Way::Function, Unit::Rpc, 6_000);
-    Workload { name, medium, way, sessions: 8, in_flight, batch, unit, calls }
+    let (way, unit, calls, policy) = (Way::Function, Unit::Rpc, 6_000, PathPolicy::Single);
+    Workload { name, medium, policy, way, sessions: 8, in_flight, batch, unit, calls }
 }
 
 /// The cost of a convenience, compared with `shm-60`.
@@ -116,9 +122,14 @@ const fn with(name: &'static str, way: Way) -> Workload {
     Workload { name, way, ..small(name, Medium::Shm, 60, 3) }
 }
 
+/// A workload in sessions of several paths.
+const fn over_paths(name: &'static str, policy: PathPolicy, workload: Workload) -> Workload {
+    Workload { name, policy, ..workload }
+}
+
 const fn large(name: &'static str, medium: Medium) -> Workload {
-    let (way, unit, calls) = (Way::Function, Unit::Packet, 8);
-    Workload { name, medium, way, sessions: 1, in_flight: 1, batch: 1, unit, calls }
+    let (way, unit, calls, policy) = (Way::Function, Unit::Packet, 8, PathPolicy::Single);
+    Workload { name, medium, policy, way, sessions: 1, in_flight: 1, batch: 1, unit, calls }
 }
 
 impl Workload {
@@ -146,6 +157,10 @@ impl Workload {
         let shm = self.medium == Medium::Shm;
         config.transports = AllowedTransports { udp: !shm, shm };
         config.idle = IdlePolicy::Poll;
+        if self.policy != PathPolicy::Single {
+            config.host.udp.further_ports = FURTHER_PORTS;
+            config.sessions.path_policy = self.policy;
+        }
         config.protocol.rto.min_ns = TIMEOUT_NS;
         config.protocol.rto.max_ns = TIMEOUT_NS;
         config.protocol.rto.initial_ns = TIMEOUT_NS;
@@ -349,6 +364,11 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     serve(&mut server, workload.way);
     let address = nexus.local_addr().expect("it listens");
     let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
+    let further = if workload.policy == PathPolicy::Single { 0 } else { FURTHER_PORTS };
+    let has_paths = |id: &SessionId| {
+        client.path_counts(*id).len() == usize::from(further) + usize::from(further > 0)
+    };
+    assert!(sessions.iter().all(has_paths), "each session has the paths of its row");
     match workload.way {
         Way::Future | Way::FutureDeadline | Way::Client => {
             let service =
