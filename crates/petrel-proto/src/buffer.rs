@@ -4,6 +4,9 @@
 //! method. eRPC argues that no queue refers to a buffer that the application may touch (§4.2.2); here the
 //! compiler proves the same.
 
+use std::any::Any;
+use std::fmt;
+
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 
 /// A message in contiguous memory, with room for packet headers before and after (eRPC §4.2.1).
@@ -126,6 +129,68 @@ pub trait BufferPool {
     /// Returns a buffer for a message of `len` bytes, with its length set and room for the headers of
     /// `packets` packets; `None` if the pool has no memory.
     fn take(&mut self, len: usize, packets: u32) -> Option<Self::Buffer>;
+
+    /// Returns memory of the application for a request of `len` bytes in several packets, one of which has
+    /// arrived; `None` for a buffer. `first` is the payload of packet 0, if that is the packet, and the request
+    /// has no place in an order. May be asked twice for a request, and then the first result is dropped.
+    fn destination(&mut self, _method: u16, _len: usize, _first: Option<&[u8]>) -> Option<Placed> {
+        None
+    }
+}
+
+/// Memory of the application in which a large request is put together, instead of in a buffer.
+pub trait Destination: Any {
+    /// Stores bytes of the request, which begin at `offset`. The packets come in any order, each of them once. Some may
+    /// never come.
+    fn store(&mut self, offset: usize, bytes: &[u8]);
+
+    /// Returns the bytes of memory that the destination occupies while the request arrives. They are charged to the
+    /// client, like those of a buffer.
+    fn held_bytes(&self) -> usize;
+}
+
+impl Destination for Vec<u8> {
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.capacity()
+    }
+}
+
+/// The [`Destination`] of a request.
+pub struct Placed(Box<dyn Destination>);
+
+impl Placed {
+    /// Wraps a destination.
+    pub fn new(destination: impl Destination) -> Self {
+        Self(Box::new(destination))
+    }
+
+    /// Returns the destination by its type.
+    ///
+    /// # Panics
+    /// When it has another type.
+    pub fn into_inner<D: Destination>(self) -> D {
+        let destination: Box<dyn Any> = self.0;
+        *destination.downcast().expect("a request's destination has the type that its method names")
+    }
+
+    #[inline]
+    pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.0.store(offset, bytes);
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.0.held_bytes()
+    }
+}
+
+impl fmt::Debug for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Placed({} bytes held)", self.held_bytes())
+    }
 }
 
 /// A plain buffer on the heap, for tests and fuzzing, and as an example of [`Buffer`].

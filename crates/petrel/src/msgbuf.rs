@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use petrel_proto::buffer::{Buffer, BufferPool};
+use petrel_proto::buffer::{Buffer, BufferPool, Placed};
 use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
 use petrel_transport::buf::{BufPool, Growth, PacketBuf, PoolExhausted, SharedBuf};
 
@@ -36,6 +36,18 @@ impl MsgBuf {
     pub(crate) fn holding(pool: &BufPool, message: &[u8]) -> Result<Self, PoolExhausted> {
         let mut buffer = Self::from_pool(pool, message.len())?;
         buffer.set_message(message);
+        Ok(buffer)
+    }
+
+    /// Takes a buffer from a pool, holding `head` and `body` one after the other.
+    pub(crate) fn holding_both(
+        pool: &BufPool,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<Self, PoolExhausted> {
+        let mut buffer = Self::from_pool(pool, head.len() + body.len())?;
+        buffer[..head.len()].copy_from_slice(head);
+        buffer[head.len()..].copy_from_slice(body);
         Ok(buffer)
     }
 
@@ -231,16 +243,24 @@ fn packets_max(message_bytes: usize) -> usize {
     packets_of(bytes, PACKET_BYTES_MIN) as usize
 }
 
-/// The endpoint's pool as the protocol core's buffer pool.
-pub(crate) struct Pool<'a>(pub(crate) &'a BufPool);
+/// The endpoint's pool, and the destinations of its methods, as the protocol core's buffer pool.
+pub(crate) struct Pool<'a, F> {
+    pub(crate) pool: &'a BufPool,
+    /// Returns the application's memory for a request, by method, length and the first bytes, if known.
+    pub(crate) destination: F,
+}
 
-impl BufferPool for Pool<'_> {
+impl<F: FnMut(u16, usize, Option<&[u8]>) -> Option<Placed>> BufferPool for Pool<'_, F> {
     type Buffer = MsgBuf;
 
     fn take(&mut self, len: usize, packets: u32) -> Option<MsgBuf> {
-        let mut buffer = MsgBuf(self.0.alloc(len, packets as usize).ok()?);
+        let mut buffer = MsgBuf(self.pool.alloc(len, packets as usize).ok()?);
         buffer.set_len(len);
         Some(buffer)
+    }
+
+    fn destination(&mut self, method: u16, len: usize, first: Option<&[u8]>) -> Option<Placed> {
+        (self.destination)(method, len, first)
     }
 }
 

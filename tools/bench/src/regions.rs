@@ -273,10 +273,11 @@ impl Caller {
             }
             Kind::BulkWrite => {
                 let data = bulk(self.number);
-                self.remote.write(COUNTER_OFFSET, &data).await?;
+                let expected = ends(&data);
+                self.remote.write(COUNTER_OFFSET, data).await?;
                 // The write covers the counter.
                 self.last = None;
-                self.has_written(&data)?
+                self.has_written(&expected)?
             }
         })
     }
@@ -285,13 +286,13 @@ impl Caller {
         self.mapped.as_ref().expect("the window has mapped the region")
     }
 
-    /// Returns true if the region has the first and the last word of a large write.
-    fn has_written(&self, data: &[u8]) -> Result<bool, Error> {
+    /// Returns true if the region has these as first and last word of a large write.
+    fn has_written(&self, expected: &[u8]) -> Result<bool, Error> {
         let mut seen = vec![0; 8];
         self.mapped().read(COUNTER_OFFSET, &mut seen)?;
         seen.resize(16, 0);
         self.mapped().read(COUNTER_OFFSET + BULK_BYTES as u64 - 8, &mut seen[8..])?;
-        Ok(seen == ends(data))
+        Ok(seen == expected)
     }
 
     fn copy_mapped(&self, start: u64) -> Result<bool, Error> {
@@ -317,7 +318,9 @@ fn words(offset: u64) -> [u8; SMALL_BYTES] {
 }
 
 fn bulk(number: u64) -> Vec<u8> {
-    let mut message = vec![0; BULK_BYTES];
+    // The room for the header of a WRITE: both kinds have it.
+    let mut message = Vec::with_capacity(BULK_BYTES + 24);
+    message.resize(BULK_BYTES, 0);
     message[..8].copy_from_slice(&number.to_le_bytes());
     message[BULK_BYTES - 8..].copy_from_slice(&(!number).to_le_bytes());
     message

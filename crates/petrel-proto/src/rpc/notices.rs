@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Completion, RequestHandle};
+use crate::buffer::Placed;
 use crate::session::SessionId;
 
 /// An event not caused by a received frame.
@@ -22,6 +23,8 @@ pub enum Event<B, T = u64> {
         method: u16,
         /// The whole request.
         message: B,
+        /// As in [`Received::Message`](super::Received::Message).
+        placed: Option<Placed>,
         /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,
     },

@@ -1,7 +1,7 @@
 //! The meaning of a received frame for the application.
 
 use super::{Completion, RequestHandle, Shared};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Placed};
 
 /// The meaning of a received frame for the application.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub enum Received<'f, B, T = u64> {
         method: u16,
         /// The whole request.
         message: B,
+        /// The application's memory that has the request's bytes; the message is then empty.
+        placed: Option<Placed>,
         /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,
     },

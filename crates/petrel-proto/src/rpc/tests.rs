@@ -14,6 +14,7 @@ mod memory;
 mod multicast;
 mod order;
 mod paths;
+mod placed;
 mod server;
 mod timers;
 mod waiting;

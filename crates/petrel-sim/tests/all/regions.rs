@@ -1,7 +1,12 @@
 //! Operations on regions under loss, disorder, cancellation and reconnection, with a model of the memory.
 //!
 //! Tasks of two clients share a region. A word that all of them add 1 to, a word that they swap for values of their
-//! own, and two words of each task show whether an operation ran twice, was lost after its response, or tore a word.
+//! own, and words of each task, few and many, show whether an operation ran twice, was lost after its response, or tore a
+//! word. The many words are written by several packets, which take effect as they arrive.
+//!
+//! A further test makes ordered operations without waiting: each sees those before it, and none behind it.
+//!
+//! `PETREL_REGION_SEEDS=10000` runs as many seeds, from `PETREL_REGION_SEED` on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +19,12 @@ use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::Handle;
 use petrel::{Endpoint, Status};
 use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
-use petrel_sim::fabric::{Action, FabricHandle, FaultPlan, LinkConfig, LinkSet, SwitchConfig};
+use petrel_sim::fabric::{
+    Action, ActorId, FabricHandle, FaultPlan, LinkConfig, LinkSet, SwitchConfig,
+};
 use petrel_sim::{Actor, Probability, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 
+/// Seeds of a usual run.
 const SEEDS: u64 = 60;
 const TASKS: usize = 4;
 const STEPS: u64 = 120;
@@ -33,6 +41,20 @@ const READ_MANY: u16 = 65_524;
 const SUM: u64 = 0;
 const SWAPPED: u64 = 8;
 const OWNED: u64 = 16;
+
+/// Each task's many words, behind all others: three packets.
+const MANY: u64 = OWNED + 16 * TASKS as u64;
+const MANY_BYTES: u64 = 3_600;
+
+/// Returns the seeds to run.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str, usual: u64| match std::env::var(name) {
+        Ok(value) => value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value}")),
+        Err(_) => usual,
+    };
+    let first = number("PETREL_REGION_SEED", 0);
+    first..first + number("PETREL_REGION_SEEDS", SEEDS)
+}
 
 struct Node(Endpoint<(), SimTransport, SimControl>);
 
@@ -54,6 +76,9 @@ struct Model {
     /// The last value that a task has written, or begun to write.
     written: [u64; TASKS],
     write_begun: [u64; TASKS],
+    /// The same for the many words.
+    many_written: [u64; TASKS],
+    many_begun: [u64; TASKS],
     /// Calls whose outcome is unknown, and reads that are checked.
     unknown: u64,
     reads: u64,
@@ -151,6 +176,14 @@ async fn run(shared: Shared, task: usize, mut rng: Rng) {
             if ends == 2 {
                 session = handle.connect(remote).await.expect("no fault ends a connection");
             }
+        } else if kind == 2 && rng.below(2) == 0 {
+            let place = MANY + MANY_BYTES * task as u64;
+            let value = step + 1;
+            model.borrow_mut().many_begun[task] = value;
+            let data = value.to_le_bytes().repeat(MANY_BYTES as usize / 8);
+            let request = [header(key, place, 0), data].concat();
+            session.call(WRITE, &request[..]).await.expect("a repeated write arrives");
+            model.borrow_mut().many_written[task] = value;
         } else if kind == 2 {
             let place = OWNED + 16 * task as u64;
             let value = step + 1;
@@ -159,6 +192,17 @@ async fn run(shared: Shared, task: usize, mut rng: Rng) {
             let request = [header(key, place, 0), data].concat();
             session.call(WRITE, &request[..]).await.expect("a repeated write arrives");
             model.borrow_mut().written[task] = value;
+        } else if kind == 4 && rng.below(2) == 0 {
+            let other = rng.below(TASKS as u64) as usize;
+            let least = model.borrow().many_written[other];
+            let request = header(key, MANY + MANY_BYTES * other as u64, MANY_BYTES as u32);
+            let call = session.call(READ, &request[..]).response_bytes(MANY_BYTES as usize);
+            let read = words(&call.await.expect("a repeated read arrives"));
+            let mut model = model.borrow_mut();
+            let range = least..=model.many_begun[other];
+            let wrong = read.iter().find(|word| !range.contains(word));
+            assert_eq!(wrong, None, "task {other}: not in {range:?}");
+            model.reads += 1;
         } else if kind < 5 {
             let (sum, written) = (model.borrow().sum_at(begin_ns), model.borrow().written);
             let len = 16 * TASKS as u32;
@@ -207,14 +251,15 @@ struct World {
     control: ControlNetwork,
     simulation: Simulation<Node>,
     handles: Vec<Handle>,
+    nodes: Vec<ActorId>,
 }
 
 impl World {
-    fn new(seed: u64, regions: &Regions) -> Self {
+    fn new(seed: u64, regions: &Regions, is_ordered: bool) -> Self {
         let fabric = star_with(3, SwitchConfig::default(), LinkConfig::default(), seed);
         let control = ControlNetwork::new(&fabric, ControlConfig::default(), Rng::new(seed));
         let mut simulation = Simulation::new(fabric.clone());
-        let mut handles = Vec::new();
+        let (mut handles, mut nodes) = (Vec::new(), Vec::new());
         for host in [H0, H1, H2] {
             control.start_process(host);
             let holds = (seed + u64::from(host.0)).is_multiple_of(2);
@@ -225,14 +270,15 @@ impl World {
             let mut config = EndpointConfig::default();
             config.protocol.fast_path = !seed.is_multiple_of(3);
             config.memory.poison = true;
+            config.sessions.ordered = is_ordered;
             let mut endpoint = Endpoint::new(transport, port, &config).unwrap();
             if host == H0 {
                 endpoint.serve_regions(regions);
             }
             handles.push(endpoint.handle());
-            simulation.spawn(addr(host), Node(endpoint));
+            nodes.push(simulation.spawn(addr(host), Node(endpoint)));
         }
-        Self { fabric, control, simulation, handles }
+        Self { fabric, control, simulation, handles, nodes }
     }
 
     fn run_for(&mut self, duration_ns: u64) {
@@ -271,10 +317,10 @@ fn run_seed(seed: u64) -> Model {
     let register = |bytes, access| -> Region {
         regions.register(RegionMemory::private(bytes).unwrap(), access).unwrap()
     };
-    let bytes = OWNED + 16 * TASKS as u64;
+    let bytes = MANY + MANY_BYTES * TASKS as u64;
     let region = register(bytes, Access::READ | Access::WRITE | Access::ATOMIC);
     let revoked = register(8, Access::READ);
-    let mut world = World::new(seed, &regions);
+    let mut world = World::new(seed, &regions, false);
     world.fabric.apply(Action::Faults { links: LinkSet::All, plan: faults(rng) });
     let model = Rc::new(RefCell::new(Model::default()));
     let (done, is_revoked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
@@ -315,6 +361,10 @@ fn run_seed(seed: u64) -> Model {
     for task in 0..TASKS as u64 {
         let value = [0, 8].map(|at| region.load(OWNED + 16 * task + at).unwrap());
         assert_eq!(value, [model.written[task as usize]; 2], "seed {seed}");
+        let mut many = vec![0; MANY_BYTES as usize];
+        region.read(MANY + MANY_BYTES * task, &mut many).unwrap();
+        let expected = model.many_written[task as usize];
+        assert!(words(&many).iter().all(|word| *word == expected), "seed {seed}, task {task}");
     }
     model
 }
@@ -322,13 +372,85 @@ fn run_seed(seed: u64) -> Model {
 #[test]
 fn seeds__keep_the_model_of_memory() {
     let (mut unknown, mut swaps, mut reads, mut refused) = (0, 0, 0, 0);
-    for seed in 0..SEEDS {
+    let seeds = seeds();
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
         let model = run_seed(seed);
         unknown += model.unknown;
         swaps += model.swaps.len();
         reads += model.reads;
         refused += model.refused;
     }
-    assert!(unknown > SEEDS && refused > SEEDS, "{unknown} unknown, {refused} refused");
-    assert!(swaps as u64 > SEEDS && reads > SEEDS, "{swaps} swaps, {reads} reads");
+    assert!(unknown > count && refused > count, "{unknown} unknown, {refused} refused");
+    assert!(swaps as u64 > count && reads > count, "{swaps} swaps, {reads} reads");
+}
+
+/// Operations of one session that demand the order, and none of which waits for another.
+const ORDERED: u64 = 40;
+
+/// Runs ordered operations of a seed. Returns the operations whose responses were right: all of them.
+fn run_ordered(seed: u64) -> u64 {
+    let rng = &mut Rng::stream(seed, 3, 0);
+    let regions = Regions::new();
+    let access = Access::READ | Access::WRITE | Access::ATOMIC;
+    let memory = RegionMemory::private(MANY_BYTES).unwrap();
+    let region = regions.register(memory, access).unwrap();
+    let mut world = World::new(seed, &regions, true);
+    world.fabric.apply(Action::Faults { links: LinkSet::All, plan: faults(rng) });
+    let client = world.nodes[1];
+    let endpoint = &mut world.simulation.actor_mut(client).unwrap().0;
+    let session = endpoint.connect(ControlNetwork::address_of(H0)).unwrap();
+    world.run_for(20 * MS);
+    let right = Rc::new(Cell::new(0));
+    let mut memory = vec![0_u64; MANY_BYTES as usize / 8];
+    for number in 1..=ORDERED {
+        // All words, or the first and some others: of one packet, or of several.
+        let some = if rng.below(2) == 0 { memory.len() } else { rng.between(1, 100) as usize };
+        let (method, request, expected) = match rng.below(3) {
+            0 => {
+                memory[..some].fill(number);
+                let data = number.to_le_bytes().repeat(some);
+                (WRITE, [header(region.key(), 0, 0), data].concat(), Vec::new())
+            }
+            1 => {
+                let former = memory[0];
+                memory[0] += 1 << 32;
+                let operand = u64::to_le_bytes(1 << 32).to_vec();
+                (FETCH_ADD, [header(region.key(), 0, 0), operand].concat(), vec![former])
+            }
+            _ => (READ, header(region.key(), 0, 8 * some as u32), memory[..some].to_vec()),
+        };
+        let right = Rc::clone(&right);
+        let endpoint = &mut world.simulation.actor_mut(client).unwrap().0;
+        let call = endpoint.call(session, method, &request[..]).response_bytes(8 * expected.len());
+        let called = call.ordered().then(move |_, _, reply| {
+            let message = reply.message().expect("nothing ends the call");
+            assert_eq!(words(message), expected, "seed {seed}, operation {number}");
+            right.set(right.get() + 1);
+        });
+        called.expect("the session keeps an order");
+        if rng.below(4) == 0 {
+            world.simulation.wake(client);
+            let pause_ns = rng.below(100_000);
+            world.run_for(pause_ns);
+        }
+    }
+    world.simulation.wake(client);
+    for _ in 0..200 {
+        world.run_for(50 * MS);
+        if right.get() == ORDERED {
+            break;
+        }
+    }
+    let mut all = vec![0; MANY_BYTES as usize];
+    region.read(0, &mut all).unwrap();
+    assert_eq!(words(&all), memory, "seed {seed}");
+    right.get()
+}
+
+#[test]
+fn ordered_operations__see_all_earlier_ones_and_no_later_one() {
+    for seed in seeds() {
+        assert_eq!(run_ordered(seed), ORDERED, "seed {seed}: an operation does not end");
+    }
 }

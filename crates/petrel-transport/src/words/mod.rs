@@ -26,7 +26,7 @@ use rustix::fs::{
     ftruncate,
 };
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::shm::{discard, is_in_huge_pages, new_memory_file};
 
@@ -133,6 +133,24 @@ impl WordMemory {
                 discard(vec![file]);
                 Err(error)
             }
+        }
+    }
+
+    /// Provides all pages now, and changes no byte: later writes wait for no page.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] with a kernel before 5.14; the kernel's errors, above all for lack of memory.
+    ///
+    /// # Panics
+    /// When the memory is not writable.
+    pub fn populate(&self) -> io::Result<()> {
+        assert!(self.is_writable, "a mapping for reading is not written to");
+        let len = mapped_bytes(self.bytes)?;
+        // SAFETY: the mapping has this length, and the advice changes no byte.
+        match unsafe { madvise(self.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
+            Ok(()) => Ok(()),
+            Err(Errno::INVAL) => Err(io::ErrorKind::Unsupported.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -356,6 +374,22 @@ mod tests {
         reader.read(0, &mut seen);
         assert_eq!((&seen, reader.is_writable()), (b"after the seal", false));
         assert!(why(opened(&owner, MappedRights::ReadWrite)).contains("cannot map"));
+    }
+
+    #[test]
+    fn populate__provides_all_pages() {
+        const BYTES: u64 = 1 << 20;
+        for rights in [MappedRights::Read, MappedRights::ReadWrite] {
+            let memory = WordMemory::shared(BYTES, rights).unwrap();
+            let provided = || 512 * fstat(memory.file().unwrap()).unwrap().st_blocks as u64;
+            memory.write(5, b"petrel");
+            assert!(provided() < BYTES, "{} bytes", provided());
+            memory.populate().unwrap();
+            assert!(provided() >= BYTES, "{} bytes", provided());
+            let mut seen = [0; 8];
+            memory.read(4, &mut seen);
+            assert_eq!(&seen, b"\0petrel\0");
+        }
     }
 
     #[test]

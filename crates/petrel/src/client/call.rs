@@ -89,6 +89,12 @@ impl<T> Call<T> {
         Self { client, method, options, step, read, expected }
     }
 
+    /// Sends the last `bytes` of the request in front of the others.
+    pub(crate) fn head_last(mut self, bytes: u8) -> Self {
+        self.options.head_last = bytes;
+        self
+    }
+
     /// Ends the call with DEADLINE_EXCEEDED after `timeout`, including all attempts.
     /// [`ClientConfig::timeout`](super::ClientConfig) is the default. In a handler on a worker, the call ends no later
     /// than the request's deadline.
@@ -126,7 +132,9 @@ impl<T> Call<T> {
 
     /// Replaces all options of the call. A hedged call that is not idempotent fails.
     pub fn options(mut self, options: CallOptions) -> Self {
-        self.options = options;
+        // This is no option, but a part of the request.
+        let head_last = self.options.head_last;
+        self.options = CallOptions { head_last, ..options };
         self
     }
 

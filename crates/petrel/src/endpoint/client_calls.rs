@@ -61,7 +61,8 @@ impl Local {
         pending: Pending,
     ) {
         let Some(service) = self.services.find(service) else { return client_gone(pending) };
-        let (request, end) = (CallRequest::Bytes(request, None), CallEnd::Posted(pending));
+        let (request, end) =
+            (CallRequest::of(request, options.head_last), CallEnd::Posted(pending));
         let spec = CallSpec { method, request, response: None, options, end_ns, end };
         begin_call_at(&mut Context::new(self), service, spec, clock_ns);
     }

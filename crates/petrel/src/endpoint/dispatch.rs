@@ -1,5 +1,6 @@
 //! The steps from a received frame to the handler or continuation.
 
+use petrel_proto::buffer::Placed;
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 use petrel_proto::{
     Core, FrameSink, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle, method_of,
@@ -230,7 +231,8 @@ pub(super) fn dispatch_other(
 ) {
     let Local { core, pool, part_bytes, .. } = local;
     *part_bytes += frame.len();
-    let pool = &mut Pool(pool);
+    let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
+    let pool = &mut Pool { pool, destination };
     let received = match is_marked {
         true => core.handle_marked_frame(now_ns, peer, frame, pool),
         false => core.handle_frame(now_ns, peer, frame, pool),
@@ -252,7 +254,9 @@ pub(super) fn dispatch_from(
     local.core.set_time(local.clock.now_ns());
     let Local { core, pool, part_bytes, .. } = local;
     *part_bytes += frame.len();
-    let received = core.handle_frame_from(now_ns, from, frame, is_marked, &mut Pool(pool));
+    let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
+    let pool = &mut Pool { pool, destination };
+    let received = core.handle_frame_from(now_ns, from, frame, is_marked, pool);
     run_received(local, handlers, received);
 }
 
@@ -271,8 +275,8 @@ fn run_received(
                 handlers.run(cx, handle, method, payload, spare);
             });
         }
-        Received::Message { handle, method, message, deadline_ns } => {
-            run_message(local, handlers, handle, method, message, deadline_ns);
+        Received::Message { handle, method, message, placed, deadline_ns } => {
+            run_message(local, handlers, (handle, method), (message, placed), deadline_ns);
         }
         Received::Completed(ended) => {
             run_under_deadline(handlers.state(), &mut Context::new(local), ended);
@@ -280,17 +284,18 @@ fn run_received(
     }
 }
 
-/// Runs the handler of a request in a buffer of its own.
+/// Runs the handler of a request in a buffer of its own, or in memory of the application.
 pub(super) fn run_message(
     local: &mut Local,
     handlers: &mut Handlers,
-    handle: RequestHandle,
-    method: u16,
-    message: MsgBuf,
+    (handle, method): (RequestHandle, u16),
+    (message, placed): (MsgBuf, Option<Placed>),
     deadline_ns: Option<u64>,
 ) {
     let payload = Payload::Owned(message);
+    local.placed = placed;
     Context::new(local).under_deadline(deadline_ns, |cx| {
         handlers.run(cx, handle, method, payload, None);
     });
+    local.placed = None;
 }

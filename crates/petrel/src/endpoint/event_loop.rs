@@ -236,9 +236,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     let cx = &mut Context::new(&mut self.local);
                     cx.run_watcher(self.handlers.state(), handle);
                 }
-                Event::Request { handle, method, message, deadline_ns } => {
+                Event::Request { handle, method, message, placed, deadline_ns } => {
                     let Self { local, handlers, .. } = self;
-                    run_message(local, handlers, handle, method, message, deadline_ns);
+                    let (request, message) = ((handle, method), (message, placed));
+                    run_message(local, handlers, request, message, deadline_ns);
                 }
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use petrel_proto::buffer::Placed;
 use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
@@ -24,12 +25,18 @@ const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 /// Returns the address that the handler of a request will access first.
 type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
 
+/// Returns memory of the application for a request that begins to arrive, by its length, and the payload of its first
+/// packet, if that has arrived.
+type Placer = Box<dyn FnMut(State<'_>, usize, Option<&[u8]>) -> Option<Placed>>;
+
 /// The handlers by method, and their shared state.
 pub(super) struct Handlers {
     state: Box<dyn Any>,
     by_method: Vec<Option<Box<dyn Handle>>>,
     /// By method too; empty if no method has one.
     locators: Vec<Option<Locator>>,
+    /// Methods whose requests arrive in memory of the application: few.
+    placers: Vec<(u16, Placer)>,
     /// Handlers that read in place.
     in_place: InPlace,
     /// Methods whose handlers stay.
@@ -82,6 +89,7 @@ impl Handlers {
             state,
             by_method: Vec::new(),
             locators: Vec::new(),
+            placers: Vec::new(),
             in_place: InPlace::default(),
             taken: Vec::new(),
             is_batched: false,
@@ -93,6 +101,8 @@ impl Handlers {
     pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
         assert!(!self.taken.contains(&method), "the endpoint serves regions by method {method}");
+        let is_placed = self.placers.iter().any(|(other, _)| *other == method);
+        assert!(!is_placed, "the handler of method {method} stays: requests arrive in its memory");
         let index = usize::from(method);
         if self.by_method.len() <= index {
             self.by_method.resize_with(index + 1, || None);
@@ -107,6 +117,25 @@ impl Handlers {
         assert!(!matches!(former, Some(Some(_))), "method {method} has a handler already");
         self.set(method, handler);
         self.taken.push(method);
+    }
+
+    /// Lets large requests of a method arrive in memory that `placer` returns. The method's handler, which was set before,
+    /// takes the memory from [`Local`](super::context::Local).
+    pub(super) fn set_placer(&mut self, method: u16, placer: Placer) {
+        let has_handler = matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
+        assert!(has_handler, "the handler of method {method} knows of the memory");
+        self.placers.push((method, placer));
+    }
+
+    /// Returns memory of the application for a request of several packets that begins to arrive.
+    pub(super) fn destination(
+        &mut self,
+        method: u16,
+        len: usize,
+        first: Option<&[u8]>,
+    ) -> Option<Placed> {
+        let (_, placer) = self.placers.iter_mut().find(|(other, _)| *other == method)?;
+        placer(State::of(&mut *self.state), len, first)
     }
 
     pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {

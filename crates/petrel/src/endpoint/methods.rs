@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use petrel_proto::buffer::{Destination, Placed};
 use petrel_transport::Transport;
 
 use super::Endpoint;
@@ -26,7 +27,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// # Panics
     /// When the endpoint answers the method itself: [`HEALTH_METHOD`](super::HEALTH_METHOD), and the methods of
-    /// [regions](Endpoint::serve_regions).
+    /// [regions](Endpoint::serve_regions); and when its requests [arrive in memory](Endpoint::receive_into) of its handler.
     pub fn on(
         &mut self,
         method: u16,
@@ -37,6 +38,70 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.set_handler(method, handler);
+    }
+
+    /// Sets the handler of a method whose large requests are put together in memory that the application names, replacing a
+    /// former one, and staying: the packets of a request are copied once, to their place. A server that keeps its requests,
+    /// such as a log, needs no further copy.
+    ///
+    /// When a request of several packets begins to arrive, `destination` gets its length, and returns a [`Destination`]; or
+    /// `None`, for a buffer of the endpoint. The handler gets the destination of the whole request, whose
+    /// [`Request::data`] is then empty. Requests of one packet, and those without a destination, are as for
+    /// [`Endpoint::on`]. A request that never becomes whole, because its client cancels it or disappears, ends with a
+    /// drop of its destination, and the handler is not called.
+    ///
+    /// `destination` may be called twice for a request, if the server's memory for messages is short; the first result is
+    /// dropped. [`Destination::held_bytes`] are charged to the client, by the rules for all half-arrived requests.
+    ///
+    /// ```
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::<Vec<u8>>::new())?;
+    /// endpoint.receive_into(
+    ///     7,
+    ///     |_entries, len| Some(vec![0; len]),
+    ///     |entries, cx, request, entry| {
+    ///         // A small request was not placed.
+    ///         entries.push(entry.unwrap_or_else(|| request.data().to_vec()));
+    ///         request.reply(cx, b"")
+    ///     },
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Endpoint::on`].
+    pub fn receive_into<D: Destination>(
+        &mut self,
+        method: u16,
+        mut destination: impl FnMut(&mut S, usize) -> Option<D> + 'static,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>, Option<D>) -> Handled
+        + 'static,
+    ) {
+        let run = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
+            let placed = cx.take_placed();
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), request, placed)
+        };
+        self.set_handler(method, run);
+        let place = move |state: State<'_>, len: usize, _: Option<&[u8]>| {
+            // SAFETY: a closure of an endpoint with this type of state.
+            destination(unsafe { state.get::<S>() }, len).map(Placed::new)
+        };
+        self.handlers.set_placer(method, Box::new(place));
+    }
+
+    /// Lets large requests of a [taken](Endpoint::take_method) method arrive in other memory.
+    pub(crate) fn place_method<D: Destination>(
+        &mut self,
+        method: u16,
+        mut destination: impl FnMut(usize, &[u8]) -> Option<D> + 'static,
+    ) {
+        let place = move |_: State<'_>, len: usize, first: Option<&[u8]>| {
+            destination(len, first?).map(Placed::new)
+        };
+        self.handlers.set_placer(method, Box::new(place));
     }
 
     /// Serves regions: executes the operations of clients on this endpoint's sessions (see

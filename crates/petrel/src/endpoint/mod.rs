@@ -98,6 +98,7 @@ pub use stop::Stop;
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::prefetch::prefetch;
 pub use petrel_proto::SessionId;
+pub use petrel_proto::buffer::Destination;
 pub use petrel_proto::path::{PathCounts, PathPolicy};
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
@@ -252,6 +253,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 now_ns,
                 clock,
                 part_bytes: 0,
+                placed: None,
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),
                 sessions: Sessions::new(config.sessions, config.transports, receive_packets),

@@ -28,6 +28,8 @@ pub struct CallOptions {
     pub(crate) wait_for_ready: bool,
     /// The hash of the key by which a client chooses the server.
     pub(crate) key: Option<u64>,
+    /// The request's last bytes, as many as this, are its first ones: a large request gets a header without a copy.
+    pub(crate) head_last: u8,
 }
 
 impl CallOptions {
@@ -41,6 +43,7 @@ impl CallOptions {
             hedge_after: None,
             wait_for_ready: false,
             key: None,
+            head_last: 0,
         }
     }
 

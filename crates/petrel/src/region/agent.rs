@@ -1,6 +1,7 @@
 //! The execution of operations, in the event loop of an endpoint.
 
 use petrel_proto::Status;
+use petrel_proto::buffer::Destination;
 use petrel_transport::Transport;
 use petrel_transport::words::{WORD_BYTES, WordMemory};
 
@@ -8,8 +9,8 @@ use super::access::Access;
 use super::memory::{OUT_OF_RANGE, check_word};
 use super::registry::{Entry, RegionStats, Regions, Shared, View, ViewState};
 use super::wire::{
-    self, COMPARE_SWAP, FETCH_ADD, Header, MAP, METHODS, READ, READ_MANY, READ_VERSIONED, Refusal,
-    WRITE, WRITE_VERSIONED,
+    self, COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, Header, MAP, METHODS, READ, READ_MANY,
+    READ_VERSIONED, Refusal, WRITE, WRITE_VERSIONED,
 };
 use crate::control::ControlPlane;
 use crate::endpoint::{Context, Endpoint, Handled, Request};
@@ -62,10 +63,70 @@ where
         let mut agent = Agent { view: Arc::clone(&view), scratch: Vec::new() };
         endpoint.take_method(method, move |_, cx, request| agent.handle(cx, request));
     }
+    endpoint.place_method(WRITE, move |len, first| Writing::begin(&view, len, first));
+}
+
+/// A large WRITE whose packets go to the region as they arrive, so that its bytes are copied once.
+///
+/// Between packets, the region may be revoked. The rest of the bytes is then dropped, and the operation refused.
+struct Writing {
+    view: Arc<View>,
+    header: Header,
+    bytes: u64,
+    /// False when the region was revoked before all bytes had come.
+    is_alive: bool,
+}
+
+impl Writing {
+    /// Begins an operation whose first packet has arrived, if the operation is allowed. Another is left to the handler,
+    /// which refuses it.
+    fn begin(view: &Arc<View>, len: usize, first: &[u8]) -> Option<Self> {
+        let (header, _) = wire::with_data(first).ok()?;
+        let bytes = (len - HEADER_BYTES) as u64;
+        let state = view.lock();
+        let entry = find(&state.entries, &header, Access::WRITE).ok()?;
+        let words = entry.memory().words();
+        words.contains(header.offset(), bytes).then_some(())?;
+        drop(state);
+        Some(Self { view: Arc::clone(view), header, bytes, is_alive: true })
+    }
+
+    /// Ends an operation with all bytes of its request.
+    fn end(self) -> Result<Answer, Refusal> {
+        let state = &mut *self.view.lock();
+        let is_registered = find(&state.entries, &self.header, Access::WRITE).is_ok();
+        if !(self.is_alive && is_registered) {
+            return Err(NO_REGION);
+        }
+        state.stats.writes += 1;
+        state.stats.bytes_written += self.bytes;
+        Ok(Answer::Nothing)
+    }
+}
+
+impl Destination for Writing {
+    fn store(&mut self, offset: usize, bytes: &[u8]) {
+        let (skipped, at) = match offset {
+            0 => (HEADER_BYTES, 0),
+            _ => (0, (offset - HEADER_BYTES) as u64),
+        };
+        let state = self.view.lock();
+        match find(&state.entries, &self.header, Access::WRITE) {
+            Ok(entry) => entry.memory().words().write(self.header.offset() + at, &bytes[skipped..]),
+            Err(_) => self.is_alive = false,
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>()
+    }
 }
 
 impl Agent {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        if let Some(writing) = cx.take_placed::<Writing>() {
+            return self.end_writing(cx, request, writing);
+        }
         let mut state = self.view.lock();
         let ViewState { entries, stats } = &mut *state;
         let response_bytes_max = request.response_bytes_max(cx);
@@ -87,6 +148,20 @@ impl Agent {
     }
 }
 
+impl Agent {
+    /// Answers a large WRITE whose bytes are in the region already.
+    #[cold]
+    fn end_writing(&self, cx: &mut Context<'_>, request: Request<'_>, writing: Writing) -> Handled {
+        match writing.end() {
+            Ok(answer) => request.reply(cx, answer.bytes()),
+            Err(refusal) => {
+                self.view.lock().stats.refused += 1;
+                request.fail(cx, refusal.status(), refusal.why())
+            }
+        }
+    }
+}
+
 /// Executes a request, and appends the answer. For tests, which have no endpoint.
 #[cfg(any(test, fuzzing))]
 pub(super) fn execute(
@@ -101,6 +176,24 @@ pub(super) fn execute(
     let (shared, response_bytes_max) = (view.shared(), u64::MAX);
     let mut operation = Operation { entries, stats, shared, response_bytes_max };
     operation.execute(method, request, answer).map_err(|refusal| refusal.status())
+}
+
+/// Executes a WRITE whose packets of `packet_bytes` arrive in reverse order, apart from the first one. Returns `None` if the
+/// first packet leaves it to [`execute`]. For tests, which have no endpoint.
+#[cfg(any(test, fuzzing))]
+pub(super) fn execute_in_packets(
+    regions: &Regions,
+    request: &[u8],
+    packet_bytes: usize,
+) -> Option<Result<(), Status>> {
+    let view = Arc::new(regions.view());
+    let packets: Vec<&[u8]> = request.chunks(packet_bytes).collect();
+    let mut writing = Writing::begin(&view, request.len(), packets[0])?;
+    writing.store(0, packets[0]);
+    for (number, packet) in packets.iter().enumerate().skip(1).rev() {
+        writing.store(number * packet_bytes, packet);
+    }
+    Some(writing.end().map(drop).map_err(|refusal| refusal.status()))
 }
 
 impl<'s> Operation<'s> {
@@ -132,9 +225,7 @@ impl<'s> Operation<'s> {
     /// Returns the region of a request whose key grants the rights.
     #[inline]
     fn find(&self, header: &Header, rights: Access) -> Result<&'s Entry, Refusal> {
-        let entry = self.entries.get(header.region() as usize).and_then(Option::as_deref);
-        let entry = entry.filter(|entry| entry.secret() == header.secret()).ok_or(NO_REGION)?;
-        if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
+        find(self.entries, header, rights)
     }
 
     /// Returns the region of a read whose range is within it.
@@ -306,6 +397,18 @@ impl<'s> Operation<'s> {
     }
 }
 
+/// Returns the region of a request whose key grants the rights.
+#[inline]
+fn find<'s>(
+    entries: &'s [Option<Arc<Entry>>],
+    header: &Header,
+    rights: Access,
+) -> Result<&'s Entry, Refusal> {
+    let entry = entries.get(header.region() as usize).and_then(Option::as_deref);
+    let entry = entry.filter(|entry| entry.secret() == header.secret()).ok_or(NO_REGION)?;
+    if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
+}
+
 /// The response of an operation, apart from read bytes.
 enum Answer {
     Nothing,
@@ -378,6 +481,55 @@ mod tests {
                 assert_eq!(status, Some(Status::PermissionDenied), "{method}, byte {byte}");
             }
         }
+    }
+
+    #[test]
+    fn writing__is_begun_only_if_the_operation_is_allowed() {
+        let (regions, region) = region(Access::READ | Access::WRITE);
+        let reader = region.register_with(Access::READ).unwrap();
+        let begins = |key: &Region, offset: u64, len: usize, first: usize| {
+            let request = Header::new(key.key(), offset, 0).followed_by(&vec![6; len]);
+            let view = Arc::new(regions.view());
+            Writing::begin(&view, request.len(), &request[..first]).is_some()
+        };
+        assert!(begins(&region, 0, 100, 40) && begins(&region, 60, 40, 64));
+        assert!(!begins(&region, 61, 40, 64), "beyond the end");
+        assert!(!begins(&region, u64::MAX - 3, 40, 64), "an end that overflows");
+        assert!(!begins(&reader, 0, 40, 64), "no right");
+        assert!(!begins(&region, 0, 40, 23), "no header");
+        let key = region.key();
+        drop(region);
+        assert_eq!(regions.stats().regions, 1);
+        let request = Header::new(key, 0, 0).followed_by(&[6; 40]);
+        assert!(Writing::begin(&Arc::new(regions.view()), 64, &request).is_none(), "revoked");
+    }
+
+    /// A revocation between two packets.
+    #[test]
+    fn writing__of_a_region_that_is_revoked_stops_there() {
+        let (regions, region) = region(Access::READ | Access::WRITE);
+        let reader = region.register_with(Access::READ).unwrap();
+        let request = Header::new(region.key(), 4, 0).followed_by(&[6; 72]);
+        let view = Arc::new(regions.view());
+        let mut writing = Writing::begin(&view, request.len(), &request[..32]).unwrap();
+        writing.store(0, &request[..32]);
+        writing.store(64, &request[64..]);
+        drop(region);
+        // The number belongs to another region now.
+        let next = regions.register(RegionMemory::private(100).unwrap(), Access::WRITE).unwrap();
+        writing.store(32, &request[32..64]);
+        assert_eq!(
+            writing.end().err().map(|refusal| refusal.status()),
+            Some(Status::PermissionDenied)
+        );
+        let (mut all, mut other) = ([0; 100], [0; 100]);
+        reader.read(0, &mut all).unwrap();
+        next.read(0, &mut other).unwrap();
+        let mut expected = [0; 100];
+        expected[4..12].fill(6);
+        expected[44..76].fill(6);
+        assert_eq!((all, other), (expected, [0; 100]));
+        assert_eq!(regions.stats().writes, 0);
     }
 
     #[test]

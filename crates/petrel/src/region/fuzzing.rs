@@ -3,7 +3,7 @@
 
 use petrel_proto::Status;
 
-use super::agent::execute;
+use super::agent::{execute, execute_in_packets};
 use super::wire::{
     COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, MAP, METHODS, PIECES_MAX, READ, READ_MANY,
     READ_VERSIONED, WRITE, WRITE_VERSIONED,
@@ -16,6 +16,9 @@ const BYTES: [u64; 3] = [64, 100, 8];
 /// The rights of the regions: all, to read, and to change words.
 const RIGHTS: [&[Access]; 3] =
     [&[Access::READ, Access::WRITE, Access::ATOMIC], &[Access::READ], &[Access::ATOMIC]];
+
+/// Bytes of a packet: the header, and some data.
+const PACKET_BYTES: usize = HEADER_BYTES + 5;
 
 /// Most requests of an input, to bound the time.
 const REQUESTS_MAX: usize = 64;
@@ -32,7 +35,7 @@ pub fn check(mut data: &[u8]) {
         let method = METHODS[usize::from(*method) % METHODS.len()];
         let (request, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         data = rest;
-        world.run(method, &world.completed(request, *completion));
+        world.run(method, &world.completed(request, *completion), completion & 64 == 0);
     }
 }
 
@@ -94,10 +97,21 @@ impl World {
         request
     }
 
-    fn run(&mut self, method: u16, request: &[u8]) {
+    /// Executes a request: a WRITE also `in_packets`, which go to the region as they come.
+    fn run(&mut self, method: u16, request: &[u8], in_packets: bool) {
         let expected = self.model(method, request);
         let mut answer = Vec::new();
-        let outcome = execute(&self.regions, method, request, &mut answer).map(|()| answer);
+        let placed = if method == WRITE && in_packets && request.len() > PACKET_BYTES {
+            let placed = execute_in_packets(&self.regions, request, PACKET_BYTES);
+            assert_eq!(placed.is_some(), expected.is_ok(), "what is refused is not begun");
+            placed
+        } else {
+            None
+        };
+        let outcome = match placed {
+            Some(outcome) => outcome.map(|()| Vec::new()),
+            None => execute(&self.regions, method, request, &mut answer).map(|()| answer),
+        };
         assert_eq!(outcome, expected, "method {method}");
         for (region, expected) in self.registered.iter().zip(&self.expected) {
             let mut seen = vec![0; expected.len()];

@@ -48,6 +48,17 @@ impl RegionMemory {
         Ok(Self { words, mapped: Some(rights) })
     }
 
+    /// Lets the kernel provide all pages now. Later writes wait for no page, and cannot fail for lack of
+    /// memory. The bytes stay as they are.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED without memory, UNIMPLEMENTED with a kernel before 5.14, PERMISSION_DENIED if the memory is
+    /// mapped for reading.
+    pub fn populate(&self) -> Result<(), Error> {
+        self.check_writable()?;
+        self.words.populate().map_err(|error| cannot_make(&error))
+    }
+
     /// Wraps the memory of another process.
     pub(super) fn mapped(words: WordMemory) -> Self {
         Self { words, mapped: None }
@@ -285,6 +296,22 @@ mod tests {
         assert_eq!(status(memory.read_versioned(8, &mut [0; 5])), Status::OutOfRange);
         assert_eq!(status(RegionMemory::private(0)), Status::InvalidArgument);
         memory.write(19, b"x").unwrap();
+    }
+
+    #[test]
+    fn populate__keeps_the_bytes() {
+        for memory in [
+            RegionMemory::private(3 << 20).unwrap(),
+            RegionMemory::shared(3 << 20, MappedRights::ReadWrite).unwrap(),
+            // No more mappings can be written to.
+            RegionMemory::shared(3 << 20, MappedRights::Read).unwrap(),
+        ] {
+            memory.write(5, b"petrel").unwrap();
+            memory.populate().unwrap();
+            let mut seen = [0; 8];
+            memory.read(4, &mut seen).unwrap();
+            assert_eq!(&seen, b"\0petrel\0");
+        }
     }
 
     #[test]

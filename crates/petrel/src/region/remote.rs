@@ -6,8 +6,8 @@ use super::door;
 use super::key::RegionKey;
 use super::memory::RegionMemory;
 use super::wire::{
-    COMPARE_SWAP, FETCH_ADD, Header, MAP, PIECES_MAX, READ, READ_MANY, READ_VERSIONED, WRITE,
-    WRITE_VERSIONED,
+    COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, Header, MAP, PIECES_MAX, READ, READ_MANY,
+    READ_VERSIONED, WRITE, WRITE_VERSIONED,
 };
 use crate::client::{Call, Client, Response};
 use crate::error::Error;
@@ -75,16 +75,19 @@ impl RemoteRegion {
         self.begin(READ_VERSIONED, request.to_vec(), len.into(), read).idempotent()
     }
 
-    /// Writes bytes at `offset`.
-    pub fn write(&self, offset: u64, data: &[u8]) -> Call<()> {
-        let request = Header::new(self.key, offset, 0).followed_by(data);
-        self.begin(WRITE, request, 0, |answer, bytes| whole(answer, bytes).map(|_| ()))
+    /// Writes bytes at `offset`. A `Vec` is taken without a copy.
+    ///
+    /// The packets of a large write take effect as they arrive. So a write that ends with an error may have written some
+    /// of its bytes, unless the error says that it was not executed.
+    pub fn write(&self, offset: u64, data: impl Into<Vec<u8>>) -> Call<()> {
+        let read = |answer, bytes| whole(answer, bytes).map(|_| ());
+        self.begin_with(WRITE, offset, data.into(), 0, read)
     }
 
-    /// Replaces a versioned value, whose version is the word at `offset`. Returns the new version.
-    pub fn write_versioned(&self, offset: u64, data: &[u8]) -> Call<u64> {
-        let request = Header::new(self.key, offset, 0).followed_by(data);
-        self.begin(WRITE_VERSIONED, request, 8, word)
+    /// Replaces a versioned value, whose version is the word at `offset`. Returns the new version. A `Vec` is taken without
+    /// a copy.
+    pub fn write_versioned(&self, offset: u64, data: impl Into<Vec<u8>>) -> Call<u64> {
+        self.begin_with(WRITE_VERSIONED, offset, data.into(), 8, word)
     }
 
     /// Replaces the word at `offset` if it is `expected`. Returns the former value: the word was replaced if this is
@@ -110,6 +113,20 @@ impl RemoteRegion {
         let request = Header::new(self.key, 0, 0).to_bytes();
         let name = self.client.call(MAP, request).idempotent().wait()?;
         door::fetch(&name, self.key)
+    }
+
+    /// Begins an operation with data, which the header follows until it is sent.
+    fn begin_with<T>(
+        &self,
+        method: u16,
+        offset: u64,
+        mut data: Vec<u8>,
+        expected: u64,
+        read: fn(Response, u64) -> Result<T, Error>,
+    ) -> Call<T> {
+        data.reserve_exact(HEADER_BYTES);
+        data.extend_from_slice(&Header::new(self.key, offset, 0).to_bytes());
+        self.begin(method, data, expected, read).head_last(HEADER_BYTES as u8)
     }
 
     fn begin<T>(

@@ -26,6 +26,7 @@ mod nexus;
 mod paths;
 mod prefetch;
 mod reasons;
+mod receive_into;
 mod region;
 mod server;
 mod service;

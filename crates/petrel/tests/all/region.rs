@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use petrel::client::Target;
-use petrel::endpoint::EndpointId;
+use petrel::endpoint::{CallOptions, EndpointId};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
 use petrel::{Client, Error, Execution, Server, Status};
@@ -83,12 +84,42 @@ fn operations__of_many_packets() {
     for transport in [UDP, SHM] {
         let world = World::private(transport, BYTES as u64 + 5);
         let data: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 256) as u8).collect();
-        world.remote().write(5, &data).wait().unwrap();
+        world.remote().write(5, data.clone()).wait().unwrap();
         let mut seen = vec![0; BYTES];
         world.region.read(5, &mut seen).unwrap();
         assert!(seen == data, "the whole message is in the region");
         assert!(world.remote().read(5, BYTES as u32).wait().unwrap() == data);
+        let mut ends = [1; 5];
+        world.region.read(0, &mut ends).unwrap();
+        assert_eq!(ends, [0; 5], "nothing in front of it");
+        let stats = world.regions.stats();
+        assert_eq!((stats.writes, stats.bytes_written), (1, BYTES as u64));
     }
+}
+
+/// The bytes of a large write that is refused go nowhere.
+#[test]
+fn writes__of_many_packets_that_are_refused_change_nothing() {
+    const BYTES: usize = 1_000_000;
+    for transport in [UDP, SHM] {
+        let world = World::private(transport, BYTES as u64);
+        let remote = world.remote();
+        assert_eq!(status(remote.write(1, vec![7; BYTES]).wait()), Status::OutOfRange);
+        let reader = world.region.register_with(Access::READ).unwrap();
+        let reading = RemoteRegion::new(&world.client, reader.key());
+        assert_eq!(status(reading.write(0, vec![7; BYTES]).wait()), Status::PermissionDenied);
+        assert!(reading.read(0, BYTES as u32).wait().unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!((world.regions.stats().writes, world.regions.stats().refused), (0, 2));
+    }
+}
+
+/// A large write to memory of which the client's options are replaced.
+#[test]
+fn write__keeps_its_header_with_other_options() {
+    let world = World::private(SHM, 100);
+    let options = CallOptions::new().timeout(Duration::from_secs(30)).idempotent();
+    world.remote().write(90, b"petrel").options(options).wait().unwrap();
+    assert_eq!(world.remote().read(88, 10).wait().unwrap(), b"\0\0petrel\0\0");
 }
 
 #[test]
@@ -217,7 +248,7 @@ fn operations__equal_those_on_private_memory() {
                     }
                     Step::Write(at, data) => {
                         let expected = range(at, data.len());
-                        let done = remote.write(at, &data).wait().map_err(|error| error.status);
+                        let done = remote.write(at, &data[..]).wait().map_err(|error| error.status);
                         prop_assert_eq!(done, expected.clone().map(|_| ()));
                         if let Ok(range) = expected {
                             model[range].copy_from_slice(&data);
@@ -275,6 +306,52 @@ fn map_wait__is_the_servers_memory() {
     drop(world.region);
     mapped.read(9_990, &mut seen).unwrap();
     assert_eq!(status(remote.map_wait()), Status::PermissionDenied);
+}
+
+/// Sets a flag when it is dropped, also by a panic.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A client of the same host changes words all the time, while the server's endpoint reads them for another client.
+#[test]
+fn reads__never_tear_a_word_that_a_mapped_writer_changes() {
+    const BYTES: u64 = 4096;
+    let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
+    for transport in [UDP, SHM] {
+        let memory = RegionMemory::shared(BYTES, MappedRights::ReadWrite).unwrap();
+        let world = World::new(transport, 1, memory, all);
+        let mapped = world.remote().map_wait().unwrap();
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for byte in (1..=255_u8).cycle() {
+                    mapped.write(0, &[byte; BYTES as usize]).unwrap();
+                    if ends.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let _ends = SetAtEnd(&ends);
+            let (mut last, mut changes) = (0, 0);
+            // Until the writer has been seen at work, however late it gets a CPU.
+            for number in 0.. {
+                let read = world.remote().read(0, BYTES as u32).wait().unwrap();
+                let (words, _) = read.as_chunks::<8>();
+                let torn = words.iter().find(|word| **word != [word[0]; 8]);
+                assert_eq!(torn, None, "read {number}");
+                changes += usize::from(read[0] != last);
+                last = read[0];
+                if number >= 300 && changes >= 5 {
+                    break;
+                }
+            }
+        });
+    }
 }
 
 #[test]

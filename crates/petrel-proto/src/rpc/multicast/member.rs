@@ -94,7 +94,7 @@ pub(in crate::rpc) fn on_announce<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     let slot = server.slot_index(header.request);
     match server.age(slot, header.request) {
         Age::New => {
-            if let Err(refused) = begin_parts(shared, id, server, slot, header, part, pool) {
+            if let Err(refused) = begin_parts(shared, id, server, slot, header, part, None, pool) {
                 return refused;
             }
         }
@@ -142,8 +142,8 @@ fn adopt_held<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
         let len = held.rest.len();
         let rest = &held.rest.storage_mut()[..len];
         let received = adopt::<B, T, P>(shared, now_ns, id, server, header, rest, pool);
-        if let Received::Message { handle, method, message, deadline_ns } = received {
-            whole = Received::Message { handle, method, message, deadline_ns };
+        if let Received::Message { handle, method, message, placed, deadline_ns } = received {
+            whole = Received::Message { handle, method, message, placed, deadline_ns };
         }
     }
     whole

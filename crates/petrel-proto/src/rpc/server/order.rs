@@ -10,7 +10,7 @@ use super::memory::note_refused;
 use super::refuse::refuse;
 use super::run::{Packet, begin, credit_due, run, run_message};
 use super::settle::settle;
-use crate::buffer::{Buffer, BufferPool};
+use crate::buffer::{Buffer, BufferPool, Placed};
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 use crate::rpc::{Event, Received, RequestHandle, Shared};
 use crate::session::backlog::NEVER;
@@ -148,7 +148,7 @@ pub(in crate::rpc) fn on_whole_in_order<'f, B: Buffer, T, P: BufferPool<Buffer =
         Some(Ok(mut message)) => {
             message.storage_mut()[..packet.payload.len()].copy_from_slice(packet.payload);
             state.run();
-            let early = Early { message, deadline_ns: packet.deadline_ns };
+            let early = Early { message, placed: None, deadline_ns: packet.deadline_ns };
             hold(shared, id, server, slot, early);
             let state = server.slot_mut(slot);
             credit_due(shared, id.index, slot, state, 0, packet.flags.repeats());
@@ -204,8 +204,8 @@ pub(in crate::rpc) fn complete_in_order<'f, B: Buffer, T>(
     }
     let state = server.slot_mut(slot);
     shared.memory.release(state);
-    let (message, deadline_ns) = state.run_message(&mut shared.server_parts);
-    hold(shared, id, server, slot, Early { message, deadline_ns });
+    let (message, placed, deadline_ns) = state.run_message(&mut shared.server_parts);
+    hold(shared, id, server, slot, Early { message, placed, deadline_ns });
     Received::Nothing
 }
 
@@ -219,7 +219,8 @@ fn hold<B: Buffer>(
 ) {
     shared.counters.requests_held_for_order += 1;
     let holder = Holder { session: id, slot, peer: server.peer() };
-    let bytes = early.message.memory_bytes().max(1) as u64;
+    let placed_bytes = early.placed.as_ref().map_or(0, Placed::held_bytes);
+    let bytes = (early.message.memory_bytes() + placed_bytes).max(1) as u64;
     let state = server.slot_mut(slot);
     state.note_ordered();
     state.hold_early(shared.memory.hold(HoldingKind::Early, holder, bytes, &mut shared.timers));
@@ -251,7 +252,7 @@ pub(in crate::rpc) fn take_ready<B: Buffer, T>(
     server.order()?;
     // A request may have been cancelled since the notice.
     server.settle_order();
-    let (slot, number, Early { message, deadline_ns }) = server.order_mut().take_ready()?;
+    let (slot, number, Early { message, placed, deadline_ns }) = server.order_mut().take_ready()?;
     let state = server.slot_mut(slot);
     assert!(state.current() == number && state.is_ordered(), "a request that waits is in its slot");
     shared.memory.release(state);
@@ -265,5 +266,5 @@ pub(in crate::rpc) fn take_ready<B: Buffer, T>(
     shared.counters.requests_received += 1;
     let handle = RequestHandle { session: id, number }.in_order();
     let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-    Some(Event::Request { handle, method: state.method(), message, deadline_ns })
+    Some(Event::Request { handle, method: state.method(), message, placed, deadline_ns })
 }

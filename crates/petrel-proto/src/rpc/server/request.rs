@@ -8,7 +8,7 @@ use super::refuse::{count_stale_or_future, refuse};
 use super::run::{Packet, begin, credit_due, refuse_expired, run, run_message};
 use super::settle::settle;
 use crate::bitmap::Insert;
-use crate::buffer::{Buffer, BufferPool};
+use crate::buffer::{Buffer, BufferPool, Placed};
 use crate::limits::{PACKET_OVERHEAD_BYTES, packet_span, packets_of};
 use crate::rpc::deadline::deadline_ns;
 use crate::rpc::received::malformed;
@@ -120,7 +120,9 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     }
     match age {
         Age::New => {
-            let begun = begin_parts(shared, id, server, slot, header, part, pool);
+            // The bytes of a request with a place in the order may take no effect before the earlier ones have run.
+            let first = (part.packet == 0 && order.is_none()).then_some(payload);
+            let begun = begin_parts(shared, id, server, slot, header, part, first, pool);
             if let Some(order) = order {
                 place(shared, id, server, &header, order);
             }
@@ -154,7 +156,8 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     store_part(shared, id, server, slot, packet_bytes, &packet)
 }
 
-/// Begins a new request with any of its packets.
+/// Begins a new request with any of its packets. `first` is the payload of packet 0, if the destination may depend on it.
+#[expect(clippy::too_many_arguments, reason = "the steps of a request share these")]
 pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     shared: &mut Shared<B>,
     id: SessionId,
@@ -162,6 +165,7 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     slot: usize,
     header: Header,
     part: Part,
+    first: Option<&[u8]>,
     pool: &mut P,
 ) -> Result<(), Received<'f, B, T>> {
     server.make_ready(slot);
@@ -180,9 +184,13 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     // Frees the slot's former content before taking a buffer.
     shared.memory.release(state);
     state.empty();
-    let bytes = u64::from(part.size) + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
+    let placed = pool.destination(header.aux, part.size as usize, first);
+    // A placed request has a buffer for its name only.
+    let (len, len_packets) = if placed.is_some() { (0, 1) } else { (part.size as usize, packets) };
+    let elsewhere = placed.as_ref().map_or(0, Placed::held_bytes);
+    let bytes = (len + elsewhere) as u64 + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
     let request = match shared.memory.check(holder, bytes) {
-        Ok(()) => pool.take(part.size as usize, packets).ok_or(Shortage::All),
+        Ok(()) => pool.take(len, len_packets).ok_or(Shortage::All),
         Err(shortage) => Err(shortage),
     };
     if let Err(shortage) = request
@@ -201,9 +209,15 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             return Err(Received::Nothing);
         }
     };
-    assert!(request.capacity() >= part.size as usize, "a pool lends buffers of the size asked for");
-    let bytes = request.memory_bytes() as u64;
+    assert!(request.capacity() >= len, "a pool lends buffers of the size asked for");
+    let is_empty = request.capacity() == 0;
+    let bytes = (request.memory_bytes() + elsewhere).max(1) as u64;
     state.begin_buffer(request, &mut shared.server_parts);
+    if let Some(placed) = placed {
+        // The fast path finds no room for a packet, and leaves it to the general one.
+        assert!(is_empty, "no packet fits into the buffer of a placed request");
+        state.place_in(placed);
+    }
     hold_request(shared, holder, state, bytes);
     Ok(())
 }
@@ -247,10 +261,8 @@ fn store_part<'f, B: Buffer, T>(
         }
         return refused;
     }
-    if let Some(buffer) = state.arriving_request_mut() {
-        let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
-        buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
-    }
+    let (offset, _) = packet_span(part.packet, part.size, packet_bytes);
+    state.store(offset, payload);
     let is_whole = state.is_whole();
     state.grant(part.grant);
     credit_due(shared, id.index, slot, state, part.packet, flags.repeats());

@@ -69,11 +69,11 @@ pub(super) fn run_message<'f, B: Buffer, T>(
     state: &mut ServerSlot<B>,
 ) -> Received<'f, B, T> {
     shared.memory.release(state);
-    let (message, deadline_ns) = state.run_message(&mut shared.server_parts);
+    let (message, placed, deadline_ns) = state.run_message(&mut shared.server_parts);
     shared.counters.requests_received += 1;
     let handle = RequestHandle { session: id, number: state.current() };
     let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-    Received::Message { handle, method: state.method(), message, deadline_ns }
+    Received::Message { handle, method: state.method(), message, placed, deadline_ns }
 }
 
 /// Requests a CREDIT after this burst.

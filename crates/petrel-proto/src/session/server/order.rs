@@ -3,12 +3,15 @@
 use petrel_planted::planted;
 
 use crate::bitmap::PacketBits;
+use crate::buffer::Placed;
 use crate::limits::ORDER_WINDOW_CALLS;
 use crate::wire::{SEQUENCE_MASK, sequence_ahead};
 
 /// A complete request that waits for earlier ones.
 pub(crate) struct Early<B> {
     pub(crate) message: B,
+    /// The memory of the application that has the request's bytes, if any.
+    pub(crate) placed: Option<Placed>,
     /// The request's deadline, or `NEVER`.
     pub(crate) deadline_ns: u64,
 }
@@ -153,7 +156,7 @@ mod tests {
     use crate::session::backlog::NEVER;
 
     const fn early(message: u32) -> Early<u32> {
-        Early { message, deadline_ns: NEVER }
+        Early { message, placed: None, deadline_ns: NEVER }
     }
 
     #[test]

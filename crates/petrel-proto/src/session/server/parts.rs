@@ -1,7 +1,7 @@
 //! The state of a server slot for recovery and for messages of several packets.
 
 use crate::bitmap::{Insert, Window, Words};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Placed};
 use crate::recovery::answer::Resends;
 use crate::session::backlog::NEVER;
 use crate::session::free_list::Reusable;
@@ -12,6 +12,8 @@ pub(crate) struct ServerParts<B> {
     arrived: Window,
     /// The request while its packets arrive.
     request: Option<B>,
+    /// The application's memory for the request, instead of the buffer.
+    placed: Option<Placed>,
     /// The request's deadline, as known so far; or [`NEVER`].
     deadline_ns: u64,
     /// Packets of the response to send again.
@@ -25,6 +27,7 @@ impl<B> Reusable for ServerParts<B> {
         Self {
             arrived: Window::new(),
             request: None,
+            placed: None,
             deadline_ns: NEVER,
             resends: Resends::new(),
             refusal: None,
@@ -44,10 +47,30 @@ impl<B> ServerParts<B> {
         self.request = Some(request);
     }
 
-    /// Returns the buffer of the request while its packets arrive.
-    #[inline(always)]
-    pub(super) fn request_mut(&mut self) -> Option<&mut B> {
-        self.request.as_mut()
+    /// Lets the packets of the request be stored in memory of the application.
+    pub(super) fn place_in(&mut self, placed: Placed) {
+        assert!(self.request.is_some(), "a placed request has a buffer, without its bytes");
+        assert!(self.arrived.count() == 0, "the packets of a request come after its destination");
+        self.placed = Some(placed);
+    }
+
+    /// Stores bytes of the request.
+    #[inline]
+    pub(super) fn store(&mut self, offset: usize, bytes: &[u8])
+    where
+        B: Buffer,
+    {
+        if let Some(placed) = &mut self.placed {
+            placed.store(offset, bytes);
+        } else if let Some(request) = &mut self.request {
+            request.storage_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Takes the application's memory of a request that was taken whole.
+    pub(super) fn take_placed(&mut self) -> Option<Placed> {
+        assert!(self.request.is_none(), "the destination follows the request");
+        self.placed.take()
     }
 
     pub(super) fn has_request(&self) -> bool {
@@ -58,6 +81,7 @@ impl<B> ServerParts<B> {
     #[inline]
     pub(super) fn drop_request(&mut self) {
         self.request = None;
+        self.placed = None;
     }
 
     /// Takes the request, of which all `packets` have arrived.

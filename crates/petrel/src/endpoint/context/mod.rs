@@ -9,6 +9,7 @@ use std::ptr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use petrel_proto::buffer::{Destination, Placed};
 use petrel_proto::{
     CallLimits, Core, PendingCall, RequestHandle, RespondError, RespondRejected, SessionId, Status,
 };
@@ -52,6 +53,8 @@ pub(crate) struct Local {
     pub(super) clock: Clock,
     /// Bytes of the frames of this burst, except frames of small calls.
     pub(super) part_bytes: usize,
+    /// The application's memory with the request whose handler runs, if any, for that handler.
+    pub(super) placed: Option<Placed>,
     pub(super) watchers: Watchers,
     pub(super) keyed: Keyed,
     pub(super) sessions: Sessions,
@@ -163,6 +166,11 @@ impl<'a> Context<'a> {
     pub(crate) fn typed<S>(&mut self) -> &mut Context<'a, S> {
         // SAFETY: as in `untyped`.
         unsafe { &mut *ptr::from_mut(self).cast() }
+    }
+
+    /// Takes the application's memory with the request whose handler runs, if the request was placed.
+    pub(crate) fn take_placed<D: Destination>(&mut self) -> Option<D> {
+        self.local.placed.take().map(Placed::into_inner)
     }
 }
 

@@ -37,15 +37,30 @@ pub(crate) enum CallEnd {
 pub(crate) enum CallRequest {
     /// Bytes, copied for each attempt; and the application's own buffer, if passed.
     Bytes(Vec<u8>, Option<MsgBuf>),
+    /// Bytes, of which the last are sent first, as many as the number says; copied for each attempt.
+    Turned(Vec<u8>, u8),
     /// A buffer, which each attempt returns.
     Buffer(Option<MsgBuf>),
 }
 
 impl CallRequest {
+    /// Returns the request of these bytes, of which the last `head_last` are sent first.
+    #[inline(always)]
+    pub(crate) fn of(bytes: Vec<u8>, head_last: u8) -> Self {
+        match head_last {
+            0 => CallRequest::Bytes(bytes, None),
+            _ => CallRequest::Turned(bytes, head_last),
+        }
+    }
+
     /// Returns the message for an attempt.
     pub(super) fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         match self {
             CallRequest::Bytes(bytes, _) => MsgBuf::holding(pool, bytes),
+            CallRequest::Turned(bytes, head_last) => {
+                let (body, head) = bytes.split_at(bytes.len() - usize::from(*head_last));
+                MsgBuf::holding_both(pool, head, body)
+            }
             CallRequest::Buffer(buffer) => {
                 Ok(buffer.take().expect("one attempt at a time has the buffer"))
             }
@@ -64,6 +79,7 @@ impl CallRequest {
     pub(super) fn into_buffer(self) -> Option<MsgBuf> {
         match self {
             CallRequest::Bytes(_, buffer) | CallRequest::Buffer(buffer) => buffer,
+            CallRequest::Turned(..) => None,
         }
     }
 
@@ -71,7 +87,7 @@ impl CallRequest {
     #[inline]
     pub(super) fn take_memory(&mut self) -> Vec<u8> {
         match self {
-            CallRequest::Bytes(bytes, _) => mem::take(bytes),
+            CallRequest::Bytes(bytes, _) | CallRequest::Turned(bytes, _) => mem::take(bytes),
             CallRequest::Buffer(_) => Vec::new(),
         }
     }
@@ -79,7 +95,7 @@ impl CallRequest {
     /// Returns memory that the request no longer needs.
     pub(super) fn into_memory(self) -> Vec<u8> {
         match self {
-            CallRequest::Bytes(bytes, _) => bytes,
+            CallRequest::Bytes(bytes, _) | CallRequest::Turned(bytes, _) => bytes,
             CallRequest::Buffer(_) => Vec::new(),
         }
     }
@@ -153,6 +169,19 @@ mod tests {
     use petrel_transport::buf::PoolConfig;
 
     use super::*;
+
+    #[test]
+    fn take_to_send__sends_the_last_bytes_first() {
+        let pool = BufPool::new(PoolConfig::default());
+        for (head_last, sent) in [(0, "body+head"), (4, "headbody+"), (9, "body+head")] {
+            let mut request = CallRequest::of(b"body+head".to_vec(), head_last);
+            for _ in 0..2 {
+                let message = request.take_to_send(&pool).unwrap();
+                assert_eq!(&message[..], sent.as_bytes(), "{head_last}, each attempt");
+            }
+            assert_eq!(request.into_memory(), b"body+head", "the caller's memory");
+        }
+    }
 
     #[test]
     #[should_panic(expected = "one attempt at a time has the buffer")]

@@ -3,7 +3,7 @@
 use super::super::parts::ServerParts;
 use super::{MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Placed};
 use crate::session::free_list::FreeList;
 use crate::session::held::HoldingId;
 use crate::wire::{Credit, Flags, Part};
@@ -102,10 +102,9 @@ impl<B> ServerSlot<B> {
         self.arriving_parts().arrive(packet)
     }
 
-    /// Returns the buffer of the arriving request.
-    #[inline]
-    pub(crate) fn arriving_request_mut(&mut self) -> Option<&mut B> {
-        self.arriving_parts().request_mut()
+    /// Lets the packets of the request, whose buffer was stored, go to memory of the application.
+    pub(crate) fn place_in(&mut self, placed: Placed) {
+        self.arriving_parts().place_in(placed);
     }
 
     fn arriving_parts(&mut self) -> &mut ServerParts<B> {
@@ -139,18 +138,22 @@ impl<B> ServerSlot<B> {
         self.state = ServerState::Running;
     }
 
-    /// Starts RUNNING with a request of several packets, all of which have arrived. Returns the request and its
-    /// deadline, or `NEVER`.
-    pub(crate) fn run_message(&mut self, spare: &mut FreeList<ServerParts<B>>) -> (B, u64) {
+    /// Starts RUNNING with a request of several packets, all of which have arrived. Returns the request, the memory of the
+    /// application that has its bytes, if any, and the deadline, or `NEVER`.
+    pub(crate) fn run_message(
+        &mut self,
+        spare: &mut FreeList<ServerParts<B>>,
+    ) -> (B, Option<Placed>, u64) {
         let packets = self.request_packets;
         let parts = self.arriving_parts();
         let (request, deadline_ns) = (parts.take_whole(packets), parts.deadline_ns());
         let Some(request) = request else {
             unreachable!("a request of several packets arrives in a buffer");
         };
+        let placed = parts.take_placed();
         spare.take_back(&mut self.parts);
         self.run();
-        (request, deadline_ns)
+        (request, placed, deadline_ns)
     }
 
     /// Notes a packet of the request, in ARRIVING the last arrival, in RUNNING a repetition. A CREDIT
@@ -246,6 +249,12 @@ impl<B> ServerSlot<B> {
 }
 
 impl<B: Buffer> ServerSlot<B> {
+    /// Stores bytes of the arriving request.
+    #[inline]
+    pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
+        self.arriving_parts().store(offset, bytes);
+    }
+
     /// Accepts the next packet of the arriving request, if the fields match and the packet is not the last.
     /// Returns the place for the payload of `len` bytes, the size of a full packet.
     #[inline(always)]
