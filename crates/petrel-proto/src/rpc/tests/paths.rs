@@ -37,8 +37,14 @@ struct Way {
     is_back_dead: bool,
 }
 
-const GOOD: Way =
-    Way { delay_ns: 5_000, gap_ns: 0, loss: 0, marks: 0, is_there_dead: false, is_back_dead: false };
+const GOOD: Way = Way {
+    delay_ns: 5_000,
+    gap_ns: 0,
+    loss: 0,
+    marks: 0,
+    is_there_dead: false,
+    is_back_dead: false,
+};
 
 /// True if to the server, the source port, true if marked, and the frame.
 type Flight = (bool, u8, bool, Vec<u8>);
