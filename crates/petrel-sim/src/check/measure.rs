@@ -49,6 +49,10 @@ const SHARED_CALLS: u32 = 3;
 /// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
 
+/// Packets of a lone call for each needless repetition over several paths. Before an estimate heeded the deviation, calls
+/// had up to six times as many (seeds 184, 419 and 927).
+const PACKETS_PER_ALARM: u64 = 8;
+
 /// The longest time until a session uses each path again.
 const RECOVERY_NS_MAX: u64 = 300_000_000;
 
@@ -300,9 +304,12 @@ impl World {
         // frames.
         let fault_count = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
+        // Over several paths the age of a packet is evidence, and the first queues of a path may exceed its estimate.
+        let has_paths = !self.packets_by_path(pair).is_empty();
+        let alarms = if has_paths { packets / PACKETS_PER_ALARM } else { 0 };
         let is_right = (taken.took_ns <= bound_ns || fault_count > 0)
             && taken.probes <= PROBES_MAX + packets / 4 + fault_count + rounds_in_ring
-            && (taken.repeated <= 2 * taken.probes + fault_count || goes_back_n)
+            && (taken.repeated <= 2 * taken.probes + fault_count + alarms || goes_back_n)
             && taken.packets <= 4 * packets + 4 * (taken.repeated + taken.probes) + 4;
         if is_right {
             return Ok(());
