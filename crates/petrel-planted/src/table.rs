@@ -149,11 +149,11 @@ pub const DEFECTS: &[Defect] = &[
         "proto_largest_message_refused",
         "a session with the largest messages that the protocol has is refused",
     ),
-    defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
     defect(
         "proto_marks_of_another_request",
         "a CREDIT also names the marked packets of the request before",
     ),
+    defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
     defect("proto_ordered_call_runs_early", "an ordered call runs when it is complete"),
     defect(
         "proto_path_index_off_by_one",

@@ -19,6 +19,10 @@ use crate::args::BenchTransport;
 /// How long to wait for sessions.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest interval of heartbeats, for ends on different hosts. The control connection has one path: an experiment that cuts
+/// this path must not end the connection, however long a busy machine takes for a window.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
 /// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
 /// twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
@@ -87,7 +91,7 @@ impl Answerer {
     ) -> Result<Self, Failure> {
         let mut builder = Nexus::builder().listen(listen).transports(config.transport.only());
         if !listen.ip().is_loopback() {
-            builder = builder.insecure();
+            builder = builder.insecure().heartbeat(HEARTBEAT);
         }
         let nexus = builder.start()?;
         let address = nexus.local_addr().unwrap_or(listen);
@@ -122,7 +126,7 @@ impl<S: 'static> Caller<S> {
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
             // As in `Client::connect_to`: naming another host expresses the wish to call it.
-            builder = builder.insecure();
+            builder = builder.insecure().heartbeat(HEARTBEAT);
         }
         let mut endpoint_config = config.endpoint();
         endpoint_config.sessions.accept = false;

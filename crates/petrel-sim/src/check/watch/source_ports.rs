@@ -21,6 +21,7 @@ pub(super) struct SourcePorts {
     server: Side,
     slot_count: u64,
     slots: BTreeMap<u64, SlotPorts>,
+    responses: ResponsePorts,
     /// Marked frames that the client has taken.
     answers_marked: u64,
     /// Packets whose marks CREDITs have reported.
@@ -67,6 +68,28 @@ struct SlotPorts {
     marked_request: u64,
 }
 
+/// The server's ports of responses.
+#[derive(Debug, Default)]
+struct ResponsePorts {
+    /// The client's port of the session's first frame.
+    first: Option<u8>,
+    /// Frames with flag R that the server has taken. Each may tell that a response was lost.
+    repeats: u64,
+    /// Lost responses by which a server with the latest long response, and short one, must have moved.
+    long_moves: u64,
+    short_moves: u64,
+}
+
+impl ResponsePorts {
+    /// Returns how often a server has moved on at least, from the port `base` to the port `source`; `None` if it has moved
+    /// back, or more often than the client has repeated a frame.
+    fn moves(&self, base: u8, source: u8, ports: usize, at_least: u64) -> Option<u64> {
+        let ports = ports as u64;
+        let is_at = |moves: &u64| (u64::from(base) + moves) % ports == u64::from(source);
+        (at_least..at_least + ports).find(is_at).filter(|&moves| moves <= self.repeats)
+    }
+}
+
 impl Side {
     fn new(at: SimAddr, further: PathPorts) -> Self {
         let count = further.as_slice().len() + 1;
@@ -92,6 +115,7 @@ impl SourcePorts {
             server: Side::new(server, of_server),
             slot_count: accept.slots.into(),
             slots: BTreeMap::new(),
+            responses: ResponsePorts::default(),
             answers_marked: 0,
             marks_reported: 0,
         }
@@ -138,6 +162,8 @@ impl SourcePorts {
             return;
         }
         slot.source = source;
+        self.responses.first.get_or_insert(source);
+        self.responses.repeats += u64::from(frame.header.flags.repeats());
         if !is_data(&frame.header) {
             return;
         }
@@ -155,8 +181,21 @@ impl SourcePorts {
         let ports = self.server.ports.len();
         let number = frame.header.request;
         let Some(slot) = self.slots.get_mut(&(number % self.slot_count)) else { return Ok(()) };
-        if usize::from(source) != usize::from(slot.source) % ports {
-            return Err("a server's frame from another port than its client's frame (§14.2)");
+        // CREDITs leave from all ports in turn.
+        let responses = &mut self.responses;
+        match frame.header.kind {
+            Kind::ResponsePart => {
+                let moves = responses.moves(slot.source, source, ports, responses.long_moves);
+                responses.long_moves = moves
+                    .ok_or("a long response from another port than its client's frame (§14.2)")?;
+            }
+            Kind::Response => {
+                let first = responses.first.unwrap_or(0);
+                let moves = responses.moves(first, source, ports, responses.short_moves);
+                responses.short_moves = moves
+                    .ok_or("a short response from another port than the one before (§14.2)")?;
+            }
+            _ => {}
         }
         if frame.header.kind != Kind::Credit || !self.reports_marks {
             return Ok(());

@@ -268,24 +268,64 @@ impl WireChecker {
     }
 }
 
+/// A request of one packet, which the server has taken from a port of the client.
+fn asked_from(port: u16) -> WireChecker {
+    let mut wire_checker = with_ports();
+    let (from, to, frame) =
+        (SimAddr { port, ..CLIENT }, SERVER, header(Kind::Request, 64).encode());
+    wire_checker.sent_from(from, to, &frame);
+    wire_checker.see(Observation::Taken { from, to, frame: &frame, is_marked: false });
+    wire_checker
+}
+
 #[test]
-fn source_ports__frames_leave_from_announced_ports_and_the_server_follows() {
-    let server = |port| SimAddr { port, ..SERVER };
-    for (port, follows) in [(CLIENT.port, SERVER.port), (100, 200), (101, SERVER.port)] {
-        let mut wire_checker = with_ports();
-        wire_checker.packet_by(port, 0, false);
-        wire_checker.sent_from(server(follows), CLIENT, &credit(1, 0, 0));
-        assert_eq!(wire_checker.violation, None);
-        let other = if follows == 200 { SERVER.port } else { 200 };
-        wire_checker.sent_from(server(other), CLIENT, &credit(1, 0, 0));
-        wire_checker.assert_broken("another port");
-    }
+fn source_ports__frames_leave_from_announced_ports() {
     let mut wire_checker = with_ports();
     wire_checker.packet_by(102, 0, false);
     wire_checker.assert_broken("not announced");
     let mut wire_checker = self::wire_checker();
     wire_checker.packet_by(100, 0, false);
     wire_checker.assert_broken("not announced");
+}
+
+#[test]
+fn source_ports__credits_leave_from_all_and_responses_follow_the_client() {
+    let server = |port| SimAddr { port, ..SERVER };
+    let short = header(Kind::Response, 64).encode();
+    for (port, follows) in [(CLIENT.port, SERVER.port), (100, 200), (101, SERVER.port)] {
+        let mut wire_checker = with_ports();
+        wire_checker.packet_by(port, 0, false);
+        for port in [SERVER.port, 200] {
+            wire_checker.sent_from(server(port), CLIENT, &credit(1, 0, 0));
+        }
+        assert_eq!(wire_checker.violation, None);
+        let other = if follows == 200 { SERVER.port } else { 200 };
+        for (frame, broken) in [(&response(0)[..], "a long response"), (&short, "a short response")]
+        {
+            let mut right = asked_from(port);
+            right.sent_from(server(follows), CLIENT, frame);
+            assert_eq!(right.violation, None);
+            let mut wrong = asked_from(port);
+            wrong.sent_from(server(other), CLIENT, frame);
+            wrong.assert_broken(broken);
+        }
+    }
+}
+
+#[test]
+fn source_ports__a_response_moves_on_after_a_repeated_frame_and_not_back() {
+    let ports = |port| SimAddr { port, ..SERVER };
+    let short = header(Kind::Response, 64).encode();
+    let mut wire_checker = asked_from(CLIENT.port);
+    wire_checker.sent_from(ports(SERVER.port), CLIENT, &short);
+    let repeated = Header { flags: Flags::REPEATS, ..header(Kind::Request, 64) }.encode();
+    wire_checker.sent_from(CLIENT, SERVER, &repeated);
+    let (from, to) = (CLIENT, SERVER);
+    wire_checker.see(Observation::Taken { from, to, frame: &repeated, is_marked: false });
+    wire_checker.sent_from(ports(200), CLIENT, &short);
+    assert_eq!(wire_checker.violation, None);
+    wire_checker.sent_from(ports(SERVER.port), CLIENT, &short);
+    wire_checker.assert_broken("a short response");
 }
 
 #[test]

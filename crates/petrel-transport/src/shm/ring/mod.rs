@@ -120,7 +120,7 @@ fn is_asleep(sleep_word: u64) -> bool {
     sleep_word % 2 == 1
 }
 
-/// What an end of a ring has written or delivered in its life.
+/// The sums of an end of a ring since it was made: written by a producer, delivered by a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Frames.
