@@ -60,7 +60,7 @@ fn stats__have_the_paths_of_all_sessions() {
     let server = Server::start(with_ports(3, PathPolicy::Single), "127.0.0.1:0", |_| ());
     let mut client = client(with_ports(3, PathPolicy::Spray));
     assert!(!client.stats().to_json().contains("path_"));
-    let mut sent = vec![0; 4];
+    let mut sent = [0; 4];
     for _ in 0..2 {
         let session = client.connect_wait(server.address).unwrap();
         echo(&mut client, session);
