@@ -49,9 +49,10 @@ const SHARED_CALLS: u32 = 3;
 /// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
 
-/// Packets of a lone call for each needless repetition over several paths. Before an estimate heeded the deviation, calls
-/// had up to six times as many (seeds 184, 419 and 927).
-const PACKETS_PER_ALARM: u64 = 8;
+/// Packets of a large request, alone over several paths, for each needless repetition. CREDITs return over all
+/// paths in turn, and the ways of these worlds differ in delay by factors: until a path's deviation is known, each packet
+/// whose CREDIT takes a slower way back can look overdue.
+const PACKETS_PER_ALARM: u64 = 1;
 
 /// The longest time until a session uses each path again.
 const RECOVERY_NS_MAX: u64 = 300_000_000;
