@@ -50,8 +50,9 @@ const SHARED_CALLS: u32 = 3;
 const SHARES_MAX: u64 = 5;
 
 /// Packets of a large request, alone over several paths, for each needless repetition. CREDITs return over all
-/// paths in turn, and the ways of these worlds differ in delay by factors: until a path's deviation is known, each packet
-/// whose CREDIT takes a slower way back can look overdue.
+/// paths in turn, and the ways of these worlds differ in delay by factors. A packet whose CREDIT takes a slower way back
+/// can look overdue, as far as the trace of seed 1530264810 shows: 32 packets of 50 each way. A limit of age by the
+/// slowest way would allow a tighter bound.
 const PACKETS_PER_ALARM: u64 = 1;
 
 /// The longest time until a session uses each path again.
@@ -236,8 +237,8 @@ impl World {
         let ticks = 2 * trip_ns / TICK_NS;
         // An endpoint that has received frames from a ring may poll a few times before it sleeps.
         let (packets, spins) = if shares_memory { (0, SPINS_MAX) } else { (2, 0) };
-        // A session measures a round trip at a time, so an estimate below a long path takes some calls to grow: four probes were
-        // seen (seed 2251661951). Over several paths a request has several probes before its first timeout.
+        // Four probes were seen (seeds 2251661951 and 1390089833), with three as the bound, since a session measures one round
+        // trip at a time. The connection between the two has not been proven. Over several paths a request has several probes before its first timeout.
         let probes_max = if self.packets_by_path(pair).is_empty() { 6 } else { PROBES_MAX };
         if fewest[0] > 4 + 2 * ticks + spins
             || fewest[1] > 2 + spins
