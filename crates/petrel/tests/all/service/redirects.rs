@@ -185,16 +185,32 @@ fn redirects__while_no_server_leads_pause_and_the_end_says_why() {
     group.lead(NONE);
     let mut endpoint = client(EndpointConfig::default());
     let mut config = config();
-    config.retry_backoff.first = Duration::from_millis(200);
-    config.retry_backoff.max = Duration::from_secs(10);
+    // The first pause is at least 150 s, so that the call's timeout ends the call in that pause.
+    config.retry_backoff.first = Duration::from_secs(300);
+    config.retry_backoff.max = Duration::from_secs(300);
     let service = of(&mut endpoint, &group, &[0, 1, 2], config);
     let call = service.call(ASK, "").timeout(Duration::from_secs(2));
     let error = endpoint.block_on(call).unwrap_err();
     assert_eq!((error.status, error.execution), (Status::DeadlineExceeded, Execution::NotSent));
     assert!(error.message.contains("no leader: 3 of 3 servers can be called"), "{error}");
     assert!(error.message.contains("it does not lead"), "{error}");
-    let came: u32 = group.came().iter().sum();
+    assert_eq!(group.came().iter().sum::<u32>(), 4, "requests before the first pause");
+}
+
+#[test]
+fn redirects__pauses_double_while_no_server_leads() {
+    let group = Group::start(3, true);
+    group.lead(NONE);
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = config();
+    config.retry_backoff.first = Duration::from_millis(200);
+    config.retry_backoff.max = Duration::from_secs(10);
+    let service = of(&mut endpoint, &group, &[0, 1, 2], config);
+    let call = service.call(ASK, "").timeout(Duration::from_secs(2));
+    let error = endpoint.block_on(call).unwrap_err();
+    assert_eq!(error.status, Status::DeadlineExceeded);
     // Pauses of at least 100 ms, doubled each time, with four requests between pauses.
+    let came: u32 = group.came().iter().sum();
     assert!((4..=24).contains(&came), "{came} requests in 2 s");
 }
 
