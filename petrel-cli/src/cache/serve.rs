@@ -72,6 +72,7 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         memcached: args.memcached,
         transports: args.transport.allowed(),
         endpoint_idle: args.idle.policy(),
+        lookups: args.lookups,
     }
 }
 

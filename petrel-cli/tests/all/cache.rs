@@ -147,3 +147,54 @@ fn serve__says_why_it_cannot() {
     let small = petrel(&["cache", "serve", "--memcached", "127.0.0.1:0", "--memory", "1MiB"]);
     assert!(stderr(&small).contains("too few"), "{}", stderr(&small));
 }
+
+#[test]
+fn bench__compares_ways_of_looking_items_up() {
+    let output = petrel(&[
+        "cache",
+        "bench",
+        "--json",
+        "--lookups",
+        "plain,prefetched,batched",
+        "--accesses",
+        "0,2",
+        "--items",
+        "5000",
+        "--memory",
+        "8MiB",
+        "--partitions",
+        "2",
+        "--in-flight",
+        "16",
+        "--rounds",
+        "1",
+        "--window",
+        "5ms",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // For each transport an echo, and three ways with two numbers of accesses and two distributions.
+    assert_eq!(rows.len(), 2 * (1 + 3 * 2 * 2));
+    for row in &rows {
+        assert!(
+            row["checked"].as_u64() > Some(0) && row["rate_per_s"].as_f64() > Some(0.0),
+            "{row}"
+        );
+        assert_eq!((&row["wrong"], &row["lost"]), (&json!(0), &json!(0)), "{row}");
+        let (is_echo, is_plain) = (row["form"] == "echo", row["form"] == "plain");
+        assert_eq!(row["of_plain"].is_f64(), !is_echo && !is_plain, "{row}");
+        assert_eq!(row["of_no_access"].is_f64(), row["accesses"] == 2, "{row}");
+        assert_eq!(row["of_uniform"].is_f64(), row["keys"] == "zipf", "{row}");
+    }
+}
+
+#[test]
+fn bench__refuses_what_does_not_belong_together() {
+    for arguments in
+        [&["--accesses", "2"][..], &["--lookups", "fast"], &["--lookups", "plain", "--memcached"]]
+    {
+        let output = petrel(&[&["cache", "bench"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}

@@ -76,6 +76,59 @@ impl<'a> Key<'a> {
     }
 }
 
+/// The keys of a partition: those whose hash lies in its part of all hashes.
+#[derive(Clone, Debug)]
+pub struct KeyRange {
+    hasher: Hasher,
+    partition: usize,
+    partitions: u16,
+}
+
+/// The reason why bytes are no key of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// The bytes are no key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The key belongs to another partition.
+    #[error("the key belongs to partition {0}; say hello again")]
+    Other(usize),
+}
+
+impl KeyRange {
+    /// The keys of a partition, of `partitions`.
+    ///
+    /// # Panics
+    /// If there are fewer partitions.
+    pub fn new(hasher: Hasher, partition: usize, partitions: u16) -> Self {
+        assert!(partition < partitions.into(), "partition {partition} of {partitions}");
+        Self { hasher, partition, partitions }
+    }
+
+    /// The hash.
+    pub fn hasher(&self) -> &Hasher {
+        &self.hasher
+    }
+
+    /// The number of partitions.
+    pub fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    /// Returns the key with its hash.
+    ///
+    /// # Errors
+    /// [`RangeError`] if the bytes are no key of this range.
+    #[inline]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Result<Key<'a>, RangeError> {
+        let key = self.hasher.key(bytes)?;
+        match key.partition(self.partitions.into()) {
+            partition if partition == self.partition => Ok(key),
+            partition => Err(RangeError::Other(partition)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +152,21 @@ mod tests {
             let mean = 10_000 / count;
             assert!(keys.iter().all(|keys| keys.abs_diff(mean) < mean / 4 + 1), "{keys:?}");
         }
+    }
+
+    #[test]
+    fn range__has_the_keys_of_its_partition() {
+        let ranges = [0, 1, 2].map(|partition| KeyRange::new(Hasher::new(7), partition, 3));
+        for number in 0..100u32 {
+            let bytes = number.to_le_bytes();
+            let owner = Hasher::new(7).key(&bytes).unwrap().partition(3);
+            for (partition, range) in ranges.iter().enumerate() {
+                let expected =
+                    if partition == owner { Ok(()) } else { Err(RangeError::Other(owner)) };
+                assert_eq!(range.key(&bytes).map(|_| ()), expected);
+            }
+        }
+        assert_eq!(ranges[0].key(b""), Err(RangeError::Key(KeyError { bytes: 0 })));
     }
 
     /// Clients of another version compute the same: the value is part of the protocol.

@@ -17,6 +17,7 @@
 //! | --- | --- |
 //! | [`Partition`] | the items of one owner: an index and a circular log |
 //! | [`Hasher`], [`Key`] | keys with their hashes, from which the partition follows |
+//! | [`serve_partition`] | serves a partition on an endpoint of the application |
 //! | [`CacheServer`] | threads with a partition each, for clients of Petrel and of memcached |
 //! | [`CacheClient`] | calls the partition that owns a key, from any thread and any executor |
 //! | [`wire`] | the messages of these calls |
@@ -39,10 +40,12 @@ mod partition;
 mod rpc;
 
 pub use error::{ConfigError, KeyError, StoreError};
-pub use key::{Hasher, Key};
+pub use key::{Hasher, Key, KeyRange, RangeError};
 pub use net::{CacheConfig, CacheServer, Placement, ServerError, Stopped};
 pub use partition::{
     Arithmetic, Counted, Counters, Fetch, Fetched, Item, Locator, Mode, Partition, PartitionConfig,
     Removed, Store, Stored, Verb,
 };
-pub use rpc::{CacheClient, Call, ClientError, Value, wire};
+pub use rpc::{
+    CacheClient, Call, ClientError, Lookups, UnknownLookups, Value, serve_partition, wire,
+};

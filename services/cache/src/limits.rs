@@ -47,6 +47,9 @@ pub const SWEEP_SHARE_PER_S: u64 = 16;
 /// the owner's time.
 pub const SWEEP_BYTES_PER_S_MAX: u64 = 64 << 20;
 
+/// Look-ups whose memory accesses overlap: as many as an endpoint passes to a batched handler.
+pub const LOOKUPS_TOGETHER_MAX: usize = 32;
+
 /// Bytes that a thread reads at a time, to a buffer that its connections share.
 pub const READ_BYTES: usize = 64 << 10;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use petrel::client::Client;
 use petrel::endpoint::IdlePolicy;
 use petrel_cache::wire::StoreMessage;
-use petrel_cache::{CacheClient, CacheConfig, CacheServer, Mode, Stored, Verb};
+use petrel_cache::{CacheClient, CacheConfig, CacheServer, Lookups, Mode, Stored, Verb};
 
 use crate::history::{Expectation, Found, History, Invocation, Operation, Response};
 use crate::linearizable::{Checker, Verdict, program};
@@ -127,9 +127,9 @@ impl Cache for Connection {
     }
 }
 
-/// Makes the operations of a client; `events` numbers calls and ends of all clients.
-fn run(client: u32, cache: &mut dyn Cache, events: &AtomicU64) -> Vec<Operation> {
-    let mut state = u64::from(client).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+/// Makes the operations of a client; `events` numbers calls and ends of all clients. Each seed has other operations.
+fn run(client: u32, cache: &mut dyn Cache, seed: u64, events: &AtomicU64) -> Vec<Operation> {
+    let mut state = (u64::from(client) | seed << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut draw = move |count: u64| {
         // Marsaglia's xorshift.
         state ^= state << 13;
@@ -176,7 +176,7 @@ fn run(client: u32, cache: &mut dyn Cache, events: &AtomicU64) -> Vec<Operation>
 }
 
 /// Runs all clients side by side.
-fn history(partitions: u16) -> History {
+fn history(partitions: u16, lookups: Lookups, seed: u64) -> History {
     let local = "127.0.0.1:0".parse().unwrap();
     let config = CacheConfig {
         memcached: Some(local),
@@ -185,6 +185,7 @@ fn history(partitions: u16) -> History {
         mode: Mode::Store,
         // All threads share the CPUs of the tests.
         endpoint_idle: IdlePolicy::Block,
+        lookups,
         ..CacheConfig::listening_at(local)
     };
     let server = CacheServer::start(&config).unwrap();
@@ -202,7 +203,7 @@ fn history(partitions: u16) -> History {
                         }
                         _ => Box::new(Connection::new(memcached)),
                     };
-                    run(client, cache.as_mut(), events)
+                    run(client, cache.as_mut(), seed, events)
                 })
             })
             .collect();
@@ -214,13 +215,20 @@ fn history(partitions: u16) -> History {
     history
 }
 
+/// Histories of each kind; continuous integration runs more than one.
+fn rounds() -> usize {
+    let parse = |text: String| text.parse().expect("PETREL_CACHE_HISTORIES is a number");
+    std::env::var("PETREL_CACHE_HISTORIES").map_or(1, parse)
+}
+
 #[test]
 fn cache__is_linearizable_per_key() {
     let Some(mut checker) = Checker::start() else {
         return petrel_skip::skip(petrel_skip::Need::Go, program().as_ref().unwrap_err());
     };
-    for partitions in [1, 2] {
-        let mut history = history(partitions);
+    let kinds = [(1, Lookups::Batched), (2, Lookups::Prefetched)];
+    for (seed, (partitions, lookups)) in (0..).zip(kinds.repeat(rounds())) {
+        let mut history = history(partitions, lookups, seed);
         let answers = history.operations.iter().filter(|operation| operation.response.is_some());
         assert!(answers.count() > 300, "too few answers say something");
         assert_eq!(checker.check(&history, false), Ok(Verdict::Ok), "{partitions} partitions");

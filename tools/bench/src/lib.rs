@@ -70,6 +70,7 @@ mod table;
 mod target;
 mod test_bed;
 mod threads;
+mod turns;
 mod veth;
 mod window;
 

@@ -28,7 +28,7 @@ use crate::limits::{
 };
 use crate::memcached::Clock;
 use crate::partition::{Mode, Partition, PartitionConfig};
-use crate::rpc::{Bell, Endpoints, Report, State};
+use crate::rpc::{Bell, Endpoints, Lookups, Report, State};
 
 /// Time for clients of Petrel to leave at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -45,6 +45,8 @@ pub struct CacheConfig {
     pub transports: AllowedTransports,
     /// How the endpoints wait for packets.
     pub endpoint_idle: IdlePolicy,
+    /// How the endpoints look items up.
+    pub lookups: Lookups,
     /// Address and TCP port of memcached's protocol; port 0 chooses any free port.
     pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
@@ -118,6 +120,7 @@ impl Default for CacheConfig {
             listen: None,
             transports: AllowedTransports { udp: true, shm: true },
             endpoint_idle: IdlePolicy::default(),
+            lookups: Lookups::default(),
             memcached: None,
             insecure: false,
             memory_bytes: 64 << 20,
@@ -269,6 +272,7 @@ impl CacheServer {
         let endpoints = Endpoints {
             partition: partition.clone(),
             hasher: hasher.clone(),
+            lookups: config.lookups,
             shared: Arc::clone(&server.shared),
             bells,
             report,

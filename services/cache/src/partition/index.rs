@@ -120,16 +120,33 @@ impl Index {
         (link != 0).then_some(link as u32)
     }
 
-    /// Returns the first entry of the hash whose offset `is_match` accepts.
+    /// The line of the index that a look-up reads first.
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is_match: impl FnMut(u64) -> bool) -> Option<Slot> {
+    pub(super) fn line(&self, hash: u64) -> *const u8 {
+        self.locator().address(hash)
+    }
+
+    /// Returns the first entry of the hash whose offset `is_match` accepts.
+    pub(super) fn find(&self, hash: u64, is_match: impl Fn(u64) -> bool) -> Option<Slot> {
+        self.find_first(hash, |offset| is_match(offset).then_some(())).map(|(slot, ())| slot)
+    }
+
+    /// Returns the first entry of the hash for whose offset `position` returns a value, and the value.
+    #[inline]
+    pub(super) fn find_first<P>(
+        &self,
+        hash: u64,
+        mut position: impl FnMut(u64) -> Option<P>,
+    ) -> Option<(Slot, P)> {
         let wanted = entry(hash, 0);
         let mut bucket = self.home(hash);
         loop {
             let entries = &self.buckets[bucket as usize].0[..self.ways];
             for (way, entry) in entries.iter().enumerate() {
-                if entry & !OFFSET_MASK == wanted && is_match(entry & OFFSET_MASK) {
-                    return Some(Slot { bucket, way: way as u8 });
+                if entry & !OFFSET_MASK == wanted
+                    && let Some(position) = position(entry & OFFSET_MASK)
+                {
+                    return Some((Slot { bucket, way: way as u8 }, position));
                 }
             }
             bucket = self.next(bucket)?;

@@ -24,6 +24,8 @@ mod log;
 mod meta;
 mod room;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use arithmetic::{Arithmetic, Counted};
 pub use counters::Counters;
@@ -31,15 +33,20 @@ pub use index::Locator;
 pub use meta::{Fetch, Fetched};
 pub use store::{Store, Stored, Verb};
 
+use petrel_batch::batched;
+
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
 use self::log::Log;
 use crate::error::ConfigError;
 use crate::key::{Hasher, Key};
 use crate::limits::{
-    CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN,
-    STORE_ITEMS_PER_LOG_MIN,
+    CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT, LOOKUPS_TOGETHER_MAX,
+    PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, STORE_ITEMS_PER_LOG_MIN,
 };
+
+/// Cache lines of an item that a batch of look-ups prefetches: header, key and value of a small item, wherever it begins.
+const ITEM_LINES: usize = 2;
 
 /// The behaviour of a partition whose memory is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,6 +140,14 @@ struct Place {
     slot: Slot,
     position: u64,
     header: Header,
+}
+
+impl Place {
+    #[inline]
+    fn checked(self) -> Self {
+        assert!(!self.header.is_dead, "the index leads to a dead item");
+        self
+    }
 }
 
 /// The search of a full store for items whose time is over: a lap of the cleaner.
@@ -237,8 +252,56 @@ impl Partition {
     /// Looks an item up, and counts the look-up.
     #[inline]
     pub fn get(&mut self, key: Key<'_>) -> Option<Item<'_>> {
+        let place = self.find_any(key);
+        self.end_get(key, place)
+    }
+
+    /// Looks several items up, so that the accesses to their memory overlap, and calls `each` for every key, in order.
+    /// Results and counters are those of [`Partition::get`] for one key after the other. Each key has a tag, which
+    /// `each` gets.
+    pub fn get_batch<'k, T: Copy>(
+        &mut self,
+        keys: impl IntoIterator<Item = (T, Key<'k>)>,
+        mut each: impl FnMut(T, Option<Item<'_>>),
+    ) {
+        let mut keys = keys.into_iter();
+        loop {
+            let (mut group, mut len) = ([None; LOOKUPS_TOGETHER_MAX], 0);
+            for (member, key) in group.iter_mut().zip(keys.by_ref()) {
+                *member = Some(key);
+                len += 1;
+            }
+            self.get_group(&group[..len], &mut each);
+            if len < group.len() {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn get_group<T: Copy>(
+        &mut self,
+        group: &[Option<(T, Key<'_>)>],
+        each: &mut impl FnMut(T, Option<Item<'_>>),
+    ) {
+        let keys = || group.iter().flatten().copied();
+        let mut places = [None; LOOKUPS_TOGETHER_MAX];
+        self.find_any_batch(keys().map(|(_, key)| key), |index, place| places[index] = place);
+        for ((tag, key), place) in keys().zip(places) {
+            let place = match place {
+                // An earlier look-up of the group may have removed this item, whose time is over.
+                Some(place) if place.header.is_expired(self.now) => self.find_any(key),
+                place => place,
+            };
+            each(tag, self.end_get(key, place));
+        }
+    }
+
+    /// Counts a look-up, and notes the access to an item that was found.
+    #[inline]
+    fn end_get(&mut self, key: Key<'_>, place: Option<Place>) -> Option<Item<'_>> {
         self.counters.cmd_get += 1;
-        let Some(place) = self.find_counted(key) else {
+        let Some(place) = self.living_counted(key, place) else {
             self.counters.get_misses += 1;
             return None;
         };
@@ -322,6 +385,26 @@ impl Partition {
     #[inline]
     fn find(&mut self, key: Key<'_>) -> Option<Place> {
         let place = self.find_any(key)?;
+        self.living(key, place)
+    }
+
+    /// As [`Partition::find`], for look-ups: counts an item whose time is over.
+    #[inline]
+    fn find_counted(&mut self, key: Key<'_>) -> Option<Place> {
+        let place = self.find_any(key);
+        self.living_counted(key, place)
+    }
+
+    #[inline]
+    fn living_counted(&mut self, key: Key<'_>, place: Option<Place>) -> Option<Place> {
+        let living = self.living(key, place?);
+        self.counters.get_expired += u64::from(living.is_none());
+        living
+    }
+
+    /// Returns an item that was found, or removes the item if its time is over.
+    #[inline]
+    fn living(&mut self, key: Key<'_>, place: Place) -> Option<Place> {
         if !place.header.is_expired(self.now) {
             return Some(place);
         }
@@ -330,28 +413,29 @@ impl Partition {
         None
     }
 
-    /// As [`Partition::find`], for look-ups: counts an item whose time is over.
-    #[inline]
-    fn find_counted(&mut self, key: Key<'_>) -> Option<Place> {
-        let reclaimed = self.counters.reclaimed;
-        let place = self.find(key);
-        self.counters.get_expired += self.counters.reclaimed - reclaimed;
-        place
-    }
-
     /// Finds an item whose time may be over.
+    #[batched(width = LOOKUPS_TOGETHER_MAX)]
     #[inline]
     fn find_any(&self, key: Key<'_>) -> Option<Place> {
-        let mut found = None;
-        let slot = self.index.find(key.hash(), |offset| {
-            let Some(position) = self.log.position(offset) else { return false };
-            let header = self.log.header(position);
-            found = Some((position, header));
-            self.log.key(position, &header) == key.bytes()
+        prefetch!(self.index.line(key.hash()));
+        let first = self.index.find_first(key.hash(), |offset| self.log.position(offset));
+        prefetch!(first.map(|(_, position)| self.log.line(position)), lines = ITEM_LINES);
+        let (slot, position) = first?;
+        let place = Place { slot, position, header: self.log.header(position) };
+        match self.log.key(position, &place.header) == key.bytes() {
+            true => Some(place.checked()),
+            false => self.find_among_equal_tags(key),
+        }
+    }
+
+    /// Finds an item whose bucket has another item with the same tag before it.
+    #[cold]
+    fn find_among_equal_tags(&self, key: Key<'_>) -> Option<Place> {
+        let is_key = |position| self.log.key(position, &self.log.header(position)) == key.bytes();
+        let (slot, position) = self.index.find_first(key.hash(), |offset| {
+            self.log.position(offset).filter(|position| is_key(*position))
         })?;
-        let (position, header) = found?;
-        assert!(!header.is_dead, "the index leads to a dead item");
-        Some(Place { slot, position, header })
+        Some(Place { slot, position, header: self.log.header(position) }.checked())
     }
 
     /// Notes in the header that a client has fetched the item.

@@ -7,9 +7,11 @@
 mod client;
 mod handlers;
 mod inbox_task;
+mod service;
 pub mod wire;
 
 pub use client::{CacheClient, Call, ClientError};
 pub(crate) use handlers::{Endpoints, Report, State};
 pub(crate) use inbox_task::Bell;
+pub use service::{Lookups, UnknownLookups, serve_partition};
 pub use wire::Value;

@@ -1,7 +1,7 @@
 //! The messages. Numbers are little-endian; `docs/cache.md` has a table.
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::partition::{Counted, Mode, Removed, Stored, Verb};
+use crate::partition::{Counted, Item, Mode, Removed, Stored, Verb};
 
 /// HELLO: nothing; version (1), mode (1), partitions (2), seed (8).
 pub const HELLO: u16 = 1;
@@ -384,7 +384,24 @@ pub fn decode_got(message: &[u8]) -> Result<Option<Value>, Malformed> {
 }
 
 /// Bytes before the value in the answer to GET.
-pub(super) const GOT_HEAD_BYTES: usize = 12;
+const GOT_HEAD_BYTES: usize = 12;
+
+/// The length of the answer to GET with this item.
+#[inline]
+pub fn got_bytes(item: &Item<'_>) -> usize {
+    GOT_HEAD_BYTES + item.value.len()
+}
+
+/// Writes the answer to GET, of [`got_bytes`].
+///
+/// # Panics
+/// If `out` has another length.
+#[inline]
+pub fn put_got(item: &Item<'_>, out: &mut [u8]) {
+    out[..8].copy_from_slice(&item.cas.to_le_bytes());
+    out[8..GOT_HEAD_BYTES].copy_from_slice(&item.flags.to_le_bytes());
+    out[GOT_HEAD_BYTES..].copy_from_slice(item.value);
+}
 
 /// Reads the answer to STATS.
 ///

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use petrel_cache::Lookups;
 use petrel_command::args::BenchTransport;
 use petrel_command::args::values::parse_plot;
 use petrel_command::units::{parse_duration, parse_size};
@@ -42,6 +43,8 @@ impl Distribution {
 /// the mix take turns. With --memcached the mix also goes through memcached's protocol over TCP, pipelined, to the
 /// same server or to a server at another address. The rate per core counts operations by the run time of the server's
 /// threads. Every answer is checked; the exit code is 1 if one was wrong or an item was missing.
+///
+/// With --lookups, the ways of looking items up are compared in one process, with the items stored directly.
 ///
 /// With --scheme nothing is measured: a model of HERD's network card runs in virtual time.
 #[derive(Args, Debug)]
@@ -104,6 +107,16 @@ pub struct CacheBenchArgs {
     /// Length of a window
     #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
+
+    /// Compare ways of looking items up: `plain`, `prefetched`, `batched`. Clients and servers take turns on one
+    /// thread; the rate is that of servers with a CPU each
+    #[arg(long, value_name = "HOW", value_delimiter = ',', conflicts_with_all = ["memcached", "scheme"])]
+    pub(crate) lookups: Vec<Lookups>,
+
+    /// Further accesses to memory before a look-up, each of which depends on the one before
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0], requires = "lookups")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=64))]
+    pub(crate) accesses: Vec<u8>,
 
     /// Systems to compare on the modelled card, in place of a measurement
     #[arg(long, value_enum, value_delimiter = ',')]

@@ -13,15 +13,13 @@ use petrel_transport::clock;
 use super::Form;
 use super::calls::{Calls, Counts, LOOK_UP, first_word};
 use crate::args::BenchTransport;
+use crate::turns::Turns;
 
 /// Sessions between client and server.
 const SESSIONS: usize = 8;
 
 /// How long to wait for sessions, and for calls after the end of a window.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// One of this many turns may have been interrupted, and does not count.
-const TURNS_PER_INTERRUPTION: usize = 100;
 
 /// A server and its client.
 pub(super) struct Side<S: Service> {
@@ -115,28 +113,6 @@ impl<S: Service> Side<S> {
     }
 }
 
-/// The times of an end's turns.
-#[derive(Default)]
-struct Turns(Vec<u64>);
-
-impl Turns {
-    /// Adds the turn since a time, and returns the current time.
-    #[inline]
-    fn add(&mut self, since_ns: u64) -> u64 {
-        let now_ns = clock::now_ns();
-        self.0.push(now_ns - since_ns);
-        now_ns
-    }
-
-    /// Returns the time of all turns. The longest ones, during which other programs had the CPU, count as the mean of the others.
-    fn total_ns(mut self) -> f64 {
-        self.0.sort_unstable();
-        let kept = self.0.len() - self.0.len() / TURNS_PER_INTERRUPTION;
-        let sum: u64 = self.0[..kept].iter().sum();
-        sum as f64 * self.0.len() as f64 / kept.max(1) as f64
-    }
-}
-
 /// Returns the configuration of an endpoint that never sleeps, because it measures.
 fn config(transport: BenchTransport, accepts: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
@@ -173,19 +149,5 @@ fn register<S: Service>(endpoint: &mut Endpoint, form: Form, workload: &Rc<Workl
     if form == Form::Prefetched {
         let workload = Rc::clone(workload);
         endpoint.prefetch(LOOK_UP, move |message| workload.service.first_line(S::key(message)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn total__an_interrupted_turn_counts_as_the_others() {
-        let mut turns = vec![10; 199];
-        turns.push(1_000_000);
-        assert_eq!(Turns(turns).total_ns(), 2_000.0);
-        assert_eq!(Turns(vec![10, 30]).total_ns(), 40.0);
-        assert_eq!(Turns::default().total_ns(), 0.0);
     }
 }

@@ -68,11 +68,12 @@ enum Call {
     Set,
 }
 
-/// Makes calls for a window.
+/// Makes calls for a window, and runs `serve` between the turns of the endpoint.
 pub(super) fn window(
     endpoint: &mut Endpoint<Load>,
     kind: Kind,
     length: Duration,
+    mut serve: impl FnMut(),
 ) -> Result<Work, Failure> {
     let begin_ns = clock::now_ns();
     let is_fill = matches!(kind, Kind::Fill(_));
@@ -81,6 +82,7 @@ pub(super) fn window(
     while endpoint.state().active > 0 {
         (0..TURNS_PER_CLOCK_READ).for_each(|_| {
             endpoint.run_once();
+            serve();
         });
         if !is_fill && clock::now_ns() > end_ns + GIVE_UP_AFTER.as_nanos() as u64 {
             return Err(Failure::because("calls have not ended"));

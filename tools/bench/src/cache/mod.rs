@@ -2,10 +2,11 @@
 //!
 //! Echo and cache have a process each, on one CPU, and idle in the other's windows. Without further work on the machine a
 //! rate is that of the CPU. With other work, the rate per core is more exact: operations by the run time of the server's
-//! threads, as the kernel counts it.
+//! threads, as the kernel counts it. `lookups` compares ways of looking items up, in one process.
 
 mod keys;
 mod load;
+mod lookups;
 mod model;
 mod report;
 mod stream;
@@ -42,8 +43,11 @@ const SESSION_CALLS: u16 = 8;
 /// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Bytes of an item in the log beyond key and value, and those of its entry in the index.
+/// Bytes of an item in the log beyond key and value.
 const ITEM_HEAD_BYTES: usize = 24;
+
+/// Bytes of an item in the index, with its part of the free entries.
+const INDEX_ITEM_BYTES: usize = 16;
 
 /// The operations of a window.
 pub(super) struct Work {
@@ -87,6 +91,9 @@ pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
     if !args.scheme.is_empty() {
         return model::run(args, output);
     }
+    if !args.lookups.is_empty() {
+        return lookups::run(args, output);
+    }
     let mut rows = Vec::new();
     for &transport in &args.transport {
         rows.extend(measure(args, transport)?);
@@ -111,7 +118,7 @@ fn measure(args: &CacheBenchArgs, transport: BenchTransport) -> Result<Vec<Row>,
     let mut echo_clients = clients(args, transport, &echo, Hasher::new(0))?;
     let hello = hello(cache.address()?)?;
     let mut cache_clients = clients(args, transport, &cache, Hasher::new(hello.seed))?;
-    let filled = load::window(&mut cache_clients, Kind::Fill(args.items), Duration::MAX)?;
+    let filled = load::window(&mut cache_clients, Kind::Fill(args.items), Duration::MAX, || {})?;
     if filled.wrong > 0 || filled.count != u64::from(args.items) {
         return Err(Failure::because("not all items could be stored"));
     }
@@ -127,7 +134,7 @@ fn measure(args: &CacheBenchArgs, transport: BenchTransport) -> Result<Vec<Row>,
             |server: &Server, clients: &mut Endpoint<Load>, kind: &Kind, series: &mut Series| {
                 thread::sleep(PAUSE);
                 let before_ns = run_time_ns(server.ready.pid);
-                let work = load::window(clients, kind.clone(), args.window)?;
+                let work = load::window(clients, kind.clone(), args.window, || {})?;
                 if round > 0 {
                     series.add(
                         work,
@@ -185,6 +192,17 @@ fn items(args: &CacheBenchArgs) -> Items {
     Items { key_bytes: args.key_size.into(), value_bytes: args.value_size as usize }
 }
 
+/// The bytes of an item in the log.
+fn item_bytes(items: Items) -> usize {
+    ITEM_HEAD_BYTES + items.key_bytes + items.value_bytes
+}
+
+/// The memory of the server, or of all partitions.
+fn memory_bytes(args: &CacheBenchArgs) -> usize {
+    let least = 2 * args.items as usize * (item_bytes(items(args)) + INDEX_ITEM_BYTES);
+    args.memory.unwrap_or(least + (256 << 20))
+}
+
 /// Puts this thread, and processes that it starts, on the clients' CPU (0) or the servers' (1), if there are two.
 fn place(which: usize) -> Result<cores::PlacementGuard, Failure> {
     let cpu = cores::pair().map(|pair| pair[which]);
@@ -207,12 +225,8 @@ impl Server {
 
     /// Starts a cache.
     fn cache(args: &CacheBenchArgs, door: &str, more: &[&str]) -> Result<Self, Failure> {
-        let items = items(args);
-        let item_bytes = ITEM_HEAD_BYTES + items.key_bytes + items.value_bytes;
-        let memory =
-            args.memory.unwrap_or(2 * args.items as usize * (item_bytes + 16) + (256 << 20));
-        let (memory, item) =
-            (memory.to_string(), item_bytes.min(limits::VALUE_BYTES_MAX).to_string());
+        let item = item_bytes(items(args)).min(limits::VALUE_BYTES_MAX).to_string();
+        let memory = memory_bytes(args).to_string();
         let what = ["cache", "serve", "--memory", &memory, "--item-size", &item];
         let door: &[&str] =
             if door == "--memcached" { &["--memcached", "127.0.0.1:0"] } else { &[] };

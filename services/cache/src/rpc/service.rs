@@ -1,0 +1,251 @@
+//! The handlers of an endpoint with a partition: the methods of [`wire`].
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use petrel::endpoint::{Batch, Handled};
+use petrel::{Context, Endpoint, Request, Status};
+
+use super::wire::{
+    self, CountMessage, Hello, Malformed, StoreMessage, decode_delete, decode_seconds,
+    decode_touch, encode_counted, encode_removed, encode_stored, got_bytes, put_got,
+};
+use crate::error::StoreError;
+use crate::key::{KeyRange, RangeError};
+use crate::net::report::Snapshot;
+use crate::partition::{Arithmetic, Item, Partition, Store};
+
+/// How an endpoint looks items up.
+///
+/// A look-up reads a line of the index, and then the item. Both miss the processor's caches if there are many items. The
+/// requests of a receive burst can wait for them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookups {
+    /// One by one.
+    Plain,
+    /// One by one. The endpoint prefetches the lines of the index for all requests of a burst.
+    #[default]
+    Prefetched,
+    /// Together, for the requests of a burst: the lines of the index, and then the items.
+    Batched,
+}
+
+/// The names, for people and command lines.
+const LOOKUPS: [(Lookups, &str); 3] =
+    [(Lookups::Plain, "plain"), (Lookups::Prefetched, "prefetched"), (Lookups::Batched, "batched")];
+
+/// The text names no kind of look-ups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("look-ups are `plain`, `prefetched` or `batched`")]
+pub struct UnknownLookups;
+
+impl Lookups {
+    /// The name, which [`FromStr`] reads.
+    pub fn name(self) -> &'static str {
+        LOOKUPS[self as usize].1
+    }
+}
+
+impl FromStr for Lookups {
+    type Err = UnknownLookups;
+
+    fn from_str(text: &str) -> Result<Self, UnknownLookups> {
+        let found = LOOKUPS.iter().find(|(_, name)| *name == text);
+        found.map(|(lookups, _)| *lookups).ok_or(UnknownLookups)
+    }
+}
+
+/// The reason why a request was not executed.
+struct Refusal {
+    status: Status,
+    message: String,
+}
+
+impl From<Malformed> for Refusal {
+    fn from(error: Malformed) -> Self {
+        Self { status: Status::InvalidArgument, message: error.to_string() }
+    }
+}
+
+impl From<RangeError> for Refusal {
+    fn from(error: RangeError) -> Self {
+        let status = match error {
+            RangeError::Key(_) => Status::InvalidArgument,
+            RangeError::Other(_) => Status::FailedPrecondition,
+        };
+        Self { status, message: error.to_string() }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let status = match error {
+            StoreError::TooLarge { .. } => Status::InvalidArgument,
+            StoreError::Full => Status::ResourceExhausted,
+        };
+        Self { status, message: error.to_string() }
+    }
+}
+
+/// Serves a partition on an endpoint of the application, for [`CacheClient`](crate::CacheClient). The endpoint's state has
+/// the partition, whose time the application sets.
+///
+/// The endpoint must have the number of the range's partition.
+pub fn serve_partition<S: 'static>(
+    endpoint: &mut Endpoint<S>,
+    range: &KeyRange,
+    lookups: Lookups,
+    partition: impl Fn(&mut S) -> &mut Partition + Copy + 'static,
+) {
+    let mode = partition(endpoint.state_mut()).mode();
+    let hello = Hello { mode, partitions: range.partitions(), seed: range.hasher().seed() };
+    endpoint.on(wire::HELLO, move |_, cx, request| request.reply(cx, &hello.encode()));
+    serve_lookups(endpoint, range, lookups, partition);
+    serve(endpoint, wire::STORE, range, partition, |partition, range, message| {
+        let message = StoreMessage::decode(message)?;
+        let StoreMessage { verb, compare, flags, ttl_s, value, .. } = message;
+        let (key, expiry) = (range.key(message.key)?, expiry(partition, ttl_s));
+        let request = Store { key, value, flags, expiry, verb, compare, allows_stale: false };
+        Ok(encode_stored(partition.store(&request)?))
+    });
+    serve(endpoint, wire::DELETE, range, partition, |partition, range, message| {
+        let (key, compare) = decode_delete(message)?;
+        Ok(encode_removed(partition.delete(range.key(key)?, compare)))
+    });
+    serve(endpoint, wire::TOUCH, range, partition, |partition, range, message| {
+        let (key, ttl_s) = decode_touch(message)?;
+        let (key, expiry) = (range.key(key)?, expiry(partition, ttl_s));
+        Ok([u8::from(partition.touch(key, expiry))])
+    });
+    serve(endpoint, wire::COUNT, range, partition, |partition, range, message| {
+        let CountMessage { is_increment, delta, initial, ttl_s, key } =
+            CountMessage::decode(message)?;
+        let (key, expiry) = (range.key(key)?, expiry(partition, ttl_s));
+        let initial = initial.map(|number| (number, expiry));
+        let request = Arithmetic { key, delta, is_increment, compare: None, touch: None, initial };
+        Ok(encode_counted(partition.count(&request)?))
+    });
+    serve(endpoint, wire::FLUSH, range, partition, |partition, _, message| {
+        let second = expiry(partition, decode_seconds(message)?);
+        partition.flush_at(second);
+        Ok([])
+    });
+    serve(endpoint, wire::STATS, range, partition, |partition, _, _| {
+        let mut text = String::new();
+        for (name, value) in Snapshot::of(partition).named() {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name} {value}");
+        }
+        Ok(text.into_bytes())
+    });
+}
+
+/// The second of the clock at which an item ends that has these seconds.
+fn expiry(partition: &Partition, ttl_s: u32) -> u32 {
+    if ttl_s == 0 { 0 } else { partition.time().saturating_add(ttl_s) }
+}
+
+/// Sets the handler of a method.
+fn serve<S: 'static, R: AsRef<[u8]> + 'static>(
+    endpoint: &mut Endpoint<S>,
+    method: u16,
+    range: &KeyRange,
+    partition: impl Fn(&mut S) -> &mut Partition + 'static,
+    run: fn(&mut Partition, &KeyRange, &[u8]) -> Result<R, Refusal>,
+) {
+    let range = range.clone();
+    endpoint.on(method, move |state, cx, request| {
+        match run(partition(state), &range, request.data()) {
+            Ok(message) => request.reply(cx, message.as_ref()),
+            Err(Refusal { status, message }) => request.fail(cx, status, &message),
+        }
+    });
+}
+
+/// Sets the handler of GET, whose request is the key.
+fn serve_lookups<S: 'static>(
+    endpoint: &mut Endpoint<S>,
+    range: &KeyRange,
+    lookups: Lookups,
+    partition: impl Fn(&mut S) -> &mut Partition + Copy + 'static,
+) {
+    let own = range.clone();
+    match lookups {
+        Lookups::Plain | Lookups::Prefetched => {
+            endpoint
+                .on(wire::GET, move |state, cx, request| get(partition(state), &own, cx, request));
+        }
+        Lookups::Batched => {
+            endpoint.on_batch(wire::GET, move |state, cx, batch| {
+                get_batch(partition(state), &own, cx, batch);
+            });
+        }
+    }
+    if lookups == Lookups::Prefetched {
+        let (hasher, locator) = (range.hasher().clone(), partition(endpoint.state_mut()).locator());
+        endpoint.prefetch(wire::GET, move |message| locator.address(hasher.hash(message)));
+    }
+}
+
+/// Looks an item up, and copies its value to the reply alone.
+#[inline]
+fn get<S: 'static>(
+    partition: &mut Partition,
+    range: &KeyRange,
+    cx: &mut Context<'_, S>,
+    request: Request<'_>,
+) -> Handled {
+    let key = match range.key(request.data()) {
+        Ok(key) => key,
+        Err(error) => {
+            let Refusal { status, message } = error.into();
+            return request.fail(cx, status, &message);
+        }
+    };
+    let item = partition.get(key);
+    reply(cx, request, item)
+}
+
+#[inline]
+fn reply<S: 'static>(
+    cx: &mut Context<'_, S>,
+    request: Request<'_>,
+    item: Option<Item<'_>>,
+) -> Handled {
+    let Some(item) = item else { return request.reply(cx, &[]) };
+    request.reply_with(cx, got_bytes(&item), |_, out| {
+        put_got(&item, out);
+        out.len()
+    })
+}
+
+/// Looks the items of all requests up together. A lone request gains nothing by that.
+fn get_batch<S: 'static>(
+    partition: &mut Partition,
+    range: &KeyRange,
+    cx: &mut Context<'_, S>,
+    batch: &Batch<'_>,
+) {
+    if batch.len() > 1 {
+        let keys = batch.messages().enumerate();
+        let keys = keys.filter_map(|(index, message)| Some((index, range.key(message).ok()?)));
+        partition.get_batch(keys, |index, item| {
+            batch.answer(cx, index, |cx, request| reply(cx, request, item));
+        });
+    }
+    // A lone request, and those that are refused.
+    batch.answer_each(cx, |cx, request| get(partition, range, cx, request));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names__are_read_as_written() {
+        for (lookups, name) in LOOKUPS {
+            assert_eq!((lookups.name(), name.parse()), (name, Ok(lookups)));
+        }
+        assert_eq!("fast".parse::<Lookups>(), Err(UnknownLookups));
+    }
+}

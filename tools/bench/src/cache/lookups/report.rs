@@ -1,0 +1,222 @@
+//! The figures of the forms, as a table and as JSON.
+
+use comfy_table::{Cell, CellAlignment};
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::units::{exact_duration, format_rate};
+use serde::Serialize;
+
+use super::side::Window;
+use super::{Form, Series};
+use crate::args::{BenchTransport, CacheBenchArgs};
+use crate::statistics::{Spread, median, spread};
+
+/// Chance of a draw may bring so many times the expected misses, and a few more.
+const MISSES_FACTOR: f64 = 2.0;
+const MISSES_FREE: f64 = 20.0;
+
+/// The figures of a form, with keys of a distribution, over a transport.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    bench: &'static str,
+    over: &'static str,
+    keys: &'static str,
+    form: &'static str,
+    accesses: u8,
+    partitions: u16,
+    items: u32,
+    get: u8,
+    in_flight: u16,
+    rounds: u32,
+    /// Calls per second of servers with a CPU each: the median of the windows.
+    rate_per_s: f64,
+    rate_spread: Option<Spread>,
+    /// The servers' time for a call, and that of client and network.
+    server_ns: f64,
+    client_ns: f64,
+    /// The rates, divided by those of other forms in the same rounds: the medians.
+    of_plain: Option<f64>,
+    of_plain_spread: Option<Spread>,
+    of_echo: Option<f64>,
+    /// By the same form without further accesses.
+    of_no_access: Option<f64>,
+    /// By the same form with even popularity.
+    of_uniform: Option<f64>,
+    /// The operations of the partition with the most, over those of the partition with the fewest.
+    imbalance: Option<f64>,
+    /// Items that the index had no room for.
+    lost: u64,
+    checked: u64,
+    missed: u64,
+    wrong: u64,
+}
+
+impl Row {
+    pub(super) fn new(
+        args: &CacheBenchArgs,
+        transport: BenchTransport,
+        series: &Series,
+        all: &[Series],
+        stored: u64,
+    ) -> Self {
+        let Series { form, distribution, windows, .. } = series;
+        let over = |other: Form, keys: &str| {
+            let other = all.iter().find(|it| it.form == other && it.distribution == keys)?;
+            let is_other = !std::ptr::eq(other, series);
+            is_other.then(|| ratios(windows, &other.windows))
+        };
+        let items = |change: fn(&mut Form)| {
+            let mut other = *form;
+            change(&mut other);
+            over(other, distribution)
+        };
+        let plain = items(|form| {
+            if let Form::Items { lookups, .. } = form {
+                *lookups = petrel_cache::Lookups::Plain;
+            }
+        });
+        let no_access = items(|form| {
+            if let Form::Items { accesses, .. } = form {
+                *accesses = 0;
+            }
+        });
+        let imbalances = windows.iter().map(Window::imbalance);
+        let has_balance = args.partitions > 1 && *form != Form::Echo;
+        let sum = |of: fn(&Window) -> u64| windows.iter().map(of).sum();
+        Self {
+            bench: "cache-lookups",
+            over: transport.name(),
+            keys: *distribution,
+            form: form.name(),
+            accesses: form.accesses(),
+            partitions: args.partitions,
+            items: args.items,
+            get: args.get,
+            in_flight: args.in_flight,
+            rounds: args.rounds,
+            rate_per_s: median(windows.iter().map(Window::rate)).unwrap_or_default(),
+            rate_spread: spread(windows.iter().map(Window::rate)),
+            server_ns: median(windows.iter().map(Window::server_ns)).unwrap_or_default(),
+            client_ns: median(windows.iter().map(|it| it.client_ns)).unwrap_or_default(),
+            of_plain: plain.clone().and_then(median),
+            of_plain_spread: plain.and_then(spread),
+            of_echo: over(Form::Echo, "").and_then(median),
+            of_no_access: no_access.and_then(median),
+            of_uniform: over(*form, "uniform").and_then(median),
+            imbalance: if has_balance { median(imbalances) } else { None },
+            lost: u64::from(args.items).saturating_sub(stored),
+            checked: sum(|it| it.calls),
+            missed: sum(|it| it.missed),
+            wrong: sum(|it| it.wrong),
+        }
+    }
+
+    /// Returns true if all answers were right, and no more items were missing than the index had no room for.
+    pub(super) fn is_valid(&self) -> bool {
+        let expected = self.checked as f64 * self.lost as f64 / f64::from(self.items);
+        let misses_max = expected * MISSES_FACTOR + MISSES_FREE;
+        self.wrong == 0 && self.checked > 0 && self.missed as f64 <= misses_max
+    }
+
+    fn cells(&self) -> [String; 11] {
+        let ratio = |ratio: Option<f64>| ratio.map_or(String::new(), |it| format!("{it:.2}"));
+        [
+            self.accesses.to_string(),
+            format_rate(self.rate_per_s, ""),
+            format!("{:.0}", self.server_ns),
+            format!("{:.0}", self.client_ns),
+            ratio(self.of_plain),
+            ratio(self.of_no_access),
+            ratio(self.of_uniform),
+            ratio(self.of_echo),
+            ratio(self.imbalance),
+            self.missed.to_string(),
+            self.wrong.to_string(),
+        ]
+    }
+}
+
+/// Returns the ratios of the rates in each round.
+fn ratios(windows: &[Window], others: &[Window]) -> Vec<f64> {
+    windows.iter().zip(others).map(|(it, other)| it.rate() / other.rate()).collect()
+}
+
+/// Prints the records and the table.
+pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Result<(), Failure> {
+    let header = [
+        "over",
+        "keys",
+        "look-ups",
+        "accesses",
+        "per second",
+        "server ns",
+        "client ns",
+        "of plain",
+        "of no access",
+        "of uniform",
+        "of echo",
+        "imbalance",
+        "missed",
+        "wrong",
+    ];
+    let mut table = output.table(&header);
+    for row in rows {
+        output.record(row)?;
+        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+        let words = [row.over, row.keys, row.form].map(Cell::new);
+        table.add_row(words.into_iter().chain(row.cells().map(right)));
+    }
+    output.line(table)?;
+    output.line(
+        "Clients and servers took turns on one thread; per second: servers with a CPU each.",
+    )?;
+    let (items, lost) = (args.items, rows.first().map_or(0, |row| row.lost));
+    output.line(format!("{items} items, of which the index had no room for {lost}."))?;
+    Ok(output.line(format!("Again:\n  {}", command(args)))?)
+}
+
+fn command(args: &CacheBenchArgs) -> String {
+    let list = |names: Vec<String>| names.join(",");
+    let memory = args.memory.map_or(String::new(), |bytes| format!(" --memory {bytes}"));
+    format!(
+        "petrel cache bench --lookups {} --accesses {} --transport {} --distribution {} --get {} --key-size {} \
+         --value-size {} --items {}{memory} --partitions {} --in-flight {} --rounds {} --window {}",
+        list(args.lookups.iter().map(|it| it.name().to_owned()).collect()),
+        list(args.accesses.iter().map(u8::to_string).collect()),
+        list(args.transport.iter().map(|it| it.name().to_owned()).collect()),
+        list(args.distribution.iter().map(|it| it.name().to_owned()).collect()),
+        args.get,
+        args.key_size,
+        args.value_size,
+        args.items,
+        args.partitions,
+        args.in_flight,
+        args.rounds,
+        exact_duration(args.window),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(servers_ns: &[f64], operations: &[u64]) -> Window {
+        Window {
+            calls: operations.iter().sum(),
+            servers_ns: servers_ns.to_vec(),
+            client_ns: 0.0,
+            operations: operations.to_vec(),
+            wrong: 0,
+            missed: 0,
+        }
+    }
+
+    #[test]
+    fn rate__is_that_of_the_busiest_server() {
+        let even = window(&[500.0, 500.0], &[10, 10]);
+        assert_eq!((even.rate(), even.imbalance()), (4e7, 1.0));
+        let skewed = window(&[1_000.0, 200.0], &[15, 5]);
+        assert_eq!((skewed.rate(), skewed.imbalance(), skewed.server_ns()), (2e7, 3.0, 60.0));
+        assert_eq!(ratios(&[skewed], &[even]), [0.5]);
+    }
+}
