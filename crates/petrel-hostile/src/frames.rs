@@ -66,6 +66,11 @@ pub fn parse(datagram: &[u8]) -> Option<(u8, u64, &[u8])> {
     (head[0] >> 4 == 1).then_some((head[0] & 0xF, second >> 16, rest))
 }
 
+/// Returns the status of a RESPONSE that is alone in its datagram (§3.3).
+pub fn status(datagram: &[u8]) -> Option<u8> {
+    datagram.get(8).copied()
+}
+
 /// Returns the packet index of a RESPONSE_PART, from the bytes after its header.
 pub fn packet_of(rest: &[u8]) -> Option<u32> {
     let fields = rest.first_chunk::<8>()?;

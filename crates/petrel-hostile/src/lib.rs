@@ -9,11 +9,13 @@
 //! | --- | --- |
 //! | [`control`] | the control plane, §8: a connection, its messages, links and sessions |
 //! | [`frames`] | frames of the data plane, §3 |
+//! | [`regions`] | operations on regions, §15, which a server must refuse |
 //! | [`shm`] | a peer in shared memory |
 //! | [`spray`] | datagrams of unknown senders, well formed or not |
 
 pub mod control;
 pub mod frames;
+pub mod regions;
 pub mod shm;
 pub mod spray;
 

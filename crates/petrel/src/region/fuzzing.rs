@@ -242,27 +242,20 @@ fn replace(word: &mut [u8], change: impl FnOnce(u64) -> u64) -> (Vec<u8>, Vec<u8
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
+#[allow(unreachable_pub, reason = "the file is that of other crates, too")]
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
 
+#[cfg(test)]
+mod tests {
     use proptest::prelude::*;
 
+    use super::replay::replay;
     use super::*;
-
-    /// The corpus is found.
-    const INPUTS_MIN: usize = 10;
 
     #[test]
     fn check__corpus() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/region");
-        let mut count = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            eprintln!("{}", path.display());
-            check(&std::fs::read(path).unwrap());
-            count += 1;
-        }
-        assert!(count >= INPUTS_MIN, "{count} inputs");
+        replay("region", 10, check);
     }
 
     proptest! {

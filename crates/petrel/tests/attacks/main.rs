@@ -6,6 +6,7 @@ mod common;
 mod connections;
 mod links;
 mod refused;
+mod regions;
 mod sessions;
 
 /// Far longer than any step: only a hang exceeds it.
