@@ -293,7 +293,7 @@ impl Measurement {
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
             (BenchTransport::Shm, Quantity::Bandwidth) => {
-                let (client, server) = bulk::ends(size);
+                let (client, server) = bulk::ends(size, in_flight);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
             (BenchTransport::Udp, _) => self.baseline_udp(test_bed, baseline),

@@ -176,6 +176,7 @@ impl World {
         let regions = Regions::new();
         let bytes = COUNTER_OFFSET + BULK_BYTES as u64;
         let memory = RegionMemory::shared(bytes, MappedRights::ReadWrite)?;
+        memory.populate()?;
         let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
         let region = regions.register(memory, all)?;
         for offset in (0..TABLE_BYTES).step_by(8) {
@@ -218,10 +219,9 @@ impl World {
             let mut counts = Counts::default();
             let end = Instant::now() + length;
             while Instant::now() < end {
-                let began = Instant::now();
-                let is_right = caller.run(kind).await?;
+                let (took, is_right) = caller.run(kind).await?;
                 let copies = if kind == Kind::Mapped { COPIES } else { 1 };
-                counts.latencies.record(began.elapsed().as_nanos() as u64 / copies);
+                counts.latencies.record(took.as_nanos() as u64 / copies);
                 counts.checked += 1;
                 counts.mismatched += u64::from(!is_right);
             }
@@ -248,36 +248,46 @@ struct Caller {
 }
 
 impl Caller {
-    /// Runs an operation; returns true if the result is right.
-    async fn run(&mut self, kind: Kind) -> Result<bool, Error> {
+    /// Runs an operation. Returns its time, without those of making its message and of checking its result, and true if
+    /// the result is right.
+    async fn run(&mut self, kind: Kind) -> Result<(Duration, bool), Error> {
         self.number += 1;
         let offset = self.number * SMALL_BYTES as u64 % TABLE_BYTES;
+        let message = match kind {
+            Kind::Call => words(self.number).to_vec(),
+            Kind::BulkCall | Kind::BulkWrite => bulk(self.number),
+            _ => Vec::new(),
+        };
+        let expected = if kind == Kind::Call { message.clone() } else { ends(&message) };
+        let began = Instant::now();
         Ok(match kind {
             Kind::Call => {
-                let request = words(self.number).to_vec();
-                self.client.call(ECHO, request.clone()).await? == request
+                let answer = self.client.call(ECHO, message).await?;
+                (began.elapsed(), answer == expected)
             }
             Kind::Read => {
                 let seen = self.remote.read(offset, SMALL_BYTES as u32).await?;
-                seen == words(offset)
+                (began.elapsed(), seen == words(offset))
             }
             Kind::FetchAdd => {
                 let former = self.remote.fetch_add(COUNTER_OFFSET, 1).await?;
-                self.last.replace(former).is_none_or(|last| former == last + 1)
+                let took = began.elapsed();
+                (took, self.last.replace(former).is_none_or(|last| former == last + 1))
             }
-            Kind::Mapped => self.copy_mapped(offset)?,
+            Kind::Mapped => {
+                let is_right = self.copy_mapped(offset)?;
+                (began.elapsed(), is_right)
+            }
             Kind::BulkCall => {
-                let request = bulk(self.number);
-                let expected = ends(&request);
-                self.client.call(ENDS, request).await? == expected
+                let answer = self.client.call(ENDS, message).await?;
+                (began.elapsed(), answer == expected)
             }
             Kind::BulkWrite => {
-                let data = bulk(self.number);
-                let expected = ends(&data);
-                self.remote.write(COUNTER_OFFSET, data).await?;
+                self.remote.write(COUNTER_OFFSET, message).await?;
+                let took = began.elapsed();
                 // The write covers the counter.
                 self.last = None;
-                self.has_written(&expected)?
+                (took, self.has_written(&expected)?)
             }
         })
     }

@@ -2,10 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const WORD_BYTES: usize = 8;
-
-/// Words of a step of a copy.
-const BLOCK_WORDS: usize = 8;
+use super::block::{BLOCK_WORDS, WORD_BYTES, load_block, store_block, words_before_blocks};
 
 /// A range of bytes in words: some bytes of a first word, whole words, and some bytes of a last word.
 struct Parts {
@@ -43,14 +40,16 @@ pub(super) fn read(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     }
     let (body, tail) = rest.as_chunks_mut::<WORD_BYTES>();
     let words = &words[parts.body()..];
-    // The compiler does not unroll loops of atomics.
-    let (blocks, last) = body.as_chunks_mut::<BLOCK_WORDS>();
-    let (block_words, _) = words.as_chunks::<BLOCK_WORDS>();
-    let last_words = &words[BLOCK_WORDS * blocks.len()..];
+    let (first, rest) = body.split_at_mut(words_before_blocks(words).min(body.len()));
+    let (blocks, last) = rest.as_chunks_mut::<BLOCK_WORDS>();
+    let (first_words, rest_words) = words.split_at(first.len());
+    let (block_words, _) = rest_words.as_chunks::<BLOCK_WORDS>();
+    let last_words = &rest_words[BLOCK_WORDS * blocks.len()..];
+    for (chunk, word) in first.iter_mut().zip(first_words) {
+        *chunk = load(word);
+    }
     for (block, words) in blocks.iter_mut().zip(block_words) {
-        for (chunk, word) in block.iter_mut().zip(words) {
-            *chunk = load(word);
-        }
+        load_block(words, block);
     }
     for (chunk, word) in last.iter_mut().zip(last_words) {
         *chunk = load(word);
@@ -71,13 +70,16 @@ pub(super) fn write(words: &[AtomicU64], offset: usize, from: &[u8]) {
     }
     let (body, tail) = rest.as_chunks::<WORD_BYTES>();
     let words = &words[parts.body()..];
-    let (blocks, last) = body.as_chunks::<BLOCK_WORDS>();
-    let (block_words, _) = words.as_chunks::<BLOCK_WORDS>();
-    let last_words = &words[BLOCK_WORDS * blocks.len()..];
+    let (first, rest) = body.split_at(words_before_blocks(words).min(body.len()));
+    let (blocks, last) = rest.as_chunks::<BLOCK_WORDS>();
+    let (first_words, rest_words) = words.split_at(first.len());
+    let (block_words, _) = rest_words.as_chunks::<BLOCK_WORDS>();
+    let last_words = &rest_words[BLOCK_WORDS * blocks.len()..];
+    for (chunk, word) in first.iter().zip(first_words) {
+        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    }
     for (block, words) in blocks.iter().zip(block_words) {
-        for (chunk, word) in block.iter().zip(words) {
-            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
-        }
+        store_block(words, block);
     }
     for (chunk, word) in last.iter().zip(last_words) {
         word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
@@ -146,6 +148,24 @@ mod tests {
                 expected[start..end].copy_from_slice(&from);
                 assert_eq!(bytes(&words), expected, "{start}..{end}");
             }
+        }
+    }
+
+    /// The words begin at both kinds of addresses: at a multiple of a block's alignment, and a word behind one.
+    #[test]
+    fn copies__of_several_blocks_from_every_word() {
+        let all: Vec<u8> = (0..400_u32).map(|at| (at % 251) as u8).collect();
+        for skipped in 0..4 {
+            let source = words(&all);
+            let source = &source[skipped..];
+            let mut to = vec![0; 320];
+            read(source, 3, &mut to);
+            assert_eq!(to, all[WORD_BYTES * skipped + 3..][..320]);
+            let target = words(&[0xEE; 400]);
+            write(&target[skipped..], 3, &to);
+            let mut expected = [0xEE; 400];
+            expected[WORD_BYTES * skipped + 3..][..320].copy_from_slice(&to);
+            assert_eq!(bytes(&target), expected);
         }
     }
 

@@ -14,6 +14,7 @@
 //! process map the file without fear that the file's other users make it fault. Unless others
 //! may write, a further seal prevents all later mappings that can be written to.
 
+mod block;
 mod copy;
 
 use std::io;

@@ -1,7 +1,8 @@
 //! Shared memory, large messages: a ring between a copying producer and a copying consumer.
 //!
-//! A message is copied from the calling end's memory into the answering end's, in chunks of 8 KiB. Both
-//! sides continue without a pause between messages.
+//! Messages are copied from the calling end's memory into the answering end's, in chunks of 8 KiB. The calling end has
+//! as many messages as the library has calls in flight, and sends them in turn. Both sides continue without a pause
+//! between messages.
 //!
 //! # Why the unsafe code is sound
 //!
@@ -53,7 +54,8 @@ unsafe impl Sync for Ring {}
 /// The calling end: copies into the ring.
 pub(in super::super) struct Producer {
     ring: Arc<Ring>,
-    message: Box<[u8]>,
+    /// As many messages as the library has in flight, sent in turn: the memory that is read is as large.
+    messages: Vec<Box<[u8]>>,
     produced: u64,
     /// The consumer's index as last loaded.
     consumed: u64,
@@ -72,8 +74,8 @@ pub(in super::super) struct Consumer {
     consumed: u64,
 }
 
-/// Returns the two ends, for messages of `size` bytes, rounded up to whole chunks.
-pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
+/// Returns the two ends, for `in_flight` messages of `size` bytes, rounded up to whole chunks.
+pub(in super::super) fn ends(size: usize, in_flight: u16) -> (Producer, Consumer) {
     let chunk = || Chunk(UnsafeCell::new([0; CHUNK_BYTES]));
     let ring = Arc::new(Ring {
         produced: Index(AtomicU64::new(0)),
@@ -85,7 +87,7 @@ pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
     let consumer = Consumer { ring: Arc::clone(&ring), message: message(), consumed: 0 };
     let producer = Producer {
         ring,
-        message: message(),
+        messages: std::iter::repeat_with(message).take(in_flight.max(1).into()).collect(),
         produced: 0,
         consumed: 0,
         base: 0,
@@ -127,7 +129,9 @@ impl ClientEnd for Producer {
             self.consumed = self.ring.consumed.0.load(Ordering::Acquire);
             return;
         }
-        let part = part(&mut self.message, self.produced);
+        let chunks_per_message = (self.messages[0].len() / CHUNK_BYTES) as u64;
+        let message = (self.produced / chunks_per_message % self.messages.len() as u64) as usize;
+        let part = part(&mut self.messages[message], self.produced);
         part[..8].copy_from_slice(&self.produced.to_le_bytes());
         // SAFETY: the consumer is done with the chunk's former content, as `consumed` says, and learns
         // of the new content below.
@@ -190,9 +194,11 @@ mod tests {
 
     #[test]
     fn ends__move_every_byte_between_two_threads() {
-        let (mut producer, mut consumer) = ends(100_000);
-        assert_eq!(producer.message.len(), 13 * CHUNK_BYTES);
-        producer.message.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        let (mut producer, mut consumer) = ends(100_000, 3);
+        for message in &mut producer.messages {
+            assert_eq!(message.len(), 13 * CHUNK_BYTES);
+            message.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        }
         producer.begin(clock::now_ns() + 2_000_000);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -209,14 +215,13 @@ mod tests {
         let window = producer.finish();
         assert!(window.calls > 0 && window.calls == window.checked, "{}", window.calls);
         assert_eq!((window.mismatched, window.lost), (0, 0));
-        let differ = |at: &usize| producer.message[*at] != consumer.message[*at];
         let stamps = |at: &usize| at % CHUNK_BYTES < 8;
-        assert!((0..100_000).filter(|at| !stamps(at)).all(|at| !differ(&at)));
+        assert!((0..100_000).filter(|at| !stamps(at)).all(|at| consumer.message[at] == at as u8));
     }
 
     #[test]
     fn poll_once__notices_a_chunk_of_another_number() {
-        let (mut producer, mut consumer) = ends(1);
+        let (mut producer, mut consumer) = ends(1, 1);
         producer.begin(0);
         producer.poll_once();
         // A second chunk, which was never written.

@@ -1,0 +1,107 @@
+//! Copies of blocks of eight words.
+//!
+//! On x86-64 a block is four vectors of 16 bytes: copies of single words, which the compiler neither unrolls nor joins,
+//! took twice as many loads and stores. A vector at a multiple of 16 bytes is read and written at once by every processor
+//! with AVX (Intel SDM volume 3, 8.1.1; AMD APM volume 2, 7.3.2), and in two aligned halves by older ones. A word is never
+//! torn by either, so a block is what eight relaxed accesses to its words may be.
+
+use std::sync::atomic::AtomicU64;
+
+/// Bytes of a word.
+pub(super) const WORD_BYTES: usize = 8;
+
+/// Words of a block.
+pub(super) const BLOCK_WORDS: usize = 8;
+
+/// Bytes of which the address of a block is a multiple.
+const ALIGNMENT: usize = 16;
+
+/// The private bytes of a block's words.
+type Bytes = [[u8; WORD_BYTES]; BLOCK_WORDS];
+
+/// Returns the number of words at the start of `words` before the first that may begin a block: none or one.
+#[inline]
+pub(super) fn words_before_blocks(words: &[AtomicU64]) -> usize {
+    words.as_ptr().addr() % ALIGNMENT / WORD_BYTES
+}
+
+fn assert_aligned(words: &[AtomicU64; BLOCK_WORDS]) {
+    assert!(
+        words.as_ptr().addr().is_multiple_of(ALIGNMENT),
+        "a block begins at a multiple of 16 bytes"
+    );
+}
+
+/// Copies a block out.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
+    assert_aligned(words);
+    // SAFETY: both are 64 bytes long, and `words` is aligned. The loads are as eight relaxed loads of words (see above).
+    unsafe {
+        std::arch::asm!(
+            "movaps {first}, [{from}]",
+            "movaps {second}, [{from} + 16]",
+            "movaps {third}, [{from} + 32]",
+            "movaps {fourth}, [{from} + 48]",
+            "movups [{to}], {first}",
+            "movups [{to} + 16], {second}",
+            "movups [{to} + 32], {third}",
+            "movups [{to} + 48], {fourth}",
+            from = in(reg) words.as_ptr(),
+            to = in(reg) to.as_mut_ptr(),
+            first = out(xmm_reg) _,
+            second = out(xmm_reg) _,
+            third = out(xmm_reg) _,
+            fourth = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies a block in.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(super) fn store_block(words: &[AtomicU64; BLOCK_WORDS], from: &Bytes) {
+    assert_aligned(words);
+    // SAFETY: both are 64 bytes long, and `words` is aligned. The stores are as eight relaxed stores of words (see above).
+    unsafe {
+        std::arch::asm!(
+            "movups {first}, [{from}]",
+            "movups {second}, [{from} + 16]",
+            "movups {third}, [{from} + 32]",
+            "movups {fourth}, [{from} + 48]",
+            "movaps [{to}], {first}",
+            "movaps [{to} + 16], {second}",
+            "movaps [{to} + 32], {third}",
+            "movaps [{to} + 48], {fourth}",
+            from = in(reg) from.as_ptr(),
+            to = in(reg) words.as_ptr(),
+            first = out(xmm_reg) _,
+            second = out(xmm_reg) _,
+            third = out(xmm_reg) _,
+            fourth = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies a block out.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
+    assert_aligned(words);
+    for (chunk, word) in to.iter_mut().zip(words) {
+        *chunk = word.load(std::sync::atomic::Ordering::Relaxed).to_ne_bytes();
+    }
+}
+
+/// Copies a block in.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+pub(super) fn store_block(words: &[AtomicU64; BLOCK_WORDS], from: &Bytes) {
+    assert_aligned(words);
+    for (chunk, word) in from.iter().zip(words) {
+        word.store(u64::from_ne_bytes(*chunk), std::sync::atomic::Ordering::Relaxed);
+    }
+}
