@@ -130,11 +130,23 @@ impl<T> Call<T> {
         self
     }
 
+    /// Makes the server run the call only when all earlier calls of the session have run, as
+    /// [`CallBuilder::ordered`](crate::endpoint::CallBuilder::ordered) does. The client must be one of a single server, and
+    /// its endpoint's sessions keep an order if [`SessionConfig::ordered`](crate::endpoint::SessionConfig::ordered) is set.
+    ///
+    /// Calls are in the order in which they [begin](Call::started). An ordered call has one attempt: if the session ends,
+    /// so does the call, and later calls go to the next session. A call that cannot have an order ends with
+    /// FAILED_PRECONDITION.
+    pub fn ordered(mut self) -> Self {
+        self.options.ordered = true;
+        self
+    }
+
     /// Replaces all options of the call. A hedged call that is not idempotent fails.
     pub fn options(mut self, options: CallOptions) -> Self {
-        // This is no option, but a part of the request.
-        let head_last = self.options.head_last;
-        self.options = CallOptions { head_last, ..options };
+        // The first is a part of the request, the second is set by `ordered` alone.
+        let CallOptions { head_last, ordered, .. } = self.options;
+        self.options = CallOptions { head_last, ordered, ..options };
         self
     }
 

@@ -70,8 +70,6 @@ pub(crate) mod callee {
         pub(crate) request: M,
         pub(crate) response: Option<MsgBuf>,
         pub(crate) options: CallOptions,
-        /// Only on a session.
-        pub(crate) ordered: bool,
         pub(crate) tag: Continuation,
     }
 
@@ -99,7 +97,7 @@ pub(crate) mod callee {
             cx: &mut Context<'_>,
             to_send: ToSend<M>,
         ) -> Result<SessionId, Box<CallRejected>> {
-            let ToSend { method, request, response, options, ordered, tag } = to_send;
+            let ToSend { method, request, response, options, tag } = to_send;
             if options.needs_servers() {
                 return Err(refused(cx.local, request, response, Error::needs_servers()));
             }
@@ -107,7 +105,7 @@ pub(crate) mod callee {
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
             let call = PendingCall { method, tag, request, response };
             let sent = match options.has_limits() || M::IS_SHARED {
-                _ if ordered => cx.start_in_order(self, call, options),
+                _ if options.ordered => cx.start_in_order(self, call, options),
                 true => cx.start_with(self, call, options.timeout, options.deadline_ns),
                 false => cx.start(self, call),
             };
@@ -155,7 +153,6 @@ pub struct CallBuilder<P, M, C = SessionId> {
     request: M,
     response: Option<MsgBuf>,
     options: CallOptions,
-    ordered: bool,
 }
 
 /// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned. It comes in a box: a
@@ -190,7 +187,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub(crate) fn new(place: P, callee: C, method: u16, request: M) -> Self {
         let (response, options) = (None, CallOptions::new());
-        Self { place, callee, method, request, response, options, ordered: false }
+        Self { place, callee, method, request, response, options }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED after `timeout`; the server learns the deadline too.
@@ -218,7 +215,9 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     /// Replaces all options of the call. A session has one server and rejects hedging and waiting for a server.
     #[inline(always)]
     pub fn options(mut self, options: CallOptions) -> Self {
-        self.options = options;
+        // `ordered` alone sets this.
+        let ordered = self.options.ordered;
+        self.options = CallOptions { ordered, ..options };
         self
     }
 
@@ -287,10 +286,10 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
             }
             continuation(state, cx, reply);
         });
-        let Self { mut place, callee, method, request, response, options, ordered } = self;
+        let Self { mut place, callee, method, request, response, options } = self;
         let tag = Continuation::function(run_keyed, number);
         let mut cx = place.context();
-        let to_send = ToSend { method, request, response, options, ordered, tag };
+        let to_send = ToSend { method, request, response, options, tag };
         match callee.send(cx.untyped(), to_send) {
             Ok(sent) => Ok(C::key(sent, number)),
             Err(rejected) => {
@@ -302,8 +301,8 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
 
     #[inline(always)]
     fn send(self, tag: Continuation) -> Result<(), Box<CallRejected>> {
-        let Self { mut place, callee, method, request, response, options, ordered } = self;
-        let to_send = ToSend { method, request, response, options, ordered, tag };
+        let Self { mut place, callee, method, request, response, options } = self;
+        let to_send = ToSend { method, request, response, options, tag };
         callee.send(place.context().untyped(), to_send).map(drop)
     }
 }
@@ -348,7 +347,7 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
     /// ```
     #[inline(always)]
     pub fn ordered(mut self) -> Self {
-        self.ordered = true;
+        self.options.ordered = true;
         self
     }
 }
@@ -356,16 +355,16 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
 impl<P, M, C> CallBuilder<P, M, C> {
     /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
     pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
-        let Self { place, callee, method, request, response, options, ordered } = self;
-        (place, CallBuilder { place: (), callee, method, request, response, options, ordered })
+        let Self { place, callee, method, request, response, options } = self;
+        (place, CallBuilder { place: (), callee, method, request, response, options })
     }
 }
 
 impl<M, C> CallBuilder<(), M, C> {
     /// Puts the call to a place.
     pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
-        let Self { callee, method, request, response, options, ordered, .. } = self;
-        CallBuilder { place, callee, method, request, response, options, ordered }
+        let Self { callee, method, request, response, options, .. } = self;
+        CallBuilder { place, callee, method, request, response, options }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct CallOptions {
     pub(crate) wait_for_ready: bool,
     /// The hash of the key by which a client chooses the server.
     pub(crate) key: Option<u64>,
+    /// Whether the call runs after all earlier ones of its session: set by the calls that have the option.
+    pub(crate) ordered: bool,
     /// The request's last bytes, as many as this, are its first ones: a large request gets a header without a copy.
     pub(crate) head_last: u8,
 }
@@ -43,6 +45,7 @@ impl CallOptions {
             hedge_after: None,
             wait_for_ready: false,
             key: None,
+            ordered: false,
             head_last: 0,
         }
     }

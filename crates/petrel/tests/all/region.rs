@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petrel::client::Target;
+use petrel::client::{Background, Target};
 use petrel::endpoint::{CallOptions, EndpointId};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
@@ -172,6 +172,65 @@ fn drop__of_a_region_refuses_its_key() {
     assert_eq!(status(remote.read(0, 4).wait()), Status::PermissionDenied);
     assert_eq!(RemoteRegion::new(&client, next.key()).read(0, 4).wait().unwrap(), [0; 4]);
     assert_eq!(RemoteRegion::new(&client, again.key()).read(0, 4).wait().unwrap(), b"kept");
+}
+
+/// Returns a client whose sessions keep an order.
+fn ordered_client(world: &World, (udp, shm): (bool, bool)) -> Client {
+    let mut config = over(udp, shm);
+    config.sessions.ordered = true;
+    let background = Background::builder().endpoint(config).start().unwrap();
+    let client = Client::builder().background(&background);
+    client.connect_wait(world._server.local_addr()).unwrap()
+}
+
+/// Without the order, a small read would overtake the packets of a large write.
+#[test]
+fn operations__that_are_ordered_see_all_earlier_ones() {
+    const BYTES: usize = 200_000;
+    for transport in [UDP, SHM] {
+        let world = World::private(transport, BYTES as u64);
+        let client = ordered_client(&world, transport);
+        let remote = RemoteRegion::new(&client, world.region.key());
+        let pairs: Vec<_> = (1..=30_u8)
+            .map(|number| {
+                let write = remote.write(0, vec![number; BYTES]).ordered().started();
+                let options = CallOptions::new().timeout(Duration::from_secs(60));
+                let read = remote.read(BYTES as u64 - 8, 8).ordered().options(options).started();
+                (number, write, read)
+            })
+            .collect();
+        for (number, write, read) in pairs {
+            assert_eq!(read.wait().unwrap(), [number; 8]);
+            write.wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn ordered__is_refused_without_an_order() {
+    let world = World::private(SHM, 64);
+    let refused = |remote: RemoteRegion| {
+        let error = remote.fetch_add(0, 1).ordered().wait().unwrap_err();
+        assert_eq!(
+            (error.status, error.execution),
+            (Status::FailedPrecondition, Execution::NotSent)
+        );
+    };
+    refused(world.remote());
+    let mut config = over(false, true);
+    config.sessions.ordered = true;
+    let background = Background::builder().endpoint(config).start().unwrap();
+    let two = World::new(SHM, 2, RegionMemory::private(64).unwrap(), Access::ATOMIC);
+    let address = two._server.local_addr();
+    let targets = [0, 1].map(|number| Target::from((address, EndpointId(number))));
+    let several = Client::builder().background(&background).connect_wait(targets.to_vec()).unwrap();
+    refused(RemoteRegion::new(&several, two.region.key()));
+    assert_eq!(two.region.load(0).unwrap(), 0, "it was not executed");
+    let client = ordered_client(&world, SHM);
+    let remote = RemoteRegion::new(&client, world.region.key());
+    let hedged = remote.read(0, 8).hedge_after(Duration::from_secs(9)).ordered().wait();
+    assert_eq!(status(hedged), Status::FailedPrecondition);
+    assert_eq!(remote.fetch_add(0, 1).ordered().wait().unwrap(), 0, "none was executed");
 }
 
 #[test]

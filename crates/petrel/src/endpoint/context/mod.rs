@@ -254,7 +254,7 @@ impl<'a, S: 'static> Context<'a, S> {
 
     /// Makes a call that runs only after all earlier ones of its session.
     #[cold]
-    pub(super) fn start_in_order(
+    pub(in crate::endpoint) fn start_in_order(
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,

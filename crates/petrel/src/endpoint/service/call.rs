@@ -331,6 +331,11 @@ impl ServiceCall {
         self.rare.as_ref().is_some_and(|rare| rare.is_hedged())
     }
 
+    /// Returns true if the call runs after all earlier ones of its session.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.is_ordered())
+    }
+
     /// Returns the hash of the key, for the choice of a server.
     pub(super) fn key(&self) -> Option<u64> {
         self.rare.as_ref()?.key()

@@ -117,22 +117,23 @@ pub(super) struct RareOptions {
     /// When the next hedge is due.
     hedge_ns: Option<u64>,
     response_bytes: Option<usize>,
+    ordered: bool,
 }
 
 impl RareOptions {
     #[inline(always)]
     pub(super) fn of(options: &CallOptions) -> Option<Box<Self>> {
-        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
-        match (response_bytes, hedge_after, key) {
-            (None, None, None) => None,
+        let &CallOptions { response_bytes, hedge_after, key, ordered, .. } = options;
+        match (response_bytes, hedge_after, key, ordered) {
+            (None, None, None, false) => None,
             _ => Some(Self::new(options)),
         }
     }
 
     #[inline(never)]
     fn new(options: &CallOptions) -> Box<Self> {
-        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
-        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes })
+        let &CallOptions { response_bytes, hedge_after, key, ordered, .. } = options;
+        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes, ordered })
     }
 
     pub(super) fn key(&self) -> Option<u64> {
@@ -141,6 +142,10 @@ impl RareOptions {
 
     pub(super) fn response_bytes(&self) -> Option<usize> {
         self.response_bytes
+    }
+
+    pub(super) fn is_ordered(&self) -> bool {
+        self.ordered
     }
 
     /// Returns when the next hedge is due.

@@ -255,7 +255,10 @@ impl Attempts<'_, '_> {
         let was_asked = session != NO_SESSION;
         // The attempt's own outcome decides: an earlier attempt may have run, but its possible execution was known when
         // this attempt was allowed.
-        let goes_on = if was_asked && is_transparent(&failure, call.is_hedged()) {
+        let goes_on = if call.is_ordered() {
+            // A further attempt would come behind calls that were made later.
+            false
+        } else if was_asked && is_transparent(&failure, call.is_hedged()) {
             call.attempts_mut().uncount();
             true
         } else {
@@ -296,6 +299,12 @@ fn count_failure(service: &Service, failure: &CallFailure) {
         Execution::Answered => &counters.attempts_failed,
     };
     counter.increment();
+}
+
+#[cold]
+pub(super) fn no_one_session() -> Error {
+    let message = "an ordered call needs a client of one server, without hedges and redirects";
+    Error::not_sent(Status::FailedPrecondition, message)
 }
 
 #[cold]

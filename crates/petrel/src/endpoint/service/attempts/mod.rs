@@ -20,8 +20,9 @@ use crate::client::state::CallState;
 use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
 use crate::endpoint::context::{Context, Local};
+use crate::error::Error;
 use crate::local::Key;
-use end::{ENDS, not_idempotent};
+use end::{ENDS, no_one_session, not_idempotent};
 
 /// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end
 /// of another.
@@ -46,7 +47,8 @@ pub(crate) fn begin_call_at(
     let end_ns = inherited_ns.map_or(spec.end_ns, |at_ns| at_ns.min(spec.end_ns));
     let is_judged = of.is_judged();
     // Most calls go to a server at once, and end with its answer.
-    let chosen = match spec.options.hedge_after.is_some() || spec.options.key.is_some() {
+    let CallOptions { hedge_after, key, ordered, .. } = spec.options;
+    let chosen = match hedge_after.is_some() || key.is_some() || *ordered {
         true => None,
         false => of.begin_at_once(connections, || hub.random(), *now_ns),
     };
@@ -124,7 +126,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call")
     }
 
-    /// Begins a call that cannot be made at once, or that is hedged or has a key.
+    /// Begins a call that cannot be made at once, or that is hedged, is ordered, or has a key.
     #[inline(never)]
     fn begin_later(&mut self, key: Key, options: &CallOptions) {
         let now_ns = self.cx.local.now_ns;
@@ -133,9 +135,23 @@ impl<'a, 'c> Attempts<'a, 'c> {
             call.copy_message();
             call.restart_hedge_timer(now_ns);
         }
-        match options.hedge_after.is_none() || options.idempotent {
-            true => self.route(key),
-            false => self.finish(None, key, Outcome::failed(not_idempotent())),
+        match self.check(key, options) {
+            Ok(()) => self.route(key),
+            Err(error) => self.finish(None, key, Outcome::failed(error)),
+        }
+    }
+
+    /// Checks the options of a call against each other, and against its service.
+    fn check(&mut self, key: Key, options: &CallOptions) -> Result<(), Error> {
+        if options.hedge_after.is_some() && !options.idempotent {
+            return Err(not_idempotent());
+        }
+        let services = &mut *self.cx.local.services;
+        let (_, service) = services.service_of(key).expect("a call has its service");
+        let has_one_session = service.servers.len() <= 1 && !service.is_judged();
+        match options.ordered && (options.hedge_after.is_some() || !has_one_session) {
+            true => Err(no_one_session()),
+            false => Ok(()),
         }
     }
 
@@ -239,11 +255,16 @@ impl<'a, 'c> Attempts<'a, 'c> {
             Ok(buffers) => buffers,
             Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),
         };
+        let is_ordered = call.is_ordered();
         services.calls_made += 1;
         let to_make = PendingCall { method, tag, request, response };
-        let sent = self
-            .cx
-            .under_deadline(inherited_ns, |cx| cx.start_with(session, to_make, None, Some(end_ns)));
+        let sent = self.cx.under_deadline(inherited_ns, |cx| match is_ordered {
+            true => {
+                let options = CallOptions { deadline_ns: Some(end_ns), ..CallOptions::new() };
+                cx.start_in_order(session, to_make, options)
+            }
+            false => cx.start_with(session, to_make, None, Some(end_ns)),
+        });
         sent.map_err(|rejected| Outcome::not_taken(self.cx.local, session, rejected))
     }
 
