@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::block::{BLOCK_WORDS, WORD_BYTES, load_block, store_block, words_before_blocks};
 
+/// Bytes of few words.
+const FEW_BYTES: usize = 8 * WORD_BYTES;
+
 /// A range of bytes in words: some bytes of a first word, whole words, and some bytes of a last word.
 struct Parts {
     /// The first word with any byte of the range.
@@ -32,6 +35,19 @@ impl Parts {
 /// Copies the bytes at `offset` out.
 #[inline]
 pub(super) fn read(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
+    // Few whole words, as of most reads. The general way has more branches than such a read has words.
+    if to.len() <= FEW_BYTES && (offset | to.len()).is_multiple_of(WORD_BYTES) {
+        let words = &words[offset / WORD_BYTES..];
+        for (chunk, word) in to.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(words) {
+            *chunk = load(word);
+        }
+        return;
+    }
+    read_any(words, offset, to);
+}
+
+/// [`read`] of any range.
+fn read_any(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     let parts = Parts::of(offset, to.len());
     let (head, rest) = to.split_at_mut(parts.head);
     if !head.is_empty() {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use petrel::client::ClientConfig;
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, PathPolicy, SessionId, SessionState};
+use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::{Handle, Session};
 use petrel::{Client, Context, Endpoint, MsgBuf, Nexus, Reply};
 
@@ -65,6 +66,8 @@ pub(crate) enum Way {
     AsyncHandler,
     /// A handler that gets the requests of a burst together.
     Batch,
+    /// READ of a region, which the endpoint executes.
+    Read,
 }
 
 /// The values of [`Way`] for calls by continuations, as constants: chosen at compile time, the others cost `shm-60`
@@ -72,6 +75,7 @@ pub(crate) enum Way {
 const FUNCTION: u8 = 0;
 const BOXED: u8 = 1;
 const DEADLINE: u8 = 2;
+const READ: u8 = 3;
 
 /// Source ports besides the first, in the rows of several paths.
 const FURTHER_PORTS: u8 = 3;
@@ -110,6 +114,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("client", Way::Client),
     with("async-fn", Way::AsyncHandler),
     with("batch", Way::Batch),
+    read("udp-read", small("", Medium::Udp, 60, 3)),
 ];
 
 const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usize) -> Workload {
@@ -125,6 +130,11 @@ const fn with(name: &'static str, way: Way) -> Workload {
 /// A workload in sessions of several paths.
 const fn over_paths(name: &'static str, policy: PathPolicy, workload: Workload) -> Workload {
     Workload { name, policy, ..workload }
+}
+
+/// Reads of a region in place of calls.
+const fn read(name: &'static str, workload: Workload) -> Workload {
+    Workload { name, way: Way::Read, ..workload }
 }
 
 const fn large(name: &'static str, medium: Medium) -> Workload {
@@ -223,9 +233,18 @@ impl Caller {
     ) {
         let number = self.started;
         self.started += 1;
-        stamp(&mut request, number);
+        let method = match WAY {
+            READ => {
+                request[READ_OFFSET..].copy_from_slice(&read_place(number).to_le_bytes());
+                READ_METHOD
+            }
+            _ => {
+                stamp(&mut request, number);
+                SAMPLE
+            }
+        };
         let session = self.sessions[number as usize & (self.sessions.len() - 1)];
-        let call = cx.call(session, SAMPLE, request).into_buffer(response);
+        let call = cx.call(session, method, request).into_buffer(response);
         let taken = match WAY {
             BOXED => {
                 let large = [number; 3];
@@ -251,7 +270,11 @@ impl Caller {
         if let Err(failure) = outcome {
             panic!("call {number} failed: {failure:?}");
         }
-        assert!(is_answer(&request, &response), "the reply to call {number} is wrong");
+        let is_right = match WAY {
+            READ => is_read(number, &response),
+            _ => is_answer(&request, &response),
+        };
+        assert!(is_right, "the reply to call {number} is wrong");
         self.idle.push((request, response));
         self.start_batch::<WAY>(cx);
     }
@@ -341,6 +364,42 @@ fn is_answer(request: &[u8], response: &[u8]) -> bool {
     }
 }
 
+/// The method of READ, and the place of the offset in its request (section 15 of the specification).
+const READ_METHOD: u16 = 65_520;
+const READ_OFFSET: usize = 16;
+
+/// Bytes of the region that is read.
+const REGION_BYTES: u64 = 4096;
+
+/// Registers a region whose words are their own offsets.
+fn region(regions: &Regions) -> Region {
+    let memory = RegionMemory::private(REGION_BYTES).expect("memory");
+    for offset in (0..REGION_BYTES).step_by(8) {
+        memory.store(offset, offset).expect("a word of the region");
+    }
+    regions.register(memory, Access::READ).expect("a region")
+}
+
+/// Returns the request to read the first bytes of a region.
+fn read_request(key: RegionKey) -> Vec<u8> {
+    let key = key.to_bytes();
+    [&key[..4], &(SMALL_BYTES as u32).to_le_bytes(), &key[4..12], &[0; 8]].concat()
+}
+
+/// Returns the offset of a read.
+#[inline]
+fn read_place(number: u64) -> u64 {
+    number * SMALL_BYTES as u64 % REGION_BYTES
+}
+
+#[inline]
+fn is_read(number: u64, response: &[u8]) -> bool {
+    let Ok(words) = <&[u8; SMALL_BYTES]>::try_from(response) else { return false };
+    let (words, _) = words.as_chunks::<8>();
+    let offsets = (read_place(number)..).step_by(8);
+    words.iter().zip(offsets).all(|(word, offset)| u64::from_le_bytes(*word) == offset)
+}
+
 /// Returns the places of the four words: from start to end.
 #[inline]
 fn places(len: usize) -> [usize; 4] {
@@ -362,6 +421,11 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         .endpoint_with(workload.endpoint_config(), Caller::default())
         .expect("a client endpoint");
     serve(&mut server, workload.way);
+    let regions = Regions::new();
+    let region = region(&regions);
+    if workload.way == Way::Read {
+        server.serve_regions(&regions);
+    }
     let address = nexus.local_addr().expect("it listens");
     let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
     let further = if workload.policy == PathPolicy::Single { 0 } else { FURTHER_PORTS };
@@ -375,7 +439,14 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
                 (workload.way == Way::Client).then(|| reach(&mut client, &mut server, address));
             start_tasks(&mut client, workload, &sessions, service, calls);
         }
-        _ => start_calls(&mut client, workload, sessions, calls),
+        Way::Read => {
+            let message = read_request(region.key());
+            start_calls(&mut client, workload, sessions, calls, &message);
+        }
+        _ => {
+            let message = vec![0x5A; workload.request_bytes()];
+            start_calls(&mut client, workload, sessions, calls, &message);
+        }
     }
     let begun = Instant::now();
     while !client.state().is_done(workload.in_flight) {
@@ -475,14 +546,14 @@ fn start_calls(
     workload: &Workload,
     sessions: Vec<SessionId>,
     calls: u64,
+    message: &[u8],
 ) {
-    let message = vec![0x5A; workload.request_bytes()];
     client.with(|caller, cx| {
         caller.sessions = sessions;
         caller.batch = workload.batch;
         caller.calls = calls;
         for _ in 0..workload.in_flight {
-            let request = cx.alloc_message(&message).expect("memory for a request");
+            let request = cx.alloc_message(message).expect("memory for a request");
             let response = cx.alloc(SMALL_BYTES).expect("memory for a response");
             caller.idle.push((request, response));
         }
@@ -490,6 +561,7 @@ fn start_calls(
             match workload.way {
                 Way::Boxed => caller.start_batch::<BOXED>(cx),
                 Way::Deadline => caller.start_batch::<DEADLINE>(cx),
+                Way::Read => caller.start_batch::<READ>(cx),
                 _ => caller.start_batch::<FUNCTION>(cx),
             }
         }

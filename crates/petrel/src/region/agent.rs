@@ -29,6 +29,10 @@ const TOO_LARGE: Refusal =
 const VAIN_BYTES_MAX: u64 = 1 << 20;
 const TRIES_MAX: u64 = 64;
 
+/// Largest response of READ whose size is not compared with the client's limit before. It takes no memory beyond that of the
+/// slot, and the core refuses a response that the client does not accept, with the same status.
+const UNCHECKED_BYTES_MAX: usize = 1 << 10;
+
 /// Largest memory that an agent keeps for versioned values.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
@@ -59,7 +63,9 @@ where
     C: ControlPlane<T::Link>,
 {
     let view = Arc::new(regions.view());
-    for method in METHODS {
+    let read_view = Arc::clone(&view);
+    endpoint.take_method(READ, move |_, cx, request| read(&read_view, cx, request));
+    for method in METHODS.into_iter().filter(|method| *method != READ) {
         let mut agent = Agent { view: Arc::clone(&view), scratch: Vec::new() };
         endpoint.take_method(method, move |_, cx, request| agent.handle(cx, request));
     }
@@ -124,7 +130,9 @@ impl Destination for Writing {
 
 impl Agent {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        if let Some(writing) = cx.take_placed::<Writing>() {
+        if request.method() == WRITE
+            && let Some(writing) = cx.take_placed::<Writing>()
+        {
             return self.end_writing(cx, request, writing);
         }
         let mut state = self.view.lock();
@@ -133,7 +141,6 @@ impl Agent {
         let shared = self.view.shared();
         let mut operation = Operation { entries, stats, shared, response_bytes_max };
         let outcome = match request.method() {
-            READ => operation.read(cx, request),
             READ_MANY => operation.read_many(cx, request),
             READ_VERSIONED => operation.read_versioned(cx, request, &mut self.scratch),
             method => match operation.change(method, request.data()) {
@@ -141,11 +148,43 @@ impl Agent {
                 Err(refusal) => Err((request, refusal)),
             },
         };
-        outcome.unwrap_or_else(|(request, refusal)| {
-            stats.refused += 1;
-            request.fail(cx, refusal.status(), refusal.why())
-        })
+        outcome.unwrap_or_else(|(request, refusal)| refuse(stats, cx, request, refusal))
     }
+}
+
+/// Executes READ, the operation that clients make most: apart from the others, none of which is as short.
+#[inline]
+fn read(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let mut state = view.lock();
+    let ViewState { entries, stats } = &mut *state;
+    let found = wire::alone(request.data())
+        .and_then(|header| find_to_read(entries, &header).map(|entry| (header, entry)));
+    let (header, entry) = match found {
+        Ok(found) => found,
+        Err(refusal) => return refuse(stats, cx, request, refusal),
+    };
+    let len = header.len() as usize;
+    if len > UNCHECKED_BYTES_MAX && len as u64 > request.response_bytes_max(cx) {
+        return refuse(stats, cx, request, TOO_LARGE);
+    }
+    stats.reads += 1;
+    stats.bytes_read += len as u64;
+    request.reply_with(cx, len, |_, out| {
+        entry.memory().words().read(header.offset(), out);
+        len
+    })
+}
+
+/// Answers an operation that is not executed, and counts it.
+#[cold]
+fn refuse(
+    stats: &mut RegionStats,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    refusal: Refusal,
+) -> Handled {
+    stats.refused += 1;
+    request.fail(cx, refusal.status(), refusal.why())
 }
 
 impl Agent {
@@ -229,33 +268,14 @@ impl<'s> Operation<'s> {
     }
 
     /// Returns the region of a read whose range is within it.
-    #[inline]
     fn find_to_read(&self, header: &Header) -> Result<&'s Entry, Refusal> {
-        let entry = self.find(header, Access::READ)?;
-        let is_within = entry.memory().words().contains(header.offset(), header.len().into());
-        if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
+        find_to_read(self.entries, header)
     }
 
     /// Checks the size of a response before memory is taken for it.
     #[inline]
     fn check_response(&self, bytes: u64) -> Result<(), Refusal> {
         if bytes <= self.response_bytes_max { Ok(()) } else { Err(TOO_LARGE) }
-    }
-
-    fn read<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
-        let found = wire::alone(request.data())
-            .and_then(|header| self.find_to_read(&header).map(|entry| (header, entry)))
-            .and_then(|found| self.check_response(found.0.len().into()).map(|()| found));
-        let (header, entry) = match found {
-            Ok(found) => found,
-            Err(refusal) => return Err((request, refusal)),
-        };
-        let len = header.len() as usize;
-        self.count_reads(1, header.len().into());
-        Ok(request.reply_with(cx, len, |_, out| {
-            entry.memory().words().read(header.offset(), out);
-            len
-        }))
     }
 
     fn read_many<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
@@ -395,6 +415,17 @@ impl<'s> Operation<'s> {
         self.stats.writes += 1;
         self.stats.bytes_written += data.len() as u64;
     }
+}
+
+/// Returns the region of a read whose range is within it.
+#[inline]
+fn find_to_read<'s>(
+    entries: &'s [Option<Arc<Entry>>],
+    header: &Header,
+) -> Result<&'s Entry, Refusal> {
+    let entry = find(entries, header, Access::READ)?;
+    let is_within = entry.memory().words().contains(header.offset(), header.len().into());
+    if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
 }
 
 /// Returns the region of a request whose key grants the rights.
