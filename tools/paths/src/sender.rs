@@ -75,6 +75,10 @@ impl Sender {
 
     pub(crate) fn handle_credit(&mut self, now_ns: u64, credit: &Credit) {
         let before = self.acked;
+        if credit.echo.is_repeat {
+            let least_ns = self.paths.rtt_least_ns();
+            self.packets.note_repeat_arrived(now_ns, credit.echo.number, least_ns);
+        }
         self.acked.merge(credit.cumulative, &credit.words);
         (self.heard_ns, self.probe_ns) = (now_ns, PROBE_NS);
         for packet in before.cumulative()..self.acked.end() {
@@ -112,8 +116,8 @@ impl Sender {
             if self.acked.contains(packet) || self.lost.contains(&packet) {
                 continue;
             }
-            let overdue_ns = |path| self.paths.overdue_ns(path);
-            if self.packets.lost(now_ns, packet, overdue_ns).is_some() {
+            let lead_ns = |path| self.paths.lead_ns(path);
+            if self.packets.lost(now_ns, packet, lead_ns).is_some() {
                 self.lost.push_back(packet);
                 self.paths.note_lost(now_ns, self.packets.path(packet));
             }

@@ -30,11 +30,14 @@
 //! let copy = packets.note_acked(12_000, 1);
 //! let answer = Answer { rtt_ns: copy.rtt_ns, is_marked: false, behind_packets: 0 };
 //! paths.note_answer(12_000, copy.path, answer);
-//! let limit = |path| paths.overdue_ns(path);
-//! assert_eq!(packets.lost(12_000, 0, limit), None);
+//! assert_eq!(packets.lost(12_000, 0, |path| paths.lead_ns(path)), None);
 //!
-//! // A while later it is.
-//! assert!(packets.lost(40_000, 0, limit).is_some());
+//! // When a packet that was sent a while later is acknowledged on any path, it is.
+//! let path = paths.choose(30_000).expect("the window has room");
+//! packets.note_new(30_000, 3, path);
+//! paths.note_new(path);
+//! packets.note_acked(42_000, 3);
+//! assert!(packets.lost(42_000, 0, |path| paths.lead_ns(path)).is_some());
 //! ```
 
 mod coupled;
@@ -174,9 +177,10 @@ const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
 /// With the same limit for both, a path at 1/40 of the others' rate was opened now and then, and cost 0.1 %.
 const LATE_LOOK_PACKETS: u32 = LATE_PACKETS / 2;
 
-/// Losses by age are suspected after the round trip of the path, half of it more or twice its deviation, and a
-/// margin. The first queues of a session grow faster than an estimate follows, and the deviation begins as a whole
-/// round trip. The margin grows with each suspicion that was wrong, up to four of the shortest round trips, and falls by 1/1 024 per answer.
+/// A copy is overdue when a copy has arrived that was sent later by the sum of these times: half of a round trip of the path or
+/// twice its deviation; the difference between its round trip and the shortest one; a margin. The first queues of a
+/// session grow faster than an estimate follows, and the deviation begins as a whole round trip. The margin grows with
+/// each suspicion that was wrong, up to four of the shortest round trips, and falls by 1/1 024 per answer.
 const MARGIN_STEP_NS: u64 = 1_000;
 const MARGIN_ROUND_TRIPS_MAX: u64 = 4;
 const MARGIN_DECAY_LOG2: u32 = 10;
@@ -401,13 +405,28 @@ impl Paths {
         }
     }
 
-    /// Returns the age in nanoseconds from which a copy on this path is overdue; `None` before the first round
-    /// trip.
-    pub fn overdue_ns(&self, path: PathId) -> Option<u64> {
+    /// Returns the lead in nanoseconds of an arrived copy by which one on this path is overdue: that sent earlier by more than
+    /// this time, and not acknowledged. `None` before the first round trip.
+    pub fn lead_ns(&self, path: PathId) -> Option<u64> {
+        let (overdue_ns, least_ns) = (self.overdue_ns(path)?, self.set.srtt_least_ns());
+        assert!((1..overdue_ns).contains(&least_ns), "the shortest round trip is a time of a path");
+        Some(overdue_ns - least_ns)
+    }
+
+    /// Returns the longest time in nanoseconds after which a packet is overdue, of all paths; 0 before the first round trip.
+    pub fn longest_ns(&self) -> u64 {
+        self.set.ids().filter_map(|path| self.overdue_ns(path)).max().unwrap_or(0)
+    }
+
+    fn overdue_ns(&self, path: PathId) -> Option<u64> {
         let (srtt_ns, deviation_ns) = self.set.round_trip_ns(path)?;
-        assert!(srtt_ns > 0, "a measured round trip is a time");
         let later_ns = (srtt_ns / 2).max(2 * deviation_ns);
         Some(srtt_ns + later_ns + MARGIN_STEP_NS + u64::from(self.margin_ns))
+    }
+
+    /// Returns the shortest smoothed round trip in nanoseconds; 0 before the first.
+    pub fn rtt_least_ns(&self) -> u64 {
+        self.set.srtt_least_ns()
     }
 
     /// Returns the bytes of the state of the single paths, which are outside of the object.

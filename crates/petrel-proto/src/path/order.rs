@@ -28,6 +28,8 @@ pub struct PacketPaths {
     count: [u16; PATHS_MAX],
     /// The last of them known to have arrived.
     newest: [u16; PATHS_MAX],
+    /// The time of the latest transmission, on any path, that is known to have arrived, in microseconds.
+    arrived_us: u64,
     /// The first packet that was not sent yet.
     next: u32,
     threshold: u16,
@@ -58,7 +60,7 @@ impl LastCopy {
 pub enum Evidence {
     /// A later packet of the same path is acknowledged.
     Overtaken,
-    /// The copy is older than round trips of its path are.
+    /// A copy is acknowledged, on any path, that was sent long after.
     Overdue,
 }
 
@@ -77,6 +79,7 @@ impl PacketPaths {
             repeated: PacketBits::new(),
             count: [0; PATHS_MAX],
             newest: [0; PATHS_MAX],
+            arrived_us: 0,
             next: 0,
             threshold,
         }
@@ -87,7 +90,7 @@ impl PacketPaths {
         // The entries of packets are written before they are read.
         self.repeated = PacketBits::new();
         (self.count, self.newest) = ([0; PATHS_MAX], [0; PATHS_MAX]);
-        self.next = 0;
+        (self.arrived_us, self.next) = (0, 0);
     }
 
     /// Notes that the next packet was sent for the first time.
@@ -144,21 +147,38 @@ impl PacketPaths {
         if order.wrapping_sub(*newest).cast_signed() > 0 {
             *newest = order;
         }
-        LastCopy { path, rtt_ns: Some(self.age_ns(now_ns, packet)) }
+        let rtt_us = self.age_us(now_ns, packet);
+        self.note_arrived(now_ns, rtt_us);
+        LastCopy { path, rtt_ns: Some(rtt_us * 1_000) }
     }
 
-    fn age_ns(&self, now_ns: u64, packet: u32) -> u64 {
-        u64::from(micros(now_ns).wrapping_sub(self.sent_us[place(packet)])) * 1_000
+    /// Notes that a repetition of a packet has arrived, after `rtt_least_ns` at least: its last one, or an earlier one
+    /// that was sent before it.
+    pub fn note_repeat_arrived(&mut self, now_ns: u64, packet: u32, rtt_least_ns: u64) {
+        if self.was_repeated(packet) {
+            let since_us = self.age_us(now_ns, packet).max(rtt_least_ns.div_ceil(1_000));
+            self.note_arrived(now_ns, since_us);
+        }
     }
 
-    /// Returns the evidence, if there is any, that the last copy of an unacknowledged packet is lost. A copy on
-    /// path *i* is overdue after `overdue_ns(i)`. Call this when a later packet was acknowledged on any path:
-    /// then the receiver lives, and answers arrive.
+    fn note_arrived(&mut self, now_ns: u64, since_us: u64) {
+        self.arrived_us = self.arrived_us.max((now_ns / 1_000).saturating_sub(since_us));
+    }
+
+    fn age_us(&self, now_ns: u64, packet: u32) -> u64 {
+        micros(now_ns).wrapping_sub(self.sent_us[place(packet)]).into()
+    }
+
+    /// Returns the evidence, if there is any, that the last copy of an unacknowledged packet is lost. A copy on path *i* is
+    /// overdue when a copy has arrived that was sent more than `lead_ns(i)` after it.
+    ///
+    /// Times of sending are compared, not the age of the copy with a round trip: an acknowledgement may take a slower way
+    /// back than those before it, and then says nothing about copies that have arrived since it left.
     pub fn lost(
         &self,
         now_ns: u64,
         packet: u32,
-        overdue_ns: impl FnOnce(PathId) -> Option<u64>,
+        lead_ns: impl FnOnce(PathId) -> Option<u64>,
     ) -> Option<Evidence> {
         let path = self.path(packet);
         let behind =
@@ -166,7 +186,9 @@ impl PacketPaths {
         if behind >= self.threshold.cast_signed() {
             return Some(Evidence::Overtaken);
         }
-        (self.age_ns(now_ns, packet) > overdue_ns(path)?).then_some(Evidence::Overdue)
+        let since_us = (now_ns / 1_000).saturating_sub(self.arrived_us);
+        let later_us = self.age_us(now_ns, packet).saturating_sub(since_us);
+        (later_us * 1_000 > lead_ns(path)?).then_some(Evidence::Overdue)
     }
 }
 

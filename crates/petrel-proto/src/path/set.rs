@@ -26,6 +26,9 @@ const GOODS_PER_STEP: u8 = 32;
 /// Looks are due at multiples of this power of two, in nanoseconds: 8 µs.
 const DUE_STEP_LOG2: u32 = 13;
 
+/// Steps until a look at most. A time that seems to be further ahead has passed, perhaps long ago: the session was idle.
+const DUE_STEPS_MAX: u16 = ((LOOK_NS << BACKOFF_MAX) >> DUE_STEP_LOG2) as u16 + 1;
+
 /// One path, in 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Path {
@@ -235,25 +238,35 @@ impl PathSet {
         entry.goods = 0;
     }
 
-    /// Returns a closed path to look at now. Only one look is under way at a time: when all paths over one slow link closed together, their looks came together too, and queued there for
-    /// longer than a window of the others takes.
-    pub(super) fn due(&self, now_ns: u64) -> Option<PathId> {
+    /// Returns the closed path to look at now: that which is due for the longest time. Its next look comes later, whatever becomes of this one: a response may acknowledge
+    /// the packet, which then says nothing about the path, and others are to have their turns. Only one look is under way at a
+    /// time: when all paths over one slow link closed together, their looks came together too, and queued there for longer than
+    /// a window of the others takes.
+    pub(super) fn due(&mut self, now_ns: u64) -> Option<PathId> {
         if self.open_count() == self.count() {
             return None;
         }
-        let is_due = |path: &Path| due_step(now_ns).wrapping_sub(path.due).cast_signed() >= 0;
+        let steps_left = |path: &Path| path.due.wrapping_sub(due_step(now_ns));
+        let is_due = |path: &Path| !(1..=DUE_STEPS_MAX).contains(&steps_left(path));
         let closed = || self.ids().filter(|path| !self.is_open(*path));
         let is_looking = closed().any(|path| self.paths[path.index()].in_flight > 0);
         if is_looking || planted("proto_closed_path_stays_closed") {
             return None;
         }
-        closed().find(|path| is_due(&self.paths[path.index()]))
+        let due = closed().filter(|path| is_due(&self.paths[path.index()]));
+        let path = due.min_by_key(|path| steps_left(&self.paths[path.index()]))?;
+        let entry = &mut self.paths[path.index()];
+        entry.due = due_step(now_ns + (LOOK_NS << entry.backoff));
+        Some(path)
     }
 
     /// Counts a good answer, and returns the number since the last closing, opening or failed look. The time
-    /// until the next look becomes shorter with them.
+    /// until the next look becomes shorter with them, and a closed path may be looked at again at once.
     pub(super) fn note_good(&mut self, path: PathId) -> u8 {
         let entry = &mut self.paths[path.index()];
+        if entry.window == 0 {
+            entry.due = entry.due.wrapping_sub(due_step(LOOK_NS << entry.backoff));
+        }
         entry.goods = entry.goods.saturating_add(1);
         if entry.goods.is_multiple_of(GOODS_PER_STEP) {
             entry.backoff = entry.backoff.saturating_sub(1);

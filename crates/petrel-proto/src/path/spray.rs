@@ -23,10 +23,9 @@ pub(super) fn note_health(now_ns: u64, path: PathId, what: Feedback, set: &mut P
                 set.open(path);
             }
         }
+        // A closed path that was always due would keep the others from being looked at.
+        _ if !set.is_open(path) => set.note_failed_look(now_ns, path),
         Feedback::Marked | Feedback::Late => {}
-        Feedback::Lost | Feedback::TimedOut if !set.is_open(path) => {
-            set.note_failed_look(now_ns, path);
-        }
         Feedback::Lost | Feedback::TimedOut => {
             let closed = set.count() - set.open_count();
             let may_close = (closed + 1) * 4 <= set.count() * CLOSED_QUARTERS_MAX;

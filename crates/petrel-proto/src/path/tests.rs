@@ -124,6 +124,19 @@ fn note_answer__late_answers_close_a_slow_path() {
     assert!(used[1] <= 6, "{used:?}");
 }
 
+/// A closed path whose answers are marked does not keep other closed paths from being looked at.
+#[test]
+fn note_answer__a_marked_look_leaves_turns_to_other_closed_paths() {
+    for policy in [PathPolicy::Spray, PathPolicy::Reps] {
+        let mut paths = paths(policy);
+        run(&mut paths, 0..1_000, |path| (path.index() > 1).then_some(GOOD));
+        assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)), "{policy:?}");
+        let answer = |path: PathId| Some(if path.index() == 0 { MARKED } else { GOOD });
+        run(&mut paths, 1_000..3_000, answer);
+        assert!(!paths.is_open(PathId(0)) && paths.is_open(PathId(1)), "{policy:?}");
+    }
+}
+
 /// Looks are more easily late than packets on open paths.
 #[test]
 fn note_answer__a_look_is_late_from_half_of_the_limit() {
@@ -207,22 +220,41 @@ fn note_idle__mp_rdma_loses_the_window_that_it_does_not_use() {
 }
 
 #[test]
-fn overdue_ns__grows_with_false_alarms_and_falls_with_answers() {
+fn lead_ns__grows_with_false_alarms_and_falls_with_answers() {
     let mut paths = paths(PathPolicy::Coupled);
-    assert_eq!(paths.overdue_ns(PathId(0)), None);
+    assert_eq!((paths.lead_ns(PathId(0)), paths.rtt_least_ns()), (None, 0));
     let sent = fill(&mut paths, 0);
     paths.note_answer(12 * US, sent[0], GOOD);
     // A path that was not measured has the longest round trip, and a deviation of a round trip.
-    assert_eq!(paths.overdue_ns(PathId(5)), Some(37 * US));
+    assert_eq!((paths.lead_ns(PathId(5)), paths.rtt_least_ns()), (Some(25 * US), 12 * US));
     paths.note_false_alarm();
-    assert_eq!(paths.overdue_ns(PathId(5)), Some(38 * US));
+    assert_eq!(paths.lead_ns(PathId(5)), Some(26 * US));
     (0..20).for_each(|_| paths.note_false_alarm());
-    assert_eq!(paths.overdue_ns(PathId(5)), Some((37 + 4 * 12) * US));
+    assert_eq!(paths.lead_ns(PathId(5)), Some((25 + 4 * 12) * US));
     let mut sent = sent[1..].to_vec();
     for at in 2..200 {
         sent = round(&mut paths, &sent, at * 12 * US, |_| Some(GOOD));
     }
-    assert!(paths.overdue_ns(PathId(5)).unwrap() < 22 * US);
+    assert!(paths.lead_ns(PathId(5)).unwrap() < 10 * US);
+}
+
+/// A path that is slower than the fastest one gets the difference.
+#[test]
+fn lead_ns__is_longer_for_a_slower_path() {
+    let mut paths = paths(PathPolicy::Coupled);
+    let mut sent = fill(&mut paths, 0);
+    for at in 1..200 {
+        let slower = |path: PathId| Answer {
+            rtt_ns: Some(if path.index() == 3 { 50 } else { 10 } * US),
+            ..GOOD
+        };
+        sent = round(&mut paths, &sent, at * 50 * US, |path| Some(slower(path)));
+    }
+    // Half of a round trip, the difference, and the margin of 1 µs.
+    for (path, lead_us) in [(2, 6), (3, 66)] {
+        let lead_ns = paths.lead_ns(PathId(path)).unwrap();
+        assert!((lead_us * US).abs_diff(lead_ns) < US / 10, "{path}: {lead_ns}");
+    }
 }
 
 /// Short messages of a burst leave together, and the next burst takes its own path.

@@ -21,7 +21,7 @@ pub(crate) struct RoundTrips {
 /// Doublings of the timeout up to which probes are delayed. Slow handlers delay probes too, and must not make
 /// a later call wait long for the repetition of a lost packet. Beyond the limit, doubled timeouts measure the
 /// path.
-const PROBE_BACKOFF_MAX: u32 = 2;
+const PROBE_BACKOFF_MAX: u8 = 2;
 
 /// Most doublings that a session passes on to its next requests.
 const SESSION_BACKOFF_MAX: u8 = 6;
@@ -91,13 +91,16 @@ impl RoundTrips {
     /// Notes a probe sent after `waited_ns`: the probed packet's round trip will not be known. Perhaps the
     /// path became slower, so the next packets are given twice that time, up to [`PROBE_BACKOFF_MAX`], until
     /// a round trip is measured. Otherwise a path that became slower between two calls would never be
-    /// measured again.
+    /// measured again. Without any measurement so far, if other probes follow before the timeout, the limit is that of
+    /// timeouts: calls that are answered between two probes never double them.
     #[cold]
     #[inline(never)]
-    pub(crate) fn note_probe(&mut self, waited_ns: u64, bounds: &RtoBounds) {
+    pub(crate) fn note_probe(&mut self, waited_ns: u64, is_last: bool, bounds: &RtoBounds) {
         assert!(waited_ns > 0, "a probe is sent after its packet");
         assert!(self.backoff == 0, "a probe precedes the first timeout");
-        let most_ns = self.rtt.rto_ns(bounds, PROBE_BACKOFF_MAX);
+        let is_known = is_last || self.rtt.srtt_ns().is_some();
+        let doublings = if is_known { PROBE_BACKOFF_MAX } else { SESSION_BACKOFF_MAX };
+        let most_ns = self.rtt.rto_ns(bounds, doublings.into());
         self.probe_ns = self.probe_ns.max((2 * waited_ns).min(most_ns));
     }
 
@@ -126,7 +129,7 @@ mod tests {
         }
         trips.sample(2_000_000, 1_000_000, &bounds);
         // Nor does a known round trip end the delay of probes.
-        trips.note_probe(trips.probe_ns, &bounds);
+        trips.note_probe(trips.probe_ns, true, &bounds);
         let measured_ns = trips.probe_ns;
         trips.expect(50_000_000, &bounds);
         assert_eq!(trips.probe_ns, measured_ns);
@@ -164,12 +167,21 @@ mod tests {
         trips.sample(1_000_000, 900_000, &bounds);
         let (first_ns, most_ns) = (trips.probe_ns, trips.rtt.rto_ns(&bounds, 2));
         assert!(first_ns * 4 < most_ns, "{first_ns} {most_ns}");
-        trips.note_probe(first_ns / 4, &bounds);
+        trips.note_probe(first_ns / 4, true, &bounds);
         assert_eq!(trips.probe_ns, first_ns);
-        trips.note_probe(first_ns, &bounds);
+        trips.note_probe(first_ns, true, &bounds);
         assert_eq!(trips.probe_ns, 2 * first_ns);
         for waited_ns in [most_ns / 2, most_ns, 100 * most_ns] {
-            trips.note_probe(waited_ns, &bounds);
+            trips.note_probe(waited_ns, true, &bounds);
+            assert_eq!(trips.probe_ns, (2 * waited_ns).min(most_ns));
+        }
+        // Another probe follows, the timeout may never come, and no round trip was measured.
+        trips.note_probe(100 * most_ns, false, &bounds);
+        assert_eq!(trips.probe_ns, most_ns);
+        let mut trips = RoundTrips::new(&bounds);
+        let most_ns = trips.rtt.rto_ns(&bounds, SESSION_BACKOFF_MAX.into());
+        for waited_ns in [most_ns / 4, most_ns / 2, most_ns] {
+            trips.note_probe(waited_ns, false, &bounds);
             assert_eq!(trips.probe_ns, (2 * waited_ns).min(most_ns));
         }
     }
@@ -190,13 +202,13 @@ mod tests {
         let bounds = RtoBounds::default();
         let mut trips = RoundTrips::new(&bounds);
         trips.back_off(1);
-        trips.note_probe(1, &bounds);
+        trips.note_probe(1, true, &bounds);
     }
 
     #[test]
     #[should_panic(expected = "a probe is sent after its packet")]
     fn note_probe__at_the_time_of_its_packet() {
         let bounds = RtoBounds::default();
-        RoundTrips::new(&bounds).note_probe(0, &bounds);
+        RoundTrips::new(&bounds).note_probe(0, true, &bounds);
     }
 }

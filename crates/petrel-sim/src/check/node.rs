@@ -157,6 +157,8 @@ pub(super) struct Node {
     pub(super) bytes_left: u64,
     /// Whether its sessions have congestion control.
     pub(super) is_controlled: bool,
+    /// The shortest timeout of its sessions, not doubled.
+    pub(super) rto_ns_min: u64,
     /// The policy of its sessions of several paths.
     pub(super) path_policy: PathPolicy,
     pub(super) limits: Limits,

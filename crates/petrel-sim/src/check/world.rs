@@ -475,6 +475,7 @@ impl World {
             calls_left: common.scenario.calls,
             bytes_left: common.scenario.bytes,
             is_controlled,
+            rto_ns_min: config.protocol.rto.min_ns,
             path_policy: config.sessions.path_policy,
             limits: Limits::of(&config),
             turns: 0,

@@ -47,16 +47,38 @@ fn lost__after_as_many_later_packets_as_the_threshold() {
 }
 
 #[test]
-fn lost__overdue_by_the_limit_of_its_path() {
+fn lost__overdue_when_a_copy_has_arrived_that_was_sent_a_lead_later() {
     let mut paths = PacketPaths::new(1);
-    paths.note_new(100 * US, 0, PathId(1));
-    let limit = |path: PathId| Some(if path == PathId(1) { 30 * US } else { 0 });
-    assert_eq!(paths.lost(130 * US, 0, limit), None);
-    assert_eq!(paths.lost(131 * US, 0, limit), Some(Evidence::Overdue));
-    assert_eq!(paths.lost(131 * US, 0, never), None, "no round trip was measured");
-    // The repetition is young, on another path.
-    paths.note_repeat(131 * US, 0, PathId(1));
-    assert_eq!(paths.lost(150 * US, 0, limit), None);
+    let lead = |path: PathId| Some(if path == PathId(1) { 30 * US } else { 0 });
+    for (packet, (sent_us, path)) in [(100, 1), (130, 2), (131, 2)].into_iter().enumerate() {
+        paths.note_new(sent_us * US, packet as u32, PathId(path));
+    }
+    // However late the acknowledgement comes, and however old the copy is then.
+    paths.note_acked(900 * US, 1);
+    assert_eq!(paths.lost(900 * US, 0, lead), None);
+    paths.note_acked(950 * US, 2);
+    assert_eq!(paths.lost(950 * US, 0, lead), Some(Evidence::Overdue));
+    assert_eq!(paths.lost(950 * US, 0, never), None, "no round trip was measured");
+    // The repetition is younger than all that has arrived.
+    paths.note_repeat(951 * US, 0, PathId(1));
+    assert_eq!(paths.lost(2_000 * US, 0, lead), None);
+}
+
+/// Which repetition has arrived is not known: the last one, or an earlier one, a round trip ago at least.
+#[test]
+fn note_repeat_arrived__shows_that_copies_sent_long_before_are_lost() {
+    for (repeated_us, sent_later_us) in [(&[140][..], 40), (&[140, 195][..], 90), (&[][..], 0)] {
+        let mut paths = PacketPaths::new(1);
+        paths.note_new(100 * US, 0, PathId(1));
+        paths.note_new(100 * US, 1, PathId(2));
+        for repeated_us in repeated_us {
+            paths.note_repeat(repeated_us * US, 1, PathId(2));
+        }
+        paths.note_repeat_arrived(200 * US, 1, 10 * US);
+        let is_lost = |lead_us: u64| paths.lost(200 * US, 0, |_| Some(lead_us * US)).is_some();
+        assert!(!is_lost(sent_later_us), "{repeated_us:?}");
+        assert_eq!(sent_later_us > 0 && is_lost(sent_later_us - 1), sent_later_us > 0);
+    }
 }
 
 #[test]
@@ -115,15 +137,16 @@ impl Model {
         self.0.iter().rposition(|sent| sent.0 == packet).unwrap()
     }
 
-    fn evidence(&self, now_ns: u64, packet: u32, acked: &[u32], limit_ns: u64) -> Option<Evidence> {
+    fn evidence(&self, packet: u32, acked: &[u32], lead_ns: u64) -> Option<Evidence> {
         let last = self.last(packet);
         let (_, path, sent_ns) = self.0[last];
         let of_path = |at: usize| self.0[..=at].iter().filter(|sent| sent.1 == path).count();
         let only =
             acked.iter().filter(|acked| self.copies(**acked) == 1).map(|acked| self.last(*acked));
+        let only: Vec<usize> = only.collect();
         let is_overtaken =
-            only.into_iter().any(|at| self.0[at].1 == path && of_path(at) > of_path(last));
-        let is_overdue = now_ns - sent_ns > limit_ns;
+            only.iter().any(|at| self.0[*at].1 == path && of_path(*at) > of_path(last));
+        let is_overdue = only.iter().any(|at| self.0[*at].2 > sent_ns + lead_ns);
         if is_overtaken {
             Some(Evidence::Overtaken)
         } else {
@@ -165,7 +188,7 @@ proptest! {
             }
             for packet in (0..next).filter(|packet| !acked.contains(packet)) {
                 let evidence = paths.lost(now_ns, packet, |_| Some(50 * US));
-                prop_assert_eq!(evidence, model.evidence(now_ns, packet, &acked, 50 * US));
+                prop_assert_eq!(evidence, model.evidence(packet, &acked, 50 * US));
             }
         }
     }

@@ -228,3 +228,31 @@ fn widen__a_closed_path() {
     set.close(0, PathId(1));
     set.widen(PathId(1), 1, MOST);
 }
+
+/// The time of a look has 16 bits, and wraps after half a second.
+#[test]
+fn due__after_any_idle_time() {
+    let mut set = set(2);
+    set.close(0, PathId(1));
+    for backoff in 1..8 {
+        let look_ns = LOOK_NS << backoff.min(u32::from(BACKOFF_MAX));
+        for idle_ms in [1, 5, 200, 270, 300, 500, 600, 10_001] {
+            assert_eq!(set.due(0), None, "{backoff}");
+            assert_eq!(set.due(look_ns + idle_ms * 1_000_000), Some(PathId(1)), "{backoff}");
+            set.paths[1].due = due_step(look_ns);
+        }
+        set.note_failed_look(0, PathId(1));
+    }
+}
+
+/// A look that says nothing leaves the next turn to another path. Found by the simulator: seed 10498.
+#[test]
+fn due__closed_paths_take_turns() {
+    let mut set = set(4);
+    for path in 1..4 {
+        set.close(u64::from(path) * 10 * US, PathId(path));
+    }
+    // The pauses are longer than the time until the next look.
+    let looks = (1..7).map(|at| set.due(at * 1_000 * US).unwrap().index()).collect::<Vec<_>>();
+    assert_eq!(looks, [1, 2, 3, 1, 2, 3]);
+}

@@ -11,7 +11,7 @@ use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::SessionId;
-use crate::session::client::{Acknowledged, ClientSession, ClientState, Heard, NextCopy};
+use crate::session::client::{Acknowledged, ClientSession, ClientState, NextCopy};
 use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks, Part};
 
 /// [`turn_of_client`](super::turn::turn_of_client) for a session of several paths.
@@ -247,11 +247,7 @@ pub(in crate::rpc) fn hear_response<B, T>(
     header: Header,
 ) {
     if matches!(header.kind, Kind::Response | Kind::ResponsePart) {
-        client.note_heard(Heard {
-            now_ns,
-            request: header.request,
-            is_marked: header.flags.congestion(),
-            is_immediate: header.aux & ANSWERED_LATER == 0,
-        });
+        let is_immediate = header.aux & ANSWERED_LATER == 0;
+        client.note_response(now_ns, header.request, (header.flags.congestion(), is_immediate));
     }
 }

@@ -165,6 +165,7 @@ fn store_response_part<'f, B: Buffer, T>(
     if client.congestion().is_limited() || flags.congestion() {
         client.report(now_ns, None, 1, flags.congestion(), &mut shared.congestion);
     }
+    let trusted = flags.repeats() && client.trusts_repetition(now_ns, slot);
     let state = client.slot_mut(slot);
     if state.is_response_whole() {
         if let Some(response) = state.response_mut() {
@@ -178,7 +179,7 @@ fn store_response_part<'f, B: Buffer, T>(
         let ended = late.unwrap_or_else(|| finish(shared, id, client, slot, Ok(())));
         return Received::Completed(ended);
     }
-    if state.is_evidence(part.packet, flags.repeats()) {
+    if state.is_evidence(part.packet, trusted) {
         shared.counters.losses_detected += 1;
         client.congestion_mut().on_loss(now_ns, 1, &mut shared.congestion);
     }

@@ -18,6 +18,6 @@ mod slot;
 
 pub(crate) use order::CallOrder;
 pub(crate) use parts::ClientParts;
-pub(crate) use paths::{ClientPaths, Heard, NextCopy};
+pub(crate) use paths::{ClientPaths, NextCopy};
 pub(crate) use session::{Acknowledged, ClientSession, PlainSend, SlotEnd};
 pub(crate) use slot::{ClientSlot, ClientState, SendPath, SlotCall};

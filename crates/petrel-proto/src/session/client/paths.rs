@@ -11,8 +11,6 @@ pub(crate) struct ClientPaths {
     peer: PeerKey,
     /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
     source: PeerKey,
-    /// The response that was received last.
-    heard: Option<Heard>,
     /// The path of the packet that the last CREDIT answers: it works towards the server.
     alive: Option<PathId>,
     /// Probes and timeouts since the server's last frame, up to 255.
@@ -35,17 +33,6 @@ const SESSION_PROBES: u8 = 16;
 /// Records kept for the next large messages.
 const SPARE_MAX: usize = 8;
 
-/// A response, which acknowledges all packets of its request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
-    pub(crate) now_ns: u64,
-    pub(crate) request: u64,
-    /// True if a packet of the request met congestion.
-    pub(crate) is_marked: bool,
-    /// True if the response came at once: its round trip measures the network.
-    pub(crate) is_immediate: bool,
-}
-
 /// The paths of a slot.
 #[derive(Default)]
 struct SlotPaths {
@@ -55,6 +42,9 @@ struct SlotPaths {
     probes: u8,
     /// The copy in flight of a request of one packet.
     single: Option<SingleCopy>,
+    /// The time at which that copy was sent, or before which the server could send the packets of a response that a probe
+    /// asks for. In microseconds, modulo 2^32: more than an hour.
+    since_us: u32,
     /// The copies of a request of several packets.
     packets: Option<Box<PacketPaths>>,
 }
@@ -62,12 +52,10 @@ struct SlotPaths {
 /// The copy in flight of a request of one packet.
 #[derive(Clone, Copy, Debug)]
 struct SingleCopy {
-    /// In microseconds, modulo 2^32: more than an hour.
-    sent_us: u32,
     repeats: bool,
 }
 
-const _: () = assert!(size_of::<SlotPaths>() <= 24, "a slot has 24 bytes for its paths");
+const _: () = assert!(size_of::<SlotPaths>() <= 16, "a slot has 16 bytes for its paths");
 
 fn micros(time_ns: u64) -> u32 {
     (time_ns / 1_000) as u32
@@ -96,7 +84,6 @@ impl ClientPaths {
             paths: Paths::new(policy, count, packets_most, seed),
             peer,
             source,
-            heard: None,
             alive: None,
             silences: 0,
             slots: Vec::new(),
@@ -203,7 +190,7 @@ impl ClientPaths {
         }
         if is_single {
             assert!(state.single.is_none(), "a request of one packet has one copy in flight");
-            state.single = Some(SingleCopy { sent_us: micros(now_ns), repeats });
+            (state.single, state.since_us) = (Some(SingleCopy { repeats }), micros(now_ns));
             return;
         }
         let packets = self.packets_of(slot).packets;
@@ -225,13 +212,8 @@ impl ClientPaths {
         SlotPackets { paths, last, packets, counts }
     }
 
-    /// Notes a response of the session.
-    pub(crate) fn note_heard(&mut self, heard: Heard) {
-        self.heard = Some(heard);
-    }
-
     /// Notes that the copy of a request of one packet was acknowledged by a CREDIT or a response, if it is in
-    /// flight.
+    /// flight. `is_immediate` is true if the answer came at once: its round trip measures the network.
     pub(crate) fn note_single_acked(
         &mut self,
         now_ns: u64,
@@ -240,8 +222,8 @@ impl ClientPaths {
         is_immediate: bool,
     ) {
         let Some(state) = self.slots.get_mut(slot) else { return };
-        let Some(SingleCopy { sent_us, repeats }) = state.single.take() else { return };
-        let path = state.last;
+        let Some(SingleCopy { repeats }) = state.single.take() else { return };
+        let (path, sent_us) = (state.last, state.since_us);
         if repeats {
             return self.paths.note_unknown(path);
         }
@@ -256,10 +238,14 @@ impl ClientPaths {
         self.counts[path.index()].marks += u64::from(is_marked);
     }
 
-    /// Notes that the first copy of a packet has arrived: if the packet was repeated, then in vain (§14.4).
-    pub(crate) fn note_first_copy(&mut self, slot: usize, packet: u32) {
-        let state = self.slots.get(slot).and_then(|state| state.packets.as_deref());
-        if state.is_some_and(|packets| packets.was_repeated(packet)) {
+    /// Notes that a copy of a packet has arrived. If it is the first one of a repeated packet, the packet was repeated in vain
+    /// (§14.4).
+    pub(crate) fn note_arrival(&mut self, now_ns: u64, slot: usize, packet: u32, repeats: bool) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        let Some(packets) = state.packets.as_deref_mut() else { return };
+        if repeats {
+            packets.note_repeat_arrived(now_ns, packet, self.paths.rtt_least_ns());
+        } else if packets.was_repeated(packet) {
             self.paths.note_false_alarm();
         }
     }
@@ -271,8 +257,7 @@ impl ClientPaths {
         let Some(packets) = slots.get(slot).and_then(|state| state.packets.as_deref()) else {
             return false;
         };
-        let limit_ns = |path| paths.overdue_ns(path);
-        if packets.lost(now_ns, packet, limit_ns).is_none() {
+        if packets.lost(now_ns, packet, |path| paths.lead_ns(path)).is_none() {
             return false;
         }
         let path = packets.path(packet);
@@ -293,27 +278,27 @@ impl ClientPaths {
         self.paths.note_timeout(now_ns, path);
     }
 
-    /// Lets the slot's next frames that are no packets take another path: the last one brought no answer.
-    pub(crate) fn change_path(&mut self, now_ns: u64, slot: usize) {
-        let Some(state) = self.slots.get(slot) else { return };
+    /// Lets the slot's next frames that are no packets take another path: the last one brought no answer for `waited_ns`.
+    pub(crate) fn change_path(&mut self, now_ns: u64, slot: usize, waited_ns: u64) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
         let last = state.last;
+        state.since_us = micros(now_ns.saturating_sub(waited_ns));
         self.paths.note_silent(now_ns, last);
         let next = self.another(last);
         self.slots[slot].last = next;
     }
 
+    /// Returns true if all packets of a response that the server could send before the slot's last probe are overdue,
+    /// whichever ways they take (§14.4).
+    pub(crate) fn is_answer_overdue(&self, now_ns: u64, slot: usize) -> bool {
+        let age_us =
+            self.slots.get(slot).map_or(0, |state| micros(now_ns).wrapping_sub(state.since_us));
+        u64::from(age_us) * 1_000 > self.paths.longest_ns()
+    }
+
     /// Notes that a request is over, or that its response has begun. `in_flight` are the packets of a large
     /// request that are neither acknowledged nor given up.
-    pub(crate) fn settle(
-        &mut self,
-        slot: usize,
-        request: u64,
-        in_flight: impl Iterator<Item = u32>,
-    ) {
-        let heard = self.heard.filter(|heard| heard.request == request);
-        if let Some(Heard { now_ns, is_marked, is_immediate, .. }) = heard {
-            self.note_single_acked(now_ns, slot, is_marked, is_immediate);
-        }
+    pub(crate) fn settle(&mut self, slot: usize, in_flight: impl Iterator<Item = u32>) {
         self.release_single(slot);
         let Some(packets) = self.slots.get_mut(slot).and_then(|state| state.packets.take()) else {
             return;

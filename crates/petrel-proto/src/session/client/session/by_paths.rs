@@ -1,6 +1,6 @@
 //! A client session of several paths (`docs/wire-protocol.md` §14): which copies are in flight, and which are lost.
 
-use super::super::paths::{ClientPaths, Heard, NextCopy, PATH_PACKETS_MAX, SlotPackets};
+use super::super::paths::{ClientPaths, NextCopy, PATH_PACKETS_MAX, SlotPackets};
 use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::congestion::Congestion;
@@ -93,9 +93,7 @@ impl<B, T> ClientSession<B, T> {
         paths.note_echo(slot, credit.echo);
         // One CREDIT acknowledges a burst: packets of the same burst are not late by each other.
         let (before, known_end) = (request.acknowledged_below(), request.acknowledged_end());
-        if !repeats {
-            paths.note_first_copy(slot, credit.echo);
-        }
+        paths.note_arrival(now_ns, slot, credit.echo, repeats);
         let mut packets = paths.packets_of(slot);
         for packet in before..end.min(sent) {
             if !has(credit, packet) || request.is_acknowledged(packet) {
@@ -131,13 +129,19 @@ impl<B, T> ClientSession<B, T> {
         found
     }
 
+    /// Returns true if the arrival of a repetition shows that packets of the response are lost which the server sent before. Over
+    /// several paths they may still be on a slower way.
+    pub(crate) fn trusts_repetition(&self, now_ns: u64, slot: usize) -> bool {
+        self.paths.as_ref().is_none_or(|paths| paths.is_answer_overdue(now_ns, slot))
+    }
+
     /// Tells the paths that a probe or a timeout of a slot is about to give packets up.
     pub(crate) fn note_path_timeout(&mut self, now_ns: u64, slot: usize) {
-        let Self { paths: Some(paths), slots, .. } = self else { return };
+        let Self { paths: Some(paths), slots, trips, .. } = self else { return };
         let state = &slots[slot];
         paths.note_silence();
         if state.state() != ClientState::Sending {
-            return paths.change_path(now_ns, slot);
+            return paths.change_path(now_ns, slot, trips.probe_ns());
         }
         let packet = state.acknowledged_below();
         if state.first_lost() != Some(packet) {
@@ -153,10 +157,17 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Notes a response to a request of the session.
-    pub(crate) fn note_heard(&mut self, heard: Heard) {
-        if let Some(paths) = &mut self.paths {
-            paths.note_heard(heard);
+    /// Notes a response: it acknowledges the request, if this has one packet and is still outstanding.
+    pub(crate) fn note_response(
+        &mut self,
+        now_ns: u64,
+        request: u64,
+        (is_marked, is_immediate): (bool, bool),
+    ) {
+        let slot = self.slot_index(request);
+        let Self { paths: Some(paths), slots, .. } = self else { return };
+        if slots.get(slot).is_some_and(|state| state.number() == request && !state.is_free()) {
+            paths.note_single_acked(now_ns, slot, is_marked, is_immediate);
         }
     }
 
@@ -173,7 +184,7 @@ impl<B, T> ClientSession<B, T> {
     fn settle_slot(&mut self, slot: usize) {
         let Some(paths) = &mut self.paths else { return };
         let state = &self.slots[slot];
-        paths.settle(slot, state.number(), in_flight(state));
+        paths.settle(slot, in_flight(state));
     }
 
     /// Checks that the copies in flight are those of the slots.

@@ -292,7 +292,7 @@ impl<B, T> ClientSession<B, T> {
         timer.note_probe(is_last);
         if timer.measured().is_some() {
             let waited_ns = now_ns.saturating_sub(timer.since_ns());
-            self.trips.note_probe(waited_ns, bounds);
+            self.trips.note_probe(waited_ns, is_last, bounds);
         }
     }
 
