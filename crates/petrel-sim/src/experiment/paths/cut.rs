@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::super::{Controller, ExperimentError, recovery_name};
+use super::super::ExperimentError;
 use super::network::PathNetwork;
 use super::streams::{Streams, gbit, payload_share};
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Setting, Variant};
 use crate::fabric::{Action, LinkId, LinkSet};
 
 /// The network's treatment of a cut.
@@ -35,14 +35,9 @@ pub struct CutRow {
     pub kind: CutKind,
     /// The change with which the time begins.
     pub change: &'static str,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The sender's congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Paths that work.
     pub paths_up: usize,
     /// Goodput that these paths could carry, in Gbit/s.
@@ -156,10 +151,7 @@ impl Run {
         CutRow {
             kind: self.kind,
             change: name,
-            policy: self.variant.policy,
-            ports: self.variant.ports,
-            recovery: recovery_name(self.variant.recovery),
-            controller: self.variant.controller,
+            setting: self.variant.setting(),
             paths_up: self.is_up.iter().filter(|is_up| **is_up).count(),
             capacity_gbit,
             goodput_gbit,

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use super::super::ExperimentError;
 use super::super::cluster::{Cluster, Place};
-use super::super::{Controller, ExperimentError, recovery_name};
 use super::flow_caller::{FlowCaller, FlowLoad, Target};
 use super::network::{BuiltNetwork, HOST_GBIT, PathNetwork};
 use super::streams::{payload_share, settings};
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Setting, Variant};
 use crate::fabric::{ActorId, HostId};
 use crate::traffic::{FlowSummary, SizeClass, SizeDistribution, mean_interval_ps};
 
@@ -22,14 +22,9 @@ pub struct FlowsRow {
     pub sizes: &'static str,
     /// Bytes that hosts offer, headers included, as a share of their links' rate.
     pub load: f64,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The senders' congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Times of the flows that began during the measurement.
     #[serde(flatten)]
     pub flows: FlowSummary,
@@ -129,10 +124,7 @@ fn run_one(
         network: scale.network.name(),
         sizes: sizes.name(),
         load,
-        policy: variant.policy,
-        ports: variant.ports,
-        recovery: recovery_name(variant.recovery),
-        controller: variant.controller,
+        setting: variant.setting(),
         flows,
         drops,
         timeouts,

@@ -32,7 +32,7 @@ use petrel_proto::path::PathPolicy;
 use serde::{Serialize, Serializer};
 
 use super::cluster::Paths;
-use super::{Controller, RECOVERIES};
+use super::{Controller, RECOVERIES, recovery_name};
 
 pub use cut::{CutKind, CutRow, cut};
 pub use flows::{FlowsConfig, FlowsRow, flows};
@@ -141,6 +141,29 @@ impl PathsConfig {
     }
 }
 
+/// The settings of the sessions of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// The choice of paths.
+    pub policy: Policy,
+    /// Source ports of each endpoint.
+    pub ports: u8,
+    /// `selective` or `go-back-n`.
+    pub recovery: &'static str,
+    /// The senders' congestion control. Sessions of several paths have the windows of their policy instead.
+    pub controller: Controller,
+}
+
+impl Setting {
+    /// Returns the name of the control that bounds the packets in flight.
+    pub fn control(&self) -> String {
+        match self.policy {
+            Policy::SINGLE => self.controller.to_string(),
+            _ => "policy".to_owned(),
+        }
+    }
+}
+
 /// The protocol's part of a run.
 #[derive(Clone, Copy, Debug)]
 struct Variant {
@@ -153,6 +176,11 @@ struct Variant {
 impl Variant {
     fn paths(self) -> Paths {
         Paths { policy: self.policy.0, ports: self.ports }
+    }
+
+    fn setting(self) -> Setting {
+        let Self { policy, ports, recovery, controller } = self;
+        Setting { policy, ports, recovery: recovery_name(recovery), controller }
     }
 }
 

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
+use super::super::ExperimentError;
 use super::super::caller::{Load, Order};
 use super::super::cluster::{Cluster, Place};
-use super::super::{Controller, ExperimentError, recovery_name};
 use super::network::PathNetwork;
 use super::streams::{PACKET_BYTES, settings};
 use super::throughput::{PLACES_STREAM, permuted};
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Setting, Variant};
 
 /// A row of results: the mean of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,14 +19,9 @@ pub struct OrderedRow {
     pub ordered_percent: u32,
     /// `ordered`, or `stop-and-wait`: the caller waits for the earlier calls.
     pub method: &'static str,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The senders' congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Runs with different seeds and places.
     pub runs: u64,
     /// Sessions of a run.
@@ -124,10 +119,7 @@ fn run_all(
         request_bytes,
         ordered_percent: order.percent,
         method: if order.stops { "stop-and-wait" } else { "ordered" },
-        policy: variant.policy,
-        ports: variant.ports,
-        recovery: recovery_name(variant.recovery),
-        controller: variant.controller,
+        setting: variant.setting(),
         runs,
         sessions,
         session_gbit,

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
+use super::super::ExperimentError;
 use super::super::cluster::{Paths, Place};
 use super::super::incast::jain;
-use super::super::{Controller, ExperimentError, recovery_name};
 use super::network::{HOST_GBIT, PathNetwork};
 use super::streams::{Own, Streams, gbit, payload_share};
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Policy, Setting, Variant};
 
 /// A row of `fair`: a number of sessions to one receiver.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,14 +16,9 @@ pub struct FairRow {
     pub change: &'static str,
     /// Sessions that send.
     pub sessions: usize,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The senders' congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Goodput of all sessions in the second half of the time, in Gbit/s.
     pub goodput_gbit: f64,
     /// Goodput, divided by that of the receiver's link.
@@ -76,10 +71,7 @@ pub fn fair(
             let row = FairRow {
                 change: if comes { "comes" } else { "goes" },
                 sessions: sending.len(),
-                policy: variant.policy,
-                ports: variant.ports,
-                recovery: recovery_name(variant.recovery),
-                controller: variant.controller,
+                setting: variant.setting(),
                 goodput_gbit,
                 share: goodput_gbit / (HOST_GBIT as f64 * payload_share()),
                 jain: jain(&session_gbit),
@@ -97,12 +89,9 @@ pub fn fair(
 /// A row of `pinned`: a session of several paths, and one that has the fourth of these paths alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PinnedRow {
-    /// The choice of paths of the first session.
-    pub policy: Policy,
-    /// Source ports of its endpoints.
-    pub ports: u8,
-    /// The congestion control of the pinned session.
-    pub controller: Controller,
+    /// The settings of the session over several paths, and the congestion control of the pinned one.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Packets per second over the fourth path before the pinned session comes, as a share of the path.
     pub share_before: f64,
     /// The same, from 5 ms after its beginning.
@@ -180,9 +169,7 @@ fn pinned_to(seed: u64, third_ns: u64, variant: Variant) -> Result<PinnedRow, Ex
     let is_left = |paths: &Vec<f64>| paths[3] < LEFT_SHARE * path_gbit;
     let left = samples_gbit[comes..].iter().position(is_left);
     Ok(PinnedRow {
-        policy: variant.policy,
-        ports: variant.ports,
-        controller: variant.controller,
+        setting: variant.setting(),
         share_before: fourth(&samples_gbit[..comes]),
         share_after: fourth(&samples_gbit[settled..]),
         left_after_ns: left.map(|sample| (sample as u64 + 1) * SAMPLE_NS),

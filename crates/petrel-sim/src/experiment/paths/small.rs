@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::super::caller::Load;
 use super::super::cluster::{Cluster, Place, tally_of};
-use super::super::{Controller, ExperimentError, Latency, recovery_name};
+use super::super::{ExperimentError, Latency};
 use super::network::PathNetwork;
 use super::streams::settings;
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Setting, Variant};
 use crate::fabric::{Action, Histogram, LinkSet};
 
 /// Bytes of request and answer.
@@ -27,14 +27,9 @@ const ROUND_TRIPS: u64 = 4;
 pub struct SmallRow {
     /// The state of the network.
     pub case: &'static str,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The senders' congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Runs with different seeds.
     pub runs: u64,
     /// Sessions of a run, each with one call at a time.
@@ -133,10 +128,7 @@ fn run_all(
     let limit_ns = TIMEOUT_NS + ROUND_TRIPS * round_trip_ns;
     Ok(SmallRow {
         case,
-        policy: variant.policy,
-        ports: variant.ports,
-        recovery: recovery_name(variant.recovery),
-        controller: variant.controller,
+        setting: variant.setting(),
         runs: scale.runs,
         sessions: scale.sessions,
         latency: Latency::from(&times),

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
+use super::super::ExperimentError;
 use super::super::incast::jain;
-use super::super::{Controller, ExperimentError, recovery_name};
 use super::network::{HOST_GBIT, PathNetwork};
 use super::streams::{Counts, Streams, gbit, payload_share};
-use super::{PathsConfig, Policy, Variant};
+use super::{PathsConfig, Policy, Setting, Variant};
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet, LinkStats};
 use crate::rng::{Probability, Rng};
 
@@ -21,14 +21,9 @@ pub struct ThroughputRow {
     pub case: String,
     /// The same as a number: loss in percent, senders, or the number of the case.
     pub level: f64,
-    /// The choice of paths.
-    pub policy: Policy,
-    /// Source ports of each endpoint.
-    pub ports: u8,
-    /// `selective` or `go-back-n`.
-    pub recovery: &'static str,
-    /// The senders' congestion control.
-    pub controller: Controller,
+    /// The settings of the sessions.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// Runs with different seeds and places.
     pub runs: u64,
     /// Sessions of a run.
@@ -39,7 +34,7 @@ pub struct ThroughputRow {
     pub capacity_gbit: f64,
     /// Goodput divided by this capacity.
     pub share: f64,
-    /// Goodput divided by that of the experiment's first case with the same policy and recovery.
+    /// Goodput divided by that of the experiment's first case with the same setting.
     pub relative: f64,
     /// Goodput of each session of all runs, ascending.
     pub session_gbit: Vec<f64>,
@@ -319,9 +314,7 @@ fn run_cases<'a>(
     for case in cases {
         for variant in config.variants() {
             let mut row = case.run(config.seed, variant)?;
-            let is_same = |first: &&ThroughputRow| {
-                (first.policy, first.recovery) == (row.policy, row.recovery)
-            };
+            let is_same = |first: &&ThroughputRow| first.setting == row.setting;
             let first = rows.iter().find(is_same).map_or(row.goodput_gbit, |row| row.goodput_gbit);
             row.relative = row.goodput_gbit / first;
             on_row(&row);
@@ -362,17 +355,14 @@ impl Case<'_> {
     }
 
     fn empty_row(&self, variant: Variant) -> ThroughputRow {
-        let Variant { policy, ports, recovery, controller } = variant;
+        let is_single = variant.policy == Policy::SINGLE;
         ThroughputRow {
             experiment: self.experiment,
             network: self.network.name(),
             case: self.name.clone(),
             level: self.level,
-            policy,
-            ports,
-            recovery: recovery_name(recovery),
-            controller,
-            runs: if policy == Policy::SINGLE { self.runs } else { self.runs.min(SEVERAL_RUNS) },
+            setting: variant.setting(),
+            runs: if is_single { self.runs } else { self.runs.min(SEVERAL_RUNS) },
             sessions: 0,
             goodput_gbit: 0.0,
             capacity_gbit: self.capacity_gbit * payload_share(),

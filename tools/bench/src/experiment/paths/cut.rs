@@ -4,7 +4,6 @@ use petrel_sim::experiment::paths::CutRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
-use super::control_of;
 
 impl Row for CutRow {
     const HEADER: &'static [&'static str] = &[
@@ -23,9 +22,9 @@ impl Row for CutRow {
         vec![
             self.kind.name().to_owned(),
             self.change.to_owned(),
-            self.policy.to_string(),
-            self.recovery.to_owned(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.recovery.to_owned(),
+            self.setting.control(),
             self.paths_up.to_string(),
             digits(self.goodput_gbit),
             format!("{:.3}", self.share),
@@ -49,7 +48,8 @@ impl Row for CutRow {
         let title = "Paths 1 to 3 are cut one by one, and come back";
         let mut chart = Chart::new(title, Axis::linear("ms"), Axis::linear("Gbit/s"));
         for row in rows {
-            let name = format!("{}, {}, {}", row.policy, row.recovery, row.kind.name());
+            let name =
+                format!("{}, {}, {}", row.setting.policy, row.setting.recovery, row.kind.name());
             for (sample, &gbit) in (1u64..).zip(&row.samples_gbit) {
                 let at_ns = row.start_ns + sample * row.sample_ns;
                 chart.add(&name, (at_ns as f64 / 1e6, gbit));

@@ -5,7 +5,6 @@ use petrel_sim::traffic::SizeClass;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits, us, us_of};
-use super::control_of;
 
 impl Row for FlowsRow {
     const HEADER: &'static [&'static str] = &[
@@ -19,9 +18,9 @@ impl Row for FlowsRow {
             self.network.to_owned(),
             self.sizes.to_owned(),
             self.load.to_string(),
-            self.policy.to_string(),
-            self.recovery.to_owned(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.recovery.to_owned(),
+            self.setting.control(),
             flows.class.name().to_owned(),
             flows.count.to_string(),
             us(flows.duration_mean_ns),
@@ -49,7 +48,12 @@ impl Row for FlowsRow {
         let y = Axis::linear("mean slowdown");
         let mut chart = Chart::new("Completion of flows", Axis::linear("load"), y);
         for row in rows.iter().filter(|row| row.flows.class != SizeClass::All) {
-            let name = format!("{}, {}, {}", row.policy, row.recovery, row.flows.class.name());
+            let name = format!(
+                "{}, {}, {}",
+                row.setting.policy,
+                row.setting.recovery,
+                row.flows.class.name()
+            );
             chart.add(&name, (row.load, row.flows.slowdown_mean));
         }
         chart

@@ -11,8 +11,8 @@ mod veth;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig, Policy, ThroughputRow};
-use petrel_sim::experiment::{Controller, ExperimentError, recovery_name};
+use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig, ThroughputRow};
+use petrel_sim::experiment::{ExperimentError, recovery_name};
 
 use super::{OnRow, command, flag, list_flag, show};
 use crate::args::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};
@@ -76,12 +76,6 @@ pub(super) fn run(what: &PathsCommand, output: Output) -> Result<Outcome, Failur
             show(&args.paths.common, output, run, &repeat_flows(args))
         }
     }
-}
-
-/// Returns the name of the control that bounds the packets in flight. Sessions of several paths have windows of
-/// their policy.
-fn control_of(policy: Policy, controller: Controller) -> String {
-    if policy == Policy::SINGLE { controller.to_string() } else { "policy".to_owned() }
 }
 
 /// An experiment whose rows are about goodput.

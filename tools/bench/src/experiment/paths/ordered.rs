@@ -4,7 +4,6 @@ use petrel_sim::experiment::paths::OrderedRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
-use super::control_of;
 
 impl Row for OrderedRow {
     const HEADER: &'static [&'static str] =
@@ -13,8 +12,8 @@ impl Row for OrderedRow {
     fn cells(&self) -> Vec<String> {
         vec![
             (self.request_bytes >> 10).to_string(),
-            self.policy.to_string(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.control(),
             self.method.to_owned(),
             self.ordered_percent.to_string(),
             digits(self.session_gbit),
@@ -39,7 +38,8 @@ impl Row for OrderedRow {
         let mut chart =
             Chart::new("Ordered calls over several paths", x, Axis::linear("Gbit/s of a session"));
         for row in rows {
-            let name = format!("{} KiB, {}, {}", row.request_bytes >> 10, row.policy, row.method);
+            let name =
+                format!("{} KiB, {}, {}", row.request_bytes >> 10, row.setting.policy, row.method);
             chart.add(&name, (f64::from(row.ordered_percent), row.session_gbit));
         }
         chart

@@ -1,10 +1,9 @@
 //! Rows of `fair` and `pinned`: sessions that come and go.
 
-use petrel_sim::experiment::paths::{FairRow, PinnedRow, Policy};
+use petrel_sim::experiment::paths::{FairRow, PinnedRow};
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
-use super::control_of;
 
 impl Row for FairRow {
     const HEADER: &'static [&'static str] = &[
@@ -25,9 +24,9 @@ impl Row for FairRow {
             (least.min(*gbit), most.max(*gbit))
         });
         vec![
-            self.policy.to_string(),
-            self.recovery.to_owned(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.recovery.to_owned(),
+            self.setting.control(),
             self.change.to_owned(),
             self.sessions.to_string(),
             digits(self.goodput_gbit),
@@ -53,7 +52,7 @@ impl Row for FairRow {
             Chart::new("Fairness of sessions to one receiver", x, Axis::linear("Jain's index"));
         let mut places = std::collections::BTreeMap::new();
         for row in rows {
-            let name = format!("{}, {}", row.policy, row.recovery);
+            let name = format!("{}, {}", row.setting.policy, row.setting.recovery);
             let place = places.entry(name.clone()).or_insert(0u32);
             *place += 1;
             chart.add(&name, (f64::from(*place), row.jain));
@@ -74,7 +73,7 @@ impl Row for PinnedRow {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.policy.to_string(),
+            self.setting.policy.to_string(),
             format!("{:.3}", self.share_before),
             format!("{:.3}", self.share_after),
             self.left_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6)),
@@ -85,7 +84,7 @@ impl Row for PinnedRow {
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };
-        let control = control_of(Policy::SINGLE, row.controller);
+        let control = row.setting.controller;
         vec![format!(
             "A session over four paths of 10 Gbit/s; after a third of the time another one begins, whose only \
              path is the fourth ({control}). Shares are of this path: packets of the first session before, and \
@@ -100,7 +99,7 @@ impl Row for PinnedRow {
         for row in rows {
             for (sample, paths) in (1u64..).zip(&row.samples_gbit) {
                 let at_ms = (sample * row.sample_ns) as f64 / 1e6;
-                chart.add(&format!("{}, path 4", row.policy), (at_ms, paths[3]));
+                chart.add(&format!("{}, path 4", row.setting.policy), (at_ms, paths[3]));
             }
         }
         chart

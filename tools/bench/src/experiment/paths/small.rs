@@ -4,7 +4,6 @@ use petrel_sim::experiment::paths::SmallRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits, us_of};
-use super::control_of;
 
 impl Row for SmallRow {
     const HEADER: &'static [&'static str] = &[
@@ -27,9 +26,9 @@ impl Row for SmallRow {
         let latency = &self.latency;
         vec![
             self.case.to_owned(),
-            self.policy.to_string(),
-            self.recovery.to_owned(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.recovery.to_owned(),
+            self.setting.control(),
             latency.count.to_string(),
             us_of(latency.p50_ns),
             us_of(latency.p99_ns),
@@ -60,7 +59,8 @@ impl Row for SmallRow {
         let mut chart =
             Chart::new("Small calls while one of four paths is dead", x, Axis::log("us"));
         for row in rows {
-            let name = format!("{}, {}, dead: {}", row.policy, row.recovery, row.case);
+            let name =
+                format!("{}, {}, dead: {}", row.setting.policy, row.setting.recovery, row.case);
             let latency = &row.latency;
             let points = [
                 (0.5, latency.p50_ns),

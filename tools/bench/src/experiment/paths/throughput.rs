@@ -4,7 +4,6 @@ use petrel_sim::experiment::paths::ThroughputRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
-use super::control_of;
 
 impl Row for ThroughputRow {
     const HEADER: &'static [&'static str] = &[
@@ -17,9 +16,9 @@ impl Row for ThroughputRow {
         vec![
             self.network.to_owned(),
             self.case.clone(),
-            self.policy.to_string(),
-            self.recovery.to_owned(),
-            control_of(self.policy, self.controller),
+            self.setting.policy.to_string(),
+            self.setting.recovery.to_owned(),
+            self.setting.control(),
             digits(self.goodput_gbit),
             format!("{:.3}", self.share),
             format!("{:.3}", self.relative),
@@ -82,5 +81,5 @@ fn by_session(rows: &[ThroughputRow], title: &'static str) -> Chart {
 }
 
 fn name_of(row: &ThroughputRow) -> String {
-    format!("{}, {}", row.policy, row.recovery)
+    format!("{}, {}", row.setting.policy, row.setting.recovery)
 }
