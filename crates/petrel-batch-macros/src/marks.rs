@@ -92,7 +92,7 @@ pub(crate) fn fetches(mac: &Macro, krate: &Path) -> Result<Option<Expr>> {
     }
 }
 
-/// Turns marks into internal calls. Marks that follow each other become one, which fetches the memory of all.
+/// Turns marks into internal calls. Consecutive marks become a single mark for the memory of all.
 pub(crate) struct Replace<'a> {
     pub(crate) krate: &'a Path,
     pub(crate) error: Option<Error>,

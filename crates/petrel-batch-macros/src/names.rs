@@ -1,4 +1,4 @@
-//! A name of its own for each local.
+//! A distinct name for every local.
 //!
 //! Shadowed locals have the same name in the user's text. While the macro works, each binding has a unique name; the emitted
 //! code has the user's names and places again, so that errors and lints speak of the user's program.
@@ -95,7 +95,7 @@ impl Names {
         self.scopes.pop();
     }
 
-    /// Binds the names of a pattern. Alternatives of one pattern bind the same locals.
+    /// Binds the names of a pattern. Alternatives of a pattern bind equal locals.
     fn bind(&mut self, pattern: &mut Pat, ty: Option<&Type>, init: Option<&Expr>) {
         let mut bind = Bind { names: self, ty, init, bound: HashMap::new() };
         bind.visit_pat_mut(pattern);

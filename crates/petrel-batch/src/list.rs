@@ -41,7 +41,7 @@ impl<T, const N: usize> List<T, N> {
     }
 }
 
-/// The values of a list, which are moved out one by one.
+/// The values of a list, moved out in order.
 #[derive(Debug)]
 pub struct Drain<'a, T> {
     places: core::slice::Iter<'a, MaybeUninit<T>>,

@@ -1,6 +1,6 @@
 //! The operator `?` in a batch, where `return` ends a lane and not the function.
 //!
-//! The standard library's trait for `?` is not stable, so that these two stand for it. They cover each type that has `?` on
+//! The standard library's trait for `?` is not stable, so that two traits stand in. They cover each type that has `?` on
 //! stable Rust.
 
 use core::convert::Infallible;

@@ -9,7 +9,7 @@
 //! 2. Events scheduled for the hand's slot, or before it, come too late for the run. They go to a heap
 //!    beside the run, which is nearly always empty; the earlier event of the two is taken.
 //! 3. Events beyond the wheel wait in a third place, a heap too, and enter the wheel when the hand is near
-//!    enough. These are deadlines, most of them milliseconds away.
+//!    enough. Events are deadlines, mostly milliseconds away.
 //!
 //! The order equals the order of one heap: run and late heap are before the wheel, and the wheel is before
 //! the far heap. `docs/simulator.md` has the gains, by `examples/fabric_speed.rs`.

@@ -50,7 +50,7 @@ pub enum Stop<A> {
         /// The actors that were on the host.
         dead: Vec<(ActorId, A)>,
     },
-    /// A host is back after a crash, with nothing on it. Bind its ports and spawn its actors anew.
+    /// A host is back after a crash, with nothing on it. Bind the ports and spawn the actors anew.
     Restarted {
         /// The host.
         host: HostId,
@@ -84,7 +84,7 @@ pub enum Stop<A> {
 #[derive(Debug)]
 pub struct Simulation<A> {
     fabric: FabricHandle,
-    /// By [`ActorId`]; `None` for actors that have left.
+    /// By [`ActorId`]; `None` for former actors.
     actors: Vec<Option<A>>,
 }
 

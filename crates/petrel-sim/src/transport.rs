@@ -110,7 +110,7 @@ pub struct SimTransport {
     rx_marked: u64,
     /// The packet that accepts more frames.
     open: Option<Open>,
-    /// The frames of this burst, and those that are held.
+    /// The frames of the burst, and the held frames.
     pushed: PushedFrames,
     /// Calls of [`Transport::released`] since frames are held.
     looks: u32,

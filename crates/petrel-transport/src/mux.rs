@@ -24,7 +24,7 @@ use crate::wake::{Waker, Watch, Woken};
 /// eighth of the time, and a datagram waits for some microseconds, less than its travel time.
 const FAR_SKIPS_MAX: u32 = 7;
 
-/// A transport that can share an endpoint, and its sleep, with others.
+/// A transport that can share an endpoint, and the sleep, with other transports.
 ///
 /// The methods are called in this order for one sleep: [`prepare_wait`](Member::prepare_wait), and
 /// if it returns true [`watch`](Member::watch) and [`finish_wait`](Member::finish_wait). All are
@@ -284,12 +284,12 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
 
     #[inline]
     fn released(&mut self) -> bool {
-        // Both are asked, because each makes progress in its own call.
+        // The two transports are asked, because a call lets a transport make progress.
         let (near, far) = (self.near.released(), self.far.released());
         near && far
     }
 
-    /// The object of the medium that needs one.
+    /// The object of a medium, where needed.
     ///
     /// # Panics
     /// When both media need one.

@@ -110,7 +110,7 @@ impl<'a> SharedFrame<'a> {
         Self { bytes, scratch }
     }
 
-    /// The frame's bytes, which its peer can change.
+    /// The frame's bytes, which the peer can change.
     #[inline]
     pub fn bytes(&self) -> SharedBytes<'a> {
         self.bytes
@@ -273,7 +273,7 @@ pub trait Transport {
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
 
     /// The further source ports of this transport, besides the port of its address: peers may find
-    /// other paths of the network by them. At most 31, each other than 0 and than the others. Frames
+    /// other paths of the network by them. At most 31, different, and not 0. Frames
     /// from the port at index *i* are pushed by [`Transport::push_from`] with the source *i* + 1.
     ///
     /// Empty for a transport with one source port.

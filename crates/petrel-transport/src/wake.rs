@@ -80,7 +80,7 @@ impl Waker {
 /// Most descriptors that end one sleep, with the waker's.
 const WATCHED_MAX: usize = 16;
 
-/// A sleep, with the descriptors that end it.
+/// A sleep, with the descriptors of wake-ups.
 #[derive(Debug)]
 pub struct Watch<'a> {
     waker: &'a Waker,

@@ -64,7 +64,7 @@ impl Error {
         Self::not_sent(Status::InvalidArgument, text)
     }
 
-    /// A session that ended before it was open.
+    /// The end of a session before the session was open.
     #[cold]
     pub(crate) fn cannot_connect(remote: SocketAddr, reason: &Reason) -> Self {
         let text = format!("cannot open a session to {remote}: {}", reason.message);

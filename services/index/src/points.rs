@@ -186,7 +186,7 @@ impl Writer<'_> {
         Some(line.value(place))
     }
 
-    /// Overwrites the key's value, if there is one. Returns the former value.
+    /// Overwrites the key's value, if any. Returns the former value.
     pub fn replace(&self, value: u64) -> Option<u64> {
         let (line, place) = self.find()?;
         let former = line.value(place);

@@ -58,7 +58,7 @@ impl slog::Serializer for Pairs<'_> {
     }
 }
 
-/// A logger that keeps its lines until [`flush`].
+/// A logger that keeps lines until [`flush`].
 pub(crate) fn logger() -> Logger {
     Logger::root(Keeper, o!())
 }

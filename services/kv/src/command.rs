@@ -30,7 +30,7 @@ pub enum Command<'a> {
     },
 }
 
-/// A command that borrows from its encoded bytes.
+/// A command that borrows from the encoded bytes.
 pub type CommandView<'a> = Command<'a>;
 
 const OPEN_SESSION: u8 = 1;

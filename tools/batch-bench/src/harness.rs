@@ -23,7 +23,7 @@ pub(crate) use for_each_width;
 
 /// How long to measure.
 pub struct Pace {
-    /// Rounds, in each of which all forms run.
+    /// Rounds of all forms.
     pub rounds: usize,
     /// Divides the sizes of all structures.
     pub smaller: usize,

@@ -41,7 +41,7 @@ impl Routes {
     }
 }
 
-/// Returns the entry, which gets a table of its own if it has none.
+/// Returns the entry, with a table in any case.
 fn child(entry: &mut u32, tables: &mut Vec<u32>) -> u32 {
     if *entry & HAS_MORE == 0 {
         let former = std::mem::replace(entry, HAS_MORE | (tables.len() >> 8) as u32);

@@ -54,7 +54,7 @@ impl Automaton {
     }
 }
 
-/// Gives each state the transitions of its longest proper suffix where it has none. All patterns have one length, so that no
+/// Fills in a state's missing transitions from the state's longest proper suffix. All patterns have one length, so that no
 /// suffix ends in a pattern which its state does not.
 fn complete(next: &mut [u32]) {
     let mut suffixes = vec![0_u32; next.len() >> 8];

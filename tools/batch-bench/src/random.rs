@@ -1,4 +1,4 @@
-//! Numbers that look random, and are the same in each run.
+//! Pseudo-random numbers, equal in all runs.
 
 /// Returns the `index`-th number of a sequence (SplitMix64).
 pub(crate) fn number(index: u64) -> u64 {

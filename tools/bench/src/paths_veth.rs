@@ -327,7 +327,7 @@ impl PathsPlan {
         (0..self.sessions).map(one).collect()
     }
 
-    /// Runs a window of each session, one after the other.
+    /// Runs a window of every session, in turn.
     fn windows(&self, sides: &[RefCell<Box<dyn Side>>]) -> Result<Vec<Window>, Failure> {
         sides.iter().map(|side| check(side.borrow_mut().window(self.window)?)).collect()
     }

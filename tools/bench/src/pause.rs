@@ -128,7 +128,7 @@ impl Sleeper {
         Ok(Self(own))
     }
 
-    /// Wakes the thread, and waits until it has woken this one.
+    /// Wakes the thread, and waits for a wake-up in return.
     fn wake(&mut self) -> Result<Duration, Failure> {
         let begun = Instant::now();
         self.0.write_all(&[1])?;

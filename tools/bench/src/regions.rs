@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// The kind with which this one is compared.
+    /// The kind to compare with.
     fn reference(self) -> Kind {
         if self.bytes() == BULK_BYTES { Kind::BulkCall } else { Kind::Call }
     }

@@ -123,7 +123,7 @@ impl Counts {
     }
 }
 
-/// One model under one load, as `--json` prints it.
+/// A model under a load, as `--json` prints the figures.
 #[derive(Serialize)]
 struct Row {
     bench: &'static str,

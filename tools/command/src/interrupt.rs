@@ -88,7 +88,7 @@ mod tests {
     fn is_raised__once_for_each_signal() {
         let interrupt = Interrupt::install().unwrap();
         assert!(!interrupt.is_raised());
-        // SAFETY: the signal goes to this thread, which blocks it.
+        // SAFETY: the signal goes to this thread, which blocks the signal.
         unsafe { libc::raise(SIGINT) };
         assert!(interrupt.wait_for(Duration::from_secs(10)));
         assert!(!interrupt.is_raised());

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-/// A step that this machine or this user cannot do.
+/// A step beyond the machine's features or the user's rights.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The program could not be started.

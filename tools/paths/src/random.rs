@@ -1,6 +1,6 @@
 //! Random numbers of a world: SplitMix64 (Steele et al., 2014).
 
-/// A generator that repeats its numbers for the same seed.
+/// A generator with equal numbers for equal seeds.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 

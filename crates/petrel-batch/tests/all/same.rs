@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// The numbers of inputs: none, one, and those around and far beyond the groups.
 const COUNTS: [usize; 7] = [0, 1, 2, 31, 32, 33, 1000];
 
-/// A table whose numbers are places in it.
+/// A table of places in the table.
 pub(crate) fn tables() -> impl Strategy<Value = Vec<u32>> {
     (1_usize..40).prop_flat_map(|len| prop::collection::vec(0..len as u32, len))
 }

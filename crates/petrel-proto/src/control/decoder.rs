@@ -49,7 +49,7 @@ enum Stage {
 
 /// A message's first bytes, checked.
 struct Header {
-    /// `None` for a type unknown to this version.
+    /// `None` for an unknown type.
     kind: Option<Kind>,
     body_bytes: usize,
 }

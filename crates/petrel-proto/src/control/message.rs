@@ -263,7 +263,7 @@ pub struct LinkAccept {
     pub ticket: Option<[u8; 16]>,
     /// True if this side reads and echoes ECN marks, as the opener asked.
     pub ecn: bool,
-    /// The opener's further features that this side shares.
+    /// The opener's further features, as far as shared.
     pub features: LinkFeatures,
 }
 

@@ -14,7 +14,7 @@ const FIRST_PACKETS: u32 = 32;
 /// Per round trip, one packet in this many looks for another path (§3.5: 1 %).
 const PROBE_ONE_IN: u32 = 100;
 
-/// Packets that one answer clocks out at most (§3.5).
+/// Packets clocked out by an answer at most (§3.5).
 const CLOCKED_MAX: u32 = 2;
 
 /// Round trips without a packet after which the window begins anew (§3.5).

@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        // Zero would stay zero. Seeds that are near each other begin far from each other.
+        // Zero would stay zero. Neighbouring seeds begin far apart.
         let mut new = Self((seed ^ 0x9E37_79B9_7F4A_7C15).max(1));
         (0..8).for_each(|_| {
             new.next();

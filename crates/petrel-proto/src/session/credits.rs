@@ -47,7 +47,7 @@ impl Credits {
         held.0 += count;
     }
 
-    /// Lends one credit to a slot that holds none. The slot is written and not read: its memory may be far.
+    /// Lends a credit to a slot without credit. The slot is written and not read: its memory may be far.
     ///
     /// # Panics
     /// If none is available.

@@ -99,7 +99,7 @@ struct Taken {
     /// Packets dropped by full queues.
     dropped: u64,
     probes: u64,
-    /// Packets that were repeated, and those of the request among them.
+    /// Repeated packets, and the request's share.
     repeated: u64,
     client_repeated: u64,
 }

@@ -41,7 +41,7 @@
 //! - **cost**: calls alone, when everything is idle, need the packets and turns of the protocol and the
 //!   time of the links, and no more. See `measure`;
 //! - **progress**: everything ends. After the faults a new session to every running process works, and so
-//!   does every client. Tasks end with the clients that they serve.
+//!   does every client. Tasks end with their clients.
 //!
 //! In addition, every second seed has a world of production [nexuses](crate::nexus), with its own rules.
 //!

@@ -100,7 +100,7 @@ impl Path {
         Self { link, links }
     }
 
-    /// Returns the time that packets of this total size occupy one link.
+    /// Returns the time of packets of this total size on a link.
     pub(super) fn sending_ns(&self, bytes: u64) -> u64 {
         (bytes * 8 * 1_000_000_000).div_ceil(self.link.rate_bps)
     }

@@ -13,7 +13,7 @@ use crate::transport::{Medium, SOURCE_PORTS_MAX, SimTransportConfig};
 /// The ways between the two halves of the hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Ways {
-    /// For each way a link, whose cable is the one that is cut.
+    /// A link for every way; the cut is of the link's cable.
     cables: Vec<LinkId>,
     /// How many ways faults may cut, always fewer than there are.
     cut_max: usize,

@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the client's counters of each path are those of the frames that left.
+    /// Checks the client's counters of paths against the frames that left.
     pub(super) fn check_paths(&self) -> Result<(), String> {
         let wire_checker = self.common.wire_checker.borrow();
         for (_, node) in self.simulation.actors() {

@@ -16,7 +16,7 @@ use crate::ring::DataLink;
 use crate::rng::Rng;
 use crate::time::Time;
 
-/// An endpoint in one incarnation of its process.
+/// An endpoint of an incarnation of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndpointKey {
     pub(super) host: HostId,

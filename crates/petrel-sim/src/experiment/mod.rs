@@ -49,7 +49,7 @@ use petrel_proto::Recovery;
 /// Returns the recovery method of this name, or an error that lists all names.
 ///
 /// # Errors
-/// There is no method of this name.
+/// No method has the name.
 pub fn recovery_of(name: &str) -> Result<Recovery, String> {
     let known = RECOVERIES.into_iter().find(|&recovery| recovery_name(recovery) == name);
     known.ok_or_else(|| {

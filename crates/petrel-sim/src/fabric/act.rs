@@ -91,7 +91,7 @@ pub enum LinkSet {
     All,
     /// This link.
     One(LinkId),
-    /// Both directions of the cable to which this link belongs.
+    /// The two directions of the link's cable.
     Cable(LinkId),
     /// Both directions of a host's link.
     Host(HostId),

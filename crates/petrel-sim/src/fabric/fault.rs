@@ -58,7 +58,7 @@ pub(super) struct Fate {
     pub(super) reorder_ns: Option<u64>,
     /// The additional delay of the copy.
     pub(super) duplicate_ns: Option<u64>,
-    /// The seed from which its bytes are changed.
+    /// The seed of the changes to the bytes.
     pub(super) corrupt_seed: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Multicast: subscriptions of ports to senders, and the copies that switches make.
 //!
-//! A group is an address of a host that does not exist. Its packets take one link to the switch. The switch
+//! A group is an address of a host that does not exist. The packets take a single link to the switch. The switch
 //! sends a copy out of every port behind which a host listens to the sender (RFC 4607), and a host delivers
 //! a copy to every listening port. Networks of several switches carry no groups: they would need trees.
 

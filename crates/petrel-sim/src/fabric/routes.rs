@@ -127,7 +127,7 @@ impl Routes {
     }
 }
 
-/// The links that lead into each node and out of it.
+/// The links into and out of every node.
 struct Around {
     incoming: Vec<Vec<LinkId>>,
     outgoing: Vec<Vec<LinkId>>,

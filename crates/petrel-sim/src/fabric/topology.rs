@@ -61,7 +61,7 @@ impl std::fmt::Display for NodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// A host needs one NIC with one link.
+    /// A host needs a NIC with a link.
     #[error("{host} has {links} links; join each host to exactly one host or switch")]
     NotOneLink {
         /// The host.

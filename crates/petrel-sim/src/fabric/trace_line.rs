@@ -28,7 +28,7 @@ pub(super) enum Mark {
     Corrupt,
     /// Was marked with "congestion experienced".
     Congested,
-    /// Began a spike that lasts until this time.
+    /// Began a spike up to this time.
     Spike(Time),
     /// Was injected from outside.
     Inject,

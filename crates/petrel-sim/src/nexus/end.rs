@@ -291,7 +291,7 @@ impl World {
         })
     }
 
-    /// Ends the nexuses one after another; each notifies its peers.
+    /// Ends the nexuses in turn; a nexus notifies the peers.
     fn stop_all(&mut self) -> Result<(), String> {
         let running: Vec<_> = self.current.iter().copied().flatten().collect();
         for id in running {

@@ -75,7 +75,7 @@ impl Shm {
         rings.stats_mut().rx_syscalls += 1;
         for index in bells.rung() {
             if let Some((peer, stats)) = rings.get_mut(index) {
-                // One system call examines the bytes, and one receives them.
+                // A system call examines the bytes, and another receives the bytes.
                 stats.rx_syscalls += 2;
                 if !peer.answer(stats) {
                     peer.hang_up(bells);

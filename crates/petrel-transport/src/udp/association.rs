@@ -1,4 +1,4 @@
-//! Connects the socket while there is one peer.
+//! Connects the socket while the socket has a single peer.
 //!
 //! A connected socket knows route and address: sending a datagram takes 80 ns less, of some 1000 ns
 //! from socket to socket. It receives from no other address. The *association* must therefore be

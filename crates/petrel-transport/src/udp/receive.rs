@@ -548,7 +548,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(socket.local_addr().unwrap()).unwrap();
         let mut receiver = Receiver::new(false).unwrap();
-        // The number of buffers that each call filled.
+        // The numbers of buffers filled by the calls.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let mut filled = Vec::new();

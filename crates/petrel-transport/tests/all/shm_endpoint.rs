@@ -370,7 +370,7 @@ fn rx_burst__frames_stay_while_their_reader_looks_and_their_sender_goes_on() {
         let bytes = message(sent);
         let mut buffer = pool.alloc(bytes.len(), 1).unwrap();
         buffer.set_message(&bytes);
-        // Dropped, and so poisoned, when this closure returns.
+        // Dropped, and so poisoned, at the closure's end.
         let is_taken = send(a, to_b, buffer.data()) == 0;
         sent += usize::from(is_taken);
         is_taken

@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Runs a handler for one of the requests: it replies, fails, refuses or defers as the handler of
-    /// [`Endpoint::on`](crate::Endpoint::on). Calls that it makes inherit the request's deadline.
+    /// [`Endpoint::on`](crate::Endpoint::on). The handler's calls inherit the request's deadline.
     ///
     /// # Panics
     /// When the batch has fewer requests, or the request was answered already.

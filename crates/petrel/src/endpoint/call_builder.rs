@@ -165,7 +165,7 @@ pub struct CallRejected {
     /// The request in its buffer. None if there was no memory for the buffer, and for a [`SharedMsg`](super::SharedMsg), which the caller
     /// has.
     pub request: Option<MsgBuf>,
-    /// The buffer for the response. None if there was no memory for it.
+    /// The buffer for the response. None without memory for the request.
     pub response: Option<MsgBuf>,
 }
 

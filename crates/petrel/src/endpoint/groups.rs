@@ -276,7 +276,7 @@ impl JoinedGroups {
         self.list.push(joined);
     }
 
-    /// Removes the groups for which `is_it` is true, and returns them.
+    /// Removes and returns the groups for which `is_it` is true.
     pub(super) fn take(&mut self, mut is_it: impl FnMut(&JoinedGroup) -> bool) -> Vec<JoinedGroup> {
         self.list.extract_if(.., |joined| is_it(joined)).collect()
     }

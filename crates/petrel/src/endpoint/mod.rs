@@ -14,6 +14,7 @@
 //! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
+mod announce;
 mod announced;
 mod batch;
 mod broadcast;

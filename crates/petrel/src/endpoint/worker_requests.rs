@@ -1,4 +1,4 @@
-//! Requests that other threads own, and their answers.
+//! Requests owned by other threads, and the answers.
 
 use petrel_proto::{RequestHandle, Status};
 

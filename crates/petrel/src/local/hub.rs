@@ -351,7 +351,7 @@ impl Hub {
         }
     }
 
-    /// Returns the task that is being polled, if this is its waker.
+    /// Returns the task being polled, if the waker is the task's.
     #[inline]
     pub(crate) fn task_of(&self, waker: &Waker) -> Option<Key> {
         self.tasks.task_of(waker)

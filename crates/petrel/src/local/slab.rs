@@ -63,7 +63,7 @@ impl<'a, T> Vacant<'a, T> {
         self.key
     }
 
-    /// Inserts a value. One that the caller makes here is made in its place.
+    /// Inserts a value. A value made by the caller here is made in place.
     #[inline(always)]
     pub(crate) fn insert(self, value: T) -> &'a mut T {
         let Self { place, free, len, .. } = self;

@@ -167,7 +167,7 @@ impl Tasks {
             return;
         }
         let removed = self.entries.borrow_mut().tasks.remove(key);
-        // The same for a task that has ended.
+        // The same for an ended task.
         self.set_outer(outer);
         drop((removed, future));
     }

@@ -388,7 +388,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Notes that bytes have arrived, which proves life.
+    /// Notes arrived bytes: a proof of life.
     pub(super) fn note_received(&mut self, now: Instant) {
         assert!(now >= self.last_received, "the time does not go back");
         self.last_received = now;
@@ -620,7 +620,7 @@ mod tests {
     use super::*;
     use crate::nexus::reactor::tests::{connection, open_connection, reactor};
 
-    /// The fields that tests of other parts set.
+    /// The fields set by tests of other parts.
     macro_rules! test_fields {
         ($($name:ident: $field:ident: $type:ty,)*) => {
             impl Connection {

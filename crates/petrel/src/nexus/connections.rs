@@ -46,7 +46,7 @@ pub(super) struct Connections<N: Network> {
 pub(super) enum Admission {
     /// It may.
     Granted,
-    /// It may once this idle connection has ended.
+    /// Another may open once the idle connection has ended.
     InPlaceOf(ConnectionId),
     /// It may not.
     Refused(Reason),

@@ -56,7 +56,7 @@ impl<N: Network> Default for Endpoints<N> {
 }
 
 impl<N: Network> Endpoints<N> {
-    /// Adds an endpoint. Its number may be that of an endpoint that has gone.
+    /// Adds an endpoint. The number may be a former endpoint's.
     pub(super) fn attach(&mut self, id: EndpointId, endpoint: Endpoint<N>) {
         let former = self.by_id.insert(id, endpoint);
         assert!(former.is_none(), "endpoint {} is attached already", id.0);

@@ -70,7 +70,7 @@ impl Links {
         id
     }
 
-    /// Removes a link, its proposals, and its ticket.
+    /// Removes a link, with proposals and ticket.
     pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
         let link = self.by_id.remove(&id)?;
         let own = link.proposals().len();

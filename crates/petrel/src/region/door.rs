@@ -288,7 +288,7 @@ mod tests {
         true
     }
 
-    /// More silent clients than the door serves: each of them would cost the others its time.
+    /// More silent clients than the door serves: a silent client would delay the others.
     #[test]
     fn run__serves_clients_beside_silent_ones() {
         let (door, began) = (door(), Instant::now());
@@ -298,7 +298,7 @@ mod tests {
         assert!(began.elapsed() < CLIENT_PATIENCE, "none of them had its whole time");
     }
 
-    /// A client that sends its request byte by byte has one time for all of them.
+    /// A client that sends a request byte by byte has a single timeout for the request.
     #[test]
     fn run__ends_connections_whose_request_is_slow() {
         let door = door();

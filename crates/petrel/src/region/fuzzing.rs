@@ -39,7 +39,7 @@ pub fn check(mut data: &[u8]) {
     }
 }
 
-/// Regions, and the bytes that they should have.
+/// Regions, and the expected bytes.
 struct World {
     regions: Regions,
     registered: Vec<Region>,

@@ -21,7 +21,7 @@ const VERSION_TRIES_MAX: u32 = 10_000;
 /// of others: for values that have to be consistent, use [`RegionMemory::write_versioned`].
 pub struct RegionMemory {
     words: WordMemory,
-    /// The rights of other processes; `None` for memory of this process alone.
+    /// The rights of other processes; `None` for private memory.
     mapped: Option<MappedRights>,
 }
 

@@ -18,7 +18,7 @@ pub(super) const MAP: u16 = 65_527;
 pub(super) const METHODS: [u16; 8] =
     [READ, WRITE, COMPARE_SWAP, FETCH_ADD, READ_MANY, READ_VERSIONED, WRITE_VERSIONED, MAP];
 
-/// Most pieces of one request that reads many.
+/// Most pieces of a request.
 pub const PIECES_MAX: usize = 64;
 
 /// Bytes in front of the data of a request: number, length, secret and offset.

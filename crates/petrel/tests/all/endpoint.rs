@@ -89,7 +89,7 @@ fn idle__every_policy_serves() {
             let mut config = over(udp, shm);
             config.idle = idle;
             let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
-            // Two ends spinning on one core would delay each other.
+            // Two ends spinning on a single core would delay the peer.
             config.idle = IdlePolicy::Block;
             let mut client = client(config);
             let session = client.connect_wait(server.address).unwrap();

@@ -66,7 +66,7 @@ impl Attacker {
     }
 }
 
-/// A server of one region, which this process can look into.
+/// A server of a region of this process.
 fn serve(memory: RegionMemory, access: Access) -> (Server, Regions, Region) {
     let regions = Regions::new();
     let region = regions.register(memory, access).unwrap();

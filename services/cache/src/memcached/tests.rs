@@ -389,7 +389,7 @@ fn refuse__skips_the_value_and_says_so_unless_asked_not_to() {
 fn next__looks_for_the_end_of_a_line_in_new_bytes_alone() {
     let mut parser = Parser::new();
     assert_eq!(parser.next(b"get aaaa"), Step::More { needed: 0 });
-    // The owner gives the same bytes again. A change among them shows which of them are read.
+    // The owner gives the same bytes again. A change shows which bytes are read.
     assert_eq!(parser.next(b"get\naaaa b"), Step::More { needed: 0 });
     assert!(matches!(parser.next(b"get aaaa b\r\n"), Step::Done { used: 3, .. }));
 }

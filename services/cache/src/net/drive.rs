@@ -28,7 +28,7 @@ pub(super) enum Pause {
 
 /// The part of a thread that runs requests: its partition, and the way to the others.
 pub(super) struct Router {
-    /// The number of the thread, which is that of its partition.
+    /// The number of the thread and of the partition.
     pub(super) number: usize,
     pub(super) owner: Option<Owner>,
     pub(super) hasher: Hasher,
@@ -216,7 +216,7 @@ impl Router {
         true
     }
 
-    /// Sends the batches whose owner has none of this thread. If memory is short, only operations go whose reply is the
+    /// Sends the batches to owners without a batch of this thread. If memory is short, only operations go whose reply is the
     /// next that a client reads, as `is_needed` says.
     pub(super) fn dispatch(&mut self, is_needed: impl Fn(&Ticket) -> bool) {
         if self.is_memory_short() {

@@ -11,7 +11,7 @@ pub(super) struct Replies {
     queue: VecDeque<Reply>,
     /// The sequence number of the queue's front.
     first: u64,
-    /// The bytes of the replies that are there.
+    /// The bytes of the present replies.
     bytes: usize,
     /// The memory of these replies, and of the sums of gathered parts.
     reply_memory: usize,

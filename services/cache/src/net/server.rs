@@ -373,7 +373,7 @@ impl CacheServer {
     }
 }
 
-/// A readiness loop for each thread, and the inboxes that wake them.
+/// A readiness loop for every thread, and the inboxes for wake-ups.
 fn polls(threads: u16) -> io::Result<(Vec<Poll>, Vec<Inbox>)> {
     let (mut polls, mut inboxes) = (Vec::new(), Vec::new());
     for _ in 0..threads {

@@ -92,7 +92,7 @@ impl Presence {
         Self { number, shared, has_ended: false }
     }
 
-    /// Tells the others that this thread's connections have ended.
+    /// Tells the other threads that the connections of this thread have ended.
     fn end(&mut self) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;

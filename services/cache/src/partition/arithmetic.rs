@@ -81,7 +81,7 @@ impl Partition {
     }
 }
 
-/// Parses a value as a number. Spaces behind it are accepted: other caches pad with them.
+/// Parses a value as a number. Spaces behind the number are accepted: other caches pad with spaces.
 fn parse(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii_end();
     if value.is_empty() || value.len() > DIGITS_MAX {

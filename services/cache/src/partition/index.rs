@@ -113,7 +113,7 @@ impl Index {
         Locator { first: self.buckets.as_ptr().cast(), homes: self.homes }
     }
 
-    /// The bucket after this one in its chain.
+    /// The next bucket of the chain.
     #[inline]
     fn next(&self, bucket: u32) -> Option<u32> {
         let link = if self.has_overflow() { self.buckets[bucket as usize].0[LINK] } else { 0 };

@@ -60,7 +60,7 @@ pub enum Stored {
     Refused,
     /// The item has another version.
     Exists,
-    /// There is no item whose version could agree.
+    /// Without an item no version can agree.
     NotFound,
 }
 

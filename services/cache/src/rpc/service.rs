@@ -233,7 +233,7 @@ fn get_batch<S: 'static>(
             batch.answer(cx, index, |cx, request| reply(cx, request, item));
         });
     }
-    // A lone request, and those that are refused.
+    // A lone request, and refused requests.
     batch.answer_each(cx, |cx, request| get(partition, range, cx, request));
 }
 

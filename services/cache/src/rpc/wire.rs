@@ -70,7 +70,7 @@ pub struct CountMessage<'a> {
     pub is_increment: bool,
     /// The number to add or to subtract.
     pub delta: u64,
-    /// The number of an item that is made if there is none.
+    /// The number of an item made for want of an item.
     pub initial: Option<u64>,
     /// Seconds that a new item has; 0 for no end.
     pub ttl_s: u32,

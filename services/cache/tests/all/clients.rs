@@ -80,7 +80,7 @@ struct Memcached {
 
 impl Memcached {
     fn start() -> Option<Self> {
-        // A free port: memcached cannot tell which one it has got.
+        // A free port: memcached cannot tell its port.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = address.port().to_string();
         let child = Command::new("memcached")

@@ -34,7 +34,7 @@ fn steps<K: Clone + std::fmt::Debug + 'static, V: std::fmt::Debug + 'static>(
     vec(step, 1..count)
 }
 
-/// Words near each other, far apart, and at both ends.
+/// Neighbouring words, distant words, and words at the two ends.
 fn word() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![4 => 0..1_000u64, 1 => any::<u64>(), 1 => Just(0), 1 => Just(u64::MAX)]
 }

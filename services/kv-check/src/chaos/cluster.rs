@@ -12,7 +12,7 @@ use super::replica::Settings;
 
 pub(super) struct Cluster<'a> {
     pub(super) network: &'a Network,
-    /// The arguments that make this program a replica.
+    /// The arguments for a replica.
     command: &'a [&'a str],
     pub(super) settings: Settings,
     pub(super) is_on_disk: bool,

@@ -265,7 +265,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
 
     fn draw_partition(&mut self, alone: u16) -> (&'static str, Rule) {
         let nodes = self.cluster.settings.nodes;
-        // Two of five partitions cut off a single node. Clients are on one side, or reach both.
+        // Two of five partitions cut off a single node. Clients are on a side, or reach the two sides.
         let others_in_twenty = if self.rng.below(5) < 2 { 0 } else { 7 };
         let clients = (self.rng.below(2) == 0).then_some(CLIENTS);
         let (mut from, mut to) = (vec![alone], Vec::new());

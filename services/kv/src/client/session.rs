@@ -60,7 +60,7 @@ impl ClientSession {
         self.next()
     }
 
-    /// Numbers a write as soon as a session has room for it. If there is no session, `open` opens one.
+    /// Numbers a write as soon as a session has room for it. Without a session, `open` opens a session.
     pub(super) async fn number(
         &self,
         open: impl AsyncFn() -> Result<u64, KvError>,

@@ -42,7 +42,7 @@ pub(crate) enum PathsCommand {
     Fair(PathArgs),
     /// Goodput with a share of ordered calls, beside callers that wait for all earlier calls
     Ordered(PathArgs),
-    /// A session over four paths, and one that has only one of them
+    /// A session over four paths, and a session over a single path
     Pinned(PathArgs),
     /// Goodput over equal paths, unequal ones, and with one that is nearly useless
     Unequal(PathArgs),

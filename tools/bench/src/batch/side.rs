@@ -1,4 +1,4 @@
-//! A server of one form and its client, which take turns on this thread.
+//! A server of a form and a client take turns on the thread.
 
 use std::rc::Rc;
 use std::thread;

@@ -35,7 +35,7 @@ pub(super) fn turn_by_paths<B: Buffer, T, S: FrameSink>(
     }
 }
 
-/// Runs a turn whose frames take one path.
+/// Runs a turn whose frames take a single path.
 fn on_path<B, T, S: FrameSink>(
     out: &mut Out<'_, S>,
     client: &mut ClientSession<B, T>,

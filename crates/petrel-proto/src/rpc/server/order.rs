@@ -89,7 +89,7 @@ pub(in crate::rpc) fn place<B>(
     }
 }
 
-/// Gives an arriving request its place, which came after other packets. Returns false if its client has abandoned it
+/// Gives a place to an arriving request that came after other packets. Returns false if its client has abandoned it
 /// meanwhile.
 #[cold]
 pub(in crate::rpc) fn place_late<B: Buffer>(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::*;
 use crate::buffer::{BufferPool, Destination, Placed};
 
-/// Memory whose owner sees the bytes that have come, and its drop.
+/// Memory whose owner sees arrived bytes and the drop.
 #[derive(Clone)]
 struct Window {
     bytes: Rc<RefCell<Vec<Option<u8>>>>,

@@ -296,7 +296,7 @@ impl ClientPaths {
         u64::from(age_us) * 1_000 > self.paths.longest_ns()
     }
 
-    /// Notes that a request is over, or that its response has begun. `in_flight` are the packets of a large
+    /// Notes the end of a request, or the begin of a response. `in_flight` are the packets of a large
     /// request that are neither acknowledged nor given up.
     pub(crate) fn settle(&mut self, slot: usize, in_flight: impl Iterator<Item = u32>) {
         self.release_single(slot);

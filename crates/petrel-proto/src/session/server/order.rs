@@ -125,7 +125,7 @@ impl<B> RequestOrder<B> {
         }
     }
 
-    /// Takes a request that waited and may run: its slot, its number and its message. The notice is over.
+    /// Takes a request that waited and may run: slot, number and message. The notice is over.
     pub(crate) fn take_ready(&mut self) -> Option<(usize, u64, Early<B>)> {
         self.is_noted = false;
         let at = self.next_ready()?;

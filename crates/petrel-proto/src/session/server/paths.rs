@@ -37,7 +37,7 @@ struct SlotPath {
 /// The packets of a request that met congestion since the last CREDIT.
 struct MarkedPackets {
     request: u64,
-    /// The lowest of them, if there are any.
+    /// The lowest, if any.
     from: Option<u32>,
     /// One more than the highest of them.
     end: u32,

@@ -73,7 +73,7 @@ struct SlotPorts {
 struct ResponsePorts {
     /// The client's port of the session's first frame.
     first: Option<u8>,
-    /// Frames with flag R that the server has taken. Each may tell that a response was lost.
+    /// Frames with flag R that the server has taken. A count may tell of a lost response.
     repeats: u64,
     /// Lost responses by which a server with the latest long response, and short one, must have moved.
     long_moves: u64,

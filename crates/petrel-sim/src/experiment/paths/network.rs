@@ -6,7 +6,7 @@ use crate::fabric::{
     SwitchId, Topology,
 };
 
-/// A network in which hosts reach each other over several paths.
+/// A network of hosts with several paths between any two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathNetwork {

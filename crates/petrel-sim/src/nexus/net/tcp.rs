@@ -586,7 +586,7 @@ impl Net {
         self.sockets[id].state == State::Connected
     }
 
-    /// Returns the messages that its owner has written.
+    /// Returns the messages written by the owner.
     pub(in crate::nexus) fn sent(&self, id: SocketId) -> SentMessages {
         self.sockets[id].reader.sent
     }

@@ -45,7 +45,7 @@ pub trait TakeFrames {
 pub struct Consumer<M> {
     memory: M,
     max_frame_bytes: usize,
-    /// The longest frame whose record is one line.
+    /// The longest frame with a record of a single line.
     line_bytes_max: usize,
     /// Position of the next record.
     head: u64,

@@ -30,7 +30,7 @@ impl CreditShares {
         Self { packets, drawn: 0, of_session: IdMap::default() }
     }
 
-    /// Returns the credits for one more session that wants `wanted` of them.
+    /// Returns the credits for a further session that wants `wanted`.
     pub(super) fn offer(&self, wanted: u16) -> u16 {
         let Some(packets) = self.packets else { return wanted };
         let share = packets.saturating_sub(self.drawn) / 2;

@@ -18,7 +18,7 @@ const HEADER_BYTES_V6: usize = 40 + 8;
 /// The largest IP packet that fits the 16-bit length field.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
-/// An endpoint's data port, if it has one.
+/// An endpoint's data port, if any.
 #[derive(Debug)]
 pub(in crate::nexus) struct Datagrams {
     attach: Option<UdpAttach>,

@@ -269,7 +269,7 @@ pub trait Fds: Debug + Default {
     /// Returns the number of descriptors.
     fn count(&self) -> usize;
 
-    /// Returns the descriptor, if there is exactly one.
+    /// Returns the only descriptor, if the number is 1.
     fn take_only(&mut self) -> Option<Self::Memory>;
 
     /// Gives up an unwanted descriptor.

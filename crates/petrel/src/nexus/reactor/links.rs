@@ -24,7 +24,7 @@ use crate::nexus::net::Network;
 use crate::nexus::rendezvous::{Accepted, Outcome};
 use crate::nexus::request::OpenRequest;
 
-/// Returns the features that this side has, if it sends from these further source ports.
+/// Returns the features of this side, with the further source ports.
 fn own_features(paths: PathPorts) -> LinkFeatures {
     LinkFeatures { order: true, paths }
 }

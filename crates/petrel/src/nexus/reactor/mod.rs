@@ -1,6 +1,6 @@
 //! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
 //!
-//! Each part has its own state, and returns what concerns others. The reactor is changed in four files:
+//! A part owns its state, and returns changes for other parts. The reactor is changed in four files:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -123,7 +123,7 @@ impl<N: Network> Reactor<N> {
         &self.relay.counters
     }
 
-    /// Returns the number that distinguishes the process from others at its address.
+    /// Returns the number of the process among those of the address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings.incarnation()
     }

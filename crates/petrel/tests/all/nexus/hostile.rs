@@ -255,7 +255,7 @@ fn idle_connections__make_room_for_others() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    // Both sides are in this process, beside other tests.
+    // The process has the two sides, and other tests.
     assert!(limit > 3 * CONNECTIONS_MAX as u64, "raise the limit of descriptors: ulimit -n");
     let mut first = RawPeer::after_hello(address);
     first.open_udp(1);

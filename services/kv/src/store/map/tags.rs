@@ -18,7 +18,7 @@ impl Default for Tags {
 }
 
 impl Tags {
-    /// The first entry below `len` with this tag that fulfils `is_it`.
+    /// The first entry below `len` with the tag that fulfils `is_it`.
     #[inline]
     pub(super) fn find(&self, tag: u8, len: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
         let (words, _) = self.0.as_chunks::<8>();

@@ -53,7 +53,7 @@ const SECOND: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Echo,
-    /// Look-ups, each behind further accesses to memory that depend on each other.
+    /// Look-ups behind further, dependent accesses to memory.
     Items {
         lookups: Lookups,
         accesses: u8,

@@ -21,7 +21,7 @@ pub(crate) struct Acknowledged {
     pub(crate) rtt_ns: Option<u64>,
 }
 
-/// Credits, and the slots that wait for one.
+/// Credits, and the slots waiting for credits.
 impl<B, T> ClientSession<B, T> {
     /// Returns the free credits, and the agreed number.
     pub(crate) fn credits(&self) -> (u32, u32) {

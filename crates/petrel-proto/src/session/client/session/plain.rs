@@ -136,7 +136,7 @@ impl<B: Buffer, T> PlainPlace<'_, B, T> {
         }
     }
 
-    /// Notes that the request waits for its turn on this path.
+    /// Notes that the request waits for a turn.
     #[inline(always)]
     pub(crate) fn leave_unsent(&mut self, path: SendPath) {
         self.state.note_unsent(path);
@@ -181,7 +181,7 @@ pub(crate) struct PlainSend<'a, B> {
     pub(crate) to: Destination,
     pub(crate) number: u64,
     pub(crate) method: u16,
-    /// The deadline that the request carries, if it carries one.
+    /// The deadline in the request, if any.
     pub(crate) deadline_ns: u64,
     pub(crate) request: &'a mut B,
 }
