@@ -107,6 +107,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     large("shm-8MiB", Medium::Shm),
     large("udp-8MiB", Medium::Udp),
     over_paths("udp-60-paths", PathPolicy::Plb, small("", Medium::Udp, 60, 3)),
+    over_paths("udp-8MiB-paths", PathPolicy::Coupled, large("", Medium::Udp)),
     with("boxed", Way::Boxed),
     with("deadline", Way::Deadline),
     with("future", Way::Future),
