@@ -73,6 +73,13 @@ pub trait Buffer {
     /// whole frame: the header and the message.
     fn frame(&mut self, header: [u64; 2]) -> &[u8];
 
+    /// Like [`Buffer::frame`], with a header of three words.
+    #[inline]
+    fn timed_frame(&mut self, header: [u64; 3]) -> &[u8] {
+        let len = self.len();
+        self.part(0, header, 0, len).0
+    }
+
     /// Like [`Buffer::frame`], in two parts if the message is in shared memory.
     #[inline]
     fn pieces(&mut self, header: [u64; 2]) -> (&[u8], &[u8]) {

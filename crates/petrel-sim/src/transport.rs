@@ -557,6 +557,11 @@ impl Transport for SimTransport {
         self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
     }
 
+    fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
+        let (rings, peer) = self.ring_of(peer)?;
+        rings.path_to(peer)
+    }
+
     #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
     fn flush(&mut self) {
         self.is_full = false;

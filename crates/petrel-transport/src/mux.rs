@@ -276,6 +276,11 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     }
 
     #[inline]
+    fn path_to(&mut self, peer: PeerId) -> Option<&mut A::Return> {
+        if Self::is_near(peer) { self.near.path_to(Self::to_near(peer)) } else { None }
+    }
+
+    #[inline]
     fn flush(&mut self) {
         // The near medium first: its peers are microseconds nearer.
         self.near.flush();

@@ -212,6 +212,15 @@ pub trait Transport {
         Err(LinkError::Unsupported(format!("{address}: it has no multicast")))
     }
 
+    /// Returns the send path to a peer outside of delivery. The path copies frames at once, into the
+    /// burst that the next [`Transport::flush`] ends. `None` for an unknown peer, if the burst has
+    /// refused a frame to the peer, and for a transport without such paths.
+    #[inline]
+    fn path_to(&mut self, peer: PeerId) -> Option<&mut Self::Return> {
+        let _ = peer;
+        None
+    }
+
     /// Delivers frames that `from` sends to a multicast group as frames of `from`, until
     /// [`Transport::leave_group`].
     ///

@@ -32,7 +32,7 @@ impl MsgBuf {
     }
 
     /// Takes a buffer from a pool, holding `message` and without room for more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn holding(pool: &BufPool, message: &[u8]) -> Result<Self, PoolExhausted> {
         let mut buffer = Self::from_pool(pool, message.len())?;
         buffer.set_message(message);
@@ -217,6 +217,11 @@ impl Buffer for MsgBuf {
     fn frame(&mut self, header: [u64; 2]) -> &[u8] {
         self.0.write_header_16(header);
         self.0.frame_16()
+    }
+
+    #[inline]
+    fn timed_frame(&mut self, header: [u64; 3]) -> &[u8] {
+        self.0.frame_24(header)
     }
 
     #[inline]

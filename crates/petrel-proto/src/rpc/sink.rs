@@ -44,7 +44,7 @@ pub trait FrameSink {
 
     /// Returns false if the sink accepts no frames for this peer: the caller need not make any.
     #[inline(always)]
-    fn reaches(&self, peer: PeerKey) -> bool {
+    fn reaches(&mut self, peer: PeerKey) -> bool {
         let _ = peer;
         true
     }

@@ -4,6 +4,7 @@ use crate::limits::SLOTS_MAX;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::SessionId;
 use crate::session::client::{ClientSession, ClientSlot};
+use crate::session::expiry_timer::ExpiryTimer;
 use crate::timer::{TimerKey, TimerWheel};
 
 /// The slot field of a timer entry for a session's deadlines.
@@ -96,22 +97,17 @@ impl Timers {
         &mut self.wheel
     }
 
-    /// Notes that a call of the session ends at this time at the latest.
+    /// Notes that a call of the session with this timer ends at this time at the latest.
     #[inline]
-    pub(super) fn note_expiry<B, T>(
-        &mut self,
-        id: SessionId,
-        client: &mut ClientSession<B, T>,
-        at_ns: u64,
-    ) {
-        if client.expiry_timer().is_later_than(at_ns) {
-            self.wake_at(id, client, at_ns);
+    pub(super) fn note_expiry(&mut self, id: SessionId, timer: &mut ExpiryTimer, at_ns: u64) {
+        if timer.is_later_than(at_ns) {
+            self.wake_at(id, timer, at_ns);
         }
     }
 
     #[inline(never)]
-    fn wake_at<B, T>(&mut self, id: SessionId, client: &mut ClientSession<B, T>, at_ns: u64) {
-        client.expiry_timer().set(at_ns, key(id, EXPIRY), &mut self.wheel);
+    fn wake_at(&mut self, id: SessionId, timer: &mut ExpiryTimer, at_ns: u64) {
+        timer.set(at_ns, key(id, EXPIRY), &mut self.wheel);
     }
 
     /// Releases the paced slots of a session at a time.

@@ -120,7 +120,20 @@ impl Rings {
         self.detached.max_frame_bytes(peer)
     }
 
+    pub(crate) fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
+        self.show_written();
+        // Frames for an abandoned ring are discarded.
+        if self.detached.is_given_up(peer) { None } else { self.detached.path_to(peer) }
+    }
+
+    /// Records the frames written on the path returned last.
+    fn show_written(&mut self) {
+        let mut observer = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
+        self.detached.show_written(&mut observer);
+    }
+
     pub(crate) fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        self.show_written();
         let is_taken = self.detached.push(peer, head, body);
         let bytes = head.len() + body.len();
         let is_possible = (1..=self.max_frame_bytes(peer)).contains(&bytes);
@@ -132,6 +145,7 @@ impl Rings {
     }
 
     pub(crate) fn flush(&mut self) {
+        self.show_written();
         self.detached.flush();
         let now = self.fabric.now();
         for pair in self.pairs.iter().flatten() {
@@ -145,6 +159,7 @@ impl Rings {
         handler: H,
     ) -> usize {
         self.wake_up();
+        self.show_written();
         let clock = self.fabric.borrow_mut().note_step();
         // For an actor that stops in this turn, later frames have not arrived yet.
         let has_later =

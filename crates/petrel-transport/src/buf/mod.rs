@@ -62,6 +62,7 @@ mod watch;
 pub use class::LARGEST_BLOCK_BYTES;
 pub use packet::{
     FIRST_HEADER_BYTES, Growth, HEAD_ROOM_BYTES, POISON_BYTE, PacketBuf, TAIL_HEADER_BYTES,
+    append_message,
 };
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;

@@ -35,6 +35,24 @@ const _: () = {
     assert!(LARGEST_BLOCK_BYTES / TAIL_HEADER_BYTES <= PACKET_COUNT_MASK as usize);
 };
 
+/// Appends a message to `to`. A short one for which `to` has room is copied without a call of
+/// `memcpy`.
+#[inline(always)]
+pub fn append_message(message: &[u8], to: &mut Vec<u8>) {
+    let room = to.capacity() - to.len();
+    match message.len() {
+        len @ 16..=64 if len <= room => {
+            // SAFETY: the room behind the vector's bytes holds the message, and then belongs to the
+            // vector.
+            unsafe {
+                copy_short(message, to.as_mut_ptr().add(to.len()));
+                to.set_len(to.len() + len);
+            }
+        }
+        _ => to.extend_from_slice(message),
+    }
+}
+
 /// The start of a block. It shares the first cache line with the header of packet 0.
 #[repr(C)]
 pub(super) struct Meta {
@@ -396,6 +414,17 @@ impl PacketBuf {
     #[inline]
     pub fn frame_16(&self) -> &[u8] {
         self.bytes(HEAD_ROOM_BYTES - 16, 16 + self.len())
+    }
+
+    /// Writes a header of 24 bytes for packet 0 from three little-endian words, and returns the
+    /// header and the whole message.
+    #[inline]
+    pub fn frame_24(&mut self, words: [u64; 3]) -> &[u8] {
+        let bytes = self.bytes_mut(HEAD_ROOM_BYTES - 24, 24);
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..16].copy_from_slice(&words[1].to_le_bytes());
+        bytes[16..].copy_from_slice(&words[2].to_le_bytes());
+        self.bytes(HEAD_ROOM_BYTES - 24, 24 + self.len())
     }
 
     /// Returns packet `index` as a transport sends it, in head and body: a header of `header_len`

@@ -80,6 +80,32 @@ fn growth__is_what_was_noted_rounded_up() {
 }
 
 #[test]
+fn append_message__of_any_length_into_any_room() {
+    let bytes: Vec<u8> = (0..200).collect();
+    for len in [0_usize, 1, 15, 16, 31, 32, 33, 64, 65, 200] {
+        for room in [0, len.saturating_sub(1), len, 300] {
+            let mut to = Vec::with_capacity(3 + room);
+            to.extend_from_slice(b"to ");
+            append_message(&bytes[..len], &mut to);
+            assert_eq!(to, [b"to ", &bytes[..len]].concat(), "{len} bytes, room for {room}");
+        }
+    }
+}
+
+#[test]
+fn frame_24__is_the_message_behind_its_header() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(10, 1).unwrap();
+    for message in [&b"0123456789"[..], b"012", b""] {
+        buf.set_message(message);
+        let words = [*b"abcdefgh", *b"ijklmnop", *b"qrstuvwx"].map(u64::from_le_bytes);
+        let frame = buf.frame_24(words).to_vec();
+        assert_eq!(frame, [b"abcdefghijklmnopqrstuvwx", message].concat());
+        assert_eq!(buf.packet(0, 24, 0, message.len()), (&frame[..], &b""[..]));
+    }
+}
+
+#[test]
 fn frame_16__is_the_message_behind_its_header() {
     let pool = pool(MIB);
     let mut buf = pool.alloc(10, 1).unwrap();

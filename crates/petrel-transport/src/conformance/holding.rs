@@ -111,6 +111,10 @@ impl<T: Transport> Transport for Holding<T> {
         true
     }
 
+    fn path_to(&mut self, peer: PeerId) -> Option<&mut T::Return> {
+        self.inner.path_to(peer)
+    }
+
     fn flush(&mut self) {
         // Answers on the way back, which are copies, and kept frames.
         self.inner.flush();

@@ -62,11 +62,13 @@ pub fn pair(ring_bytes: usize, max_frame_bytes: usize) -> Result<[RingEnd; 2], S
 #[derive(Debug)]
 pub struct Detached<C> {
     rings: Rings<Rope<C>>,
+    /// The path returned last, by its peer, and the position of its next frame then.
+    lent: Option<(PeerId, u64)>,
 }
 
 impl<C: Cord> Default for Detached<C> {
     fn default() -> Self {
-        Self { rings: Rings::new() }
+        Self { rings: Rings::new(), lent: None }
     }
 }
 
@@ -91,6 +93,24 @@ impl<C: Cord> Detached<C> {
     /// See [`Transport::push`](crate::Transport::push). The frame is copied at once.
     pub fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         self.rings.push(peer, head, body)
+    }
+
+    /// See [`Transport::path_to`](crate::Transport::path_to). Before any other method that sends or receives, call
+    /// [`Detached::show_written`].
+    pub fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
+        assert!(self.lent.is_none(), "frames on the former path were shown");
+        let path = self.rings.path_to(peer)?;
+        self.lent = Some((peer, path.position()));
+        Some(path)
+    }
+
+    /// Shows `eye` the frames written on the path returned last.
+    pub fn show_written<E: Eye>(&mut self, eye: &mut E) {
+        if let Some((peer, position)) = self.lent.take()
+            && let Some(path) = self.rings.path_to(peer)
+        {
+            path.look_back(position, |frame| eye.answered(peer, &frame.to_vec()));
+        }
     }
 
     /// See [`Transport::flush`](crate::Transport::flush).

@@ -171,6 +171,11 @@ impl Transport for Shm {
     }
 
     #[inline]
+    fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
+        self.rings.path_to(peer)
+    }
+
+    #[inline]
     fn flush(&mut self) {
         self.rings.flush();
     }

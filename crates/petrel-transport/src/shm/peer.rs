@@ -155,6 +155,12 @@ impl<B: Doorbell> Peer<B> {
         is_first
     }
 
+    /// The return path, unless the burst refuses further frames. The peer must be touched in the burst.
+    #[inline]
+    pub(super) fn path(&mut self) -> Option<&mut Outgoing> {
+        (self.tx_burst == TxBurst::Open).then_some(&mut self.outgoing)
+    }
+
     /// Refuses or drops all further frames of this burst.
     #[cold]
     fn close(&mut self) {

@@ -171,6 +171,16 @@ impl<B: Doorbell> Rings<B> {
         to.push(head, body, &mut self.stats)
     }
 
+    /// [`Transport::path_to`](crate::Transport::path_to).
+    #[inline]
+    pub(super) fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
+        let to = self.peers.get_mut(peer.0 as usize)?.as_mut()?;
+        if to.touch() {
+            note_touched(&mut self.first_touched, &mut self.touched, peer.0);
+        }
+        to.path()
+    }
+
     /// [`Transport::flush`](crate::Transport::flush).
     #[inline]
     pub(super) fn flush(&mut self) {

@@ -113,6 +113,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("future", Way::Future),
     with("future+dl", Way::FutureDeadline),
     with("client", Way::Client),
+    Workload { sessions: 1, ..with("client-1", Way::Client) },
     with("async-fn", Way::AsyncHandler),
     with("batch", Way::Batch),
     read("udp-read", small("", Medium::Udp, 60, 3)),
@@ -436,8 +437,9 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     assert!(sessions.iter().all(has_paths), "each session has the paths of its row");
     match workload.way {
         Way::Future | Way::FutureDeadline | Way::Client => {
-            let service =
-                (workload.way == Way::Client).then(|| reach(&mut client, &mut server, address));
+            let servers = workload.sessions;
+            let reach = || reach(&mut client, &mut server, address, servers);
+            let service = (workload.way == Way::Client).then(reach);
             start_tasks(&mut client, workload, &sessions, service, calls);
         }
         Way::Read => {
@@ -484,17 +486,18 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// Connects a client without a concurrency limit, as sessions have none: 60 calls are to be in flight.
+/// Connects a client to so many servers, which are one process. It has no concurrency limit, as sessions have none: 60
+/// calls are to be in flight.
 fn reach(
     endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,
     address: std::net::SocketAddr,
+    servers: usize,
 ) -> Client {
     let mut config = ClientConfig::default();
     config.concurrency = None;
-    // As many sessions as in the other rows.
-    let client = endpoint.client([address; 8], config);
-    while client.stats().servers_ready < 8 {
+    let client = endpoint.client(std::iter::repeat_n(address, servers), config);
+    while client.stats().servers_ready < servers as u64 {
         endpoint.run_once();
         server.run_once();
         std::thread::sleep(Duration::from_millis(1));

@@ -1,5 +1,6 @@
 //! A client's call: its options, and the call as a future.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -10,14 +11,14 @@ use std::time::Duration;
 use petrel_proto::Status;
 
 use super::places::{self, Place, TakePlace};
-use super::response::Response;
+use super::response::{Response, bytes_of};
 use super::service_client::Client;
 use super::state::CallState;
 use super::{end_ns, park};
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, Local};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
-use crate::local::{Hub, Key};
+use crate::local::Hub;
 use crate::sync::Arc;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
@@ -37,6 +38,8 @@ pub struct Call<T = Response> {
     client: Client,
     method: u16,
     options: CallOptions,
+    /// Empty once the call is outstanding.
+    request: Vec<u8>,
     step: Step,
     read: fn(Response, u64) -> Result<T, Error>,
     /// A number for `read`, such as the expected length.
@@ -44,26 +47,35 @@ pub struct Call<T = Response> {
 }
 
 enum Step {
-    New {
-        request: Vec<u8>,
-    },
-    /// Waits until fewer calls are outstanding. The timeout counts meanwhile.
-    Waiting {
-        request: Vec<u8>,
-        end_ns: u64,
-        take: TakePlace,
-    },
+    New,
     /// Outstanding.
     Outstanding(Arc<CallState>),
+    /// Neither, which is rare: in a box, so that little is to be dropped at the end of most calls.
+    Delayed(Box<Delayed>),
+    Ended,
+}
+
+/// A call that is not outstanding.
+enum Delayed {
+    /// Waits until fewer calls are outstanding. The timeout counts meanwhile.
+    Waiting { end_ns: u64, take: TakePlace },
     /// Ended before it was posted.
     Failed(Error),
-    Ended,
+}
+
+impl Step {
+    #[cold]
+    fn failed(error: Error) -> Self {
+        Self::Delayed(Box::new(Delayed::Failed(error)))
+    }
 }
 
 impl Client {
     /// Returns a call, to be [awaited](Call), [waited for](Call::wait) or [started](Call::started).
-    pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
-        Call::reading(self.clone(), method, request.into(), 0, |answer, _| Ok(answer))
+    ///
+    /// Bytes that are borrowed, or in an array, are copied; a vector or a string is taken as it is.
+    pub fn call(&self, method: u16, request: impl Into<Vec<u8>> + AsRef<[u8]>) -> Call {
+        Call::reading(self.clone(), method, bytes_of(request), 0, |answer, _| Ok(answer))
     }
 
     /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is no
@@ -77,7 +89,7 @@ impl Client {
 }
 
 impl<T> Call<T> {
-    /// Creates a call with a function that reads the response, given `expected`.
+    /// Creates a call with a function that reads the response, given `expected`. It is not run for a [`Response`].
     pub(crate) fn reading(
         client: Client,
         method: u16,
@@ -85,8 +97,8 @@ impl<T> Call<T> {
         expected: u64,
         read: fn(Response, u64) -> Result<T, Error>,
     ) -> Self {
-        let (options, step) = (CallOptions::new(), Step::New { request });
-        Self { client, method, options, step, read, expected }
+        let (options, step) = (CallOptions::new(), Step::New);
+        Self { client, method, options, request, step, read, expected }
     }
 
     /// Sends the last `bytes` of the request in front of the others.
@@ -138,7 +150,7 @@ impl<T> Call<T> {
     /// so does the call, and later calls go to the next session. A call that cannot have an order ends with
     /// FAILED_PRECONDITION.
     pub fn ordered(mut self) -> Self {
-        self.options.ordered = true;
+        self.options = self.options.in_order();
         self
     }
 
@@ -146,7 +158,8 @@ impl<T> Call<T> {
     pub fn options(mut self, options: CallOptions) -> Self {
         // The first is a part of the request, the second is set by `ordered` alone.
         let CallOptions { head_last, ordered, .. } = self.options;
-        self.options = CallOptions { head_last, ordered, ..options };
+        let options = if ordered { options.in_order() } else { options };
+        self.options = CallOptions { head_last, ..options };
         self
     }
 
@@ -172,7 +185,10 @@ impl<T> Call<T> {
     ///
     /// # Panics
     /// On the thread of the client's endpoint, which would wait for itself.
-    pub fn wait(self) -> Result<T, Error> {
+    pub fn wait(self) -> Result<T, Error>
+    where
+        T: 'static,
+    {
         self.client.endpoint().check_thread();
         park::park(self)
     }
@@ -183,99 +199,101 @@ impl<T> Call<T> {
     /// and is woken without its waker. All other cases are left to [`begin_elsewhere`](Self::begin_elsewhere).
     #[inline(always)]
     fn begin(&mut self, waker: &Waker) -> bool {
-        let Self { client, method, options, step, .. } = self;
-        let Step::New { request } = step else { return false };
-        let place = || Some((client.endpoint().places().try_take()?, None));
-        let made = make_in_task(client, *method, options, request, waker, place);
-        let Some((state, task)) = made else { return false };
-        // A call that has ended is not woken for.
-        let is_awaited = match task {
-            Some(task) if state.key().is_some() => {
-                state.set_task(task);
-                true
+        self.in_task(|call, hub, local| {
+            let Some(place) = call.client.endpoint().places().try_take() else { return false };
+            let clock_ns = hub.clock_now_ns();
+            let end_ns = hub.end_ns(&call.options, call.client.call_timeout(), clock_ns);
+            let state = call.make_here(hub, local, place, (Some(clock_ns), end_ns));
+            // A call that has ended is not woken for.
+            match hub.task_of(waker) {
+                Some(task) if state.key().is_some() => {
+                    state.set_task(task);
+                    true
+                }
+                _ => false,
             }
-            _ => false,
-        };
-        // The request was taken: no instruction is spent on dropping nothing.
-        mem::forget(mem::replace(step, Step::Outstanding(state)));
-        is_awaited
+        })
     }
 
     /// Advances the call until it is outstanding, or has failed before.
     #[inline(never)]
     fn begin_elsewhere(&mut self, cx: &mut Context<'_>) {
-        if let Step::New { request } = &mut self.step {
-            let request = mem::take(request);
+        if let Step::New = self.step {
             let end_ns = end_ns(&self.options, self.client.call_timeout());
             let places = self.client.endpoint().places();
-            self.step = match places.try_take() {
-                Some(place) => self.make(request, place, end_ns),
-                None => Step::Waiting { request, end_ns, take: places.take() },
-            };
+            match places.try_take() {
+                Some(place) => self.make(place, end_ns),
+                None => {
+                    let waiting = Delayed::Waiting { end_ns, take: places.take() };
+                    self.step = Step::Delayed(Box::new(waiting));
+                }
+            }
         }
-        if let Step::Waiting { request, end_ns, take } = &mut self.step
+        if let Step::Delayed(delayed) = &mut self.step
+            && let Delayed::Waiting { end_ns, take } = &mut **delayed
             && let Poll::Ready(place) = Pin::new(take).poll(cx)
         {
-            let (request, end_ns) = (mem::take(request), *end_ns);
-            self.step = match place {
-                Ok(place) => self.make(request, place, end_ns),
-                Err(places::Gone) => Step::Failed(endpoint_gone()),
-            };
+            let end_ns = *end_ns;
+            match place {
+                Ok(place) => self.make(place, end_ns),
+                Err(places::Gone) => self.step = Step::failed(endpoint_gone()),
+            }
         }
     }
 
     /// Makes the call, which has a place: at once in a task of the client's endpoint, else through the endpoint's inbox.
-    fn make(&self, mut request: Vec<u8>, place: Place, end_ns: u64) -> Step {
-        let &Self { ref client, method, options, .. } = self;
-        let mut place = Some((place, Some(end_ns)));
-        let take_place = || place.take();
-        let noop = Waker::noop();
-        if let Some((state, _)) =
-            make_in_task(client, method, &options, &mut request, noop, take_place)
-        {
-            return Step::Outstanding(state);
-        }
-        let (place, _) = place.expect("a call that was not made keeps its place");
-        let (state, pending) = CallState::new(Some(place));
-        let service = client.key();
-        let start = StartCall { pending, service, method, request, options, end_ns };
-        match client.endpoint().post(InboxMessage::Start(start)) {
-            true => Step::Outstanding(state),
-            false => Step::Failed(endpoint_gone()),
+    fn make(&mut self, place: Place, end_ns: u64) {
+        let mut place = Some(place);
+        let made = self.in_task(|call, hub, local| {
+            let place = place.take().expect("a call is made once");
+            call.make_here(hub, local, place, (None, end_ns));
+            true
+        });
+        if !made {
+            let &mut Self { ref client, method, options, .. } = self;
+            let (state, pending) = CallState::new(place);
+            let (service, request) = (client.key(), mem::take(&mut self.request));
+            let start = StartCall { pending, service, method, request, options, end_ns };
+            self.step = match client.endpoint().post(InboxMessage::Start(start)) {
+                true => Step::Outstanding(state),
+                false => Step::failed(endpoint_gone()),
+            };
         }
     }
-}
 
-/// Makes a call at once, if this is a task of the client's endpoint, and `place` returns a place; with the end of the
-/// call, if known. Returns the call's state, and the task if `waker` is the task's own.
-#[inline(always)]
-fn make_in_task(
-    client: &Client,
-    method: u16,
-    options: &CallOptions,
-    request: &mut Vec<u8>,
-    waker: &Waker,
-    place: impl FnOnce() -> Option<(Place, Option<u64>)>,
-) -> Option<(Arc<CallState>, Option<Key>)> {
-    let made = Hub::with_current(|hub| {
-        Local::try_of_task(hub, |local| {
-            if !local.is_of(client.endpoint()) {
-                return None;
-            }
-            let (place, end_ns) = place()?;
-            let clock_ns = hub.clock_now_ns();
-            let end_ns =
-                end_ns.unwrap_or_else(|| hub.end_ns(options, client.call_timeout(), clock_ns));
-            let (state, pending) = match hub.take_call_state() {
-                Some(state) => state.begin(Some(place)),
-                None => CallState::new(Some(place)),
-            };
-            let (of, times) = ((client.key(), method), (Some(clock_ns), end_ns));
-            local.begin_client_call(of, mem::take(request), options, times, pending);
-            Some((state, hub.task_of(waker)))
-        })
-    });
-    made.flatten().flatten()
+    /// Runs a closure if this is a task of the client's endpoint. Returns false elsewhere.
+    #[inline(always)]
+    fn in_task(&mut self, run: impl FnOnce(&mut Self, &Hub, &mut Local) -> bool) -> bool {
+        let done = Hub::with_current(|hub| {
+            Local::try_of_task(hub, |local| {
+                local.is_of(self.client.endpoint()) && run(self, hub, local)
+            })
+        });
+        done.flatten().unwrap_or(false)
+    }
+
+    /// Makes the call on its endpoint.
+    #[inline(always)]
+    fn make_here(
+        &mut self,
+        hub: &Hub,
+        local: &mut Local,
+        place: Place,
+        times: (Option<u64>, u64),
+    ) -> &CallState {
+        let idle = hub.take_call_state().unwrap_or_else(CallState::idle);
+        let (state, pending) = idle.begin(Some(place));
+        let (of, request) = ((self.client.key(), self.method), mem::take(&mut self.request));
+        local.begin_client_call(of, request, &self.options, times, pending);
+        // A call that begins has nothing to drop: no instruction is spent on it.
+        debug_assert!(matches!(self.step, Step::New | Step::Delayed(_)));
+        match mem::replace(&mut self.step, Step::Outstanding(state)) {
+            Step::Delayed(waiting) => drop(waiting),
+            other => mem::forget(other),
+        }
+        let Step::Outstanding(state) = &self.step else { unreachable!("it was just set") };
+        state
+    }
 }
 
 impl<T> Drop for Call<T> {
@@ -296,11 +314,11 @@ fn endpoint_gone() -> Error {
     Error::not_sent(Status::Unavailable, "the client's endpoint is gone")
 }
 
-impl<T> Future for Call<T> {
+impl<T: 'static> Future for Call<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Step::New { .. } = self.step
+        if let Step::New = self.step
             && self.begin(cx.waker())
         {
             return Poll::Pending;
@@ -311,11 +329,24 @@ impl<T> Future for Call<T> {
         if let Step::Outstanding(state) = &self.step {
             let outcome = ready!(state.poll(cx.waker()));
             self.end_outstanding();
-            return Poll::Ready(
-                outcome.map(Response::new).and_then(|answer| (self.read)(answer, self.expected)),
-            );
+            return Poll::Ready(match outcome {
+                Ok(message) => self.read(Response::new(message)),
+                Err(error) => Err(error),
+            });
         }
         self.poll_other()
+    }
+}
+
+impl<T: 'static> Call<T> {
+    /// Reads the response. The compiler knows whether it is wanted as it is.
+    #[inline(always)]
+    fn read(&self, response: Response) -> Result<T, Error> {
+        let mut response = Some(response);
+        match (&mut response as &mut dyn Any).downcast_mut::<Option<T>>() {
+            Some(same) => Ok(same.take().expect("it was just put there")),
+            None => (self.read)(response.take().expect("the same"), self.expected),
+        }
     }
 }
 
@@ -333,11 +364,13 @@ impl<T> Call<T> {
     /// Polls a call that is not outstanding.
     #[cold]
     fn poll_other(&mut self) -> Poll<Result<T, Error>> {
-        match mem::replace(&mut self.step, Step::Ended) {
-            Step::Failed(error) => Poll::Ready(Err(error)),
-            Step::Ended => panic!("a call was polled after it had ended"),
+        let Step::Delayed(delayed) = mem::replace(&mut self.step, Step::Ended) else {
+            panic!("a call was polled after it had ended");
+        };
+        match *delayed {
+            Delayed::Failed(error) => Poll::Ready(Err(error)),
             waiting => {
-                self.step = waiting;
+                self.step = Step::Delayed(Box::new(waiting));
                 Poll::Pending
             }
         }
@@ -347,10 +380,12 @@ impl<T> Call<T> {
 impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
-            Step::New { .. } => "not begun",
-            Step::Waiting { .. } => "waits until fewer calls are outstanding",
+            Step::New => "not begun",
             Step::Outstanding(_) => "outstanding",
-            Step::Failed(_) | Step::Ended => "ended",
+            Step::Delayed(delayed) if matches!(**delayed, Delayed::Waiting { .. }) => {
+                "waits until fewer calls are outstanding"
+            }
+            Step::Delayed(_) | Step::Ended => "ended",
         };
         write!(f, "Call({:?}, method {}: {step})", self.client, self.method)
     }

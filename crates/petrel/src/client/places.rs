@@ -79,6 +79,7 @@ impl Places {
 
     /// Returns a place. A waiter enters the queue before it looks for a free place, and this frees the place before
     /// looking into the queue: at least one of them sees the other.
+    #[inline]
     fn give_back(&self) {
         self.free.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -92,6 +93,8 @@ impl Places {
         assert!(before > 0, "a waiter that leaves the queue was counted");
     }
 
+    #[cold]
+    #[inline(never)]
     fn hand_on(&self) {
         let mut woken = Vec::new();
         let mut queue = lock(&self.queue);
@@ -107,6 +110,7 @@ impl Places {
 }
 
 impl Drop for Place {
+    #[inline]
     fn drop(&mut self) {
         self.0.give_back();
     }

@@ -1,7 +1,12 @@
 //! The response of a client's call.
 
 use std::fmt;
+use std::mem;
 use std::ops::Deref;
+
+use petrel_transport::buf::append_message;
+
+use crate::local::Hub;
 
 /// The message of a response.
 #[derive(Clone, Default)]
@@ -13,9 +18,30 @@ impl Response {
     }
 
     /// Returns the message in its own memory.
-    pub fn into_vec(self) -> Vec<u8> {
-        self.0
+    pub fn into_vec(mut self) -> Vec<u8> {
+        mem::take(&mut self.0)
     }
+}
+
+impl Drop for Response {
+    /// In a task of an endpoint, leaves the memory to the endpoint's next request.
+    #[inline]
+    fn drop(&mut self) {
+        let memory = mem::take(&mut self.0);
+        Hub::with_current(|hub| hub.keep_memory(memory));
+    }
+}
+
+/// Returns the bytes of a request. Borrowed bytes and arrays are copied, in a task of an endpoint to the memory of a
+/// former response.
+#[inline]
+pub(super) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
+    if mem::needs_drop::<R>() {
+        return request.into();
+    }
+    let mut bytes = Hub::with_current(Hub::take_memory).unwrap_or_default();
+    append_message(request.as_ref(), &mut bytes);
+    bytes
 }
 
 impl Deref for Response {

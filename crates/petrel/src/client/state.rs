@@ -52,7 +52,7 @@ pub(crate) struct CallState {
 // taken once after `ENDED` was seen, by the setter of `FETCHED`. The other fields are `Sync`.
 unsafe impl Sync for CallState where Outcome: Send {}
 
-/// The state of an ended call to which neither side refers any more: for another call.
+/// A state for another call: new, or of an ended call to which neither side refers any more.
 pub(crate) struct IdleState(Arc<CallState>);
 
 /// The endpoint's side, which ends the call once. Dropping it earlier, with the endpoint or its inbox, ends the call
@@ -79,10 +79,16 @@ impl IdleState {
 impl CallState {
     /// Creates both sides of a call that holds a place until the end.
     pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
+        Self::idle().begin(place)
+    }
+
+    /// Creates the state of a call that has not begun.
+    #[inline(never)]
+    pub(crate) fn idle() -> IdleState {
         let (signals, key) = (AtomicUsize::new(0), AtomicUsize::new(NO_KEY));
         let (outcome, waker) = (UnsafeCell::new(None), Mutex::new(None));
         let task = AtomicU64::new(NO_TASK);
-        IdleState(Arc::new(Self { signals, outcome, waker, key, task })).begin(place)
+        IdleState(Arc::new(Self { signals, outcome, waker, key, task }))
     }
 
     /// Returns the state of a call whose outcome was fetched, for another call: if a task of the endpoint awaited it, and
@@ -96,9 +102,9 @@ impl CallState {
         // After the last use of the reference that was dropped before.
         fence(Ordering::Acquire);
         let signals = state.signals.load(Ordering::Relaxed);
-        assert!(signals & FETCHED != 0, "a state is used again after its outcome was fetched");
-        if signals & HAS_WAKER != 0 {
-            // Such a call was moved between tasks.
+        if signals != ENDED | FETCHED {
+            assert!(signals & FETCHED != 0, "a state is used again after its outcome was fetched");
+            // Another waker was registered: such a call was moved between tasks.
             return None;
         }
         state.signals.store(0, Ordering::Relaxed);

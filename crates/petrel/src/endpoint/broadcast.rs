@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use petrel_proto::{GroupFrames, PendingCall, SessionId};
 
-use super::context::continuation::{CallKey, Continuation, Reply, run_keyed};
+use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local};
 use super::options::CallOptions;
 use super::shared::SharedMsg;
@@ -47,11 +47,11 @@ impl Broadcast {
             cx.local.core.release_sent();
             continuation(state, cx, reply);
         });
-        let tag = Continuation::function(run_keyed, number);
+        let tag = Continuation::numbered::<KeyedEnd>(number);
         let call = PendingCall { method, tag, request, response };
         let limits = options.limits(clock.now_ns());
         core.call_announced(*now_ns, session, call, limits, self.frames.announcement);
-        Ok(CallKey::on_session(session, run_keyed, number))
+        Ok(CallKey::on_session(session, number))
     }
 }
 

@@ -38,6 +38,12 @@ impl Bursts {
         }
     }
 
+    /// Returns true if responses and requests leave before the end of a burst.
+    #[inline]
+    pub(super) fn sends_at_once(&self) -> bool {
+        self.optimisations.is_none_or(|(of, _)| of.sends_at_once())
+    }
+
     /// Receives a burst, and runs its handlers and continuations. Returns the number of frames.
     ///
     /// A separate function: inlined into the rest of a turn, it would keep half of its variables on the stack.
@@ -95,7 +101,7 @@ impl Bursts {
         local: &mut Local,
         handlers: &mut Handlers,
     ) {
-        let sends_at_once = self.optimisations.is_none_or(|(of, _)| of.sends_at_once());
+        let sends_at_once = self.sends_at_once();
         while let Some(gather) = handlers.gathered().pop() {
             let gather = &mut *gather.borrow_mut();
             gather.run(handlers.state(), &mut Context::new(local));

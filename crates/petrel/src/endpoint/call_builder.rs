@@ -5,7 +5,7 @@ use std::time::Duration;
 use petrel_proto::{PendingCall, SessionId};
 use petrel_transport::buf::PoolExhausted;
 
-use super::context::continuation::{CallKey, Continuation, Reply, run_keyed};
+use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
 use super::message::IntoMessage;
 use super::options::CallOptions;
@@ -116,7 +116,7 @@ pub(crate) mod callee {
         }
 
         fn key(session: SessionId, number: u64) -> CallKey {
-            CallKey::on_session(session, run_keyed, number)
+            CallKey::on_session(session, number)
         }
     }
 }
@@ -216,8 +216,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub fn options(mut self, options: CallOptions) -> Self {
         // `ordered` alone sets this.
-        let ordered = self.options.ordered;
-        self.options = CallOptions { ordered, ..options };
+        self.options = if self.options.ordered { options.in_order() } else { options };
         self
     }
 
@@ -287,7 +286,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
             continuation(state, cx, reply);
         });
         let Self { mut place, callee, method, request, response, options } = self;
-        let tag = Continuation::function(run_keyed, number);
+        let tag = Continuation::numbered::<KeyedEnd>(number);
         let mut cx = place.context();
         let to_send = ToSend { method, request, response, options, tag };
         match callee.send(cx.untyped(), to_send) {
@@ -347,7 +346,7 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
     /// ```
     #[inline(always)]
     pub fn ordered(mut self) -> Self {
-        self.options.ordered = true;
+        self.options = self.options.in_order();
         self
     }
 }

@@ -10,7 +10,7 @@ use super::context::continuation::CallKey;
 use super::context::{Context, Local};
 use super::message::IntoMessage;
 use super::options::CallOptions;
-use super::service::{CallEnd, CallRequest, CallSpec, begin_call_at, open_service};
+use super::service::{CallSpec, RequestBytes, begin_call_at, open_service};
 use crate::client::state::Pending;
 use crate::client::{ClientShared, ServiceKey};
 use crate::error::Error;
@@ -31,10 +31,9 @@ pub(crate) fn call_by_client<M: IntoMessage>(
     // The message must be copied: several attempts may use it, even after the end of the call.
     let request = request.into_own_message(&cx.local.pool);
     let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
-    let (request, end) = (CallRequest::Buffer(Some(request)), CallEnd::Then(tag));
     let clock_ns = cx.local.clock.now_ns();
     let end_ns = options.end_ns(clock_ns, timeout);
-    let response = Some(response);
+    let (response, end) = (Some(response), tag);
     let spec = CallSpec { method, request, response, options: &options, end_ns, end };
     Ok(CallKey::of_client(begin_call_at(cx, service, spec, None)))
 }
@@ -61,8 +60,7 @@ impl Local {
         pending: Pending,
     ) {
         let Some(service) = self.services.find(service) else { return client_gone(pending) };
-        let (request, end) =
-            (CallRequest::of(request, options.head_last), CallEnd::Posted(pending));
+        let (request, end) = (RequestBytes(request, options.head_last), pending);
         let spec = CallSpec { method, request, response: None, options, end_ns, end };
         begin_call_at(&mut Context::new(self), service, spec, clock_ns);
     }

@@ -23,7 +23,7 @@ use super::{Endpoint, SessionEnd};
 use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
-use crate::local::{Command, MainWaker};
+use crate::local::{Command, Hub, MainWaker};
 use crate::msgbuf::MsgBuf;
 use crate::sync::{hint, thread};
 use crate::time::{Time, as_ns};
@@ -261,14 +261,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         core.poll_event()
     }
 
-    fn answer_dropped(&mut self) {
-        while let Some(handle) = self.local.late_answers.pop_dropped() {
-            let text = "the handler dropped the request";
-            self.local.watchers.forget(handle);
-            self.local.core.respond_error(handle, Status::Internal, text);
-        }
-    }
-
     #[inline(always)]
     fn receive(&mut self, now_ns: u64) -> usize {
         let Self { transport, local, handlers, bursts, .. } = self;
@@ -324,20 +316,31 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         hub.begin(now_ns);
         for _ in 0..ROUNDS_MAX {
             self.work_flag.clear();
-            handle_messages(&mut self.local);
-            self.answer_dropped();
-            let cx = &mut Context::new(&mut self.local);
-            cx.run_late_watchers(self.handlers.state());
-            run_due(cx);
-            run_ended(self.handlers.state(), cx);
-            self.local.lend(&hub, self.handlers.state_box(), || hub.poll_tasks());
+            self.run_round(&hub);
             self.carry_out_orders();
             if !self.work_flag.is_raised() {
                 break;
             }
         }
+        // The requests that tasks sent at once.
+        self.transport.flush();
         hub.end(self.local.services.next_due_ns());
         self.session_control().close_drained(now_ns);
+    }
+
+    /// Handles the messages of other threads, and polls the ready tasks. Calls begun meanwhile leave with the current burst.
+    fn run_round(&mut self, hub: &Hub) {
+        let Self { transport, local, handlers, bursts, .. } = self;
+        let transport = bursts.sends_at_once().then_some(transport);
+        local.with_transport(transport, |local| {
+            handle_messages(local);
+            answer_dropped(local);
+            let cx = &mut Context::new(local);
+            cx.run_late_watchers(handlers.state());
+            run_due(cx);
+            run_ended(handlers.state(), cx);
+            local.lend(hub, handlers.state_box(), || hub.poll_tasks());
+        });
     }
 
     /// Carries out the orders of futures.
@@ -373,5 +376,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             self.local.cancel_future_call(session, key);
         }
         send_cancels(&mut self.transport, &mut self.local);
+    }
+}
+
+/// Refuses requests whose handler has dropped them.
+fn answer_dropped(local: &mut Local) {
+    while let Some(handle) = local.late_answers.pop_dropped() {
+        let text = "the handler dropped the request";
+        local.watchers.forget(handle);
+        local.core.respond_error(handle, Status::Internal, text);
     }
 }

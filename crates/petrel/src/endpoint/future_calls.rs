@@ -2,7 +2,7 @@
 
 use petrel_proto::{PendingCall, SessionId};
 
-use super::context::continuation::{Continuation, Reply};
+use super::context::continuation::{Continuation, Numbered, NumberedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
 use super::state::State;
 use crate::error::Error;
@@ -11,24 +11,24 @@ use crate::local::Start;
 impl Local {
     /// Cancels a call of a future, which wants no outcome.
     pub(super) fn cancel_future_call(&mut self, session: SessionId, key: u64) {
-        let _ended = self.cancel_fn(session, complete, key);
+        let _ended = self.cancel_numbered(session, Numbered::Future, key);
     }
 
     /// Makes a call of a future.
     #[inline(always)]
     pub(crate) fn make_call(&mut self, start: Start) {
         let Start { key, session, method, request, response, deadline_ns } = start;
-        let is_plain = deadline_ns.is_none() && !request.is_reference();
-        let tag = Continuation::function(complete, key);
+        let tag = Continuation::numbered::<FutureEnd>(key);
+        let is_reference = request.is_reference();
         let call = PendingCall { method, tag, request, response };
         let mut cx = Context::<()>::new(self);
-        let started = match is_plain {
-            true => cx.start(session, call),
-            false => cx.start_with(session, call, None, deadline_ns),
+        let started = match deadline_ns {
+            None if !is_reference => cx.start_in_burst(session, call),
+            None => cx.start_with(session, call, None, None),
+            Some(at_ns) => cx.start_until(session, call, at_ns, None),
         };
-        match started {
-            Ok(()) => {}
-            Err(rejected) => self.refuse_call(key, session, rejected),
+        if let Err(rejected) = started {
+            self.refuse_call(key, session, rejected);
         }
     }
 
@@ -41,6 +41,13 @@ impl Local {
 }
 
 /// The continuation of all calls that are futures.
-fn complete(_state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: u64) {
-    cx.local.hub.finish_awaited(key, reply.into_response());
+struct FutureEnd;
+
+impl NumberedEnd for FutureEnd {
+    const KIND: Numbered = Numbered::Future;
+
+    #[inline(always)]
+    fn end(_state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: u64) {
+        cx.local.hub.finish_awaited(key, reply.into_response());
+    }
 }

@@ -45,6 +45,7 @@ mod in_place;
 mod inbox_turn;
 mod lane;
 mod late_answers;
+mod lent_transport;
 mod message;
 mod methods;
 mod multicast;
@@ -260,6 +261,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 sessions: Sessions::new(config.sessions, config.transports, receive_packets),
                 services: Box::default(),
                 announced: Announced::default(),
+                lent: None,
             },
             handlers: Handlers::new(Box::new(state)),
             joined: JoinedGroups::default(),

@@ -30,6 +30,8 @@ pub struct CallOptions {
     pub(crate) key: Option<u64>,
     /// Whether the call runs after all earlier ones of its session: set by the calls that have the option.
     pub(crate) ordered: bool,
+    /// Whether `response_bytes`, `hedge_after`, `key` or `ordered` is set, as in few calls.
+    pub(crate) is_rare: bool,
     /// The request's last bytes, as many as this, are its first ones: a large request gets a header without a copy.
     pub(crate) head_last: u8,
 }
@@ -46,6 +48,7 @@ impl CallOptions {
             wait_for_ready: false,
             key: None,
             ordered: false,
+            is_rare: false,
             head_last: 0,
         }
     }
@@ -70,6 +73,7 @@ impl CallOptions {
     #[must_use]
     pub const fn response_bytes(mut self, bytes: usize) -> Self {
         self.response_bytes = Some(bytes);
+        self.is_rare = true;
         self
     }
 
@@ -87,6 +91,7 @@ impl CallOptions {
     #[must_use]
     pub const fn hedge_after(mut self, time: Duration) -> Self {
         self.hedge_after = Some(time);
+        self.is_rare = true;
         self
     }
 
@@ -103,6 +108,7 @@ impl CallOptions {
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
         self.key = Some(hash_of(key));
+        self.is_rare = true;
         self
     }
 
@@ -110,6 +116,19 @@ impl CallOptions {
     #[inline(always)]
     pub(crate) fn needs_servers(&self) -> bool {
         self.hedge_after.is_some() || self.wait_for_ready || self.key.is_some()
+    }
+
+    /// Makes the call run after all earlier ones of its session.
+    pub(crate) const fn in_order(mut self) -> Self {
+        self.ordered = true;
+        self.is_rare = true;
+        self
+    }
+
+    /// Returns true if the call does not just go to the next best server: it is hedged, is ordered, or has a key.
+    #[inline(always)]
+    pub(crate) fn is_special(&self) -> bool {
+        self.is_rare && (self.hedge_after.is_some() || self.key.is_some() || self.ordered)
     }
 
     /// Returns true if an option limits the call's time.

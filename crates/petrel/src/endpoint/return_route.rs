@@ -47,7 +47,7 @@ impl FrameSink for ReturnRoute<'_> {
     }
 
     #[inline(always)]
-    fn reaches(&self, peer: PeerKey) -> bool {
+    fn reaches(&mut self, peer: PeerKey) -> bool {
         self.path.is_some() && self.peer == peer
     }
 }
@@ -58,20 +58,20 @@ fn push_frame<B: Buffer>(path: &mut Outgoing, header: [u64; 2], message: &mut B)
     path.push(message.frame(header))
 }
 
-/// The return path for a call with a deadline, and the time of the call.
-pub(super) struct Timed<'a, 'b> {
-    route: &'a mut ReturnRoute<'b>,
+/// The route of a call with a deadline, and the time of the call.
+pub(super) struct Timed<'a, R> {
+    route: &'a mut R,
     clock_ns: u64,
 }
 
-impl<'a, 'b> Timed<'a, 'b> {
+impl<'a, R: FrameSink> Timed<'a, R> {
     #[inline(always)]
-    pub(super) fn new(route: &'a mut ReturnRoute<'b>, clock_ns: u64) -> Self {
+    pub(super) fn new(route: &'a mut R, clock_ns: u64) -> Self {
         Self { route, clock_ns }
     }
 }
 
-impl FrameSink for Timed<'_, '_> {
+impl<R: FrameSink> FrameSink for Timed<'_, R> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         self.route.send(peer, head, body)
@@ -93,7 +93,7 @@ impl FrameSink for Timed<'_, '_> {
     }
 
     #[inline(always)]
-    fn reaches(&self, peer: PeerKey) -> bool {
+    fn reaches(&mut self, peer: PeerKey) -> bool {
         self.route.reaches(peer)
     }
 }

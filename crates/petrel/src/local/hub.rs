@@ -66,10 +66,16 @@ pub(crate) struct Hub {
     is_closed: Cell<bool>,
     /// States of clients' calls that have ended, for the next calls.
     call_states: RefCell<Vec<IdleState>>,
+    /// Memory of responses to clients' calls, for the next requests.
+    memories: RefCell<Vec<Vec<u8>>>,
 }
 
 /// The largest number of states of clients' calls that are kept.
 const CALL_STATES_MAX: usize = 256;
+
+/// The largest number of responses whose memory is kept, and the most bytes of each: a megabyte in all.
+const MEMORIES_MAX: usize = 256;
+const MEMORY_BYTES_MAX: usize = 4096;
 
 impl Hub {
     pub(crate) fn new(
@@ -96,6 +102,7 @@ impl Hub {
             lent: Lent::default(),
             is_closed: Cell::new(false),
             call_states: RefCell::default(),
+            memories: RefCell::default(),
         })
     }
 
@@ -258,6 +265,7 @@ impl Hub {
         self.now_ns.get()
     }
 
+    #[inline]
     pub(crate) fn clock_now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
@@ -288,14 +296,20 @@ impl Hub {
     }
 
     /// Returns a buffer for a response, which can grow.
+    #[inline(always)]
     pub(crate) fn alloc_response(&self, bytes: Option<usize>) -> Result<MsgBuf, PoolExhausted> {
         let mut response = match bytes {
-            // A separate call, for the compiler to compute the size class of the constant.
+            // Apart, for the compiler to compute the size class of the constant.
             None => MsgBuf::from_pool(&self.pool, RESPONSE_BYTES)?,
-            Some(bytes) => MsgBuf::from_pool(&self.pool, bytes)?,
+            Some(bytes) => self.alloc(bytes)?,
         };
         response.store_growth(self.growth);
         Ok(response)
+    }
+
+    #[inline(never)]
+    fn alloc(&self, bytes: usize) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::from_pool(&self.pool, bytes)
     }
 
     /// Asks the event loop to handle the hub at that time, if not before.
@@ -348,6 +362,24 @@ impl Hub {
         let mut states = self.call_states.borrow_mut();
         if states.len() < CALL_STATES_MAX {
             states.push(state);
+        }
+    }
+
+    /// Returns empty memory, of a former response if there is any.
+    #[inline]
+    pub(crate) fn take_memory(&self) -> Vec<u8> {
+        self.memories.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a response, if there is room.
+    #[inline]
+    pub(crate) fn keep_memory(&self, mut memory: Vec<u8>) {
+        let mut memories = self.memories.borrow_mut();
+        // Neither nothing nor too much, in one comparison.
+        let is_kept = memory.capacity().wrapping_sub(1) < MEMORY_BYTES_MAX;
+        if memories.len() < MEMORIES_MAX && is_kept {
+            memory.clear();
+            memories.push(memory);
         }
     }
 
@@ -454,6 +486,24 @@ mod tests {
             assert!((343..=457).contains(&ones), "bit {bit} is set in {ones} of 800");
         }
         assert_eq!(hub(7).random(), hub(7).random(), "a seed gives the same again");
+    }
+
+    #[test]
+    fn take_memory__is_the_memory_of_a_response_within_the_bounds() {
+        let hub = hub(1);
+        assert_eq!(hub.take_memory().capacity(), 0, "there is none yet");
+        let response = vec![7; 32];
+        let address = response.as_ptr();
+        hub.keep_memory(response);
+        let memory = hub.take_memory();
+        assert_eq!((memory.as_ptr(), memory.len()), (address, 0));
+        for bytes in [0, MEMORY_BYTES_MAX + 1] {
+            hub.keep_memory(Vec::with_capacity(bytes));
+            assert_eq!(hub.take_memory().capacity(), 0, "{bytes} bytes");
+        }
+        (0..MEMORIES_MAX + 5).for_each(|_| hub.keep_memory(vec![0; MEMORY_BYTES_MAX]));
+        let kept = (0..).take_while(|_| hub.take_memory().capacity() > 0).count();
+        assert_eq!(kept, MEMORIES_MAX);
     }
 
     /// A future may move on to another task between two polls.

@@ -2,15 +2,16 @@
 //! that await them.
 //!
 //! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it receives frames, which
-//! completes calls, polls the tasks that wait for these, starts their new calls, and sends. Futures queue their orders
-//! in the shared [`Hub`], and the loop carries them out, because only the loop has the endpoint. So a future needs no
-//! borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
+//! completes calls, polls the tasks that wait for these, and sends. The loop lends the endpoint to the tasks that it polls,
+//! whose calls are thus made at once. Outside of tasks, and for other orders, futures queue in the shared [`Hub`], and
+//! the loop carries the orders out. So a future needs no borrow of the endpoint, can be kept anywhere on the thread, and
+//! is `'static`.
 //!
 //! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know
 //! the futures or the endpoint. Only `session_call` and `serve` use the endpoint.
 //!
-//! Calls are in a slab, and the continuation of a call is a plain function with the slab's key: starting a call
-//! allocates nothing once the slab has grown.
+//! Calls are in a slab, and the continuation of a call has the slab's key as its number: starting a call allocates
+//! nothing once the slab has grown.
 
 mod call;
 mod calls;

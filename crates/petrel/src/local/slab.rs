@@ -75,6 +75,31 @@ impl<'a, T> Vacant<'a, T> {
     }
 }
 
+/// A place of a table with its value.
+pub(crate) struct Occupied<'a, T> {
+    place: &'a mut Place<T>,
+    free: &'a mut u32,
+    len: &'a mut usize,
+    index: u32,
+}
+
+impl<T> Occupied<'_, T> {
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.place.value.as_mut().expect("an occupied place has a value")
+    }
+
+    /// Removes a value that has nothing to drop: no instruction is spent on it, and a large value is not moved.
+    #[inline(always)]
+    pub(crate) fn forget(self) {
+        let Self { place, free, len, index } = self;
+        mem::forget(place.value.take());
+        place.generation = place.generation.wrapping_add(1);
+        place.next_free = mem::replace(free, index);
+        *len -= 1;
+    }
+}
+
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self { places: Vec::new(), free: NONE, len: 0 }
@@ -139,16 +164,13 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Drops the value of a key in its place: a large value is not moved.
+    /// Returns the place of a key, unless its value was removed.
     #[inline(always)]
-    pub(crate) fn free(&mut self, key: Key) {
-        let Some(place) = self.places.get_mut(key.index()) else { return };
-        if place.generation == key.generation() && place.value.is_some() {
-            place.value = None;
-            place.generation = place.generation.wrapping_add(1);
-            place.next_free = mem::replace(&mut self.free, key.index() as u32);
-            self.len -= 1;
-        }
+    pub(crate) fn occupied(&mut self, key: Key) -> Option<Occupied<'_, T>> {
+        let Self { places, free, len } = self;
+        let place = places.get_mut(key.index())?;
+        let is_there = place.generation == key.generation() && place.value.is_some();
+        is_there.then_some(Occupied { place, free, len, index: key.index() as u32 })
     }
 
     /// Returns the number of values.
@@ -191,21 +213,22 @@ mod tests {
     }
 
     #[test]
-    fn free__drops_the_value_and_gives_its_place_to_the_next() {
+    fn forget__gives_the_place_to_the_next_and_drops_nothing() {
         let mut slab = Slab::default();
-        let dropped = std::rc::Rc::new(());
-        let keys = [(); 3].map(|()| slab.insert(std::rc::Rc::clone(&dropped)));
-        slab.free(keys[1]);
-        slab.free(keys[1]);
-        assert_eq!((slab.len(), std::rc::Rc::strong_count(&dropped)), (2, 3));
+        let value = std::rc::Rc::new(());
+        let keys = [(); 3].map(|()| slab.insert(Some(std::rc::Rc::clone(&value))));
+        slab.occupied(keys[1]).unwrap().get_mut().take();
+        slab.occupied(keys[1]).unwrap().forget();
+        assert_eq!((slab.len(), std::rc::Rc::strong_count(&value)), (2, 3));
+        assert!(slab.occupied(keys[1]).is_none());
         assert!(slab.get(keys[1]).is_none() && slab.remove(keys[1]).is_none());
-        slab.free(keys[0]);
+        assert!(slab.remove(keys[0]).is_some());
         let vacant = slab.vacant();
         let key = vacant.key();
         assert_eq!((key.index(), key == keys[0]), (0, false), "the place that was freed last");
-        vacant.insert(dropped);
+        vacant.insert(None);
         assert_eq!(slab.len(), 2);
-        let next = [(); 2].map(|()| slab.insert(std::rc::Rc::default()).index());
+        let next = [(); 2].map(|()| slab.insert(None).index());
         assert_eq!((next, slab.len()), ([1, 3], 4));
     }
 }

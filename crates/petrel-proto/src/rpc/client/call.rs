@@ -60,7 +60,7 @@ pub(in crate::rpc) fn call_with<B: Buffer, T>(
             client.backlog_mut().push_back(Queued::unordered(call, expiry));
         }
     }
-    shared.timers.note_expiry(session, client, expiry.at_ns);
+    shared.timers.note_expiry(session, client.expiry_timer(), expiry.at_ns);
     Ok(())
 }
 

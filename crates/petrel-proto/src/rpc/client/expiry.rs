@@ -44,7 +44,7 @@ pub(in crate::rpc) fn handle_expiries<B: Buffer, T>(
     }
     let next_ns = client.first_expiry_ns();
     assert!(next_ns > now_ns, "calls that have expired have ended");
-    shared.timers.note_expiry(id, client, next_ns);
+    shared.timers.note_expiry(id, client.expiry_timer(), next_ns);
 }
 
 /// Sets the default timeout of a call without a time limit, when the slot's timer fires.
@@ -65,7 +65,7 @@ pub(in crate::rpc) fn note_default_expiry<B: Buffer, T>(
     // Saturates to `NEVER` without a default timeout.
     let at_ns = since_ns.saturating_add(shared.config.call_timeout_ns);
     state.expire_by_default_at(at_ns);
-    shared.timers.note_expiry(id, client, at_ns);
+    shared.timers.note_expiry(id, client.expiry_timer(), at_ns);
 }
 
 /// Ends a call whose response arrived after its deadline.

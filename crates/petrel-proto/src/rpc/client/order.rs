@@ -51,7 +51,7 @@ pub(in crate::rpc) fn call_in_order<B: Buffer, T>(
             client.backlog_mut().push_back(queued);
         }
     }
-    shared.timers.note_expiry(id, client, expiry.at_ns);
+    shared.timers.note_expiry(id, client.expiry_timer(), expiry.at_ns);
     Ok(())
 }
 

@@ -35,13 +35,7 @@ pub(in crate::rpc) fn call_timed<B: Buffer, T, S: FrameSink>(
     if at_ns <= shared.clock.latest_ns(now_ns) || at_ns == NEVER || !is_own {
         return Some(call);
     }
-    let back = start_plain::<B, T, S, true>(sessions, shared, now_ns, session, call, at_ns, sink);
-    if back.is_none()
-        && let Some(client) = sessions.client_mut(session)
-    {
-        shared.timers.note_expiry(session, client, at_ns);
-    }
-    back
+    start_plain::<B, T, S, true>(sessions, shared, now_ns, session, call, at_ns, sink)
 }
 
 /// Returns true if a slot has a request with a deadline to send by the fast path.
@@ -100,7 +94,5 @@ pub(super) fn send_timed<B: Buffer, S: FrameSink>(
     peer: PeerKey,
     sink: &mut S,
 ) -> bool {
-    let len = request.len();
-    let (head, body) = request.part(0, [first, second, deadline_word(left_us)], 0, len);
-    sink.send(peer, head, body)
+    sink.send(peer, request.timed_frame([first, second, deadline_word(left_us)]), &[])
 }

@@ -137,6 +137,9 @@ pub(in crate::rpc) fn start_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>
     place.hold(SlotCall { tag, request, response });
     let slot = place.slot();
     shared.counters.calls_started += 1;
+    if let Some(deadline_ns) = deadline_ns {
+        shared.timers.note_expiry(session, place.expiry_timer(), deadline_ns);
+    }
     let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
     if place.others_wait() {
         place.begin(method, deadline_ns);

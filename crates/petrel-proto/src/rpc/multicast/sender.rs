@@ -68,7 +68,7 @@ pub(in crate::rpc) fn call_announced<B: Buffer, T>(
     shared.counters.calls_started += 1;
     start(shared, session.index, client, slot, Queued::unordered(call, expiry));
     count_as_sent(shared, now_ns, client, slot, announcement);
-    shared.timers.note_expiry(session, client, expiry.at_ns);
+    shared.timers.note_expiry(session, client.expiry_timer(), expiry.at_ns);
 }
 
 /// Counts all packets of a request as sent by the session, which neither a window nor a pace limits.

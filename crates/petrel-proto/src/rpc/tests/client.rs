@@ -909,7 +909,7 @@ impl FrameSink for WayTo {
         true
     }
 
-    fn reaches(&self, peer: PeerKey) -> bool {
+    fn reaches(&mut self, peer: PeerKey) -> bool {
         self.peer == peer
     }
 }

@@ -88,15 +88,73 @@ type Run = unsafe fn(
 struct Kind {
     run: Run,
     drop: unsafe fn(Words),
+    /// For continuations of the library itself, by which their calls are found.
+    numbered: Option<Numbered>,
 }
 
 impl Kind {
-    const fn of_closure<S: 'static, F>() -> &'static Self
-    where
-        F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
-    {
-        &const { Self { run: run_closure::<S, F>, drop: drop_words::<F> } }
+    const fn of<K: Stored>() -> &'static Self {
+        &const { Self { run: run_words::<K>, drop: drop_words::<K>, numbered: K::NUMBERED } }
     }
+}
+
+/// A continuation as it is stored.
+trait Stored: 'static {
+    const NUMBERED: Option<Numbered>;
+
+    /// # Safety
+    /// The state is of the type that the continuation expects.
+    unsafe fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply);
+}
+
+/// A closure, or its box.
+struct Closure<S, F>(F, PhantomData<fn(&mut S)>);
+
+impl<S: 'static, F> Stored for Closure<S, F>
+where
+    F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
+{
+    const NUMBERED: Option<Numbered> = None;
+
+    #[inline(always)]
+    unsafe fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
+        // SAFETY: by the caller's promise.
+        (self.0)(unsafe { state.get::<S>() }, cx.typed(), reply);
+    }
+}
+
+/// The number of a [`NumberedEnd`].
+struct Number<E>(u64, PhantomData<E>);
+
+impl<E: NumberedEnd> Stored for Number<E> {
+    const NUMBERED: Option<Numbered> = Some(E::KIND);
+
+    #[inline(always)]
+    unsafe fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
+        E::end(state, cx, reply, self.0);
+    }
+}
+
+/// A continuation of the library itself, with a number as its argument. It does not use the state, or knows the type.
+pub(crate) trait NumberedEnd: 'static {
+    /// No other type has the same kind.
+    const KIND: Numbered;
+
+    /// Handles the end of the call with this number.
+    fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64);
+}
+
+/// The kinds of continuations with a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbered {
+    /// Of a call in [`Keyed`].
+    Keyed,
+    /// Of a call that is a future.
+    Future,
+    /// Of the first attempt of a client's call.
+    FirstAttempt,
+    /// Of a hedge.
+    Hedge,
 }
 
 /// Room for a closure.
@@ -104,9 +162,6 @@ type Words = [Word; 2];
 
 /// A half of the room. Alone it is passed in a register.
 type Word = MaybeUninit<usize>;
-
-/// A continuation of the library itself, with a number as its argument. It does not use the state, or knows the type.
-pub(crate) type Function = fn(State<'_>, &mut Context<'_>, Reply, u64);
 
 type Boxed = Box<dyn FnOnce(State<'_>, &mut Context<'_>, Reply)>;
 
@@ -148,13 +203,14 @@ pub(crate) enum Named {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnSession {
     pub(crate) session: SessionId,
-    pub(crate) function: Function,
-    pub(crate) tag: u64,
+    pub(crate) kind: Numbered,
+    pub(crate) number: u64,
 }
 
 impl CallKey {
-    pub(crate) fn on_session(session: SessionId, function: Function, tag: u64) -> Self {
-        Self(Named::OnSession(OnSession { session, function, tag }))
+    /// Returns the key of a call on a session with its continuation in [`Keyed`].
+    pub(crate) fn on_session(session: SessionId, number: u64) -> Self {
+        Self(Named::OnSession(OnSession { session, kind: Numbered::Keyed, number }))
     }
 
     pub(crate) fn of_client(call: Key) -> Self {
@@ -169,35 +225,28 @@ impl Continuation {
         F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
     {
         if fits::<F>() {
-            Self::of(Kind::of_closure::<S, F>(), to_words(continuation))
+            Self::of(Closure(continuation, PhantomData::<fn(&mut S)>))
         } else {
             // A box of a closure is a closure, too, and of one word.
-            Self::of(Kind::of_closure::<S, Box<F>>(), to_words(Box::new(continuation)))
+            Self::of(Closure(Box::new(continuation), PhantomData::<fn(&mut S)>))
         }
     }
 
     #[inline]
-    pub(crate) fn function(function: Function, tag: u64) -> Self {
-        Self::of(&FUNCTION, to_words((function, tag)))
+    pub(crate) fn numbered<E: NumberedEnd>(number: u64) -> Self {
+        Self::of(Number::<E>(number, PhantomData))
     }
 
     #[inline(always)]
-    fn of(kind: &'static Kind, words: Words) -> Self {
-        Self { kind, words, not_send: PhantomData }
+    fn of<K: Stored>(stored: K) -> Self {
+        Self { kind: Kind::of::<K>(), words: to_words(stored), not_send: PhantomData }
     }
 
-    /// Returns true if this is the continuation of the call named by the key. A function is compared by the address
-    /// passed with the call.
+    /// Returns true if this is the continuation of the call named by the key.
     pub(crate) fn is(&self, key: &OnSession) -> bool {
-        self.as_function().is_some_and(|(function, tag)| {
-            std::ptr::fn_addr_eq(function, key.function) && tag == key.tag
-        })
-    }
-
-    fn as_function(&self) -> Option<(Function, u64)> {
-        let is_function = std::ptr::eq(self.kind, &raw const FUNCTION);
-        // SAFETY: the words are a function and a number, both `Copy`.
-        is_function.then(|| unsafe { from_words(&self.words) })
+        // SAFETY: the words of a continuation with a number hold the number, which is `Copy`.
+        let number = || unsafe { from_words::<u64>(&self.words) };
+        self.kind.numbered == Some(key.kind) && number() == key.number
     }
 
     #[inline(always)]
@@ -217,33 +266,10 @@ impl Drop for Continuation {
     }
 }
 
-/// The kind of all functions, recognised by the address of this static.
-static FUNCTION: Kind = Kind { run: run_function, drop: drop_words::<(Function, u64)> };
-
 /// # Safety
-/// The words are of this type, and nothing reads them again. The state is an `S`.
+/// The words are of this type, and nothing reads them again. The state is of the type that the continuation expects.
 #[expect(clippy::too_many_arguments, reason = "a reply as one value would be passed in memory")]
-unsafe fn run_closure<S: 'static, F>(
-    first: Word,
-    second: Word,
-    state: State<'_>,
-    cx: &mut Context<'_>,
-    request: MsgBuf,
-    response: MsgBuf,
-    outcome: Result<(), Error>,
-    session: SessionId,
-) where
-    F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
-{
-    // SAFETY: by the caller's promise.
-    let (continuation, state) = unsafe { (from_words::<F>(&[first, second]), state.get::<S>()) };
-    continuation(state, cx.typed(), Reply { session, outcome, request, response });
-}
-
-/// # Safety
-/// The words are a function and its number.
-#[expect(clippy::too_many_arguments, reason = "as for closures")]
-unsafe fn run_function(
+unsafe fn run_words<K: Stored>(
     first: Word,
     second: Word,
     state: State<'_>,
@@ -253,9 +279,9 @@ unsafe fn run_function(
     outcome: Result<(), Error>,
     session: SessionId,
 ) {
+    let reply = Reply { session, outcome, request, response };
     // SAFETY: by the caller's promise.
-    let (function, tag) = unsafe { from_words::<(Function, u64)>(&[first, second]) };
-    function(state, cx, Reply { session, outcome, request, response }, tag);
+    unsafe { from_words::<K>(&[first, second]).run(state, cx, reply) };
 }
 
 /// # Safety
@@ -324,9 +350,15 @@ impl Keyed {
     }
 }
 
-/// The function of calls with their continuation in [`Keyed`].
-pub(crate) fn run_keyed(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
-    if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
-        continuation(state, cx, reply);
+/// The end of calls with their continuation in [`Keyed`].
+pub(crate) struct KeyedEnd;
+
+impl NumberedEnd for KeyedEnd {
+    const KIND: Numbered = Numbered::Keyed;
+
+    fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
+        if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
+            continuation(state, cx, reply);
+        }
     }
 }

@@ -13,12 +13,14 @@ use petrel_proto::buffer::{Destination, Placed};
 use petrel_proto::{
     CallLimits, Core, PendingCall, RequestHandle, RespondError, RespondRejected, SessionId, Status,
 };
+use petrel_transport::Transport;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
 use super::announced::Announced;
 use super::groups::Groups;
 use super::late_answers::LateAnswers;
+use super::lent_transport::{CallRoute, LentTransport};
 use super::options::{CallOptions, limits};
 use super::remote::Remote;
 use super::return_route::{ReturnRoute, Timed};
@@ -31,7 +33,7 @@ use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 use crate::sync::Arc;
 use crate::time::Time;
-use continuation::{Continuation, Function, Keyed, OnSession, Reply};
+use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
 
 /// The transport-independent part of an endpoint: handlers and continuations use it while the transport is busy
@@ -61,6 +63,8 @@ pub(crate) struct Local {
     /// The services of clients.
     pub(super) services: Box<Services>,
     pub(super) announced: Announced,
+    /// The transport, while it is lent.
+    pub(super) lent: Option<LentTransport>,
 }
 
 impl Local {
@@ -79,17 +83,39 @@ impl Local {
         self.remote.is_of(clients)
     }
 
-    /// Cancels the call with this function and number as its continuation, and returns the end of the call instead of
-    /// running the continuation. `None` if the call has ended.
-    pub(crate) fn cancel_fn(
+    /// Cancels the call with a continuation of this kind and number, and returns the end of the call instead of running
+    /// the continuation. `None` if the call has ended.
+    pub(crate) fn cancel_numbered(
         &mut self,
         session: SessionId,
-        function: Function,
-        tag: u64,
+        kind: Numbered,
+        number: u64,
     ) -> Option<Reply> {
-        let key = OnSession { session, function, tag };
+        let key = OnSession { session, kind, number };
         let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
         ended.map(Reply::from)
+    }
+
+    /// Lends a transport, if there is one to lend, to the calls of tasks and of other threads while `run` runs.
+    pub(super) fn with_transport<T: Transport, R>(
+        &mut self,
+        transport: Option<&mut T>,
+        run: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        /// The loan ends even when a task panics.
+        struct Loan<'a>(&'a mut Local);
+
+        impl Drop for Loan<'_> {
+            fn drop(&mut self) {
+                self.0.lent = None;
+            }
+        }
+
+        assert!(self.lent.is_none(), "a transport is lent once at a time");
+        // SAFETY: the transport stays borrowed here, unused, until the loan has ended.
+        self.lent = transport.and_then(|transport| unsafe { LentTransport::of(transport) });
+        let loan = Loan(self);
+        run(&mut *loan.0)
     }
 
     /// Lends the endpoint and the state to its tasks, while `poll` runs.
@@ -267,18 +293,36 @@ impl<'a, S: 'static> Context<'a, S> {
         core.call_with(*now_ns, session, call, limits)
     }
 
-    /// Makes a call that ends at `end_ns`, where the clock has just been read.
+    /// Makes a call that has no limits and owns its request. The request leaves with the current burst. It overtakes none in
+    /// the transmit queue, as requests of several packets are.
+    #[inline(always)]
+    pub(super) fn start_in_burst(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<MsgBuf, Continuation>,
+    ) -> Result<(), NotTaken> {
+        let Local { core, now_ns, lent, .. } = &mut *self.local;
+        let lent = lent.as_mut().filter(|_| !core.has_transmit());
+        let mut route = CallRoute::new(self.route.reborrow(), lent);
+        core.call_at_once(*now_ns, session, call, &mut route)
+    }
+
+    /// Makes a call that ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request
+    /// leaves with the current burst.
     #[inline]
     pub(super) fn start_until(
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
         end_ns: u64,
-        clock_ns: u64,
+        clock_ns: Option<u64>,
     ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, .. } = &mut *self.local;
+        let Local { core, now_ns, clock, lent, .. } = &mut *self.local;
+        let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
         core.set_time(clock_ns);
-        let mut route = Timed::new(&mut self.route, clock_ns);
+        let lent = lent.as_mut().filter(|_| !core.has_transmit());
+        let mut route = CallRoute::new(self.route.reborrow(), lent);
+        let mut route = Timed::new(&mut route, clock_ns);
         let limits = CallLimits { deadline_ns: Some(end_ns), ..CallLimits::default() };
         core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }

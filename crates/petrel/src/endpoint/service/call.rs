@@ -3,7 +3,7 @@
 use std::mem;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
-use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::buf::{BufPool, PoolExhausted, append_message};
 
 use super::connection::AttemptPermit;
 use super::retry::{AttemptRecord, RetryState, may_retry};
@@ -108,15 +108,14 @@ impl Attempt {
 impl ServiceCall {
     /// Creates a call whose first attempt begins.
     #[inline(always)]
-    pub(super) fn begun(
+    pub(super) fn begun<R: Into<CallRequest>, E: Into<CallEnd>>(
         service: Key,
-        spec: CallSpec<'_>,
+        spec: CallSpec<'_, R, E>,
         first: Option<Attempt>,
         is_judged: bool,
-        end_ns: u64,
         inherited_ns: Option<u64>,
     ) -> Self {
-        let CallSpec { method, request, response, options, end, .. } = spec;
+        let CallSpec { method, request, response, options, end_ns, end } = spec;
         let &CallOptions { idempotent, wait_for_ready, .. } = options;
         Self {
             service,
@@ -127,14 +126,28 @@ impl ServiceCall {
             rare: RareOptions::of(options),
             end_ns,
             inherited_ns,
-            end,
-            request,
+            end: end.into(),
+            request: request.into(),
             response,
             step: Step::Outstanding,
             timer: None,
             first,
             attempts: AttemptRecord::first(),
             retry: None,
+        }
+    }
+
+    /// Records the permit of the first attempt.
+    #[inline(always)]
+    pub(super) fn set_permit(&mut self, permit: AttemptPermit) {
+        self.first.as_mut().expect("an attempt has a permit").permit = permit;
+    }
+
+    /// Tells the waiting thread the key of the call.
+    #[inline(always)]
+    pub(super) fn set_key(&self, key: Key) {
+        if let CallEnd::Posted(pending) = &self.end {
+            pending.set_key(key.to_bits() as usize);
         }
     }
 
@@ -232,14 +245,14 @@ impl ServiceCall {
         Some((self.service, self.first.as_mut()?))
     }
 
-    /// Gives the response to the waiter of the call. Returns the task of the endpoint to be woken, if it waits.
+    /// Gives the response to the waiter of a call with a [simple attempt](Self::simple_attempt). Returns the task of the
+    /// endpoint to be woken, if it waits. Afterwards there is nothing to drop.
     #[inline(always)]
     pub(super) fn end_posted(&mut self, response: &[u8]) -> Option<Key> {
+        self.rare = None;
         let CallEnd::Posted(pending) = &mut self.end else { return None };
         let (task, memory) = (pending.task(), self.request.take_memory());
         pending.end_now(Ok(copied(response, memory)));
-        // Nothing is left in it: no instruction is spent on dropping it.
-        mem::forget(mem::replace(&mut self.end, CallEnd::Taken));
         task
     }
 
@@ -299,7 +312,6 @@ impl ServiceCall {
                 let kept = "a continuation's buffers come back from each attempt";
                 Ending::Then(continuation, request.expect(kept), response.expect(kept))
             }
-            CallEnd::Taken => panic!("a call ends once"),
         }
     }
 
@@ -431,13 +443,14 @@ impl ServiceCall {
 #[inline(always)]
 pub(super) fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
     memory.clear();
-    memory.extend_from_slice(response);
+    append_message(response, &mut memory);
     memory
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::state::CallState;
 
     fn key(bits: u64) -> Key {
         Key::from_bits(bits)
@@ -445,20 +458,20 @@ mod tests {
 
     fn attempt() -> Attempt {
         let session = SessionId { index: 0, generation: 0 };
-        Attempt::new(key(1), key(2), session, AttemptPermit::unlimited())
+        Attempt::new(key(1), key(2), session, AttemptPermit::NONE)
     }
 
     fn call() -> ServiceCall {
         let options = CallOptions::new();
         let spec = CallSpec {
             method: 1,
-            request: CallRequest::Bytes(Vec::new(), None),
+            request: CallRequest::Buffer(None),
             response: None,
             options: &options,
             end_ns: 9,
-            end: CallEnd::Taken,
+            end: CallState::new(None).1,
         };
-        ServiceCall::begun(key(0), spec, None, false, 9, None)
+        ServiceCall::begun(key(0), spec, None, false, None)
     }
 
     #[test]
@@ -496,11 +509,5 @@ mod tests {
     #[should_panic(expected = "a call that goes on was waiting")]
     fn resume__without_a_wait() {
         call().resume();
-    }
-
-    #[test]
-    #[should_panic(expected = "a call ends once")]
-    fn into_end__after_the_end() {
-        call().into_end(None);
     }
 }

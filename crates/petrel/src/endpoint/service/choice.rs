@@ -21,27 +21,24 @@ impl Services {
         Some((call, service))
     }
 
-    /// Returns the server for an attempt of a call: the leader; else the ready connection with the fewest outstanding
-    /// attempts among servers that the call has not tried; else the one tried longest ago. A server with an outstanding
-    /// attempt of the call counts as tried last.
+    /// Returns the server for an attempt of a call: the only server, or the leader; else the ready connection with the
+    /// fewest outstanding attempts among servers that the call has not tried; else the one tried longest ago. A server
+    /// with an outstanding attempt of the call counts as tried last.
     pub(super) fn choose(&mut self, call: Key) -> Option<Key> {
         let Self { list, connections, calls, hedges, .. } = self;
         let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
         let service = list.get_mut(call.service()).expect("a service stays for its calls");
-        if let Some(only) = service.servers.only() {
-            return connections.get(only)?.session().map(|_| only);
-        }
         let outstanding: Vec<Key> =
             call.first().iter().map(|attempt| attempt.connection()).collect();
         let hedged = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
         let outstanding =
             [outstanding, hedged.map(|attempt| attempt.connection()).collect()].concat();
-        let leader = service.leader.get().filter(|leader| {
-            let is_ready = connections.get(*leader).is_some_and(|one| one.session().is_some());
-            is_ready && call.key().is_none() && !outstanding.contains(leader)
+        let preferred = service.preferred().filter(|preferred| {
+            let is_ready = connections.get(*preferred).is_some_and(|one| one.session().is_some());
+            is_ready && call.key().is_none() && !outstanding.contains(preferred)
         });
-        if leader.is_some() {
-            return leader;
+        if preferred.is_some() {
+            return preferred;
         }
         let ready = service.servers.in_turn().filter_map(|key| {
             let connection = connections.get(key)?;

@@ -51,11 +51,8 @@ pub(super) enum MayBegin {
 }
 
 impl AttemptPermit {
-    /// Returns the permit at a server without a limit.
-    #[cfg(test)]
-    pub(super) fn unlimited() -> Self {
-        Self(None)
-    }
+    /// The permit at a server without a limit.
+    pub(super) const NONE: Self = Self(None);
 
     /// Takes the permit out, if the server has a limit.
     #[inline]
@@ -156,7 +153,6 @@ impl Connection {
     }
 
     /// Takes a permit for an attempt, if the limit allows another one now.
-    #[inline]
     pub(super) fn begin(&mut self, now_ns: u64) -> MayBegin {
         assert!(!self.is_retired, "a removed server gets no further attempts");
         let permit = match &mut self.limit {
@@ -170,11 +166,29 @@ impl Connection {
         MayBegin::Now(AttemptPermit(permit))
     }
 
-    /// Ends an attempt that has succeeded.
-    #[inline]
-    pub(super) fn end_successfully(&mut self, permit: AttemptPermit, now_ns: u64) {
+    /// Returns true if the limit allows another attempt now.
+    #[inline(always)]
+    pub(super) fn may_begin(&self, now_ns: u64) -> bool {
+        self.limit.as_ref().is_none_or(|limit| limit.may_start(now_ns))
+    }
+
+    /// Begins an attempt that [may begin](Self::may_begin). Returns the permit if the server has a limit.
+    #[inline(always)]
+    pub(super) fn begin_allowed(&mut self, now_ns: u64) -> Option<AttemptPermit> {
+        assert!(!self.is_retired, "a removed server gets no further attempts");
+        self.load.add();
+        let limit = self.limit.as_mut()?;
+        let permit = limit.try_start(now_ns).expect("the limit allows the attempt");
+        Some(AttemptPermit(Some(permit)))
+    }
+
+    /// Ends an attempt that has succeeded. The permit is taken if the server has a limit.
+    #[inline(always)]
+    pub(super) fn end_successfully(&mut self, permit: impl FnOnce() -> AttemptPermit, now_ns: u64) {
         self.load.subtract();
-        if let (Some(permit), Some(limit)) = (permit.0, &mut self.limit) {
+        if let Some(limit) = &mut self.limit
+            && let Some(permit) = permit().0
+        {
             limit.succeeded(permit, now_ns);
         }
     }
@@ -304,6 +318,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "an attempt that ends has begun")]
     fn end__without_a_begin() {
-        connection().end(AttemptPermit::unlimited(), None, 1);
+        connection().end(AttemptPermit::NONE, None, 1);
     }
 }

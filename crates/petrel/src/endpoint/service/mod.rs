@@ -54,7 +54,7 @@ use petrel_proto::Status;
 pub(crate) use attempts::{begin_call_at, cancel_call, cancel_posted, run_due};
 pub(crate) use open::{close_service, open_service, set_targets};
 pub(crate) use outcome::run_ended;
-pub(crate) use spec::{CallEnd, CallRequest, CallSpec};
+pub(crate) use spec::{CallSpec, RequestBytes};
 
 use crate::client::ServiceKey;
 use crate::error::Error;

@@ -39,11 +39,13 @@ impl Load {
     }
 
     /// Counts the begin of an attempt.
+    #[inline]
     pub(super) fn add(&self) {
         self.state.set(self.state.get() + 1);
     }
 
     /// Counts the end of an attempt.
+    #[inline(always)]
     pub(super) fn subtract(&self) {
         assert!(self.busy() > 0, "an attempt that ends has begun");
         self.set(self.state.get() - 1);
@@ -128,8 +130,21 @@ impl Servers {
     }
 
     /// Returns the server with the fewest attempts relative to its weight, among servers with a session.
+    #[inline]
     pub(super) fn least_busy(&mut self) -> Option<Key> {
-        let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
+        let turn = next_turn(&mut self.turn, self.list.len());
+        match self.list.get(turn) {
+            Some(next) if !self.is_weighed && next.load.state.get() <= self.least.get() => {
+                Some(next.key)
+            }
+            _ => self.search_least_busy(turn),
+        }
+    }
+
+    /// The same, where the search begins at `turn`.
+    #[inline(never)]
+    fn search_least_busy(&self, turn: usize) -> Option<Key> {
+        let (before, after) = self.list.split_at(turn);
         if self.is_weighed {
             return least_busy_by_weight(after.iter().chain(before));
         }

@@ -7,7 +7,7 @@ use petrel_planted::planted;
 use petrel_proto::SessionId;
 
 use super::call::ServiceCall;
-use super::connection::{AttemptPermit, Connection, MayBegin};
+use super::connection::Connection;
 use super::leader::Leader;
 use super::outcome::Outcome;
 use super::queue::CallQueue;
@@ -41,11 +41,11 @@ pub(super) struct Service {
     pub(super) opened: Option<Pending>,
 }
 
-/// An available server, and the right to make an attempt there.
-pub(super) struct Chosen {
-    pub(super) connection: Key,
+/// A server where an attempt may be made now.
+pub(super) struct Chosen<'a> {
+    pub(super) key: Key,
+    pub(super) connection: &'a mut Connection,
     pub(super) session: SessionId,
-    pub(super) permit: AttemptPermit,
 }
 
 /// Looks up the servers again, as they may have moved.
@@ -150,31 +150,33 @@ impl Service {
         first.take_all().into_iter().chain(second.take_all())
     }
 
+    /// Returns the server that calls without a key ask first, if there is one: the only server, or the leader.
+    #[inline(always)]
+    pub(super) fn preferred(&self) -> Option<Key> {
+        self.servers.only().or_else(|| self.leader.get())
+    }
+
     /// Returns a server for a new call, if available at once. A call that has to wait, or that has a key, takes the
     /// general path.
     #[inline(always)]
-    pub(super) fn begin_at_once(
+    pub(super) fn choose_at_once<'a>(
         &mut self,
-        connections: &mut Slab<Connection>,
+        connections: &'a mut Slab<Connection>,
         random: impl FnOnce() -> u64,
         now_ns: u64,
-    ) -> Option<Chosen> {
-        let key = match (self.servers.only(), self.leader.get(), self.config.balance) {
-            (Some(only), ..) => only,
-            (_, Some(leader), _) => leader,
-            (.., Balance::LeastBusy) => self.servers.least_busy()?,
-            (.., Balance::TwoChoices) => match self.servers.better_of_two(random()) {
+    ) -> Option<Chosen<'a>> {
+        let key = match (self.preferred(), self.config.balance) {
+            (Some(preferred), _) => preferred,
+            (None, Balance::LeastBusy) => self.servers.least_busy()?,
+            (None, Balance::TwoChoices) => match self.servers.better_of_two(random()) {
                 Some(key) => key,
                 None => self.servers.least_busy()?,
             },
         };
         let connection = connections.get_mut(key)?;
         let session = connection.session()?.id();
-        if !connection.queue().is_empty() {
-            return None;
-        }
-        let MayBegin::Now(permit) = connection.begin(now_ns) else { return None };
-        Some(Chosen { connection: key, session, permit })
+        let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns);
+        may_begin.then_some(Chosen { key, connection, session })
     }
 
     /// Returns true if a response goes to the caller, and carries no news about its server.
@@ -192,7 +194,7 @@ impl Service {
     }
 
     /// Records the end of a call. Returns true if it was the last one of a service that closes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn record_end(&mut self, has_succeeded: bool) -> bool {
         assert!(self.calls > 0, "a call that ends has begun");
         self.calls -= 1;

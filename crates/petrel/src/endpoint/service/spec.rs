@@ -11,16 +11,17 @@ use crate::endpoint::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 
-/// The parameters of a call of a service.
-pub(crate) struct CallSpec<'a> {
+/// The parameters of a call of a service. The request and the end are of one kind at each place where calls begin: they
+/// are put together only in the table.
+pub(crate) struct CallSpec<'a, R, E> {
     pub(crate) method: u16,
-    pub(crate) request: CallRequest,
+    pub(crate) request: R,
     /// The caller's buffer for the response.
     pub(crate) response: Option<MsgBuf>,
     /// Without their times, which `end_ns` replaces.
     pub(crate) options: &'a CallOptions,
     pub(crate) end_ns: u64,
-    pub(crate) end: CallEnd,
+    pub(crate) end: E,
 }
 
 /// The receiver of a call's outcome.
@@ -29,35 +30,59 @@ pub(crate) enum CallEnd {
     Posted(Pending),
     /// A continuation.
     Then(Continuation),
-    /// The receiver has the outcome.
-    Taken,
 }
+
+impl From<Pending> for CallEnd {
+    #[inline(always)]
+    fn from(pending: Pending) -> Self {
+        Self::Posted(pending)
+    }
+}
+
+impl From<Continuation> for CallEnd {
+    #[inline(always)]
+    fn from(continuation: Continuation) -> Self {
+        Self::Then(continuation)
+    }
+}
+
+/// Bytes as a request, of which the last are sent first, as many as the number says.
+pub(crate) struct RequestBytes(pub(crate) Vec<u8>, pub(crate) u8);
 
 /// The request.
 pub(crate) enum CallRequest {
-    /// Bytes, copied for each attempt; and the application's own buffer, if passed.
-    Bytes(Vec<u8>, Option<MsgBuf>),
-    /// Bytes, of which the last are sent first, as many as the number says; copied for each attempt.
-    Turned(Vec<u8>, u8),
+    /// Bytes, copied for each attempt.
+    Bytes {
+        bytes: Vec<u8>,
+        /// The number of the last bytes that are sent first.
+        head_last: u8,
+        /// The application's own buffer, if passed.
+        buffer: Option<MsgBuf>,
+    },
     /// A buffer, which each attempt returns.
     Buffer(Option<MsgBuf>),
 }
 
-impl CallRequest {
-    /// Returns the request of these bytes, of which the last `head_last` are sent first.
+impl From<RequestBytes> for CallRequest {
     #[inline(always)]
-    pub(crate) fn of(bytes: Vec<u8>, head_last: u8) -> Self {
-        match head_last {
-            0 => CallRequest::Bytes(bytes, None),
-            _ => CallRequest::Turned(bytes, head_last),
-        }
+    fn from(RequestBytes(bytes, head_last): RequestBytes) -> Self {
+        Self::Bytes { bytes, head_last, buffer: None }
     }
+}
 
+impl From<MsgBuf> for CallRequest {
+    fn from(buffer: MsgBuf) -> Self {
+        Self::Buffer(Some(buffer))
+    }
+}
+
+impl CallRequest {
     /// Returns the message for an attempt.
+    #[inline(always)]
     pub(super) fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         match self {
-            CallRequest::Bytes(bytes, _) => MsgBuf::holding(pool, bytes),
-            CallRequest::Turned(bytes, head_last) => {
+            CallRequest::Bytes { bytes, head_last: 0, .. } => MsgBuf::holding(pool, bytes),
+            CallRequest::Bytes { bytes, head_last, .. } => {
                 let (body, head) = bytes.split_at(bytes.len() - usize::from(*head_last));
                 MsgBuf::holding_both(pool, head, body)
             }
@@ -78,8 +103,7 @@ impl CallRequest {
     /// Returns the application's buffer.
     pub(super) fn into_buffer(self) -> Option<MsgBuf> {
         match self {
-            CallRequest::Bytes(_, buffer) | CallRequest::Buffer(buffer) => buffer,
-            CallRequest::Turned(..) => None,
+            CallRequest::Bytes { buffer, .. } | CallRequest::Buffer(buffer) => buffer,
         }
     }
 
@@ -87,7 +111,7 @@ impl CallRequest {
     #[inline]
     pub(super) fn take_memory(&mut self) -> Vec<u8> {
         match self {
-            CallRequest::Bytes(bytes, _) | CallRequest::Turned(bytes, _) => mem::take(bytes),
+            CallRequest::Bytes { bytes, .. } => mem::take(bytes),
             CallRequest::Buffer(_) => Vec::new(),
         }
     }
@@ -95,7 +119,7 @@ impl CallRequest {
     /// Returns memory that the request no longer needs.
     pub(super) fn into_memory(self) -> Vec<u8> {
         match self {
-            CallRequest::Bytes(bytes, _) | CallRequest::Turned(bytes, _) => bytes,
+            CallRequest::Bytes { bytes, .. } => bytes,
             CallRequest::Buffer(_) => Vec::new(),
         }
     }
@@ -103,7 +127,9 @@ impl CallRequest {
     /// Copies the message, for simultaneous attempts.
     pub(super) fn copied(self) -> Self {
         match self {
-            CallRequest::Buffer(Some(buffer)) => CallRequest::Bytes(buffer.to_vec(), Some(buffer)),
+            CallRequest::Buffer(Some(buffer)) => {
+                CallRequest::Bytes { bytes: buffer.to_vec(), head_last: 0, buffer: Some(buffer) }
+            }
             request => request,
         }
     }
@@ -123,11 +149,7 @@ pub(super) struct RareOptions {
 impl RareOptions {
     #[inline(always)]
     pub(super) fn of(options: &CallOptions) -> Option<Box<Self>> {
-        let &CallOptions { response_bytes, hedge_after, key, ordered, .. } = options;
-        match (response_bytes, hedge_after, key, ordered) {
-            (None, None, None, false) => None,
-            _ => Some(Self::new(options)),
-        }
+        options.is_rare.then(|| Self::new(options))
     }
 
     #[inline(never)]
@@ -179,7 +201,7 @@ mod tests {
     fn take_to_send__sends_the_last_bytes_first() {
         let pool = BufPool::new(PoolConfig::default());
         for (head_last, sent) in [(0, "body+head"), (4, "headbody+"), (9, "body+head")] {
-            let mut request = CallRequest::of(b"body+head".to_vec(), head_last);
+            let mut request = CallRequest::from(RequestBytes(b"body+head".to_vec(), head_last));
             for _ in 0..2 {
                 let message = request.take_to_send(&pool).unwrap();
                 assert_eq!(&message[..], sent.as_bytes(), "{head_last}, each attempt");

@@ -6,16 +6,9 @@ use super::call::{ServiceCall, Step};
 use super::connection::AttemptPermit;
 use super::{Due, Service, Services};
 use crate::endpoint::context::Local;
-use crate::endpoint::context::continuation::{Function, Reply};
+use crate::endpoint::context::continuation::{Numbered, Reply};
 use crate::error::Error;
 use crate::local::Key;
-
-/// The continuations of first attempts and of hedges, by which attempts are found when cancelled.
-#[derive(Clone, Copy)]
-pub(super) struct AttemptEnds {
-    pub(super) first: Function,
-    pub(super) hedge: Function,
-}
 
 /// Has a call wait for a session or a permit.
 pub(super) fn wait(local: &mut Local, key: Key, step: Step) {
@@ -60,15 +53,10 @@ pub(super) fn session_of(local: &Local, connection: Key) -> SessionId {
 
 /// Cancels the outstanding attempts of a call, and returns their connections. `None` if the first attempt has ended and
 /// is about to be handled, unless `in_any_case`.
-pub(super) fn cancel_attempts(
-    local: &mut Local,
-    key: Key,
-    ends: AttemptEnds,
-    in_any_case: bool,
-) -> Option<Vec<Key>> {
+pub(super) fn cancel_attempts(local: &mut Local, key: Key, in_any_case: bool) -> Option<Vec<Key>> {
     let mut freed = Vec::new();
     if let Some(mut first) = call_of(local, key).take_first() {
-        match local.cancel_fn(first.session(), ends.first, key.to_bits()) {
+        match local.cancel_numbered(first.session(), Numbered::FirstAttempt, key.to_bits()) {
             None if !in_any_case => {
                 call_of(local, key).set_first(first);
                 return None;
@@ -80,7 +68,7 @@ pub(super) fn cancel_attempts(
     }
     for hedge in call_of(local, key).take_hedges() {
         let mut hedged = local.services.hedges.remove(hedge).expect("a hedge ends with its call");
-        let cancelled = local.cancel_fn(hedged.session(), ends.hedge, hedge.to_bits());
+        let cancelled = local.cancel_numbered(hedged.session(), Numbered::Hedge, hedge.to_bits());
         record_cancelled(call_of(local, key), cancelled);
         freed.push(hedged.connection());
         release(local, hedged.connection(), hedged.take_permit(), None);

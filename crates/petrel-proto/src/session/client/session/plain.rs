@@ -12,6 +12,7 @@ use crate::recovery::rtt::RtoBounds;
 use crate::session::PeerKey;
 use crate::session::backlog::Backlog;
 use crate::session::credits::Credits;
+use crate::session::expiry_timer::ExpiryTimer;
 use crate::session::turns::SlotQueue;
 use crate::timer::TimerWheel;
 use crate::wire::Destination;
@@ -26,6 +27,7 @@ pub(crate) struct PlainPlace<'a, B, T> {
     stalled: &'a SlotQueue,
     trips: &'a RoundTrips,
     congestion: &'a Congestion,
+    expiry_timer: &'a mut ExpiryTimer,
     slot: usize,
     state: &'a mut ClientSlot<B, T>,
 }
@@ -40,12 +42,24 @@ impl<B: Buffer, T> ClientSession<B, T> {
         if !is_plain {
             return None;
         }
-        let Self { free, slots, to, credits, peer, stalled, trips, congestion, .. } = self;
+        let Self {
+            free, slots, to, credits, peer, stalled, trips, congestion, expiry_timer, ..
+        } = self;
         let slot = usize::from(*free);
         // Without a free slot, or before the session is open, the index is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free = state.next_free();
-        Some(PlainPlace { peer, to, credits, stalled, trips, congestion, slot, state })
+        Some(PlainPlace {
+            peer,
+            to,
+            credits,
+            stalled,
+            trips,
+            congestion,
+            expiry_timer,
+            slot,
+            state,
+        })
     }
 
     /// Returns the place of a slot that waits in the transmit queue, if its request may be sent by this path
@@ -56,7 +70,7 @@ impl<B: Buffer, T> ClientSession<B, T> {
         slot: usize,
         path: SendPath,
     ) -> Option<PlainPlace<'_, B, T>> {
-        let Self { to, credits, peer, stalled, slots, trips, congestion, .. } = self;
+        let Self { to, credits, peer, stalled, slots, trips, congestion, expiry_timer, .. } = self;
         let state = slots.get_mut(slot)?;
         let is_first = credits.available() > 0 && stalled.is_empty();
         let may_send = state.path() == path && is_first && !congestion.is_limited();
@@ -67,6 +81,7 @@ impl<B: Buffer, T> ClientSession<B, T> {
             stalled,
             trips,
             congestion,
+            expiry_timer,
             slot,
             state,
         })
@@ -119,6 +134,12 @@ impl<B: Buffer, T> PlainPlace<'_, B, T> {
     #[inline(always)]
     pub(crate) fn may_send(&self) -> bool {
         self.credits.available() > 0 && !self.congestion.is_limited()
+    }
+
+    /// Returns the timer for the deadlines of the session's calls.
+    #[inline(always)]
+    pub(crate) fn expiry_timer(&mut self) -> &mut ExpiryTimer {
+        self.expiry_timer
     }
 
     /// Takes the call in.

@@ -4,14 +4,13 @@ use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
 use super::Attempts;
 use crate::client::{Target, Verdict};
-use crate::endpoint::context::continuation::Reply;
+use crate::endpoint::context::continuation::{Numbered, NumberedEnd, Reply};
 use crate::endpoint::context::{Context, Local};
 use crate::endpoint::service::call::{Attempt, Step};
 use crate::endpoint::service::outcome::{NO_SESSION, Outcome, notify};
 use crate::endpoint::service::retry::{is_transparent, may_retry};
 use crate::endpoint::service::steps::{
-    AttemptEnds, arm, cancel_attempts, pause_until, record_end, release, remove_connection,
-    remove_service,
+    arm, cancel_attempts, pause_until, record_end, release, remove_connection, remove_service,
 };
 use crate::endpoint::service::{Service, Services};
 use crate::endpoint::state::State;
@@ -19,16 +18,39 @@ use crate::error::Error;
 use crate::events;
 use crate::local::Key;
 
-/// A single address for all first attempts, and one for all hedges.
-pub(super) const ENDS: AttemptEnds = AttemptEnds { first: end_first, hedge: end_hedge };
-
 /// The continuation of all first attempts.
-fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
-    let key = Key::from_bits(bits);
+pub(super) struct FirstEnd;
+
+/// The continuation of all hedges.
+pub(super) struct HedgeEnd;
+
+impl NumberedEnd for FirstEnd {
+    const KIND: Numbered = Numbered::FirstAttempt;
+
+    #[inline(always)]
+    fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
+        end_first(state, cx, reply, Key::from_bits(number));
+    }
+}
+
+impl NumberedEnd for HedgeEnd {
+    const KIND: Numbered = Numbered::Hedge;
+
+    fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
+        Attempts::of(cx).end_hedge(Some(state), Key::from_bits(number), reply.into());
+    }
+}
+
+/// Ends a first attempt.
+#[inline(always)]
+fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
+    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    let Reply { session, outcome, request, response } = reply;
     let Local { services, hub, now_ns, .. } = &mut *cx.local;
     let Services { connections, calls, list, .. } = &mut **services;
-    if let Some(call) = calls.get_mut(key)
-        && reply.outcome.is_ok()
+    if let Some(mut place) = calls.occupied(key)
+        && let call = place.get_mut()
+        && outcome.is_ok()
         && let Some((of, attempt)) = call.simple_attempt()
         && let Some(service) = list.get_mut(of)
         && !service.is_closing
@@ -36,25 +58,20 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
         && !connection.is_retired()
     {
         // Most awaited calls end like this: only the call itself is over.
-        connection.end_successfully(attempt.take_permit(), *now_ns);
-        let waiting = (!connection.queue().is_empty()).then_some(attempt.connection());
+        let at = attempt.connection();
+        connection.end_successfully(|| attempt.take_permit(), *now_ns);
         service.record_end(true);
-        let task = call.end_posted(&reply.response);
-        calls.free(key);
+        let task = call.end_posted(&response);
+        place.forget();
         if let Some(task) = task {
             hub.wake(task);
         }
-        if let Some(at) = waiting {
+        if !connection.queue().is_empty() {
             Attempts::of(cx).serve(at);
         }
         return;
     }
-    Attempts::of(cx).end_first(state, reply, key);
-}
-
-/// The continuation of all hedges.
-fn end_hedge(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
-    Attempts::of(cx).end_hedge(Some(state), Key::from_bits(bits), reply.into());
+    Attempts::of(cx).end_first(state, Reply { session, outcome, request, response }, key);
 }
 
 impl Attempts<'_, '_> {
@@ -173,7 +190,7 @@ impl Attempts<'_, '_> {
     ) {
         let call = self.call(key);
         let (of, has_key) = (call.service(), call.key().is_some());
-        let freed = cancel_attempts(self.cx.local, key, ENDS, true).unwrap_or_default();
+        let freed = cancel_attempts(self.cx.local, key, true).unwrap_or_default();
         self.finish(state, key, outcome);
         self.serve_all(freed);
         if leads && !has_key {
@@ -245,7 +262,7 @@ impl Attempts<'_, '_> {
                 return;
             }
             // An attempt that has ended already is handled first.
-            let Some(freed) = cancel_attempts(self.cx.local, key, ENDS, false) else { return };
+            let Some(freed) = cancel_attempts(self.cx.local, key, false) else { return };
             self.cx.local.services.leave_queue(key);
             self.serve_all(freed);
         }

@@ -13,7 +13,7 @@ use petrel_proto::{PendingCall, SessionId};
 use super::call::{Attempt, ServiceCall, Step};
 use super::connection::{AttemptPermit, MayBegin};
 use super::outcome::{NO_SESSION, Outcome};
-use super::spec::{CallEnd, CallSpec};
+use super::spec::{CallEnd, CallRequest, CallSpec};
 use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
 use super::{Chosen, Due, Services, unreachable};
 use crate::client::state::CallState;
@@ -22,7 +22,7 @@ use crate::endpoint::context::continuation::Continuation;
 use crate::endpoint::context::{Context, Local};
 use crate::error::Error;
 use crate::local::Key;
-use end::{ENDS, no_one_session, not_idempotent};
+use end::{FirstEnd, HedgeEnd, no_one_session, not_idempotent};
 
 /// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end
 /// of another.
@@ -33,47 +33,45 @@ pub(super) struct Attempts<'a, 'c> {
 /// Begins a call of a service; `clock_ns` is the time, if its caller has just read the clock.
 // Inline in the poll of an awaited call: nothing is left of options that were not set.
 #[inline(always)]
-pub(crate) fn begin_call_at(
+pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     cx: &mut Context<'_>,
     service: Key,
-    spec: CallSpec<'_>,
+    spec: CallSpec<'_, R, E>,
     clock_ns: Option<u64>,
 ) -> Key {
-    let Local { services, core, hub, pool, now_ns, clock, .. } = &mut *cx.local;
+    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    let CallSpec { method, request, response, options, end_ns, end } = spec;
+    let Local { services, core, hub, pool, now_ns, .. } = &mut *cx.local;
     let inherited_ns = core.inherited_ns();
     let Services { list, connections, calls, calls_made, .. } = &mut **services;
     let of = list.get_mut(service).expect("a client has its service");
     of.begin_call();
-    let end_ns = inherited_ns.map_or(spec.end_ns, |at_ns| at_ns.min(spec.end_ns));
+    let end_ns = inherited_ns.map_or(end_ns, |at_ns| at_ns.min(end_ns));
     let is_judged = of.is_judged();
     // Most calls go to a server at once, and end with its answer.
-    let CallOptions { hedge_after, key, ordered, .. } = spec.options;
-    let chosen = match hedge_after.is_some() || key.is_some() || *ordered {
+    let chosen = match options.is_special() {
         true => None,
-        false => of.begin_at_once(connections, || hub.random(), *now_ns),
+        false => of.choose_at_once(connections, || hub.random(), *now_ns),
     };
-    let session = chosen.as_ref().map(|chosen| chosen.session);
-    let options = spec.options;
+    let Some(Chosen { key: at, connection, session }) = chosen else {
+        let (request, end) = (request.into(), end.into());
+        let spec = CallSpec { method, request, response, options, end_ns, end };
+        return begin_later(cx, service, spec, is_judged, inherited_ns);
+    };
     let vacant = calls.vacant();
     let key = vacant.key();
-    if let CallEnd::Posted(pending) = &spec.end {
-        pending.set_key(key.to_bits() as usize);
+    let first = Some(Attempt::new(key, at, session, AttemptPermit::NONE));
+    let spec = CallSpec { method, request, response, options, end_ns, end };
+    let call = vacant.insert(ServiceCall::begun(service, spec, first, is_judged, inherited_ns));
+    call.set_key(key);
+    if let Some(permit) = connection.begin_allowed(*now_ns) {
+        call.set_permit(permit);
     }
-    let first = chosen.map(|Chosen { connection, session, permit }| {
-        Attempt::new(key, connection, session, permit)
-    });
-    let call =
-        vacant.insert(ServiceCall::begun(service, spec, first, is_judged, end_ns, inherited_ns));
-    let Some(session) = session else {
-        Attempts::of(cx).begin_later(key, options);
-        return key;
-    };
     match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
         Ok((request, response)) => {
             *calls_made += 1;
-            let tag = Continuation::function(ENDS.first, key.to_bits());
-            let to_make = PendingCall { method: call.method(), tag, request, response };
-            let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
+            let tag = Continuation::numbered::<FirstEnd>(key.to_bits());
+            let to_make = PendingCall { method, tag, request, response };
             if let Err(rejected) = cx.start_until(session, to_make, end_ns, clock_ns) {
                 let outcome = Outcome::not_taken(cx.local, session, rejected);
                 Attempts::of(cx).fail_first(key, outcome);
@@ -84,6 +82,22 @@ pub(crate) fn begin_call_at(
             Attempts::of(cx).fail_first(key, outcome);
         }
     }
+    key
+}
+
+/// Begins a call that cannot be made at once, or that is hedged, is ordered, or has a key.
+#[inline(never)]
+fn begin_later(
+    cx: &mut Context<'_>,
+    service: Key,
+    spec: CallSpec<'_, CallRequest, CallEnd>,
+    is_judged: bool,
+    inherited_ns: Option<u64>,
+) -> Key {
+    let (vacant, options) = (cx.local.services.calls.vacant(), spec.options);
+    let key = vacant.key();
+    vacant.insert(ServiceCall::begun(service, spec, None, is_judged, inherited_ns)).set_key(key);
+    Attempts::of(cx).begin_later(key, options);
     key
 }
 
@@ -126,8 +140,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call")
     }
 
-    /// Begins a call that cannot be made at once, or that is hedged, is ordered, or has a key.
-    #[inline(never)]
+    /// Begins such a call, which is in the table.
     fn begin_later(&mut self, key: Key, options: &CallOptions) {
         let now_ns = self.cx.local.now_ns;
         if options.hedge_after.is_some() {
@@ -204,7 +217,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         if call.has_timer() || call.is_hedged() {
             arm(self.cx.local, key);
         }
-        let tag = Continuation::function(ENDS.first, key.to_bits());
+        let tag = Continuation::numbered::<FirstEnd>(key.to_bits());
         if let Err(outcome) = self.send(key, session, tag) {
             self.fail_first(key, outcome);
         }
@@ -239,7 +252,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         call.begin_attempt(now_ns);
         call.retry(service.config.retry_backoff).add_hedge(hedge);
         arm(self.cx.local, key);
-        let tag = Continuation::function(ENDS.hedge, hedge.to_bits());
+        let tag = Continuation::numbered::<HedgeEnd>(hedge.to_bits());
         if let Err(outcome) = self.send(key, session, tag) {
             self.end_hedge(None, hedge, outcome);
         }
@@ -280,7 +293,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
                 if call.end_ns() <= now_ns =>
             {
                 let outcome = Outcome::failed(services.too_late(key));
-                let freed = cancel_attempts(self.cx.local, key, ENDS, true);
+                let freed = cancel_attempts(self.cx.local, key, true);
                 self.finish(None, key, outcome);
                 self.serve_all(freed.unwrap_or_default());
             }
@@ -302,7 +315,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         if self.cx.local.services.calls.get(key).is_none() {
             return false;
         }
-        let Some(freed) = cancel_attempts(self.cx.local, key, ENDS, false) else { return false };
+        let Some(freed) = cancel_attempts(self.cx.local, key, false) else { return false };
         let error = self.call(key).cancelled();
         self.finish(None, key, Outcome::failed(error));
         self.serve_all(freed);
