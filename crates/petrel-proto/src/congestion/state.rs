@@ -254,7 +254,7 @@ impl Congestion {
     fn refresh(&mut self, now_ns: u64) {
         let (bypass_rtt_ns, window) = match &self.control {
             Control::None => (Some(u32::MAX), None),
-            Control::Paths => (None, Some(WINDOW_OF_PATHS)),
+            Control::Paths => (Some(u32::MAX), Some(WINDOW_OF_PATHS)),
             Control::Timely(timely) => (timely.bypass_rtt_ns(), timely.window()),
             Control::Dcqcn(dcqcn) => (dcqcn.bypass_rtt_ns(), dcqcn.window()),
             Control::Swift(swift) => (swift.bypass_rtt_ns(), swift.window()),
@@ -273,7 +273,7 @@ impl Congestion {
         );
         self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
         assert!(
-            !self.is_limited || self.bypass_below_ns == 0,
+            !self.is_limited || self.bypass_below_ns == 0 || matches!(self.control, Control::Paths),
             "the controller of a limited session hears each acknowledgement"
         );
         // Without its bypass Timely still hears one round trip per burst, as every controller does where it is calm.

@@ -97,6 +97,11 @@ impl PathSet {
         self.paths.len() as u32
     }
 
+    /// Returns the bits of all paths.
+    fn all(&self) -> u32 {
+        u32::MAX >> (PATHS_MAX - self.paths.len())
+    }
+
     pub(super) fn open_count(&self) -> u32 {
         self.open.count_ones()
     }
@@ -243,7 +248,7 @@ impl PathSet {
     /// time: when all paths over one slow link closed together, their looks came together too, and queued there for longer than
     /// a window of the others takes.
     pub(super) fn due(&mut self, now_ns: u64) -> Option<PathId> {
-        if self.open_count() == self.count() {
+        if self.open == self.all() {
             return None;
         }
         let steps_left = |path: &Path| path.due.wrapping_sub(due_step(now_ns));
@@ -289,9 +294,8 @@ impl PathSet {
     /// Returns a random open path, not `other` if there is a choice. If `other` is the only open path, a closed
     /// one: when the last open path was dead and the closed ones were not, repetitions never arrived.
     pub(super) fn random(&self, random: &mut Random, other: Option<PathId>) -> PathId {
-        let all = u32::MAX >> (PATHS_MAX - self.paths.len());
         let others = !other.map_or(0, PathId::bit);
-        let choices = [self.open & others, all & others, self.open];
+        let choices = [self.open & others, self.all() & others, self.open];
         let mut choice = choices.into_iter().find(|choice| *choice != 0).unwrap_or(self.open);
         for _ in 0..random.below(choice.count_ones()) {
             choice &= choice - 1;

@@ -232,7 +232,7 @@ fn acknowledge<B: Buffer, T>(
     let Acknowledged { before, credits, rtt_ns } = acknowledged;
     client.report(now_ns, rtt_ns, credits, flags.congestion(), &mut shared.congestion);
     if client.slot(slot).state() == ClientState::Sending {
-        let lost = client.find_lost_by_paths(now_ns, slot, before);
+        let lost = client.find_lost_by_paths(now_ns, slot, before, repeats);
         shared.counters.losses_detected += u64::from(lost);
         shared.queue.push_client(id.index, slot, client.slot_mut(slot));
     }

@@ -107,8 +107,15 @@ impl<B, T> ClientSession<B, T> {
     }
 
     /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number.
-    /// The packets below `from` were acknowledged before.
-    pub(crate) fn find_lost_by_paths(&mut self, now_ns: u64, slot: usize, from: u32) -> u32 {
+    /// The packets below `from` were acknowledged before. After the arrival of a repetition all packets are looked at: those behind
+    /// the last acknowledged one may have been lost together, long before.
+    pub(crate) fn find_lost_by_paths(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        from: u32,
+        repeats: bool,
+    ) -> u32 {
         let Self { paths: Some(paths), slots, .. } = self else { return 0 };
         let state = &mut slots[slot];
         if state.request_packets() == 1 {
@@ -119,7 +126,8 @@ impl<B, T> ClientSession<B, T> {
         let request = parts.request_mut();
         request.forget_acknowledged(from..sent);
         let mut found = 0;
-        for packet in request.acknowledged_below()..request.acknowledged_end() {
+        let end = if repeats { sent } else { request.acknowledged_end() };
+        for packet in request.acknowledged_below()..end {
             let is_open = !request.is_acknowledged(packet) && !request.is_lost(packet);
             if is_open && paths.gives_up(now_ns, slot, packet) {
                 request.note_lost(packet);
