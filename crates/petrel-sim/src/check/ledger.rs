@@ -389,13 +389,16 @@ impl Ledger {
         (0..).zip(&self.calls).filter_map(move |(id, call)| Some((id, wait_ns(call)?)))
     }
 
-    /// Returns how long the congestion control of a call's session may have held packets back while the
-    /// call waited. `gap_ns` returns the packet spacing of a call's session.
+    /// Returns how long a call's session may have held packets or handlers back while the call waited. `gap_ns` returns
+    /// the packet spacing of a call's session, which its congestion control demands.
     ///
     /// A session has one pace for all its calls. Packets are charged individually: request packets at
     /// departure, response packets when the client pulls them. The request covers the first response
     /// packet. So all packets of every concurrent call may have gone first. The call also waits for nested
     /// calls of its handler.
+    ///
+    /// An ordered call runs when the earlier ordered calls of the session have been answered. Each may have a slow
+    /// handler, and those that wait for their turn occupy slots that other calls wait for.
     pub(super) fn held_back_ns(&self, id: u32, gap_ns: &impl Fn(&Call) -> Gap) -> u64 {
         let call = self.call(id);
         let Gap { packet_bytes, gap_ns: apart_ns } = gap_ns(call);
@@ -411,8 +414,10 @@ impl Ledger {
             counts.map(u64::from).into_iter().sum::<u64>() - 1
         };
         let own_ns = self.calls.iter().filter(is_beside).map(packets).sum::<u64>() * apart_ns;
+        let ordered = self.calls.iter().filter(is_beside).filter(|other| other.is_ordered);
+        let order_ns = ordered.map(|other| other.spec.delay_ns).sum::<u64>();
         let nested = (0..).zip(&self.calls).filter(|(_, other)| other.parent == Some(id));
-        own_ns + nested.map(|(nested, _)| self.held_back_ns(nested, gap_ns)).sum::<u64>()
+        own_ns + order_ns + nested.map(|(nested, _)| self.held_back_ns(nested, gap_ns)).sum::<u64>()
     }
 
     /// Returns the duration of a successful call.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use mio::net::TcpStream;
 
 use super::replies::Replies;
-use crate::limits::{OUTPUT_BYTES_MAX, REPLIES_MAX};
+use crate::limits::{OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX};
 use crate::memcached::Parser;
 
 /// Memory for output that a connection keeps when nothing is to be sent.
@@ -129,6 +129,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Prepares the output for a reply of `bytes` bytes.
+    pub(super) fn make_room(&mut self, bytes: usize) {
+        self.written -= make_room(&mut self.output, self.written, bytes);
+    }
+
     /// Bytes of replies that have not been sent.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.output.len() - self.written
@@ -198,5 +203,53 @@ impl Connection {
             true => self.input = Vec::new(),
             false => drop(self.input.drain(..used)),
         }
+    }
+}
+
+/// Prepares the output for a reply of `bytes` bytes, where the output has to grow. Returns the number of sent bytes that
+/// were removed from its front.
+///
+/// Sent bytes leave first, and a large reply gets no more than its own memory. With a vector's doubled memory, a client that
+/// read values of a mebibyte slowly had more than the memory of all connections, and was closed.
+fn make_room(output: &mut Vec<u8>, written: usize, bytes: usize) -> usize {
+    if output.capacity() - output.len() >= bytes {
+        return 0;
+    }
+    output.drain(..written);
+    if bytes > READ_BYTES {
+        output.reserve_exact(bytes);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn make_room__of_a_large_reply_takes_its_size_and_drops_sent_bytes() {
+        let large = 8 * READ_BYTES;
+        let mut output = vec![7; 3 * large];
+        output[2 * large..].fill(9);
+        assert_eq!(make_room(&mut output, 2 * large, large), 2 * large);
+        assert_eq!(output, vec![9; large]);
+        // The memory of the sent bytes takes two further replies.
+        let before = output.capacity();
+        for replies in 2..=3 {
+            assert_eq!(make_room(&mut output, 0, large), 0);
+            output.resize(replies * large, 9);
+            assert_eq!(output.capacity(), before);
+        }
+        assert_eq!(make_room(&mut output, 0, large), 0);
+        assert!(output.capacity() < 5 * large, "{} bytes", output.capacity());
+    }
+
+    #[test]
+    fn make_room__of_a_small_reply_leaves_the_growth_to_the_vector() {
+        let mut output = Vec::with_capacity(100);
+        output.extend([1; 90]);
+        assert_eq!(make_room(&mut output, 50, 10), 0);
+        assert_eq!(make_room(&mut output, 50, 11), 50);
+        assert_eq!((output.len(), output.capacity()), (40, 100));
     }
 }

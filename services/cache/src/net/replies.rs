@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::report::Snapshot;
+use crate::limits::READ_BYTES;
 use crate::memcached::Everywhere;
 
 /// Replies that wait for others. While none waits, replies go to the output at once.
@@ -119,6 +120,10 @@ impl Replies {
     /// Moves the replies at the front that are there to the output.
     fn send_ready(&mut self, output: &mut Vec<u8>) {
         while let Some(Reply::Ready(bytes)) = self.queue.front() {
+            if bytes.len() > READ_BYTES {
+                // A growth by doubling would take the memory of several values.
+                output.reserve_exact(bytes.len());
+            }
             output.extend_from_slice(bytes);
             self.bytes -= bytes.len();
             self.reply_memory -= bytes.capacity();

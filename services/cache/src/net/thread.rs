@@ -298,6 +298,7 @@ impl Thread {
             let format = |what, sum: &Snapshot, out: &mut Vec<u8>| {
                 report::format(shared, what, sum, out);
             };
+            connection.make_room(reply.len());
             connection.replies.take(ticket.sequence, reply, &mut connection.output, format);
             self.router.change_held(held, connection.held_bytes());
             if !connection.is_queued {
