@@ -49,7 +49,7 @@ const SHARED_CALLS: u32 = 3;
 /// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
 
-/// Packets of a large request, alone over several paths, for each needless repetition: the first queues of a path may
+/// Packets of a large message, alone over several paths, for each needless repetition: the first queues of a path may
 /// exceed its estimate.
 const PACKETS_PER_ALARM: u64 = 8;
 
@@ -321,7 +321,7 @@ impl World {
         let alarms = if has_paths { packets / PACKETS_PER_ALARM } else { 0 };
         // No round trip has met the queue that a long response makes on a slow way. If a probe asks for the response too early, an
         // answer on a faster way seems to show the loss of all packets (seed 4479).
-        let answer_alarms = if has_paths && taken.probes > 0 { packets } else { 0 };
+        let answer_alarms = if has_paths && taken.probes > 0 { packets } else { alarms };
         let answers_repeated = taken.repeated - taken.client_repeated;
         let repeated_max = 2 * taken.probes + fault_count;
         let is_right = (taken.took_ns <= bound_ns || fault_count > 0)
