@@ -97,7 +97,7 @@ struct Tiny {
     succeeded: u32,
 }
 
-/// The packet spacing of a session's congestion control: zero without one.
+/// The greatest packet spacing of a session, by its congestion control or its credits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     /// Payload of a full packet.
@@ -390,7 +390,7 @@ impl Ledger {
     }
 
     /// Returns how long a call's session may have held packets or handlers back while the call waited. `gap_ns` returns
-    /// the packet spacing of a call's session, which its congestion control demands.
+    /// the packet spacing of a call's session, which its congestion control or its credits demand.
     ///
     /// A session has one pace for all its calls. Packets are charged individually: request packets at
     /// departure, response packets when the client pulls them. The request covers the first response

@@ -41,7 +41,7 @@ const SHARED_BYTES: u32 = 30_000;
 const SMALL_CALLS: u32 = 6;
 
 /// Bytes of a packet on a link in addition to its payload: the frame's header, and the fabric's overhead.
-const HEADERS_BYTES: u64 = 32 + 42;
+pub(super) const HEADERS_BYTES: u64 = 32 + 42;
 
 /// Number of simultaneous large calls per session, in two sessions.
 const SHARED_CALLS: u32 = 3;
@@ -394,7 +394,7 @@ impl World {
     }
 
     /// Returns the maximum CPU cost of a number of turns with a number of frames.
-    fn cpu_ns(&self, turns: u64, frames: u64) -> u64 {
+    pub(super) fn cpu_ns(&self, turns: u64, frames: u64) -> u64 {
         let CpuConfig { poll_ns, poll_jitter_ns, frame_ns } = self.common.scenario.fabric.cpu;
         turns * (poll_ns + poll_jitter_ns) + frames * frame_ns
     }

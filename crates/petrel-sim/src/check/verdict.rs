@@ -4,6 +4,7 @@ use petrel_proto::counters::Counters;
 
 use super::call::Call;
 use super::ledger::Gap;
+use super::measure::HEADERS_BYTES;
 use super::report::Report;
 use super::scenario::{FaultLevel, Scenario};
 use super::world::World;
@@ -175,7 +176,8 @@ impl World {
     ///
     /// A controller with a wrong estimate may take every round trip for a queue, and then it stays at its
     /// minimum rate. For example, a slow link may need longer for a packet of 50 KB than the controller's
-    /// allowed queueing delay. The controller guarantees its minimum rate at any time.
+    /// allowed queueing delay. The controller guarantees its minimum rate at any time. A session of few credits waits for
+    /// a round trip after each window of packets (seed 50038).
     fn check_longest(&self) -> Result<(), String> {
         let (ledger, scenario) = (self.common.ledger.borrow(), &self.common.scenario);
         if ledger.fault_windows.count() > 0 {
@@ -187,8 +189,16 @@ impl World {
         let gap = |call: &Call| {
             let packet_bytes = wire_checker.packet_bytes(call.client_at, call.session.index);
             let is_controlled = ledger.controlled.contains(&call.client);
-            let gap_ns = if is_controlled { Scenario::gap_ns_max(packet_bytes) } else { 0 };
-            Gap { packet_bytes, gap_ns }
+            let paced_ns = if is_controlled { Scenario::gap_ns_max(packet_bytes) } else { 0 };
+            // A message has half of the credits if they suffice for sharing, and a round trip for each window of these. A
+            // direction may be slower than the path that the scenario knows.
+            let round_ns = 4 * scenario.path.trip_ns(u64::from(packet_bytes) + HEADERS_BYTES);
+            let credits = wire_checker.credits(call.client_at, call.session.index);
+            let credits_ns = credits.map_or(0, |credits| {
+                let window = if credits < 4 { credits } else { credits / 2 };
+                (round_ns + self.cpu_ns(4, 4)) / u64::from(window.max(1))
+            });
+            Gap { packet_bytes, gap_ns: paced_ns.max(credits_ns) }
         };
         for (id, wait_ns) in ledger.waits().filter(|&(_, wait_ns)| wait_ns > bound_ns) {
             let held_back_ns = ledger.held_back_ns(id, &gap);

@@ -151,12 +151,21 @@ impl WireChecker {
 
     /// Returns the payload of a full packet of a client's session; the largest, if its number was reused.
     pub(super) fn packet_bytes(&self, client: SimAddr, session_index: u32) -> u32 {
-        let is_it = |session: &&Session| {
+        let sessions = self.sessions_of(client, session_index);
+        sessions.map(|session| session.packet_bytes).max().unwrap_or(PACKET_BYTES_MIN)
+    }
+
+    /// Returns the credits of a client's session: the fewest, if its number was reused; `None` if none was seen.
+    pub(super) fn credits(&self, client: SimAddr, session_index: u32) -> Option<u16> {
+        let sessions = self.sessions_of(client, session_index);
+        sessions.map(|session| session.agreement.accept.credits).min()
+    }
+
+    fn sessions_of(&self, client: SimAddr, index: u32) -> impl Iterator<Item = &Session> {
+        self.sessions.iter().filter(move |session| {
             let Agreement { client: owner, open, .. } = session.agreement;
-            (owner, open.session) == (client, session_index)
-        };
-        let of_number = self.sessions.iter().filter(is_it).map(|session| session.packet_bytes);
-        of_number.max().unwrap_or(PACKET_BYTES_MIN)
+            (owner, open.session) == (client, index)
+        })
     }
 
     /// Processes an observation.
