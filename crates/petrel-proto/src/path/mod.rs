@@ -374,6 +374,11 @@ impl Paths {
         self.note(now_ns, path, what);
     }
 
+    /// Notes the round trip of a copy that is noted as [unknown](Paths::note_unknown): the only repetition of its packet.
+    pub fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
+        self.set.note_rtt(path, rtt_ns);
+    }
+
     /// Notes that a copy is lost.
     pub fn note_lost(&mut self, now_ns: u64, path: PathId) {
         self.note(now_ns, path, Feedback::Lost);

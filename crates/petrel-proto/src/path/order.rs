@@ -24,6 +24,8 @@ pub struct PacketPaths {
     sent_us: [u16; WINDOW],
     /// Packets sent more than once.
     repeated: PacketBits,
+    /// Of these, the packets sent more than twice. The bits of other packets say nothing.
+    repeated_again: PacketBits,
     /// Transmissions on each path, modulo 2^16.
     count: [u16; PATHS_MAX],
     /// The last of them known to have arrived.
@@ -77,6 +79,7 @@ impl PacketPaths {
             order: [0; WINDOW],
             sent_us: [0; WINDOW],
             repeated: PacketBits::new(),
+            repeated_again: PacketBits::new(),
             count: [0; PATHS_MAX],
             newest: [0; PATHS_MAX],
             arrived_us: 0,
@@ -104,7 +107,12 @@ impl PacketPaths {
     /// Notes that a packet was sent again.
     pub fn note_repeat(&mut self, now_ns: u64, packet: u32, path: PathId) {
         assert!(packet < self.next, "a packet is repeated after its first transmission");
-        self.repeated.set(packet);
+        if self.repeated.is_set(packet) {
+            self.repeated_again.set(packet);
+        } else {
+            self.repeated.set(packet);
+            self.repeated_again.clear(packet);
+        }
         self.note_copy(now_ns, packet, path);
     }
 
@@ -159,6 +167,13 @@ impl PacketPaths {
             let since_us = self.age_us(now_ns, packet).max(rtt_least_ns.div_ceil(1_000));
             self.note_arrived(now_ns, since_us);
         }
+    }
+
+    /// Returns the path of a packet's repetition, and the time since it was sent in nanoseconds, with a step of 1 µs, if the
+    /// packet was repeated once. An acknowledgement of a repetition then answers this copy, and the time is a round trip.
+    pub fn only_repeat(&self, now_ns: u64, packet: u32) -> Option<(PathId, u64)> {
+        let is_only = self.was_repeated(packet) && !self.repeated_again.is_set(packet);
+        is_only.then(|| (self.path(packet), self.age_us(now_ns, packet) * 1_000))
     }
 
     fn note_arrived(&mut self, now_ns: u64, since_us: u64) {

@@ -178,8 +178,10 @@ proptest! {
                     model.0.push((packet, path, now_ns));
                 }
                 3 if packet < next && !acked.contains(&packet) => {
-                    let copy = paths.note_acked(now_ns, packet);
                     let (_, path, sent_ns) = model.0[model.last(packet)];
+                    let only_repeat = (model.copies(packet) == 2).then(|| (path, now_ns - sent_ns));
+                    prop_assert_eq!(paths.only_repeat(now_ns, packet), only_repeat);
+                    let copy = paths.note_acked(now_ns, packet);
                     let rtt_ns = (model.copies(packet) == 1).then_some(now_ns - sent_ns);
                     prop_assert_eq!(copy, LastCopy { path, rtt_ns });
                     acked.push(packet);

@@ -226,7 +226,8 @@ fn acknowledge<B: Buffer, T>(
     (credit, marks, flags): (&Credit, Option<Marks>, Flags),
 ) {
     let repeats = flags.repeats();
-    client.acknowledge_paths(now_ns, slot, credit, (marks, flags.congestion(), repeats));
+    let marks = (marks, flags.congestion(), repeats);
+    client.acknowledge_paths(now_ns, slot, credit, marks, shared.timers.bounds());
     let (bounds, spare) = (shared.timers.bounds(), &mut shared.client_parts);
     let acknowledged = client.acknowledge(now_ns, slot, credit, repeats, bounds, spare);
     let Acknowledged { before, credits, rtt_ns } = acknowledged;

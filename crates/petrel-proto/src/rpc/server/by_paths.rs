@@ -51,7 +51,7 @@ pub(in crate::rpc) fn turn_of_server_by_paths<B: Buffer, S: FrameSink>(
     let Some((slots, paths)) = server.with_paths() else { return Turn::NOTHING };
     let Some(state) = slots.get_mut(slot) else { return Turn::NOTHING };
     let path = match state.due_credit() {
-        Some(_) => paths.next_turn(),
+        Some(_) => paths.next_turn(slot),
         None if state.response_packets() > 1 => paths.path(slot),
         None => paths.short_path(),
     };

@@ -250,6 +250,20 @@ impl ClientPaths {
         }
     }
 
+    /// Notes that a CREDIT answers a repetition of a packet that was not acknowledged before. Returns its round trip in
+    /// nanoseconds, if the packet was repeated once (§7.1).
+    pub(crate) fn note_repeat_acked(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        packet: u32,
+    ) -> Option<u64> {
+        let packets = self.slots.get(slot)?.packets.as_deref()?;
+        let (path, rtt_ns) = packets.only_repeat(now_ns, packet)?;
+        self.paths.note_rtt(path, rtt_ns);
+        Some(rtt_ns)
+    }
+
     /// Returns true if there is evidence that the last copy of a packet is lost, after a later packet was
     /// acknowledged. The copy is given up then.
     pub(crate) fn gives_up(&mut self, now_ns: u64, slot: usize, packet: u32) -> bool {

@@ -18,8 +18,6 @@ pub(crate) struct ServerPaths {
     shift: u8,
     /// The path of short responses, which changes at the same times; `None` before the first.
     short: Option<u8>,
-    /// The path of the last CREDIT.
-    turn: u8,
     /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
     source: PeerKey,
     /// The slots whose requests came by another path than the first, or with marks.
@@ -31,6 +29,9 @@ pub(crate) struct ServerPaths {
 struct SlotPath {
     /// The client's source port of the frame that came last.
     source: u8,
+    /// The port of the last CREDIT. While slots shared one turn, two requests that were repeated at the same times kept to one of
+    /// two ports each: that with the dead port got no answer.
+    turn: u8,
     marked: Option<Box<MarkedPackets>>,
 }
 
@@ -49,7 +50,7 @@ struct MarkedPackets {
 impl ServerPaths {
     pub(crate) fn new(ports: u8, source: PeerKey) -> Self {
         assert!((1..=PATHS_MAX).contains(&ports.into()), "a side sends from 1 to 32 source ports");
-        Self { ports, shift: 0, short: None, turn: 0, source, slots: Vec::new() }
+        Self { ports, shift: 0, short: None, source, slots: Vec::new() }
     }
 
     pub(crate) fn source(&self) -> PeerKey {
@@ -80,11 +81,14 @@ impl ServerPaths {
         self.of_port(self.short.unwrap_or(0))
     }
 
-    /// Returns the path of the next CREDIT. Each CREDIT acknowledges all packets that came: so one dead way back leaves
-    /// others, whichever path the packets take.
-    pub(crate) fn next_turn(&mut self) -> PathId {
-        self.turn = (self.turn + 1) % self.ports;
-        self.of_port(self.turn)
+    /// Returns the path of a slot's next CREDIT. Each CREDIT acknowledges all packets that came: so one dead way back
+    /// leaves others, whichever path the packets take.
+    pub(crate) fn next_turn(&mut self, slot: usize) -> PathId {
+        let ports = self.ports;
+        let turn = &mut self.slot(slot).turn;
+        *turn = (*turn + 1) % ports;
+        let turn = *turn;
+        self.of_port(turn)
     }
 
     fn of_port(&self, port: u8) -> PathId {
@@ -214,6 +218,15 @@ mod tests {
         assert_eq!(marked(&mut paths, 64), [300, 310], "the copy comes first");
         paths.note_mark(0, 64, 55);
         assert_eq!(marked(&mut paths, 64), [55, 300, 310]);
+    }
+
+    /// Requests repeated at the same times.
+    #[test]
+    fn next_turn__of_a_slot_takes_all_ports() {
+        let mut paths = ServerPaths::new(2, PeerKey(1));
+        for port in [1, 0, 1, 0] {
+            assert_eq!([0, 1].map(|slot| paths.next_turn(slot).index()), [port; 2]);
+        }
     }
 
     #[test]

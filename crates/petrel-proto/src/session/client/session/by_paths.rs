@@ -5,6 +5,7 @@ use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::congestion::Congestion;
 use crate::path::{PathId, PathPolicy};
+use crate::recovery::rtt::RtoBounds;
 use crate::session::{NO_PEER, PeerKey};
 use crate::wire::{Credit, Marks};
 
@@ -71,13 +72,16 @@ impl<B, T> ClientSession<B, T> {
         Some(NextCopy { path: PathId::FIRST, packet, repeats, is_single })
     }
 
-    /// Tells the paths which packets a CREDIT newly acknowledges, before the slot knows.
+    /// Tells the paths which packets a CREDIT newly acknowledges, before the slot knows. If the CREDIT answers the only
+    /// repetition of a packet, the session measures its round trip: while a dead way back takes the CREDITs of all first copies,
+    /// nothing else ends the doubling of timeouts.
     pub(crate) fn acknowledge_paths(
         &mut self,
         now_ns: u64,
         slot: usize,
         credit: &Credit,
         (marks, is_marked, repeats): (Option<Marks>, bool, bool),
+        bounds: &RtoBounds,
     ) {
         let Some(paths) = &mut self.paths else { return };
         let state = &self.slots[slot];
@@ -94,6 +98,20 @@ impl<B, T> ClientSession<B, T> {
         // One CREDIT acknowledges a burst: packets of the same burst are not late by each other.
         let (before, known_end) = (request.acknowledged_below(), request.acknowledged_end());
         paths.note_arrival(now_ns, slot, credit.echo, repeats);
+        let is_news = |packet: u32| {
+            (before..end.min(sent)).contains(&packet)
+                && has(credit, packet)
+                && !request.is_acknowledged(packet)
+        };
+        if repeats
+            && is_news(credit.echo)
+            && let Some(rtt_ns) = paths.note_repeat_acked(now_ns, slot, credit.echo)
+        {
+            let sent_ns = now_ns.saturating_sub(rtt_ns);
+            if !self.trips.is_sampled(sent_ns) {
+                self.trips.sample(now_ns, sent_ns, bounds);
+            }
+        }
         let mut packets = paths.packets_of(slot);
         for packet in before..end.min(sent) {
             if !has(credit, packet) || request.is_acknowledged(packet) {
@@ -103,6 +121,12 @@ impl<B, T> ClientSession<B, T> {
             let which = (packet, request.is_lost(packet), packet == credit.echo);
             let behind_packets = known_end.saturating_sub(packet + 1);
             packets.note_acked(now_ns, which, (is_marked, behind_packets));
+        }
+        // The CREDITs that answered the other packets may be lost, long ago, on a dead way back: the time up to this one,
+        // which a timeout has brought, is no round trip.
+        let measured = state.timer().measured();
+        if repeats && measured.is_some_and(|packet| has(credit, packet)) {
+            self.slots[slot].timer_mut().measure_nothing();
         }
     }
 
