@@ -1,8 +1,8 @@
 //! The code of a state: a copy of the body that begins behind a mark and ends at the next ones.
 //!
-//! A copy keeps the user's nesting, so that the compiler sees ordinary structured code. Behind a mark inside of a loop, the copy
-//! has the rest of the loop's body, then the loop, then the text behind the loop. Each copy is at most as long as the body times
-//! the depth of its loops; a function with `m` marks therefore grows by a factor of about `m`.
+//! A copy keeps the user's nesting, so that the compiler sees ordinary structured code. Behind a mark inside of a loop,
+//! the copy has the rest of the loop's body, then the loop, then the text behind the loop. Each copy is at most as long
+//! as the body times the depth of its loops; a function with `m` marks therefore grows by a factor of about `m`.
 //!
 //! A *cut* copy enters its text from the front. A *resumed* copy begins behind the mark with the number that it is given. Both
 //! return whether the copy never reaches its end: text behind such code is left out, since the compiler would guess its types.

@@ -1,11 +1,12 @@
 //! The function that runs a batch.
 //!
-//! **Sweeps**, if no mark stands in a loop: the first state runs for each input of a group, then the state of the first mark for
-//! the lanes that stopped there, and so on in the order of the text. Each mark has a list of its own, so that no lane is asked for
-//! its state.
+//! **Sweeps**, if no mark stands in a loop: the first state runs for each input of a group, then the state of the first
+//! mark for the lanes that stopped there, and so on in the order of the text. Each mark has a list of its own, so that
+//! no lane is asked for its state.
 //!
 //! **Lanes**, if a mark stands in a loop: each lane has a state, and the lanes take turns. A lane that ends begins the next
-//! input at once, so that short inputs leave no lane idle while others are long (the order of Kocberber and others, AMAC, VLDB 2015).
+//! input at once, so that short inputs leave no lane idle while others are long (the order of Kocberber and others,
+//! AMAC, VLDB 2015).
 //!
 //! States stand in the order of the text, since the compiler infers the types of a state's kept values from the states before.
 

@@ -1,7 +1,7 @@
 //! Marks: `prefetch!(address)` and `switch!()`.
 //!
-//! Inside of the macro, a mark is a call `__petrel_mark(number, fetches…)`, in which the fetches are ordinary expressions. Names
-//! and liveness are found in them as everywhere else.
+//! Inside of the macro, a mark is a call `__petrel_mark(number, fetches…)`, in which the fetches are ordinary
+//! expressions. Names and liveness are found in them as everywhere else.
 
 use proc_macro2::Span;
 use syn::parse::{Parse, ParseStream};

@@ -1,7 +1,7 @@
 //! A body in the form that can be cut at marks.
 //!
-//! `return` and `?` leave a labelled block, since a batch goes on with other lanes. Loops with marks get labels of their own, and
-//! `for` loops with marks become `while let` loops, whose iterator is a local that a lane can keep.
+//! `return` and `?` leave a labelled block, since a batch goes on with other lanes. Loops with marks get labels of
+//! their own, and `for` loops with marks become `while let` loops, whose iterator is a local that a lane can keep.
 
 use proc_macro2::Span;
 use quote::{format_ident, quote, quote_spanned};

@@ -1,4 +1,5 @@
-//! The names of peers, the errors of links and the counters of transports: shared by the [`Transport`](crate::Transport) trait and all media.
+//! The names of peers, the errors of links and the counters of transports: shared by the
+//! [`Transport`](crate::Transport) trait and all media.
 
 use std::ops;
 

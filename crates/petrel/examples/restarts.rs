@@ -2,8 +2,9 @@
 //! how much longer than the outage calls take, and how often each was executed.
 //!
 //! ```sh
-//! cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]
-//! cargo run --release --example restarts -- --way partition|unplug [--heartbeats N] [--rate CALLS] [--rounds N] [--once]
+//! cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS]
+//! [--rounds N] [--once] cargo run --release --example restarts -- --way partition|unplug [--heartbeats N] [--rate
+//! CALLS] [--rounds N] [--once]
 //! ```
 //!
 //! `partition` and `unplug` cut a network: client and server are in two network namespaces joined by a veth pair.

@@ -1,8 +1,9 @@
-//! Lookups in structures larger than the cache, in all forms: one after another, in batches that `#[batched]` wrote, in groups with
-//! prefetches by hand, and as futures.
+//! Lookups in structures larger than the cache, in all forms: one after another, in batches that `#[batched]` wrote, in
+//! groups with prefetches by hand, and as futures.
 //!
 //! [`measure`] measures a lookup as a function. The forms run in turn, in each round with inputs that no form had before, and each
-//! result is checked. A row has the median of the rounds. [`served`] has lookups for servers: `petrel bench batch` measures them.
+//! result is checked. A row has the median of the rounds. [`served`] has lookups for servers: `petrel bench batch`
+//! measures them.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

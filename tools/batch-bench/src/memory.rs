@@ -1,7 +1,7 @@
 //! Memory in huge pages, where the kernel provides them on request.
 //!
-//! A prefetch of an address outside of the TLB's reach first waits for the page table. With pages of 4 KiB, each access of these
-//! benchmarks would.
+//! A prefetch of an address outside of the TLB's reach first waits for the page table. With pages of 4 KiB, each access
+//! of these benchmarks would.
 
 use rustix::mm::{Advice, madvise};
 

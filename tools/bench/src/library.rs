@@ -19,8 +19,8 @@ use crate::args::BenchTransport;
 /// How long to wait for sessions.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest interval of heartbeats, for ends on different hosts. The control connection has one path: an experiment that cuts
-/// this path must not end the connection, however long a busy machine takes for a window.
+/// The longest interval of heartbeats, for ends on different hosts. The control connection has one path: an experiment
+/// that cuts this path must not end the connection, however long a busy machine takes for a window.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,

@@ -1,8 +1,8 @@
 //! Many sessions: the slowdown of calls that use a different session every time.
 //!
 //! A server endpoint, a client endpoint, and up to 20 000 sessions between them; every call uses a
-//! random session, without and with an announcement ahead (`Context::prefetch_session`). The baseline is the same load on a single session. Settings are defaults: the server
-//! agrees to fewer slots for each session, the more there are.
+//! random session, without and with an announcement ahead (`Context::prefetch_session`). The baseline is the same load
+//! on a single session. Settings are defaults: the server agrees to fewer slots for each session, the more there are.
 
 use std::rc::Rc;
 

@@ -1,6 +1,7 @@
-//! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents, `petrel-house shape` the
-//! shape of the code, `petrel-house links` follows the links of the documents, and `petrel-house dependencies` checks licences and sources.
-//! `CONTRIBUTING.md` lists the bounds; the tests of this crate hold those for language, links and dependencies.
+//! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents,
+//! `petrel-house shape` the shape of the code, `petrel-house links` follows the links of the documents, and
+//! `petrel-house dependencies` checks licences and sources. `CONTRIBUTING.md` lists the bounds; the tests of this crate
+//! hold those for language, links and dependencies.
 
 pub mod dependencies;
 mod imports;

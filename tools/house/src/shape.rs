@@ -1,5 +1,5 @@
-//! The shape of a crate's code: lines, assertions, private fields, objects in several files, circles of imports. Test code does not
-//! count.
+//! The shape of a crate's code: lines, assertions, private fields, objects in several files, circles of imports. Test
+//! code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

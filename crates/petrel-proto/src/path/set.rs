@@ -243,10 +243,10 @@ impl PathSet {
         entry.goods = 0;
     }
 
-    /// Returns the closed path to look at now: that which is due for the longest time. Its next look comes later, whatever becomes of this one: a response may acknowledge
-    /// the packet, which then says nothing about the path, and others are to have their turns. Only one look is under way at a
-    /// time: when all paths over one slow link closed together, their looks came together too, and queued there for longer than
-    /// a window of the others takes.
+    /// Returns the closed path to look at now: that which is due for the longest time. Its next look comes later,
+    /// whatever becomes of this one: a response may acknowledge the packet, which then says nothing about the path, and
+    /// others are to have their turns. Only one look is under way at a time: when all paths over one slow link closed
+    /// together, their looks came together too, and queued there for longer than a window of the others takes.
     pub(super) fn due(&mut self, now_ns: u64) -> Option<PathId> {
         if self.open == self.all() {
             return None;

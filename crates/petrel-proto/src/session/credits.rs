@@ -1,7 +1,7 @@
 //! The credits of a client session (`docs/wire-protocol.md` §4): each is available, or held by a slot.
 //!
-//! Credits only move between [`Credits`] and the [`HeldCredits`] of slots, so that the available and the held ones always add up
-//! to the agreed number.
+//! Credits only move between [`Credits`] and the [`HeldCredits`] of slots, so that the available and the held ones
+//! always add up to the agreed number.
 
 /// The credits that no slot holds, and how many were agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -239,9 +239,9 @@ impl World {
         let ticks = 2 * trip_ns / TICK_NS;
         // An endpoint that has received frames from a ring may poll a few times before it sleeps.
         let (packets, spins) = if shares_memory { (0, SPINS_MAX) } else { (2, 0) };
-        // The first timeout may be shorter than the path. It is doubled until a round trip is measured, and a probe precedes it.
-        // (Seeds 2251661951 and 1390089833: four for round trips of seven and five timeouts.) Over several paths a request has
-        // several probes before its first timeout.
+        // The first timeout may be shorter than the path. It is doubled until a round trip is measured, and a probe
+        // precedes it. (Seeds 2251661951 and 1390089833: four for round trips of seven and five timeouts.) Over several
+        // paths a request has several probes before its first timeout.
         let doublings = bound_ns.div_ceil(self.rto_ns_min(pair)).next_power_of_two().ilog2();
         let probes_max = match self.packets_by_path(pair).is_empty() {
             true => 1 + u64::from(doublings),
@@ -319,8 +319,8 @@ impl World {
         // Over several paths the age of a packet is evidence, and the first queues of a path may exceed its estimate.
         let has_paths = !self.packets_by_path(pair).is_empty();
         let alarms = if has_paths { packets / PACKETS_PER_ALARM } else { 0 };
-        // No round trip has met the queue that a long response makes on a slow way. If a probe asks for the response too early, an
-        // answer on a faster way seems to show the loss of all packets (seed 4479).
+        // No round trip has met the queue that a long response makes on a slow way. If a probe asks for the response
+        // too early, an answer on a faster way seems to show the loss of all packets (seed 4479).
         let answer_alarms = if has_paths && taken.probes > 0 { packets } else { alarms };
         let answers_repeated = taken.repeated - taken.client_repeated;
         let repeated_max = 2 * taken.probes + fault_count;

@@ -115,8 +115,9 @@ impl World {
 
     /// Checks that honest endpoints send no frame against the rules.
     ///
-    /// Over several paths, after a crash, another endpoint of the host may get a source port of the crashed one. If frames from this port still
-    /// wait at a peer that was paused meanwhile, the peer takes them for frames of the new endpoint (seed 31095).
+    /// Over several paths, after a crash, another endpoint of the host may get a source port of the crashed one. If
+    /// frames from this port still wait at a peer that was paused meanwhile, the peer takes them for frames of the new
+    /// endpoint (seed 31095).
     fn check_counters(&self) -> Result<(), String> {
         let counters = &self.counters;
         let has_ways = self.common.scenario.ways.is_some();

@@ -55,8 +55,8 @@ pub(crate) mod place {
     }
 }
 
-/// The target of a call: the server of a session, by its [`SessionId`], or any available server of a [`Client`](crate::Client)'s
-/// service, if the client is [of this endpoint](crate::Endpoint::client).
+/// The target of a call: the server of a session, by its [`SessionId`], or any available server of a
+/// [`Client`](crate::Client)'s service, if the client is [of this endpoint](crate::Endpoint::client).
 pub trait Callee: callee::Sealed {}
 
 impl<C: callee::Sealed> Callee for C {}
@@ -162,8 +162,8 @@ pub struct CallBuilder<P, M, C = SessionId> {
 pub struct CallRejected {
     /// The reason.
     pub error: Error,
-    /// The request in its buffer. None if there was no memory for the buffer, and for a [`SharedMsg`](super::SharedMsg), which the caller
-    /// has.
+    /// The request in its buffer. None if there was no memory for the buffer, and for a
+    /// [`SharedMsg`](super::SharedMsg), which the caller has.
     pub request: Option<MsgBuf>,
     /// The buffer for the response. None without memory for the request.
     pub response: Option<MsgBuf>,

@@ -22,8 +22,8 @@ use crate::workers::{WorkerRequest, Workers};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
-    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`](super::Responder) and
-    /// answers later.
+    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a
+    /// [`Responder`](super::Responder) and answers later.
     ///
     /// # Panics
     /// When the endpoint answers the method itself: [`HEALTH_METHOD`](super::HEALTH_METHOD), and the methods of
@@ -155,7 +155,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Sets a handler that gets requests in batches, replacing a former one: all requests of the method that one receive burst
     /// brought, and none of a later burst, so that no request waits for others. For handlers whose time goes to memory
-    /// accesses that can overlap, as by the crate `petrel-batch`: see [docs/batched.md](https://github.com/petrel-rpc/petrel/blob/main/docs/batched.md).
+    /// accesses that can overlap, as by the crate `petrel-batch`: see
+    /// [docs/batched.md](https://github.com/petrel-rpc/petrel/blob/main/docs/batched.md).
     ///
     /// The handler answers each request of the [`Batch`] by its number; the responses are sent together when it returns.
     /// Messages of more than 1 KiB come in a batch of their own. Requests that are cancelled, or whose deadline passes, before

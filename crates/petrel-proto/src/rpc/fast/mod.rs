@@ -10,7 +10,8 @@
 //! 3. The results are for one kind of frame, to save callers from distinguishing kinds again.
 //!
 //! Other frames and calls return `None` or false without any change, and take the general path. `petrel bench
-//! factors` measures the gain: without the fast path small calls over shared memory reach half of their rate (`PERFORMANCE.md`).
+//! factors` measures the gain: without the fast path small calls over shared memory reach half of their rate
+//! (`PERFORMANCE.md`).
 
 mod deadline;
 mod part;

@@ -6,8 +6,8 @@ use crate::rpc::Shared;
 use crate::session::{PeerKey, Role, SessionTable};
 use crate::wire::{Kind, first_bits, part_words};
 
-/// Like [`Core::handle_next_part`](crate::rpc::Core::handle_next_part), but the caller copies the payload to the returned place; everything
-/// else is done. `head` are the frame's first bytes, which must not change.
+/// Like [`Core::handle_next_part`](crate::rpc::Core::handle_next_part), but the caller copies the payload to the
+/// returned place; everything else is done. `head` are the frame's first bytes, which must not change.
 #[inline(always)]
 pub(in crate::rpc) fn next_part_place<'c, B: Buffer, T>(
     sessions: &'c mut SessionTable<B, T>,

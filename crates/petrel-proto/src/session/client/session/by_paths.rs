@@ -131,8 +131,8 @@ impl<B, T> ClientSession<B, T> {
     }
 
     /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number.
-    /// The packets below `from` were acknowledged before. After the arrival of a repetition all packets are looked at: those behind
-    /// the last acknowledged one may have been lost together, long before.
+    /// The packets below `from` were acknowledged before. After the arrival of a repetition all packets are looked at:
+    /// those behind the last acknowledged one may have been lost together, long before.
     pub(crate) fn find_lost_by_paths(
         &mut self,
         now_ns: u64,
@@ -161,8 +161,8 @@ impl<B, T> ClientSession<B, T> {
         found
     }
 
-    /// Returns true if the arrival of a repetition shows that packets of the response are lost which the server sent before. Over
-    /// several paths they may still be on a slower way.
+    /// Returns true if the arrival of a repetition shows that packets of the response are lost which the server sent
+    /// before. Over several paths they may still be on a slower way.
     pub(crate) fn trusts_repetition(&self, now_ns: u64, slot: usize) -> bool {
         self.paths.as_ref().is_none_or(|paths| paths.is_answer_overdue(now_ns, slot))
     }
