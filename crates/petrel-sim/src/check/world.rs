@@ -48,7 +48,7 @@ const LEAVE_NS: u64 = 400_000;
 /// Average number of worlds per world with shared memory between neighbours.
 const WORLDS_PER_RINGS: u64 = 2;
 
-/// The share of worlds with ordered calls.
+/// Worlds for each world with ordered calls.
 const WORLDS_PER_ORDER: u64 = 4;
 
 /// One world in this number has sessions of several paths, and a quarter of these also rings.

@@ -182,7 +182,7 @@ impl PeerFds {
         self.0.extend(fds);
     }
 
-    /// Returns the only descriptor, if the number is 1.
+    /// Returns the descriptor, unless none or several came.
     pub fn take_only(&mut self) -> Option<OwnedFd> {
         if self.0.len() == 1 { self.0.pop() } else { None }
     }

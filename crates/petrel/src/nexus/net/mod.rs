@@ -269,7 +269,7 @@ pub trait Fds: Debug + Default {
     /// Returns the number of descriptors.
     fn count(&self) -> usize;
 
-    /// Returns the only descriptor, if the number is 1.
+    /// Returns the descriptor, unless none or several came.
     fn take_only(&mut self) -> Option<Self::Memory>;
 
     /// Gives up an unwanted descriptor.

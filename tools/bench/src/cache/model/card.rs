@@ -115,7 +115,7 @@ fn response(head_bytes: u64, bytes: u64) -> [Step; 4] {
 
 /// The server in virtual time.
 struct Server {
-    /// The time at which the stages have served all arrivals.
+    /// For every stage, the time at which all arrivals are served.
     free_ps: Vec<u64>,
     served: Vec<u64>,
 }
