@@ -4,8 +4,9 @@ use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
-use crate::memory::filled;
+use crate::memory::{bytes_of, filled};
 use crate::random::Numbers;
+use crate::served::{Service, Size, WIDTH, Workload};
 
 /// 1 GiB of links.
 const LINKS: usize = 1 << 28;
@@ -83,6 +84,65 @@ fn forms<const WIDTH: usize>(links: &[u32], steps: usize) -> Forms<'_, u32> {
             futures::run(WIDTH, starts, make, |place| sum += u64::from(place));
             sum
         }),
+    }
+}
+
+/// Links in memory, each of which names the next place. A request has a place, and its answer is a later place.
+pub struct Chain {
+    links: Box<[u32]>,
+    steps: usize,
+}
+
+impl Chain {
+    pub(crate) fn workload(size: Size) -> Workload<Self> {
+        let count = (LINKS / size.smaller).next_power_of_two();
+        let links = filled(count, |place| link(place, count));
+        let mut numbers = Numbers::new(2);
+        let keys = (0..size.requests).map(|_| numbers.below(count) as u32).collect();
+        let title = format!("chains in {} MiB", count >> 18);
+        Workload::new(title, Self { links, steps: 1 }, keys, move |key| link(key as usize, count))
+    }
+
+    /// Sets the accesses per request, and returns the answers for requests.
+    pub(crate) fn set_steps(&mut self, steps: usize, keys: &[u32]) -> Vec<u32> {
+        self.steps = steps;
+        let count = self.links.len();
+        let computed = |key: &u32| (0..steps).fold(*key, |place, _| link(place as usize, count));
+        keys.iter().map(computed).collect()
+    }
+}
+
+impl Service for Chain {
+    type Key = u32;
+    type Message = [u8; 4];
+
+    fn message(place: u32) -> [u8; 4] {
+        place.to_le_bytes()
+    }
+
+    /// Returns place 0 for bytes that are no request. The caller's places have to be below the number of links.
+    #[inline]
+    fn key(message: &[u8]) -> u32 {
+        message.try_into().map_or(0, u32::from_le_bytes)
+    }
+
+    #[inline]
+    fn first_line(&self, place: u32) -> *const u8 {
+        std::ptr::from_ref(&self.links[place as usize]).cast()
+    }
+
+    fn arrays(&self) -> Vec<*const [u8]> {
+        vec![bytes_of(&self.links)]
+    }
+
+    #[inline]
+    fn find(&self, place: u32) -> u32 {
+        chase::<WIDTH>(&self.links, self.steps, place)
+    }
+
+    #[inline]
+    fn find_batch(&self, places: impl Iterator<Item = u32>, each: impl FnMut(usize, u32)) {
+        chase_batch::<WIDTH>(&self.links, self.steps, places, each);
     }
 }
 

@@ -78,6 +78,10 @@ impl<B: Bucket> Table<B> {
         size_of_val(&*self.buckets)
     }
 
+    pub(crate) fn buckets(&self) -> &[B] {
+        &self.buckets
+    }
+
     #[inline(always)]
     pub(crate) fn bucket(&self, place: usize) -> &B {
         &self.buckets[place]

@@ -6,9 +6,9 @@ use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
-use crate::memory::filled;
+use crate::memory::{bytes_of, filled};
 use crate::random::Numbers;
-use crate::served::{REQUESTS, Service, WIDTH, Workload};
+use crate::served::{Service, Size, WIDTH, Workload};
 
 const PREFIXES: usize = 500_000;
 /// The share of prefixes by length, in thousandths: roughly that of public routing tables, most of which are of 24 bits.
@@ -168,9 +168,9 @@ fn title(smaller: usize) -> String {
 }
 
 /// Returns the tables for a server, with requests.
-pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
-    let (routes, longest) = world(smaller);
-    Workload::new(title(smaller), routes, addresses(REQUESTS / smaller), longest)
+pub(crate) fn workload(size: Size) -> Workload<impl Service> {
+    let (routes, longest) = world(size.smaller);
+    Workload::new(title(size.smaller), routes, addresses(size.requests), longest)
 }
 
 impl Service for Routes {
@@ -189,6 +189,10 @@ impl Service for Routes {
     #[inline]
     fn first_line(&self, address: u32) -> *const u8 {
         std::ptr::from_ref(self.first(address)).cast()
+    }
+
+    fn arrays(&self) -> Vec<*const [u8]> {
+        vec![bytes_of(&self.first), bytes_of(&self.last)]
     }
 
     #[inline]

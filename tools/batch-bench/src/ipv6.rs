@@ -6,9 +6,9 @@ use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
-use crate::memory::filled;
+use crate::memory::{bytes_of, filled};
 use crate::random::Numbers;
-use crate::served::{REQUESTS, Service, WIDTH, Workload};
+use crate::served::{Service, Size, WIDTH, Workload};
 
 const PREFIXES: usize = 200_000;
 /// The entry names a table for the next 8 bits.
@@ -208,9 +208,9 @@ impl<L> World<L> {
 }
 
 /// Returns the trie for a server, with requests.
-pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
-    let mut world = world(smaller);
-    let addresses = world.addresses(REQUESTS / smaller);
+pub(crate) fn workload(size: Size) -> Workload<impl Service> {
+    let mut world = world(size.smaller);
+    let addresses = world.addresses(size.requests);
     Workload::new(world.title(), world.routes, addresses, world.longest)
 }
 
@@ -230,6 +230,10 @@ impl Service for Routes {
     #[inline]
     fn first_line(&self, address: u128) -> *const u8 {
         std::ptr::from_ref(&self.first[(address >> 104) as usize]).cast()
+    }
+
+    fn arrays(&self) -> Vec<*const [u8]> {
+        vec![bytes_of(&self.first), bytes_of(&self.tables)]
     }
 
     #[inline]

@@ -17,6 +17,11 @@ pub(crate) fn filled<T>(count: usize, make: impl FnMut(usize) -> T) -> Box<[T]> 
     memory.into_boxed_slice()
 }
 
+/// Returns the bytes of an array, which a caller may copy while the array lives.
+pub(crate) fn bytes_of<T>(array: &[T]) -> *const [u8] {
+    std::ptr::slice_from_raw_parts(array.as_ptr().cast(), size_of_val(array))
+}
+
 fn advise<T>(memory: &mut [T]) {
     let start = memory.as_mut_ptr().cast::<u8>();
     let skipped = start.align_offset(HUGE_PAGE_BYTES);

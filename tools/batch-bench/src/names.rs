@@ -7,9 +7,9 @@ use petrel_batch::batched;
 use crate::cuckoo::{Bucket, Small, Table, summand};
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
-use crate::memory::filled;
+use crate::memory::{bytes_of, filled};
 use crate::random::{Numbers, number};
-use crate::served::{ABSENT, REQUESTS, Service, WIDTH, Workload};
+use crate::served::{ABSENT, Service, Size, WIDTH, Workload};
 
 const NAMES: usize = 10_000_000;
 const BUCKETS: usize = 1 << 21;
@@ -143,9 +143,9 @@ fn names(count: usize, routes: &Routes) -> Vec<Name> {
 }
 
 /// Returns the table for a server, with requests.
-pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
-    let (routes, longest) = world(smaller);
-    let names = names(REQUESTS / smaller, &routes);
+pub(crate) fn workload(size: Size) -> Workload<impl Service> {
+    let (routes, longest) = world(size.smaller);
+    let names = names(size.requests, &routes);
     let answer = move |name| longest(&name).unwrap_or(ABSENT);
     Workload::new(title(&routes), routes, names, answer)
 }
@@ -175,6 +175,10 @@ impl Service for Routes {
     fn first_line(&self, name: Name) -> *const u8 {
         let (first, _) = self.table.places(key(&name));
         std::ptr::from_ref(self.table.bucket(first)).cast()
+    }
+
+    fn arrays(&self) -> Vec<*const [u8]> {
+        vec![bytes_of(self.table.buckets()), bytes_of(&self.names)]
     }
 
     #[inline]

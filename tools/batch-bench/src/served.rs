@@ -4,8 +4,26 @@
 
 use crate::{ipv4, ipv6, names, switch};
 
+pub use crate::chase::Chain;
+
 /// Requests of a workload: more lines of a table than a core's own caches hold.
-pub(crate) const REQUESTS: usize = 1 << 20;
+const REQUESTS: usize = 1 << 20;
+
+/// The size of a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Divides the size of the table, from 1 to 256.
+    pub smaller: usize,
+    /// The number of requests.
+    pub requests: usize,
+}
+
+impl Size {
+    /// Returns the size of a table that `smaller` divides, with requests for more lines than a core's own caches hold.
+    pub fn divided_by(smaller: usize) -> Self {
+        Self { smaller, requests: REQUESTS / smaller }
+    }
+}
 
 /// The inputs in flight: as many as an endpoint hands to a batched handler.
 pub(crate) const WIDTH: usize = 32;
@@ -16,7 +34,7 @@ pub(crate) const ABSENT: u32 = u32::MAX;
 /// A table that answers messages.
 pub trait Service: 'static {
     /// The input of a lookup.
-    type Key: Copy + 'static;
+    type Key: Copy + Sync + 'static;
     /// The bytes of a request.
     type Message: AsRef<[u8]>;
 
@@ -28,6 +46,9 @@ pub trait Service: 'static {
 
     /// Returns the address of the first line that a lookup reads.
     fn first_line(&self, key: Self::Key) -> *const u8;
+
+    /// Returns the arrays of the table, for a copy in the memory of another device.
+    fn arrays(&self) -> Vec<*const [u8]>;
 
     /// Looks up a key.
     fn find(&self, key: Self::Key) -> u32;
@@ -60,24 +81,36 @@ impl<S: Service> Workload<S> {
     }
 }
 
-/// Returns IPv4 routes (DIR-24-8). `smaller` divides the number of prefixes and of requests, from 1 to 256.
-pub fn ipv4(smaller: usize) -> Workload<impl Service> {
-    ipv4::workload(smaller)
+/// Returns IPv4 routes (DIR-24-8).
+pub fn ipv4(size: Size) -> Workload<impl Service> {
+    ipv4::workload(size)
 }
 
-/// Returns IPv6 routes (a trie), whose size `smaller` divides.
-pub fn ipv6(smaller: usize) -> Workload<impl Service> {
-    ipv6::workload(smaller)
+/// Returns IPv6 routes (a trie).
+pub fn ipv6(size: Size) -> Workload<impl Service> {
+    ipv6::workload(size)
 }
 
-/// Returns the addresses of an Ethernet switch (a cuckoo hash table), whose size `smaller` divides.
-pub fn switch(smaller: usize) -> Workload<impl Service> {
-    switch::workload(smaller)
+/// Returns the addresses of an Ethernet switch (a cuckoo hash table).
+pub fn switch(size: Size) -> Workload<impl Service> {
+    switch::workload(size)
 }
 
-/// Returns routes of named data (a cuckoo hash table of prefixes), whose number `smaller` divides.
-pub fn ndn(smaller: usize) -> Workload<impl Service> {
-    names::workload(smaller)
+/// Returns routes of named data (a cuckoo hash table of prefixes).
+pub fn ndn(size: Size) -> Workload<impl Service> {
+    names::workload(size)
+}
+
+/// Returns chains of dependent accesses, one access per request until [`Workload::set_steps`].
+pub fn chain(size: Size) -> Workload<Chain> {
+    Chain::workload(size)
+}
+
+impl Workload<Chain> {
+    /// Sets the accesses per request.
+    pub fn set_steps(&mut self, steps: usize) {
+        self.answers = self.service.set_steps(steps, &self.keys);
+    }
 }
 
 #[cfg(test)]
@@ -98,9 +131,14 @@ mod tests {
 
     #[test]
     fn workloads__plain_and_batched_answers_are_right() {
-        assert_answers(&ipv4(256));
-        assert_answers(&ipv6(256));
-        assert_answers(&switch(256));
-        assert_answers(&ndn(256));
+        let size = Size::divided_by(256);
+        assert_answers(&ipv4(size));
+        assert_answers(&ipv6(size));
+        assert_answers(&switch(size));
+        assert_answers(&ndn(size));
+        let mut chain = chain(size);
+        assert_answers(&chain);
+        chain.set_steps(5);
+        assert_answers(&chain);
     }
 }

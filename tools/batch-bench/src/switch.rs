@@ -7,8 +7,9 @@ use petrel_batch::{batched, prefetch};
 use crate::cuckoo::{Bucket, Table, summand};
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::memory::bytes_of;
 use crate::random::{Numbers, number};
-use crate::served::{ABSENT, REQUESTS, Service, WIDTH, Workload};
+use crate::served::{ABSENT, Service, Size, WIDTH, Workload};
 
 /// 1 GiB of buckets.
 const BUCKETS: usize = 1 << 24;
@@ -153,9 +154,9 @@ fn ports(indices: &[usize]) -> HashMap<u64, u32> {
 }
 
 /// Returns the table for a server, with requests.
-pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
-    let (table, count) = world(smaller);
-    let indices = stations(REQUESTS / smaller, count);
+pub(crate) fn workload(size: Size) -> Workload<impl Service> {
+    let (table, count) = world(size.smaller);
+    let indices = stations(size.requests, count);
     let addresses = indices.iter().map(|index| station(*index)).collect();
     let ports = ports(&indices);
     Workload::new(title(&table, count), table, addresses, move |address| ports[&address])
@@ -177,6 +178,10 @@ impl Service for Table<Ports> {
     #[inline]
     fn first_line(&self, address: u64) -> *const u8 {
         std::ptr::from_ref(self.bucket(self.places(address).0)).cast()
+    }
+
+    fn arrays(&self) -> Vec<*const [u8]> {
+        vec![bytes_of(self.buckets())]
     }
 
     #[inline]

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use petrel_batch_bench::served::{self, Service, Workload};
+use petrel_batch_bench::served::{self, Service, Size, Workload};
 use petrel_command::Outcome;
 use petrel_command::cores::{self, CpuPlacement};
 use petrel_command::failure::Failure;
@@ -87,14 +87,14 @@ impl LookupTable {
 
 /// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &BatchArgs, output: Output) -> Result<Outcome, Failure> {
-    let smaller = usize::from(args.smaller);
+    let size = Size::divided_by(usize::from(args.smaller));
     let mut rows = Vec::new();
     for table in &args.table {
         let measured = match table {
-            LookupTable::Ipv4 => measure(args, *table, served::ipv4(smaller), output),
-            LookupTable::Ipv6 => measure(args, *table, served::ipv6(smaller), output),
-            LookupTable::Switch => measure(args, *table, served::switch(smaller), output),
-            LookupTable::Ndn => measure(args, *table, served::ndn(smaller), output),
+            LookupTable::Ipv4 => measure(args, *table, served::ipv4(size), output),
+            LookupTable::Ipv6 => measure(args, *table, served::ipv6(size), output),
+            LookupTable::Switch => measure(args, *table, served::switch(size), output),
+            LookupTable::Ndn => measure(args, *table, served::ndn(size), output),
         };
         rows.extend(measured?);
     }
