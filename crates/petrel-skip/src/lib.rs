@@ -58,6 +58,8 @@ needs! {
     Memcached = "memcached",
     /// `valgrind`: valgrind, which counts instructions.
     Valgrind = "valgrind",
+    /// `memory`: 4 GiB of memory, for messages of 1 GiB.
+    Memory = "memory",
 }
 
 /// Reports that a test is skipped for lack of a requirement, and the reason.

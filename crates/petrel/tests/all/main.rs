@@ -18,6 +18,7 @@ mod group;
 mod hostile;
 mod in_place;
 mod interop;
+mod largest;
 mod local;
 mod memory;
 mod multicast;
