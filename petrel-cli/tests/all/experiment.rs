@@ -107,11 +107,13 @@ fn experiment__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
 #[test]
 fn experiment__wrong_parameters_are_usage_errors() {
     for (arguments, word) in [
-        (&["incast", "--congestion", "reno"][..], "timely"),
+        (&["incast", "--congestion", "reno"][..], "timely-no-bypass"),
         (&["incast", "--senders", "105"], "104"),
         (&["scale", "--threads", "0"], "1..=16"),
         (&["loss", "--gbit", "0"], "1..=400"),
         (&["loss", "--seed", "x"], "seed"),
+        (&["loss", "--rto-min", "5"], "needs a unit"),
+        (&["loss", "--veth", "--rto-min", "5ms"], "--veth"),
         (&["overload", "--policy", "hope"], "controlled"),
         (&["overload", "--service", "uniform"], "bimodal"),
         (&["overload", "--load", "0"], "1..=1000"),
@@ -126,6 +128,17 @@ fn experiment__wrong_parameters_are_usage_errors() {
         let output = petrel(&[&["sim", "experiment"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(crate::common::stderr(&output).contains(word), "{output:?}");
+    }
+}
+
+#[test]
+fn experiment__the_least_timeout_has_bounds() {
+    for (least, word) in [("0s", "nanosecond"), ("1s", "largest")] {
+        let output =
+            petrel(&["sim", "experiment", "loss", "--quick", "--json", "--rto-min", least]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = records(&output).pop().unwrap()["error"].to_string();
+        assert!(error.contains(word), "{error}");
     }
 }
 

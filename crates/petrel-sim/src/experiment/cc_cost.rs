@@ -1,6 +1,7 @@
 //! The cost of congestion control without congestion: call rate, and how often it limits sessions.
 
 use petrel_proto::Recovery;
+use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
@@ -109,6 +110,7 @@ fn run_one(
         seed: config.seed,
         controller,
         recovery: Recovery::Selective,
+        rto: RtoBounds::default(),
         line_gbit: config.gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(load.request_bytes.min(FRAME_BYTES)),

@@ -9,6 +9,7 @@ use petrel_proto::Recovery;
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
 use petrel_proto::path::PathPolicy;
+use petrel_proto::recovery::rtt::RtoBounds;
 use petrel_transport::Transport as _;
 
 use super::caller::{Caller, Load, Tally};
@@ -35,6 +36,7 @@ pub(super) struct Settings {
     pub(super) seed: u64,
     pub(super) controller: Controller,
     pub(super) recovery: Recovery,
+    pub(super) rto: RtoBounds,
     /// The rate of the hosts' links.
     pub(super) line_gbit: u64,
     /// Payload of the largest UDP datagram.
@@ -168,6 +170,7 @@ impl Cluster {
         config.sessions.path_policy = paths.policy;
         config.sessions.ordered = self.is_ordered;
         config.protocol.recovery = self.settings.recovery;
+        config.protocol.rto = self.settings.rto;
         config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
         Ok(config)
     }

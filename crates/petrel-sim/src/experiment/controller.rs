@@ -19,6 +19,9 @@ pub enum Controller {
     None,
     /// Round trips and their change.
     Timely,
+    /// Timely without eRPC's two bypasses (§5.2.2): uncongested sessions report every burst's round trip to the
+    /// controller, and pace their packets at the line rate.
+    TimelyWithoutBypasses,
     /// ECN marks, which the switches then set.
     Dcqcn,
     /// Round trips against a target.
@@ -26,14 +29,19 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// All controllers.
+    /// The controllers that experiments compare by default.
     pub const ALL: [Self; 4] = [Self::None, Self::Timely, Self::Dcqcn, Self::Swift];
+
+    /// Every controller with a name.
+    const NAMED: [Self; 5] =
+        [Self::None, Self::Timely, Self::TimelyWithoutBypasses, Self::Dcqcn, Self::Swift];
 
     /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Timely => "timely",
+            Self::TimelyWithoutBypasses => "timely-no-bypass",
             Self::Dcqcn => "dcqcn",
             Self::Swift => "swift",
         }
@@ -45,6 +53,11 @@ impl Controller {
         let config = match self {
             Self::None => CongestionConfig::None,
             Self::Timely => CongestionConfig::Timely(TimelyConfig::for_line(line)),
+            Self::TimelyWithoutBypasses => CongestionConfig::Timely(TimelyConfig {
+                bypass: false,
+                pacer_bypass: false,
+                ..TimelyConfig::for_line(line)
+            }),
             Self::Dcqcn => CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
             Self::Swift => CongestionConfig::Swift(SwiftConfig::new()),
         };
@@ -78,9 +91,9 @@ impl FromStr for Controller {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|controller| controller.name() == text);
+        let known = Self::NAMED.into_iter().find(|controller| controller.name() == text);
         known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
+            let names = Self::NAMED.map(Self::name).join(", ");
             format!("'{text}' is no congestion control; these are: {names}")
         })
     }
@@ -98,11 +111,11 @@ mod tests {
 
     #[test]
     fn from_str__takes_every_name_and_lists_them() {
-        for controller in Controller::ALL {
+        for controller in Controller::NAMED {
             assert_eq!(controller.name().parse(), Ok(controller));
             assert!(controller.control(25).is_ok() && controller.control(100).is_ok());
         }
-        assert!("reno".parse::<Controller>().unwrap_err().contains("timely, dcqcn"));
+        assert!("reno".parse::<Controller>().unwrap_err().contains("timely-no-bypass, dcqcn"));
     }
 
     #[test]

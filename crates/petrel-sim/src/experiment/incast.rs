@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use petrel_proto::limits::PACKET_OVERHEAD_BYTES;
+use petrel_proto::recovery::rtt::RtoBounds;
 use petrel_proto::{Recovery, SessionId};
 use serde::Serialize;
 
@@ -191,6 +192,7 @@ impl Incast {
             seed: config.seed,
             controller,
             recovery: Recovery::Selective,
+            rto: RtoBounds::default(),
             line_gbit: LINE_GBIT,
             frame_bytes: FRAME_BYTES,
             cpu: cpu::of_frames(FRAME_BYTES),

@@ -2,6 +2,7 @@
 
 use petrel_proto::Recovery;
 use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, packets_of};
+use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
@@ -27,6 +28,8 @@ pub struct LossConfig {
     pub loss_ppb: Vec<u32>,
     /// The client's congestion control.
     pub controller: Controller,
+    /// Least retransmission timeouts to compare, in nanoseconds.
+    pub rto_min_ns: Vec<u64>,
     /// Losses that a row should cover.
     pub losses_wanted: u64,
     /// Maximum number of requests of a row, for rare losses.
@@ -41,6 +44,7 @@ impl LossConfig {
             gbit: vec![25, 100],
             loss_ppb: vec![0, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000],
             controller: Controller::None,
+            rto_min_ns: vec![RtoBounds::default().min_ns],
             losses_wanted: 1_000,
             requests_max: 2_000,
         }
@@ -57,6 +61,15 @@ impl LossConfig {
         }
     }
 
+    /// Returns everything to compare, in the order of the table.
+    fn variants(&self) -> impl Iterator<Item = Variant> + '_ {
+        const RECOVERIES: [Recovery; 2] = [Recovery::Selective, Recovery::GoBackN];
+        let links = self.gbit.iter().flat_map(|&gbit| RECOVERIES.map(|recovery| (gbit, recovery)));
+        links.flat_map(|(gbit, recovery)| {
+            self.rto_min_ns.iter().map(move |&rto_min_ns| Variant { gbit, recovery, rto_min_ns })
+        })
+    }
+
     fn requests(&self, loss: Probability, packets: u64) -> u64 {
         let per_request = loss.as_f64() * packets as f64;
         let wanted = (self.losses_wanted as f64 / per_request.max(1e-9)).ceil() as u64;
@@ -65,6 +78,14 @@ impl LossConfig {
             _ => wanted.clamp(REQUESTS_MIN.min(self.requests_max), self.requests_max),
         }
     }
+}
+
+/// A link, and the client's recovery on it.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    gbit: u64,
+    recovery: Recovery,
+    rto_min_ns: u64,
 }
 
 /// Requests if losses are frequent: enough for the start of the first to be negligible.
@@ -80,6 +101,8 @@ pub struct LossRow {
     pub gbit: u64,
     /// `selective` or `go-back-n`.
     pub recovery: &'static str,
+    /// The least retransmission timeout.
+    pub rto_min_ns: u64,
     /// The client's congestion control.
     pub controller: Controller,
     /// The loss probability.
@@ -118,18 +141,16 @@ pub fn run(
     mut on_row: impl FnMut(&LossRow),
 ) -> Result<Vec<LossRow>, ExperimentError> {
     let mut rows = Vec::new();
-    for &gbit in &config.gbit {
-        for recovery in [Recovery::Selective, Recovery::GoBackN] {
-            let unharmed = run_one(config, gbit, recovery, Probability::NEVER)?;
-            for &parts in &config.loss_ppb {
-                let loss = Probability::per_billion(parts);
-                let row = match loss {
-                    Probability::NEVER => unharmed.clone(),
-                    _ => run_one(config, gbit, recovery, loss)?.beside(&unharmed),
-                };
-                on_row(&row);
-                rows.push(row);
-            }
+    for variant in config.variants() {
+        let unharmed = run_one(config, variant, Probability::NEVER)?;
+        for &parts in &config.loss_ppb {
+            let loss = Probability::per_billion(parts);
+            let row = match loss {
+                Probability::NEVER => unharmed.clone(),
+                _ => run_one(config, variant, loss)?.beside(&unharmed),
+            };
+            on_row(&row);
+            rows.push(row);
         }
     }
     Ok(rows)
@@ -153,10 +174,10 @@ fn frame_bytes(gbit: u64) -> usize {
 
 fn run_one(
     config: &LossConfig,
-    gbit: u64,
-    recovery: Recovery,
+    variant: Variant,
     loss: Probability,
 ) -> Result<LossRow, ExperimentError> {
+    let Variant { gbit, recovery, rto_min_ns } = variant;
     let frame_bytes = frame_bytes(gbit);
     let packets = packets_of(REQUEST_BYTES, (frame_bytes - PACKET_OVERHEAD_BYTES) as u32);
     let requests = config.requests(loss, packets.into());
@@ -164,6 +185,7 @@ fn run_one(
         seed: config.seed,
         controller: config.controller,
         recovery,
+        rto: RtoBounds { min_ns: rto_min_ns, ..RtoBounds::default() },
         line_gbit: gbit,
         frame_bytes,
         cpu: cpu::of_frames(frame_bytes),
@@ -190,6 +212,7 @@ fn run_one(
     Ok(LossRow {
         gbit,
         recovery: recovery_name(recovery),
+        rto_min_ns,
         controller: config.controller,
         loss: loss.as_f64(),
         requests: tally.succeeded,

@@ -1,6 +1,7 @@
 //! A hundred hosts with calls from every endpoint to all endpoints of further hosts (eRPC's Figure 5).
 
 use petrel_proto::Recovery;
+use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::{Load, Tally};
@@ -173,6 +174,7 @@ fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster,
         seed: config.seed,
         controller: config.controller,
         recovery: Recovery::Selective,
+        rto: RtoBounds::default(),
         line_gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),

@@ -1,6 +1,7 @@
 //! Small RPCs over a link that loses packets at random, and the effect on their latency.
 
 use petrel_proto::Recovery;
+use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
@@ -104,6 +105,7 @@ fn run_one(config: &SmallLossConfig, loss: Probability) -> Result<SmallLossRow, 
         seed: config.seed,
         controller: config.controller,
         recovery: Recovery::Selective,
+        rto: RtoBounds::default(),
         line_gbit: config.gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),

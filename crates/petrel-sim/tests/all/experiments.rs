@@ -47,6 +47,26 @@ fn loss__fills_the_line_without_and_selective_beats_go_back_n() {
 }
 
 #[test]
+fn loss__go_back_n_waits_for_the_least_timeout_and_selective_does_not() {
+    const RTO_MIN_NS: [u64; 2] = [1_000_000, 5_000_000];
+    let config = LossConfig {
+        rto_min_ns: RTO_MIN_NS.to_vec(),
+        loss_ppb: vec![1_000_000],
+        ..LossConfig::quick(SEED)
+    };
+    let rows = loss::run(&config, |_| {}).unwrap();
+    assert_eq!(rows.iter().map(|row| row.rto_min_ns).collect::<Vec<_>>(), RTO_MIN_NS.repeat(2));
+    let [selective, selective_late, go_back_n, go_back_n_late] = &rows[..] else {
+        panic!("{rows:?}")
+    };
+    for row in [selective, selective_late] {
+        assert!(row.timeouts == 0 && row.relative > 0.95, "{row:?}");
+    }
+    assert!(go_back_n.timeouts > 0 && go_back_n_late.timeouts > 0, "{rows:?}");
+    assert!(go_back_n.relative > 2.0 * go_back_n_late.relative, "{rows:?}");
+}
+
+#[test]
 fn loss__at_100_gbit_is_held_by_the_core_not_by_the_line() {
     let config = LossConfig { gbit: vec![100], loss_ppb: vec![0], ..LossConfig::quick(SEED) };
     for row in loss::run(&config, |_| {}).unwrap() {
@@ -89,6 +109,19 @@ fn incast__credits_alone_fill_port_and_queue_and_control_shortens_it() {
         assert!(row.background.is_none());
     }
     assert!(of(&rows, Controller::Dcqcn).marked > 0 && none.marked == 0);
+}
+
+/// eRPC §6.5: without the common-case optimisations, the round trips of an incast are the same.
+#[test]
+fn incast__timely_without_its_bypasses_has_the_same_queue() {
+    let controllers = vec![Controller::Timely, Controller::TimelyWithoutBypasses];
+    let config = IncastConfig { controllers, ..IncastConfig::quick(SEED) };
+    let rows = incast::run(&config, |_| {}).unwrap();
+    assert_ne!(rows[0].probe, rows[1].probe, "the bypasses are on in both");
+    for row in &rows {
+        let ratio = row.probe.p50_ns as f64 / rows[0].probe.p50_ns as f64;
+        assert!((0.8..1.25).contains(&ratio) && row.share > 0.9, "{rows:?}");
+    }
 }
 
 #[test]

@@ -30,9 +30,11 @@ const AFTER_HELP: &str = "\
 Examples:
   petrel sim experiment loss
   petrel sim experiment loss --gbit 100 --congestion timely
+  petrel sim experiment loss --rto-min 1ms,5ms
   petrel sim experiment loss --veth --loss 0,1e-3 --duration 10s
   petrel sim experiment small-loss --json
   petrel sim experiment incast --senders 20,50,100 --plot incast.svg
+  petrel sim experiment incast --congestion none,timely,timely-no-bypass
   petrel sim experiment incast --background
   petrel sim experiment scale --threads 1,10
   petrel sim experiment overload --load 100,200 --policy none,default
@@ -115,6 +117,11 @@ pub(crate) struct LossArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "veth")]
     pub(crate) congestion: Option<Controller>,
 
+    /// The client's least retransmission timeout, several separated by commas; eRPC's is 5ms [default: 1ms]
+    #[arg(long, value_name = "DURATION", value_delimiter = ',', conflicts_with = "veth")]
+    #[arg(value_parser = parse_duration)]
+    pub(crate) rto_min: Vec<Duration>,
+
     /// Most requests for a figure; with many losses, fewer are enough [default: 2000]
     #[arg(long, value_name = "N", conflicts_with = "veth")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -151,7 +158,8 @@ pub(crate) struct IncastArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=104))]
     pub(crate) senders: Vec<u16>,
 
-    /// The congestion controls to compare, separated by commas [default: all four]
+    /// The congestion controls to compare, separated by commas: none, timely, timely-no-bypass (Timely without
+    /// eRPC's bypasses of controller and pacer), dcqcn or swift [default: all but timely-no-bypass]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) congestion: Vec<Controller>,
 

@@ -1,5 +1,8 @@
 //! `loss`: large requests under random loss.
 
+use std::time::Duration;
+
+use petrel_command::units::exact_duration;
 use petrel_sim::experiment::loss::{LossConfig, LossRow};
 
 use super::chart::{Axis, Chart};
@@ -15,18 +18,27 @@ pub(super) fn config(args: &LossArgs) -> LossConfig {
         config.gbit.clone_from(&args.gbit);
     }
     config.controller = args.congestion.unwrap_or(config.controller);
+    if !args.rto_min.is_empty() {
+        config.rto_min_ns = args.rto_min.iter().map(|least| least.as_nanos() as u64).collect();
+    }
     config.requests_max = args.requests.unwrap_or(config.requests_max);
     config
 }
 
 pub(super) fn repeat(args: &LossArgs) -> String {
+    let rto_min: Vec<String> = args.rto_min.iter().copied().map(exact_duration).collect();
     [
         command("loss", &args.common),
         list_flag("gbit", &args.gbit),
         flag("congestion", args.congestion),
+        list_flag("rto-min", &rto_min),
         flag("requests", args.requests),
     ]
     .concat()
+}
+
+fn rto_min(row: &LossRow) -> String {
+    exact_duration(Duration::from_nanos(row.rto_min_ns))
 }
 
 /// Figures with fewer lost packets get a remark.
@@ -36,6 +48,7 @@ impl Row for LossRow {
     const HEADER: &'static [&'static str] = &[
         "Gbit/s",
         "recovery",
+        "least RTO",
         "control",
         "loss",
         "goodput",
@@ -51,6 +64,7 @@ impl Row for LossRow {
         vec![
             self.gbit.to_string(),
             self.recovery.to_owned(),
+            rto_min(self),
             self.controller.to_string(),
             probability(self.loss),
             digits(self.goodput_gbit),
@@ -82,7 +96,7 @@ impl Row for LossRow {
         let y = Axis::linear("goodput relative to none lost");
         let mut chart = Chart::new("8 MiB requests under loss", Axis::log("packets lost"), y);
         for row in rows {
-            let name = format!("{}, {} Gbit/s", row.recovery, row.gbit);
+            let name = format!("{}, {}, {} Gbit/s", row.recovery, rto_min(row), row.gbit);
             chart.add(&name, (row.loss, row.relative));
         }
         chart

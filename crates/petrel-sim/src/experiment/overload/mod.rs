@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use petrel::overload::{Admission, ConcurrencyLimit};
 use petrel_proto::Recovery;
+use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use self::client::{Client, Demand, Outcomes};
@@ -235,6 +236,7 @@ fn settings(seed: u64) -> Settings {
         seed,
         controller: Controller::Dcqcn,
         recovery: Recovery::Selective,
+        rto: RtoBounds::default(),
         line_gbit: LINE_GBIT,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use petrel::endpoint::SessionId;
 use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
+use petrel_proto::recovery::rtt::RtoBounds;
 
 use super::super::caller::Load;
 use super::super::cluster::{Cluster, Paths, Place, Settings};
@@ -223,6 +224,7 @@ pub(super) fn settings(variant: Variant, network: &BuiltNetwork, seed: u64) -> S
         seed,
         controller,
         recovery,
+        rto: RtoBounds::default(),
         line_gbit: HOST_GBIT,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::NEARLY_FREE,
