@@ -326,12 +326,18 @@ fn factors__each_beside_everything_switched_on() {
 #[test]
 fn threads__every_model_answers_rightly() {
     let shape = ["--handler", "0s,1us", "--rounds", "1", "--window", "5ms", "--in-flight", "4"];
-    let output = petrel(&[&["bench", "--json", "threads"][..], &shape].concat());
+    let callers = ["--callers", "1,3"];
+    let output = petrel(&[&["bench", "--json", "threads"][..], &shape, &callers].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = records(&output);
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
-    let (crossings, models) = (of("crossing"), of("threads"));
-    assert_eq!((crossings.len(), models.len()), (2 * 4, 2 * 2 * 4));
+    let (crossings, models, callers) = (of("crossing"), of("threads"), of("callers"));
+    assert_eq!((crossings.len(), models.len(), callers.len()), (2 * 4, 2 * 2 * 4, 2 * 2 * 3));
+    for (index, row) in callers.iter().enumerate() {
+        assert_eq!(row["way"], ["locked", "endpoints", "client"][index % 3]);
+        assert_eq!(row["callers"], [1, 3][index / 3 % 2]);
+        assert!(row["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
     for row in &rows {
         assert!(row["checked"].as_u64().is_some_and(|count| count > 0), "{row}");
         assert_eq!((&row["mismatched"], &row["failed"]), (&0.into(), &0.into()));

@@ -7,15 +7,21 @@
 //! | `endpoints` | several threads, each with an endpoint that runs handlers | the same, over all endpoints |
 //! | `client` | as `single` | a thread other than its endpoint's, by a client handle |
 //!
+//! A third table has several threads that call ([`callers`]).
+//!
 //! All models exist at once, but only the measured one is awake. Their windows take turns, so other load
 //! on the machine affects all models.
 
 mod caller;
+mod callers;
+mod crew;
 mod crossing;
+mod locked;
 mod remote;
 mod server;
 mod work;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::Table;
@@ -29,7 +35,7 @@ use petrel_command::units::{exact_duration, format_ns};
 use serde::Serialize;
 
 use self::caller::Caller;
-use self::remote::RemoteCaller;
+use self::remote::{ClientThread, RemoteCaller};
 use self::server::Server;
 use self::work::Work;
 use crate::args::{BenchTransport, ThreadsArgs};
@@ -95,7 +101,7 @@ impl Checks {
         }
     }
 
-    fn are_valid(&self) -> bool {
+    fn are_valid(self) -> bool {
         self.mismatched == 0 && self.failed == 0 && self.checked > 0
     }
 }
@@ -173,7 +179,7 @@ struct ModelSetup {
 /// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure> {
     let work = Work::calibrate();
-    let (mut rows, mut crossings) = (Vec::new(), Vec::new());
+    let (mut rows, mut crossings, mut callers) = (Vec::new(), Vec::new(), Vec::new());
     for transport in &args.transport {
         let group = cross(args, *transport, work, output)?;
         group.iter().try_for_each(|row| output.record(row))?;
@@ -183,12 +189,20 @@ pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure
             group.iter().try_for_each(|row| output.record(row))?;
             rows.extend(group);
         }
+        for count in &args.callers {
+            let group = callers::measure(args, *transport, usize::from(*count), work, output)?;
+            group.iter().try_for_each(|row| output.record(row))?;
+            callers.extend(group);
+        }
     }
     output.line(crossing_table(&crossings, output))?;
     output.line(table(&rows, output))?;
+    output.line(callers::table(&callers, output))?;
     output.line(format!("Again:\n  {}", command(args)))?;
-    let checks = rows.iter().map(|row| &row.checks).chain(crossings.iter().map(|row| &row.checks));
-    let is_valid = { checks }.all(|checks| checks.are_valid());
+    let checks = rows.iter().map(|row| row.checks);
+    let checks = checks.chain(crossings.iter().map(|row| row.checks));
+    let mut checks = checks.chain(callers.iter().map(|row| row.checks));
+    let is_valid = checks.all(Checks::are_valid);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
@@ -273,7 +287,10 @@ impl ModelSetup {
         };
         let server = Server::start(config, endpoints, workers, job)?;
         let caller: Box<dyn Calls> = match model {
-            Model::Client => Box::new(RemoteCaller::start(config, server.address)?),
+            Model::Client => {
+                let thread = ClientThread::start(config, server.address)?;
+                Box::new(RemoteCaller::new(Arc::new(thread)))
+            }
             _ => Box::new(Caller::start(config, server.address, endpoints)?),
         };
         let (alone, loaded) = (Counts::new(), Counts::new());
@@ -308,13 +325,15 @@ impl ModelSetup {
 
 fn command(args: &ThreadsArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
+    let callers: Vec<_> = args.callers.iter().map(u8::to_string).collect();
     let handlers: Vec<_> = args.handler.iter().map(|length| exact_duration(*length)).collect();
     format!(
-        "petrel bench threads --transport {} --handler {} --threads {} --in-flight {} --spin {} \
-         --rounds {} --window {}",
+        "petrel bench threads --transport {} --handler {} --threads {} --callers {} --in-flight {} \
+         --spin {} --rounds {} --window {}",
         transports.join(","),
         handlers.join(","),
         args.threads,
+        callers.join(","),
         args.in_flight,
         exact_duration(args.spin),
         args.rounds,

@@ -59,7 +59,7 @@ Examples:
   petrel bench sweep size --transport shm --plot sizes.svg
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
-  petrel bench threads --transport shm --handler 0s,10us
+  petrel bench threads --transport shm --handler 0s,10us --callers 2,4
   petrel bench batch --table ipv6 --transport shm
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
@@ -92,8 +92,8 @@ pub(crate) enum BenchCommand {
     Factors(FactorsArgs),
     /// Cost of congestion controls where nothing is congested, compared with none
     Congestion(CongestionArgs),
-    /// Throughput of threading models: handlers in the event loop, on workers, in several event loops;
-    /// and the cost of crossing a thread
+    /// Throughput of threading models: handlers in the event loop, on workers, in several event loops; the
+    /// cost of crossing a thread; several calling threads, with an endpoint behind a lock or one each
     Threads(ThreadsArgs),
     /// Operations on regions beside calls: reads, words, mappings, large writes
     Regions(RegionsArgs),
@@ -458,6 +458,12 @@ pub(crate) struct ThreadsArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) threads: u8,
+
+    /// Threads that call at the same time, through an endpoint behind a lock, through endpoints of their own, and by a
+    /// client; separate several numbers by commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "2"])]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) callers: Vec<u8>,
 
     /// Calls in flight for the rate; latencies are also measured with a single call in flight
     #[arg(long, value_name = "N", default_value_t = 16)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,14 @@ use petrel_transport::clock::now_ns;
 
 use super::{Calls, Counts, WORK};
 
-/// A client handle, and its endpoint's thread, until the handle is dropped.
-pub(super) struct RemoteCaller {
+/// A client, and the thread of its endpoint, which ends when the value is dropped.
+pub(super) struct ClientThread {
     client: Client,
-    next: u64,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
-impl RemoteCaller {
+impl ClientThread {
     pub(super) fn start(config: &EndpointConfig, server: SocketAddr) -> Result<Self, Failure> {
         let (sender, receiver) = mpsc::channel();
         let config = config.clone();
@@ -37,14 +36,26 @@ impl RemoteCaller {
             Err(failure) => drop(sender.send(Err(failure))),
         });
         let (client, stop) = receiver.recv().map_err(Failure::because)??;
-        Ok(Self { client, next: 0, stop, thread: Some(thread) })
+        Ok(Self { client, stop, thread: Some(thread) })
+    }
+}
+
+/// A source of calls by a client that others may share.
+pub(super) struct RemoteCaller {
+    shared: Arc<ClientThread>,
+    next: u64,
+}
+
+impl RemoteCaller {
+    pub(super) fn new(shared: Arc<ClientThread>) -> Self {
+        Self { shared, next: 0 }
     }
 
     fn call(&mut self) -> OutstandingCall {
         let number = self.next;
         self.next += 1;
         let started_ns = now_ns();
-        let call = self.client.call(WORK, number.to_le_bytes()).started();
+        let call = self.shared.client.call(WORK, number.to_le_bytes()).started();
         OutstandingCall { number, started_ns, call }
     }
 }
@@ -90,7 +101,7 @@ impl Calls for RemoteCaller {
     }
 }
 
-impl Drop for RemoteCaller {
+impl Drop for ClientThread {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {

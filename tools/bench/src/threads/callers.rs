@@ -1,0 +1,165 @@
+//! Several threads that call one server, and their ways to the network:
+//!
+//! | way | calls of a thread |
+//! | --- | --- |
+//! | `locked` | through an endpoint behind a lock that all of the threads share |
+//! | `endpoints` | through an endpoint of its own |
+//! | `client` | by a clone of a client, whose endpoint has a thread of its own |
+//!
+//! The server is one endpoint, whose handler answers at once. All ways exist at once, and their windows take turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comfy_table::Table;
+use petrel::endpoint::EndpointConfig;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use serde::Serialize;
+
+use super::caller::Caller;
+use super::crew::Crew;
+use super::locked::{LockedCaller, LockedEndpoint};
+use super::remote::{ClientThread, RemoteCaller};
+use super::server::Server;
+use super::work::Work;
+use super::{Calls, Checks, Counts, command, config, summary};
+use crate::args::{BenchTransport, ThreadsArgs};
+
+#[derive(Clone, Copy)]
+enum Way {
+    Locked,
+    Endpoints,
+    Client,
+}
+
+const WAYS: [Way; 3] = [Way::Locked, Way::Endpoints, Way::Client];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Locked => "locked",
+            Way::Endpoints => "endpoints",
+            Way::Client => "client",
+        }
+    }
+
+    fn start(
+        self,
+        config: &EndpointConfig,
+        server: &Server,
+        threads: usize,
+    ) -> Result<Crew, Failure> {
+        let address = server.address;
+        match self {
+            Way::Locked => {
+                let shared = LockedEndpoint::start(config, address, threads)?;
+                Crew::start(threads, move |place| {
+                    Ok(Box::new(LockedCaller::new(Arc::clone(&shared), place)))
+                })
+            }
+            Way::Endpoints => {
+                let config = config.clone();
+                Crew::start(threads, move |_| Ok(Box::new(Caller::start(&config, address, 1)?)))
+            }
+            Way::Client => {
+                let shared = Arc::new(ClientThread::start(config, address)?);
+                Crew::start(threads, move |_| Ok(Box::new(RemoteCaller::new(Arc::clone(&shared)))))
+            }
+        }
+    }
+}
+
+/// A way under load, as `--json` prints the figures.
+#[derive(Serialize)]
+pub(super) struct CallersRow {
+    bench: &'static str,
+    transport: &'static str,
+    way: &'static str,
+    /// Threads that call.
+    callers: usize,
+    /// Calls in flight of each of them.
+    in_flight: usize,
+    cpus: usize,
+    windows: usize,
+    command: String,
+    /// Calls of all threads; the median of the windows with `in_flight` calls of each at a time.
+    calls_per_second: f64,
+    /// Latency in these windows.
+    loaded_latency: Option<LatencySummary>,
+    /// Latency of one call of each thread at a time.
+    latency: Option<LatencySummary>,
+    #[serde(flatten)]
+    pub(super) checks: Checks,
+}
+
+/// A way that is set up.
+struct Setup {
+    way: Way,
+    crew: Crew,
+    alone: Counts,
+    loaded: Counts,
+}
+
+/// Measures all ways with this number of calling threads.
+pub(super) fn measure(
+    args: &ThreadsArgs,
+    transport: BenchTransport,
+    callers: usize,
+    work: Work,
+    output: Output,
+) -> Result<Vec<CallersRow>, Failure> {
+    let config = config(args, transport);
+    let server = Server::start(&config, 1, 0, work.of(Duration::ZERO))?;
+    let start = |way: Way| {
+        let crew = way.start(&config, &server, callers)?;
+        Ok::<_, Failure>(Setup { way, crew, alone: Counts::new(), loaded: Counts::new() })
+    };
+    let mut setups = WAYS.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let in_flight = usize::from(args.in_flight);
+    let title = format!("{callers} calling threads over {}", transport.name());
+    let mut progress = output.progress(u64::from(args.rounds), &title);
+    for round in 0..args.rounds {
+        for Setup { crew, alone, loaded, .. } in &mut setups {
+            crew.window(1, args.window, alone)?;
+            crew.window(in_flight, args.window, loaded)?;
+        }
+        progress.set(u64::from(round) + 1);
+    }
+    let row = |Setup { way, mut loaded, alone, .. }: Setup| CallersRow {
+        bench: "callers",
+        transport: transport.name(),
+        way: way.name(),
+        callers,
+        in_flight,
+        cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
+        windows: loaded.rates.len(),
+        command: command(args),
+        calls_per_second: loaded.median_rate(),
+        loaded_latency: loaded.latencies.summary(),
+        latency: alone.latencies.summary(),
+        checks: alone.checks.and(loaded.checks),
+    };
+    Ok(setups.into_iter().map(row).collect())
+}
+
+pub(super) fn table(rows: &[CallersRow], output: Output) -> Table {
+    let header =
+        ["way", "over", "callers", "alone p50", "p99", "calls/s", "loaded p50", "p99", "checked"];
+    let mut table = output.table(&header);
+    for row in rows {
+        table.add_row([
+            row.way.to_owned(),
+            row.transport.to_owned(),
+            row.callers.to_string(),
+            summary(&row.latency, |latency| latency.p50_ns),
+            summary(&row.latency, |latency| latency.p99_ns),
+            format!("{:.0}", row.calls_per_second),
+            summary(&row.loaded_latency, |latency| latency.p50_ns),
+            summary(&row.loaded_latency, |latency| latency.p99_ns),
+            row.checks.checked.to_string(),
+        ]);
+    }
+    table
+}
