@@ -47,6 +47,10 @@ pub const SWEEP_SHARE_PER_S: u64 = 16;
 /// the owner's time.
 pub const SWEEP_BYTES_PER_S_MAX: u64 = 64 << 20;
 
+/// Seconds after which another fetch of an item is noted in its header. Noting each fetch would make every look-up a
+/// write; memcached notes them as seldom (its `ITEM_UPDATE_INTERVAL`).
+pub const ACCESS_NOTED_EVERY_S: u32 = 60;
+
 /// Look-ups whose memory accesses overlap: as many as an endpoint passes to a batched handler.
 pub const LOOKUPS_TOGETHER_MAX: usize = 32;
 

@@ -56,7 +56,7 @@ impl Partition {
                 false => self.counters.decr_misses += 1,
             }
             let Some((number, expiry)) = request.initial else { return Ok(Counted::NotFound) };
-            let header = Header { expiry, accessed: self.now, ..Header::default() };
+            let header = Header::new(0, expiry, self.now);
             let cas = self.write(request.key, number.to_string().as_bytes(), header, None)?;
             return Ok(Counted::Number { number, cas, expiry });
         };
@@ -75,7 +75,7 @@ impl Partition {
             false => self.counters.decr_hits += 1,
         }
         let expiry = request.touch.unwrap_or(place.header.expiry);
-        let header = Header { expiry, accessed: self.now, ..place.header };
+        let header = place.header.ending_at(expiry).accessed_at(self.now);
         let cas = self.write(request.key, number.to_string().as_bytes(), header, Some(place))?;
         Ok(Counted::Number { number, cas, expiry })
     }

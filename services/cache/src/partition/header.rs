@@ -15,76 +15,140 @@ pub(super) const HEADER_BYTES: usize = 24;
 
 const DEAD: u32 = 1 << 31;
 const VALUE_BITS: u32 = 21;
+const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
 const FETCHED: u32 = 1 << VALUE_BITS;
 const STALE: u32 = 2 << VALUE_BITS;
 const WON: u32 = 4 << VALUE_BITS;
 const KEY_SHIFT: u32 = 24;
 
-/// A decoded header.
+/// A header. Its words are those of the log, so that a look-up decodes only the parts that it needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
+    /// The version.
     pub(super) cas: u64,
+    /// The flags of the client.
     pub(super) flags: u32,
     /// In seconds of the cache's clock; 0 for never.
     pub(super) expiry: u32,
-    /// The second of the last access; 31 bits.
-    pub(super) accessed: u32,
-    pub(super) value_bytes: u32,
-    pub(super) key_bytes: u8,
-    /// The index does not lead to the item any more.
-    pub(super) is_dead: bool,
-    /// A client has fetched the item.
-    pub(super) is_fetched: bool,
-    /// A client has invalidated the value, which may still be served.
-    pub(super) is_stale: bool,
-    /// A client has been told to make a new value.
-    pub(super) is_won: bool,
+    /// Bytes 16 to 19.
+    access: u32,
+    /// Bytes 20 to 23.
+    sizes: u32,
 }
 
 impl Header {
+    /// The header of an item that no client has fetched, without version and sizes.
+    pub(super) fn new(flags: u32, expiry: u32, now: u32) -> Self {
+        Self { cas: 0, flags, expiry, access: now & !DEAD, sizes: 0 }
+    }
+
     #[inline]
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let (accessed, sizes) = (word(16), word(20));
         Self {
             cas: u64::from(word(0)) | u64::from(word(4)) << 32,
             flags: word(8),
             expiry: word(12),
-            accessed: accessed & !DEAD,
-            value_bytes: sizes & (FETCHED - 1),
-            key_bytes: (sizes >> KEY_SHIFT) as u8,
-            is_dead: accessed & DEAD != 0,
-            is_fetched: sizes & FETCHED != 0,
-            is_stale: sizes & STALE != 0,
-            is_won: sizes & WON != 0,
+            access: word(16),
+            sizes: word(20),
         }
     }
 
     #[inline]
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
-        let bit = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
-        assert!(self.value_bytes < FETCHED, "a value of {} bytes", self.value_bytes);
-        let sizes = self.value_bytes
-            | bit(self.is_fetched, FETCHED)
-            | bit(self.is_stale, STALE)
-            | bit(self.is_won, WON)
-            | u32::from(self.key_bytes) << KEY_SHIFT;
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.cas.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.flags.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.expiry.to_le_bytes());
-        let accessed = self.accessed & !DEAD | bit(self.is_dead, DEAD);
-        bytes[16..20].copy_from_slice(&accessed.to_le_bytes());
-        bytes[20..].copy_from_slice(&sizes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.access.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.sizes.to_le_bytes());
         bytes
+    }
+
+    /// The second of the last access; 31 bits.
+    #[inline]
+    pub(super) fn accessed(&self) -> u32 {
+        self.access & !DEAD
+    }
+
+    /// Returns true if the index does not lead to the item any more.
+    #[inline]
+    pub(super) fn is_dead(&self) -> bool {
+        self.access & DEAD != 0
+    }
+
+    #[inline]
+    pub(super) fn value_bytes(&self) -> usize {
+        (self.sizes & VALUE_MASK) as usize
+    }
+
+    #[inline]
+    pub(super) fn key_bytes(&self) -> usize {
+        (self.sizes >> KEY_SHIFT) as usize
+    }
+
+    /// Returns true if a client has fetched the item.
+    #[inline]
+    pub(super) fn is_fetched(&self) -> bool {
+        self.sizes & FETCHED != 0
+    }
+
+    /// Returns true if a client has invalidated the value, which may still be served.
+    pub(super) fn is_stale(&self) -> bool {
+        self.sizes & STALE != 0
+    }
+
+    /// Returns true if a client has been told to make a new value.
+    pub(super) fn is_won(&self) -> bool {
+        self.sizes & WON != 0
+    }
+
+    /// The header of an item that ends at another second; 0 for never.
+    pub(super) fn ending_at(self, expiry: u32) -> Self {
+        Self { expiry, ..self }
+    }
+
+    /// The header after an access other than a fetch.
+    pub(super) fn accessed_at(self, now: u32) -> Self {
+        Self { access: self.access & DEAD | now & !DEAD, ..self }
+    }
+
+    /// The header after a fetch.
+    #[inline]
+    pub(super) fn fetched_at(self, now: u32) -> Self {
+        Self { access: self.access & DEAD | now & !DEAD, sizes: self.sizes | FETCHED, ..self }
+    }
+
+    /// The header of an item to which the index does not lead any more.
+    pub(super) fn dead(self) -> Self {
+        assert!(!self.is_dead(), "an item dies once");
+        Self { access: self.access | DEAD, ..self }
+    }
+
+    /// The header of an item whose value a client has invalidated.
+    pub(super) fn stale(self) -> Self {
+        Self { sizes: self.sizes | STALE, ..self }
+    }
+
+    /// The header of an item for which a client has been told to make a new value, or has not.
+    pub(super) fn won(self, is_won: bool) -> Self {
+        Self { sizes: self.sizes & !WON | if is_won { WON } else { 0 }, ..self }
+    }
+
+    /// The header of an item with a key and a value of these sizes.
+    pub(super) fn sized(self, key_bytes: usize, value_bytes: usize) -> Self {
+        assert!(key_bytes <= usize::from(u8::MAX), "a key of {key_bytes} bytes");
+        assert!(value_bytes <= VALUE_MASK as usize, "a value of {value_bytes} bytes");
+        let marks = self.sizes & (FETCHED | STALE | WON);
+        Self { sizes: marks | value_bytes as u32 | (key_bytes as u32) << KEY_SHIFT, ..self }
     }
 
     /// The bytes that the item takes in the log.
     #[inline]
     pub(super) fn space(&self) -> u64 {
-        space(self.key_bytes.into(), self.value_bytes as usize)
+        space(self.key_bytes(), self.value_bytes())
     }
 
     /// Returns true if the item's time is over at `now`.
@@ -112,10 +176,25 @@ mod tests {
             cas: u64, flags: u32, expiry: u32, accessed in 0..DEAD, value_bytes in 0..FETCHED, key_bytes: u8,
             [is_dead, is_fetched, is_stale, is_won]: [bool; 4],
         ) {
-            let header = Header {
-                cas, flags, expiry, accessed, value_bytes, key_bytes, is_dead, is_fetched, is_stale, is_won,
-            };
-            prop_assert_eq!(Header::decode(&header.encode()), header);
+            let mut header = Header { cas, ..Header::new(flags, expiry, 0) };
+            if is_fetched {
+                header = header.fetched_at(1);
+            }
+            if is_stale {
+                header = header.stale();
+            }
+            header = header.won(!is_won).won(is_won);
+            header = header.sized(usize::from(key_bytes), value_bytes as usize).accessed_at(accessed);
+            if is_dead {
+                header = header.dead();
+            }
+            let header = Header::decode(&header.encode());
+            prop_assert_eq!((header.cas, header.flags, header.expiry), (cas, flags, expiry));
+            prop_assert_eq!((header.accessed(), header.is_dead()), (accessed, is_dead));
+            let sizes = (header.key_bytes(), header.value_bytes());
+            prop_assert_eq!(sizes, (usize::from(key_bytes), value_bytes as usize));
+            let marks = [header.is_fetched(), header.is_stale(), header.is_won()];
+            prop_assert_eq!(marks, [is_fetched, is_stale, is_won]);
         }
     }
 

@@ -135,19 +135,19 @@ impl Log {
     #[inline]
     pub(super) fn key(&self, position: u64, header: &Header) -> &[u8] {
         let start = self.place(position) + HEADER_BYTES;
-        &self.memory.bytes()[start..start + usize::from(header.key_bytes)]
+        &self.memory.bytes()[start..start + header.key_bytes()]
     }
 
     #[inline]
     pub(super) fn value(&self, position: u64, header: &Header) -> &[u8] {
-        let start = self.place(position) + HEADER_BYTES + usize::from(header.key_bytes);
-        &self.memory.bytes()[start..start + header.value_bytes as usize]
+        let start = self.place(position) + HEADER_BYTES + header.key_bytes();
+        &self.memory.bytes()[start..start + header.value_bytes()]
     }
 
     /// Writes another header and value over an item that takes the same space.
     pub(super) fn overwrite(&mut self, position: u64, header: Header, value: &[u8]) {
         assert_eq!(header.space(), self.header(position).space(), "another item would be damaged");
-        let start = self.place(position) + HEADER_BYTES + usize::from(header.key_bytes);
+        let start = self.place(position) + HEADER_BYTES + header.key_bytes();
         self.memory.bytes_mut()[start..start + value.len()].copy_from_slice(value);
         self.set_header(position, header);
     }
@@ -166,10 +166,7 @@ impl Log {
     pub(super) fn append(&mut self, header: Header, key: &[u8], value: &[u8]) -> u64 {
         let space = header.space();
         assert!(self.needed(space) <= self.free(), "{space} bytes do not fit");
-        assert_eq!(
-            (key.len(), value.len()),
-            (header.key_bytes.into(), header.value_bytes as usize)
-        );
+        assert_eq!((key.len(), value.len()), (header.key_bytes(), header.value_bytes()));
         self.pad(space);
         self.note_expiry(&header);
         let (position, place) = (self.head, self.place_of_head() as usize);
@@ -204,7 +201,7 @@ impl Log {
             return Some(Oldest::Padding(left));
         }
         let header = self.header(self.tail);
-        Some(match header.key_bytes {
+        Some(match header.key_bytes() {
             0 => Oldest::Padding(left),
             _ => Oldest::Item { position: self.tail, header },
         })

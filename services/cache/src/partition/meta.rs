@@ -64,7 +64,7 @@ impl Partition {
 
     /// Makes an empty item, whose value this client is to make.
     fn vivify(&mut self, key: Key<'_>, expiry: u32) -> Result<Fetched<'_>, StoreError> {
-        let header = Header { expiry, accessed: self.now, is_won: true, ..Header::default() };
+        let header = Header::new(0, expiry, self.now).won(true);
         let cas = self.write(key, b"", header, None)?;
         let item = Item { value: b"", flags: 0, cas, expiry };
         let bytes = space(key.bytes().len(), 0);
@@ -83,8 +83,7 @@ impl Partition {
         let before = place.header;
         let mut header = before;
         if !request.is_silent {
-            header.accessed = self.now;
-            header.is_fetched = true;
+            header = header.fetched_at(self.now);
         }
         if let Some(expiry) = request.touch {
             header.expiry = expiry;
@@ -92,19 +91,19 @@ impl Partition {
         let ends_soon = request.recache_s.is_some_and(|limit| {
             before.expiry != 0 && before.expiry.saturating_sub(self.now) < limit
         });
-        let has_won = !before.is_won && (before.is_stale || ends_soon);
-        header.is_won |= has_won;
+        let has_won = !before.is_won() && (before.is_stale() || ends_soon);
+        header = header.won(before.is_won() || has_won);
         if header != before {
             self.log.set_header(place.position, header);
         }
         Fetched {
             item: self.item(place.position, &header),
             bytes: header.space(),
-            was_fetched: before.is_fetched,
-            idle_s: self.now.saturating_sub(before.accessed),
-            is_stale: before.is_stale,
+            was_fetched: before.is_fetched(),
+            idle_s: self.now.saturating_sub(before.accessed()),
+            is_stale: before.is_stale(),
             has_won,
-            other_has_won: before.is_won,
+            other_has_won: before.is_won(),
         }
     }
 
@@ -115,11 +114,11 @@ impl Partition {
         Some(Fetched {
             item: self.item(place.position, &header),
             bytes: header.space(),
-            was_fetched: header.is_fetched,
-            idle_s: self.now.saturating_sub(header.accessed),
-            is_stale: header.is_stale,
+            was_fetched: header.is_fetched(),
+            idle_s: self.now.saturating_sub(header.accessed()),
+            is_stale: header.is_stale(),
             has_won: false,
-            other_has_won: header.is_won,
+            other_has_won: header.is_won(),
         })
     }
 
@@ -139,13 +138,9 @@ impl Partition {
             return Removed::Exists;
         }
         self.counters.delete_hits += 1;
-        let header = Header {
-            cas: self.next_cas(),
-            expiry: expiry.unwrap_or(place.header.expiry),
-            is_stale: true,
-            is_won: false,
-            ..place.header
-        };
+        let (cas, expiry) = (self.next_cas(), expiry.unwrap_or(place.header.expiry));
+        let mut header = place.header.ending_at(expiry).stale().won(false);
+        header.cas = cas;
         self.log.set_header(place.position, header);
         Removed::Done
     }

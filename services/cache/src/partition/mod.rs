@@ -41,8 +41,8 @@ use self::log::Log;
 use crate::error::ConfigError;
 use crate::key::{Hasher, Key};
 use crate::limits::{
-    CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT, LOOKUPS_TOGETHER_MAX,
-    PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, STORE_ITEMS_PER_LOG_MIN,
+    ACCESS_NOTED_EVERY_S, CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT,
+    LOOKUPS_TOGETHER_MAX, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, STORE_ITEMS_PER_LOG_MIN,
 };
 
 /// Cache lines of an item that a batch of look-ups prefetches: header, key and value of a small item, wherever it begins.
@@ -145,7 +145,7 @@ struct Place {
 impl Place {
     #[inline]
     fn checked(self) -> Self {
-        assert!(!self.header.is_dead, "the index leads to a dead item");
+        assert!(!self.header.is_dead(), "the index leads to a dead item");
         self
     }
 }
@@ -321,7 +321,7 @@ impl Partition {
         };
         self.counters.get_hits += 1;
         self.counters.touch_hits += 1;
-        let header = Header { expiry, ..self.note_access(&place) };
+        let header = self.note_access(&place).ending_at(expiry);
         self.log.set_header(place.position, header);
         Some(self.item(place.position, &header))
     }
@@ -334,7 +334,7 @@ impl Partition {
             return false;
         };
         self.counters.touch_hits += 1;
-        let header = Header { expiry, ..place.header };
+        let header = place.header.ending_at(expiry);
         self.log.set_header(place.position, header);
         true
     }
@@ -438,14 +438,17 @@ impl Partition {
         Some(Place { slot, position, header: self.log.header(position) }.checked())
     }
 
-    /// Notes in the header that a client has fetched the item.
+    /// Notes in the header that a client has fetched the item. An item that is fetched often stays unchanged for a while,
+    /// and its line in the processor's cache clean.
     #[inline]
     fn note_access(&mut self, place: &Place) -> Header {
-        let header = Header { accessed: self.now, is_fetched: true, ..place.header };
-        // An item that is fetched often stays unchanged, and its line in the cache clean.
-        if header != place.header {
-            self.log.set_header(place.position, header);
+        let Place { position, header, .. } = *place;
+        let idle_s = self.now.saturating_sub(header.accessed());
+        if header.is_fetched() && idle_s < ACCESS_NOTED_EVERY_S {
+            return header;
         }
+        let header = header.fetched_at(self.now);
+        self.log.set_header(position, header);
         header
     }
 
@@ -462,12 +465,12 @@ impl Partition {
 
     fn count_expired(&mut self, header: &Header) {
         self.counters.reclaimed += 1;
-        self.counters.expired_unfetched += u64::from(!header.is_fetched);
+        self.counters.expired_unfetched += u64::from(!header.is_fetched());
     }
 
     fn count_evicted(&mut self, header: &Header) {
         self.counters.evictions += 1;
-        self.counters.evicted_unfetched += u64::from(!header.is_fetched);
+        self.counters.evicted_unfetched += u64::from(!header.is_fetched());
     }
 
     /// Takes an item out of the index and of the counts.
@@ -479,8 +482,7 @@ impl Partition {
     /// Marks an item as dead, which the index does not lead to any more.
     fn bury(&mut self, position: u64) {
         let header = self.log.header(position);
-        assert!(!header.is_dead, "an item dies once");
-        self.log.set_header(position, Header { is_dead: true, ..header });
+        self.log.set_header(position, header.dead());
         self.uncount(&header);
     }
 

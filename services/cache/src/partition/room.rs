@@ -11,7 +11,7 @@ impl Partition {
     /// Checks the size of an item, with header and key.
     pub(super) fn check_size(&mut self, header: &Header) -> Result<(), StoreError> {
         let bytes = header.space();
-        if bytes <= self.item_bytes_max && header.value_bytes as usize <= VALUE_BYTES_MAX {
+        if bytes <= self.item_bytes_max && header.value_bytes() <= VALUE_BYTES_MAX {
             return Ok(());
         }
         self.counters.store_too_large += 1;
@@ -35,7 +35,7 @@ impl Partition {
         while self.log.needed(space) > self.log.free() {
             let Some(oldest) = self.log.oldest() else { unreachable!("an empty log has room") };
             if let Oldest::Item { header, .. } = oldest
-                && !header.is_dead
+                && !header.is_dead()
             {
                 match header.is_expired(self.now) {
                     true => self.count_expired(&header),
@@ -100,7 +100,7 @@ impl Partition {
             let before = self.log.free();
             match oldest {
                 Oldest::Padding(_) => self.log.release(oldest),
-                Oldest::Item { header, .. } if header.is_dead => self.log.release(oldest),
+                Oldest::Item { header, .. } if header.is_dead() => self.log.release(oldest),
                 Oldest::Item { position, header } if header.is_expired(self.now) => {
                     self.count_expired(&header);
                     self.forget(position, &header);
@@ -129,7 +129,7 @@ impl Partition {
 
     /// Appends a copy of the item at the tail, and lets its entry lead there.
     fn move_item(&mut self, position: u64, header: Header) {
-        let key_bytes = usize::from(header.key_bytes);
+        let key_bytes = header.key_bytes();
         self.scratch.clear();
         self.scratch.extend_from_slice(self.log.key(position, &header));
         self.scratch.extend_from_slice(self.log.value(position, &header));

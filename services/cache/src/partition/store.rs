@@ -117,7 +117,7 @@ impl Partition {
     /// Applies the conditions of a request. Returns the new item's header, without sizes and version.
     fn judge(&mut self, request: &Store<'_>, place: Option<&Place>) -> Result<Header, Stored> {
         let &Store { flags, expiry, verb, compare, allows_stale, .. } = request;
-        let new = Header { flags, expiry, accessed: self.now, ..Header::default() };
+        let new = Header::new(flags, expiry, self.now);
         let Some(old) = place.map(|place| place.header) else {
             self.counters.cas_misses += u64::from(compare.is_some());
             return match (compare, verb) {
@@ -140,10 +140,10 @@ impl Partition {
         };
         match verb {
             Verb::Add => Err(Stored::Refused),
-            Verb::Append | Verb::Prepend => Ok(Header { accessed: self.now, ..old }),
+            Verb::Append | Verb::Prepend => Ok(old.accessed_at(self.now)),
             // The item was invalidated meanwhile: the value may be served, until the item ends as it was to.
             Verb::Set | Verb::Replace if is_stale => {
-                Ok(Header { is_stale, is_won: old.is_won, expiry: old.expiry, ..new })
+                Ok(new.ending_at(old.expiry).stale().won(old.is_won()))
             }
             Verb::Set | Verb::Replace => Ok(new),
         }
@@ -175,8 +175,8 @@ impl Partition {
         header: Header,
         place: Option<Place>,
     ) -> Result<u64, StoreError> {
-        let value_bytes = value.len().min(VALUE_BYTES_MAX + 1) as u32;
-        let mut header = Header { value_bytes, key_bytes: key.bytes().len() as u8, ..header };
+        let value_bytes = value.len().min(VALUE_BYTES_MAX + 1);
+        let mut header = header.sized(key.bytes().len(), value_bytes);
         self.check_size(&header)?;
         if let Some(place) = place
             && place.header.space() == header.space()
