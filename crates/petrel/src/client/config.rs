@@ -14,6 +14,10 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// Attempts of one call, including the first and hedges; at least 1, and 4 by default.
     pub attempts_max: u32,
+    /// Timeout of an attempt of an [idempotent](super::Call::idempotent) call. The call is then retried, at another server
+    /// if there is one, and the next attempt has twice the time. `None`, the default: an attempt may take all of the
+    /// call's time. A server that hangs, with its process alive, is noticed by this timeout alone.
+    pub attempt_timeout: Option<Duration>,
     /// Pauses before a retry: 1 ms at first, twice as long each time, 200 ms at most.
     pub retry_backoff: BackoffConfig,
     /// Retries and hedges allowed per successful call: a tenth, and ten per second besides.
@@ -42,6 +46,7 @@ impl Default for ClientConfig {
         Self {
             timeout: Duration::from_secs(10),
             attempts_max: 4,
+            attempt_timeout: None,
             retry_backoff: pauses(1, 200, 200),
             retry_budget: RetryBudgetConfig::default(),
             connect_backoff: pauses(1, 2_000, 125),

@@ -36,6 +36,7 @@
 //! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
 //! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
 //! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](Call::idempotent) |
+//! | no answer within the [timeout of an attempt](ClientConfig::attempt_timeout) | as UNAVAILABLE: only calls that are idempotent have it |
 //! | any other | never: the server has answered, or the deadline has passed |
 //!
 //! The call's timeout, [`ClientConfig::attempts_max`] and the [`RetryBudget`](crate::overload::RetryBudget) bound the

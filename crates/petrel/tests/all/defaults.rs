@@ -65,6 +65,7 @@ fn endpoint_config__looks_for_a_tenth_of_a_millisecond_and_uses_both_transports(
 fn channel_config__is_as_documented() {
     let config = ClientConfig::default();
     assert_eq!((config.timeout, config.attempts_max), (ms(10_000), 4));
+    assert_eq!(config.attempt_timeout, None);
     let pauses = |first, max, growth_percent| BackoffConfig { first, max, growth_percent };
     assert_eq!(config.retry_backoff, pauses(ms(1), ms(200), 200));
     assert_eq!(config.connect_backoff, pauses(ms(1), ms(2_000), 125));

@@ -1,6 +1,7 @@
 //! A call of a service: the state between its begin and its end.
 
 use std::mem;
+use std::time::Duration;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted, append_message};
@@ -8,14 +9,15 @@ use petrel_transport::buf::{BufPool, PoolExhausted, append_message};
 use super::connection::AttemptPermit;
 use super::retry::{AttemptRecord, RetryState, may_retry};
 use super::spec::{CallEnd, CallRequest, CallSpec, RareOptions};
-use crate::client::Target;
 use crate::client::state::Pending;
+use crate::client::{ClientConfig, Target};
 use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
 use crate::error::Error;
 use crate::local::{Key, TimerId};
 use crate::msgbuf::MsgBuf;
 use crate::overload::BackoffConfig;
+use crate::time::as_ns;
 
 /// A call that has not ended.
 pub(super) struct ServiceCall {
@@ -315,6 +317,44 @@ impl ServiceCall {
         }
     }
 
+    /// Returns the timeout of this call's attempts, if its client has one: a repetition must be harmless, and in order.
+    #[inline(always)]
+    fn attempt_timeout(&self, config: &ClientConfig) -> Option<Duration> {
+        config.attempt_timeout.filter(|_| self.is_idempotent && !self.is_ordered())
+    }
+
+    /// Returns when an attempt ends that begins now.
+    #[inline(always)]
+    pub(super) fn attempt_end_ns(
+        &self,
+        config: &ClientConfig,
+        clock_ns: impl FnOnce() -> u64,
+    ) -> u64 {
+        let Some(timeout) = self.attempt_timeout(config) else { return self.end_ns };
+        let attempt_ns =
+            self.retry.as_ref().map_or_else(|| as_ns(timeout), |retry| retry.attempt_ns(timeout));
+        self.end_ns.min(clock_ns().saturating_add(attempt_ns))
+    }
+
+    /// Returns the failure of an attempt as it concerns the call. An attempt whose own time is over is lost, as with a
+    /// session: the call has time for another.
+    pub(super) fn attempt_failure(
+        &mut self,
+        failure: Error,
+        config: &ClientConfig,
+        now_ns: u64,
+    ) -> Error {
+        let is_late = failure.status == Status::DeadlineExceeded
+            && failure.execution != Execution::Answered
+            && now_ns < self.end_ns;
+        if !is_late || self.attempt_timeout(config).is_none() {
+            return failure;
+        }
+        self.retry(config.retry_backoff).count_timeout();
+        let execution = failure.execution;
+        Error::of(Status::Unavailable, "no answer within the attempt's time", execution)
+    }
+
     /// Begins a further attempt.
     pub(super) fn begin_attempt(&mut self, now_ns: u64) {
         self.attempts.begin();
@@ -472,6 +512,26 @@ mod tests {
             end: CallState::new(None).1,
         };
         ServiceCall::begun(key(0), spec, None, false, None)
+    }
+
+    #[test]
+    fn attempt_failure__of_an_attempt_without_an_answer_in_time_lets_the_call_go_on() {
+        let timeout = Some(Duration::from_nanos(2));
+        let config = ClientConfig { attempt_timeout: timeout, ..ClientConfig::default() };
+        let late = |execution| Error::of(Status::DeadlineExceeded, "late", execution);
+        let status = |call: &mut ServiceCall, execution, now_ns| {
+            call.attempt_failure(late(execution), &config, now_ns).status
+        };
+        let mut call = call();
+        assert_eq!(call.attempt_end_ns(&config, || 3), 9, "it may not be repeated");
+        assert_eq!(status(&mut call, Execution::MayHaveExecuted, 5), Status::DeadlineExceeded);
+        call.is_idempotent = true;
+        assert_eq!(call.attempt_end_ns(&config, || 3), 5);
+        assert_eq!(status(&mut call, Execution::MayHaveExecuted, 5), Status::Unavailable);
+        assert_eq!(call.attempt_end_ns(&config, || 3), 7, "the next one has twice the time");
+        assert_eq!(call.attempt_end_ns(&config, || 6), 9, "and no more than the call");
+        assert_eq!(status(&mut call, Execution::Answered, 5), Status::DeadlineExceeded);
+        assert_eq!(status(&mut call, Execution::MayHaveExecuted, 9), Status::DeadlineExceeded);
     }
 
     #[test]

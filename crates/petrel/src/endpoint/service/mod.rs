@@ -10,6 +10,7 @@
 //! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
 //! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
 //! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::endpoint::CallOptions::idempotent) |
+//! | no answer within the [timeout of an attempt](crate::client::ClientConfig::attempt_timeout) | as UNAVAILABLE: only calls that are idempotent have it |
 //! | any other | never: the server has answered, or the deadline has passed |
 //!
 //! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused gets a

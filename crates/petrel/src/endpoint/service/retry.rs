@@ -1,5 +1,7 @@
 //! The record of a call's attempts, and the decision to retry.
 
+use std::time::Duration;
+
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
@@ -7,6 +9,10 @@ use crate::client::Target;
 use crate::error::Error;
 use crate::local::Key;
 use crate::overload::{Backoff, BackoffConfig};
+use crate::time::as_ns;
+
+/// Most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
+const DOUBLINGS_MAX: u32 = 10;
 
 /// The number of a call's attempts, and whether one may have been executed.
 #[derive(Debug)]
@@ -73,6 +79,8 @@ pub(super) struct RetryState {
     last: String,
     /// Redirects since the call last paused.
     redirects: usize,
+    /// Attempts that had no answer within their own time.
+    timeouts: u32,
     /// Outstanding hedges.
     hedges: Vec<Key>,
 }
@@ -80,7 +88,7 @@ pub(super) struct RetryState {
 impl RetryState {
     pub(super) fn new(backoff: BackoffConfig) -> Self {
         let (backoff, tried, last) = (Backoff::new(backoff), Vec::new(), String::new());
-        Self { backoff, tried, last, redirects: 0, hedges: Vec::new() }
+        Self { backoff, tried, last, redirects: 0, timeouts: 0, hedges: Vec::new() }
     }
 
     /// Records a failed attempt at a server.
@@ -103,6 +111,17 @@ impl RetryState {
     pub(super) fn count_redirect(&mut self) -> usize {
         self.redirects += 1;
         self.redirects
+    }
+
+    /// Counts an attempt that had no answer within its own time.
+    pub(super) fn count_timeout(&mut self) {
+        self.timeouts += 1;
+    }
+
+    /// Returns the time of the next attempt: each timeout doubles it, since a slow service would otherwise be asked ever
+    /// more often.
+    pub(super) fn attempt_ns(&self, timeout: Duration) -> u64 {
+        as_ns(timeout).saturating_mul(1 << self.timeouts.min(DOUBLINGS_MAX))
     }
 
     /// Returns the pause before the next attempt.
@@ -189,6 +208,23 @@ mod tests {
                 assert_eq!(concluded.message, message);
             }
         }
+    }
+
+    #[test]
+    fn attempt_ns__doubles_with_each_timeout_up_to_a_thousandfold() {
+        let mut state = RetryState::new(BackoffConfig::default());
+        let times: Vec<u64> = (0..13)
+            .map(|_| {
+                let attempt_ns = state.attempt_ns(Duration::from_nanos(5));
+                state.count_timeout();
+                attempt_ns
+            })
+            .collect();
+        assert_eq!(
+            (&times[..3], &times[9..]),
+            (&[5, 10, 20][..], &[2_560, 5_120, 5_120, 5_120][..])
+        );
+        assert_eq!(state.attempt_ns(Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use petrel::client::{ClientConfig, Target};
-use petrel::endpoint::EndpointConfig;
+use petrel::endpoint::{CallOptions, EndpointConfig};
 use petrel::{Client, Endpoint, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
@@ -445,4 +445,38 @@ fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
     });
     // Once to begin, and once each for the session, the permit, and the answer; and a few in vain.
     assert!(polls.get() <= 6 * CALLS, "{} polls of {CALLS} calls", polls.get());
+}
+
+/// A server that hangs keeps its sessions: only the timeout of an attempt shows it.
+#[test]
+fn a_call_at_a_server_that_hangs_is_answered_by_another() {
+    let (hangs, answers) = (Scripted::start(1, &[Step::Keep]), Scripted::start(1, &[Step::Answer]));
+    let mut client = client(EndpointConfig::default());
+    let mut config = ClientConfig::default();
+    config.attempt_timeout = Some(Duration::from_millis(20));
+    config.attempts_max = u32::MAX;
+    config.retry_budget.reserve_per_s = u32::MAX;
+    let service = client.client([&hangs, &answers].map(|one| one.servers[0].address), config);
+    client.run_until(|_, _| service.stats().servers_ready == 2);
+    // The calls take turns.
+    for _ in 0..2 {
+        client.block_on(service.call(SCRIPT, b"").options(seconds(60).idempotent())).unwrap();
+    }
+    assert!(service.stats().retries > 0);
+    run_until_seen(&mut client, || hangs.came() > 0);
+}
+
+/// A call that must not be executed twice has all of its time for its only attempt.
+#[test]
+fn a_call_that_is_not_idempotent_has_one_attempt_whatever_the_timeout_of_an_attempt() {
+    let scripted = Scripted::start(1, &[Step::Keep]);
+    let mut client = client(EndpointConfig::default());
+    let mut config = ClientConfig::default();
+    config.attempt_timeout = Some(Duration::from_micros(1));
+    let service = scripted.service(&mut client, config);
+    let options = CallOptions::new().timeout(Duration::from_millis(20));
+    let failure = client.block_on(service.call(SCRIPT, b"").options(options)).unwrap_err();
+    let why = (failure.status, failure.execution);
+    assert_eq!(why, (Status::DeadlineExceeded, Execution::MayHaveExecuted), "{failure}");
+    assert_eq!(service.stats().retries, 0);
 }

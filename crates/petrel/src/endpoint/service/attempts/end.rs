@@ -254,7 +254,10 @@ impl Attempts<'_, '_> {
         session: SessionId,
         failure: Error,
     ) {
-        let call = self.call(key);
+        let now_ns = self.cx.local.now_ns;
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        let failure = call.attempt_failure(failure, &service.config, now_ns);
         call.attempts_mut().record(&failure);
         if call.has_other_attempt() {
             // The end of another attempt counts, unless this end decides: hedged calls are idempotent.
@@ -266,7 +269,7 @@ impl Attempts<'_, '_> {
             self.cx.local.services.leave_queue(key);
             self.serve_all(freed);
         }
-        let (now_ns, random) = (self.cx.local.now_ns, self.cx.local.hub.random());
+        let random = self.cx.local.hub.random();
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
         let was_asked = session != NO_SESSION;

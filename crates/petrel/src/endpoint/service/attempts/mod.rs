@@ -67,12 +67,13 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     if let Some(permit) = connection.begin_allowed(*now_ns) {
         call.set_permit(permit);
     }
+    let attempt_end_ns = call.attempt_end_ns(&of.config, || clock_ns.unwrap_or(*now_ns));
     match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
         Ok((request, response)) => {
             *calls_made += 1;
             let tag = Continuation::numbered::<FirstEnd>(key.to_bits());
             let to_make = PendingCall { method, tag, request, response };
-            if let Err(rejected) = cx.start_until(session, to_make, end_ns, clock_ns) {
+            if let Err(rejected) = cx.start_until(session, to_make, attempt_end_ns, clock_ns) {
                 let outcome = Outcome::not_taken(cx.local, session, rejected);
                 Attempts::of(cx).fail_first(key, outcome);
             }
@@ -260,10 +261,10 @@ impl<'a, 'c> Attempts<'a, 'c> {
 
     /// Sends an attempt, or returns why it cannot be sent.
     fn send(&mut self, key: Key, session: SessionId, tag: Continuation) -> Result<(), Outcome> {
-        let Local { services, pool, hub, .. } = &mut *self.cx.local;
-        let call = services.calls.get_mut(key).expect("an attempt belongs to a call");
-        let (method, end_ns) = (call.method(), call.end_ns());
-        let inherited_ns = call.inherited_ns();
+        let Local { services, pool, hub, clock, .. } = &mut *self.cx.local;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        let end_ns = call.attempt_end_ns(&service.config, || clock.now_ns());
+        let (method, inherited_ns) = (call.method(), call.inherited_ns());
         let (request, response) = match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
             Ok(buffers) => buffers,
             Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),
