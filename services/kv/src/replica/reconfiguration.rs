@@ -92,7 +92,8 @@ impl Member {
         at(self.propose_configuration(changes(gone.collect(), &[])))
     }
 
-    /// Handles an operator's request to hand leadership to another node.
+    /// Handles an operator's request to hand leadership to another node. The answer follows when another replica leads,
+    /// or when the handover has failed.
     pub(super) fn handle_transfer(
         &mut self,
         cx: &mut Context<'_>,
@@ -106,6 +107,9 @@ impl Member {
             }
             Ok(wanted) => wanted,
         };
+        if wanted.node == node_of(self.identity.replica) {
+            return reply(cx, request, AdminReply::Done);
+        }
         let conf = self.raft.raft.prs().conf().to_conf_state();
         let voter =
             self.membership.replicas_of(wanted.node).find(|peer| conf.voters.contains(peer));
@@ -115,7 +119,9 @@ impl Member {
         };
         self.no_lease_in = self.raft.raft.term;
         self.raft.transfer_leader(to);
-        reply(cx, request, AdminReply::Done)
+        let (responder, handled) = request.defer(cx);
+        self.handovers.push(responder);
+        handled
     }
 
     /// Handles a replica's request to join. The request is granted if an operator has added the node, or if the node
@@ -203,7 +209,7 @@ fn reply(cx: &mut Context<'_>, request: Request<'_>, reply: AdminReply<'_>) -> H
     request.reply(cx, &out)
 }
 
-fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> Handled {
+pub(super) fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> Handled {
     reply(cx, request, AdminReply::Refused(refusal))
 }
 

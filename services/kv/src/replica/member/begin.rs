@@ -157,6 +157,7 @@ impl Member {
             writes: Writes::default(),
             reads: Reads::default(),
             changes: Vec::new(),
+            handovers: Vec::new(),
             configured,
             last_membership_change: 0,
             disk,

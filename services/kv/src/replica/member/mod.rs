@@ -60,6 +60,8 @@ pub(super) struct Member {
     pub(super) reads: Reads,
     /// Membership changes with a waiting operator, by index.
     pub(super) changes: Vec<(u64, Responder)>,
+    /// Operators that wait until another replica leads.
+    pub(super) handovers: Vec<Responder>,
     configured: Configured,
     /// Index of the last change to the membership table proposed as the leader.
     last_membership_change: u64,
@@ -111,6 +113,7 @@ impl Member {
         self.note_durable(links)?;
         self.note_unreachable(links);
         self.note_role(cx, config);
+        self.note_failed_handover(cx);
         let has_proposed = self.propose(cx);
         let has_asked = self.ask_for_reads();
         self.take_messages(links);

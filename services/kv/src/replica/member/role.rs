@@ -101,8 +101,24 @@ impl Member {
             for (_, responder) in self.changes.drain(..) {
                 responder.reply(cx, &unknown);
             }
+            // The next leader says whether it is the wanted one.
+            for responder in self.handovers.drain(..) {
+                responder.reply(cx, &not_leader);
+            }
         } else if role.1 != StateRole::Leader && self.reads.len() > 0 {
             self.reads.fail_all(cx, &encoded(Refusal::NotLeader { leader: None }));
+        }
+    }
+
+    /// Answers the operators whose successor has not taken over. The core gives a handover up after an election timeout.
+    pub(super) fn note_failed_handover(&mut self, cx: &mut Context<'_>) {
+        if self.handovers.is_empty() || !self.leads() || self.raft.raft.lead_transferee.is_some() {
+            return;
+        }
+        let (certainty, reason) = (Certainty::Unknown, "that node has not taken over in time");
+        let unknown = encoded(Refusal::Unavailable { certainty, reason });
+        for responder in self.handovers.drain(..) {
+            responder.reply(cx, &unknown);
         }
     }
 

@@ -1,12 +1,13 @@
 //! Handlers of the requests of clients and operators.
 
 use petrel::endpoint::Handled;
-use petrel::{Context, Request, Status};
+use petrel::{Context, Request};
 
 use super::Shared;
 use crate::api::{Certainty, Refusal};
 use crate::command::Command;
 use crate::replica::reads::{self, Read};
+use crate::replica::reconfiguration::refuse;
 use crate::replica::writes::Write;
 
 impl Shared {
@@ -94,7 +95,7 @@ impl Shared {
     ) -> Handled {
         match &mut self.borrow_mut().member {
             Some(member) => member.handle_member(cx, request),
-            None => request.fail(cx, Status::Unavailable, "this replica is no member yet"),
+            None => refuse(cx, request, Refusal::NotLeader { leader: None }),
         }
     }
 
@@ -105,7 +106,7 @@ impl Shared {
     ) -> Handled {
         match &mut self.borrow_mut().member {
             Some(member) => member.handle_transfer(cx, request),
-            None => request.fail(cx, Status::Unavailable, "this replica is no member yet"),
+            None => refuse(cx, request, Refusal::NotLeader { leader: None }),
         }
     }
 }
