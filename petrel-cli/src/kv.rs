@@ -94,6 +94,7 @@ fn failure_of(error: &KvError) -> Failure {
     let status = match error {
         KvError::InvalidArgument(_) => Status::InvalidArgument,
         KvError::Timeout { .. } => Status::DeadlineExceeded,
+        KvError::Unavailable(_) => Status::Unavailable,
         KvError::Refused(_) => Status::FailedPrecondition,
         KvError::Protocol(_) => Status::Internal,
         _ => Status::Unknown,

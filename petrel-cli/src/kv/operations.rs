@@ -147,7 +147,7 @@ pub(super) fn scan(args: &KvScanArgs, output: Output) -> Result<Outcome, Failure
     let mut scan = cluster.client.scan(&from, until.as_deref());
     scan = scan.consistency(consistency(args.stale)).limit(args.limit.unwrap_or(u64::MAX));
     while let Some(page) = cluster.run(async |_| scan.next_page().await)? {
-        for pair in page.pairs() {
+        for pair in page.pairs().iter() {
             let (key, value) = (args.format.field(pair.key), args.format.field(pair.value));
             let (key, key_hex, value, value_hex) = (key.text, key.hex, value.text, value.hex);
             let revision = pair.revision;

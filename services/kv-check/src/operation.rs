@@ -54,7 +54,7 @@ async fn scan(
     let until = key_of(until);
     let scan = client.scan(&key_of(from), Some(&until));
     let page = scan.limit(u64::from(max)).next_page().await?;
-    let pairs = page.iter().flat_map(|page| page.pairs());
+    let pairs = page.iter().flat_map(|page| page.pairs().iter());
     let found = pairs.map(|pair| Found {
         key: pair.key.last().map_or(u8::MAX, |digit| digit.wrapping_sub(b'0')),
         tag: tag_or_malformed(pair.value),

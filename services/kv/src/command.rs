@@ -60,8 +60,7 @@ impl<'a> Command<'a> {
     ///
     /// # Panics
     ///
-    /// If a key or value is longer than its [limit](crate::limits).
-    /// If a key or value is longer than the [limits](crate::limits) say.
+    /// If a key or value is longer than its [limit](crate::limits): [`Op::check`] finds such an operation.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Command::OpenSession => out.put_u8(OPEN_SESSION),

@@ -36,6 +36,25 @@ pub enum DecodeError {
     NotText(&'static str),
 }
 
+/// Checks the length of a key.
+#[inline]
+pub(crate) fn check_key(key: &[u8]) -> Result<(), DecodeError> {
+    if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { check_bound(key) }
+}
+
+/// Checks the length of the bound of a range, which may be empty.
+#[inline]
+pub(crate) fn check_bound(bound: &[u8]) -> Result<(), DecodeError> {
+    let len = bound.len();
+    if len > KEY_BYTES_MAX { Err(DecodeError::KeyLength(len)) } else { Ok(()) }
+}
+
+/// Checks the length of a value.
+pub(crate) fn check_value(value: &[u8]) -> Result<(), DecodeError> {
+    let len = value.len();
+    if len > VALUE_BYTES_MAX { Err(DecodeError::ValueLength(len)) } else { Ok(()) }
+}
+
 /// Reads a message from its front.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -71,7 +90,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn key(&mut self) -> Result<&'a [u8], DecodeError> {
         let key = self.bound()?;
-        if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { Ok(key) }
+        check_key(key).map(|()| key)
     }
 
     /// Reads the bound of a range: a key, or empty for the position before all keys.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use petrel::task::Handle;
-use petrel_kv::api::Status;
-use petrel_kv::{KvClient, KvError};
+use petrel_kv::KvClient;
+use petrel_kv::api::{Certainty, Status};
 use petrel_sim::Rng;
 use rustix::process::Signal;
 
@@ -296,7 +296,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         let was_lost = !self.state_lost.insert(node);
         let removed = self.client.within(ADMIN_TIMEOUT).remove_member(node).await;
         self.recorder.note(&format!("removal of {node}: {removed:?}"));
-        if matches!(removed, Err(KvError::Refused(_) | KvError::Timeout { .. })) {
+        if removed.as_ref().is_err_and(|error| error.certainty() == Certainty::NotApplied) {
             if !was_lost {
                 self.state_lost.remove(&node);
             }

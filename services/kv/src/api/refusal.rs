@@ -33,7 +33,7 @@ pub enum Refusal<'a> {
     #[error("malformed request: {0}")]
     Malformed(&'a str),
     /// The replica cannot serve the request at present.
-    #[error("unavailable: {reason}{}", match certainty {
+    #[error("{reason}{}", match certainty {
         Certainty::NotApplied => "",
         Certainty::Unknown => " (it may be applied nevertheless)",
     })]
@@ -69,7 +69,7 @@ impl std::fmt::Display for Leader<'_> {
     }
 }
 
-// Replies begin with their kind; the kinds of refusals are the same in all replies.
+// Replies begin with their kind. The kinds of refusals are the same in all replies, and above all others.
 const NOT_LEADER: u8 = 128;
 const SESSION_UNKNOWN: u8 = 129;
 const SEQUENCE_TOO_OLD: u8 = 130;
@@ -104,6 +104,21 @@ impl<'a> Refusal<'a> {
                 out.put_text(reason, REASON_BYTES_MAX);
             }
         }
+    }
+
+    /// Decodes the reply of any method but STATUS, if it is a refusal.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are neither a refusal nor the beginning of another reply.
+    pub fn of_reply(reply: &'a [u8]) -> Result<Option<Refusal<'a>>, DecodeError> {
+        let mut reader = Reader::new(reply);
+        let kind = reader.u8("reply")?;
+        if kind < NOT_LEADER {
+            return Ok(None);
+        }
+        let refusal = Refusal::read(kind, &mut reader)?;
+        reader.end().map(|()| Some(refusal))
     }
 
     /// Decodes a refusal of kind `kind`. Methods pass kinds other than their own.

@@ -1,44 +1,34 @@
 //! Administration: members, leadership, and the state of a replica.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use petrel::Client;
-use petrel::endpoint::CallOptions;
+use petrel::{Client, Execution};
 
-use super::operation::Operation;
+use super::error::not_understood;
+use super::judge::UNKNOWN_NAME;
 use super::{KvClient, KvError};
-use crate::api::{
-    AdminReply, Certainty, MemberChange, MemberRequest, Refusal, Role, Status, TransferRequest,
-    methods,
-};
-use crate::limits::ADDRESS_BYTES_MAX;
-
-/// Interval of the checks whether a handover of leadership succeeded. A handover takes a round trip or two once the new
-/// leader has the whole log.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Number of checks after which the leader is asked again, because a leader gives up after an election timeout.
-const POLLS_MAX: usize = 200;
+use crate::api::{AdminReply, MemberChange, MemberRequest, Status, TransferRequest, methods};
 
 impl KvClient {
     /// Returns the state of the replica at an address, whether or not it is a member.
     ///
     /// # Errors
-    /// [`KvError::Timeout`] if the replica cannot be reached; [`KvError::Protocol`] if the server is not a replica.
+    /// [`KvError::Unavailable`] if the replica cannot be reached, [`KvError::Timeout`] if it does not answer;
+    /// [`KvError::Protocol`] if the server is not a replica.
     pub async fn status(&self, address: SocketAddr) -> Result<Status, KvError> {
         let client = &self.shared.client;
         let asked = async {
             let replica = Client::builder().beside(client).connect(address).await?;
             replica.call(methods::STATUS, []).timeout(self.timeout).await
         };
-        let timeout = |last: &str| KvError::Timeout { last: format!("{address}: {last}") };
-        match client.timeout(self.timeout, asked).await {
-            Ok(Ok(answer)) => Status::decode(&answer)
-                .map_err(|error| KvError::Protocol(format!("{address} is no replica: {error}"))),
-            Ok(Err(failure)) => Err(timeout(&failure.message)),
-            Err(_) => Err(timeout("no answer")),
-        }
+        let answer = client.timeout(self.timeout, asked).await.flatten();
+        let status = answer.and_then(|answer| {
+            Status::decode(&answer).map_err(|error| not_understood(Some(error)))
+        });
+        status.map_err(|failure| {
+            let message = format!("{address}: {}", failure.message);
+            KvError::of_read(failure.with_message(message))
+        })
     }
 
     /// Adds a node. The node becomes a voter when it has started, joined, and caught up.
@@ -46,9 +36,9 @@ impl KvClient {
     /// # Errors
     /// [`KvError::Refused`] with the leader's reason; else as [`KvClient::put`].
     pub async fn add_member(&self, node: u16, address: SocketAddr) -> Result<(), KvError> {
-        let address = address.to_string();
-        assert!(address.len() <= ADDRESS_BYTES_MAX, "an IP address and a port are short");
-        self.change_member(MemberChange::Add, node, &address).await.map(drop)
+        let (change, address) = (MemberChange::Add, &address.to_string());
+        let request = MemberRequest { change, node, address };
+        self.administer(methods::MEMBER, node, |out| request.encode(out)).await.map(drop)
     }
 
     /// Removes a node. Returns true if the node was a member. Its process should be ended then.
@@ -56,18 +46,8 @@ impl KvClient {
     /// # Errors
     /// As [`KvClient::add_member`]: the leader does not remove itself.
     pub async fn remove_member(&self, node: u16) -> Result<bool, KvError> {
-        self.change_member(MemberChange::Remove, node, "").await
-    }
-
-    async fn change_member(
-        &self,
-        change: MemberChange,
-        node: u16,
-        address: &str,
-    ) -> Result<bool, KvError> {
-        check_node(node)?;
-        let request = MemberRequest { change, node, address };
-        admin(Operation::new(self), methods::MEMBER, |out| request.encode(out)).await
+        let request = MemberRequest { change: MemberChange::Remove, node, address: "" };
+        self.administer(methods::MEMBER, node, |out| request.encode(out)).await
     }
 
     /// Hands leadership to a node, and waits until the node leads.
@@ -76,71 +56,30 @@ impl KvClient {
     /// [`KvError::Refused`] with the leader's reason: the node is not a voter. [`KvError::Unknown`] if the node does
     /// not lead in time.
     pub async fn transfer(&self, node: u16) -> Result<(), KvError> {
-        check_node(node)?;
-        let operation = Operation::new(self);
-        let client = self.shared.client.clone();
-        loop {
-            let request = TransferRequest { node };
-            let left = self.within(operation.time_left());
-            admin(Operation::new(&left), methods::TRANSFER, |out| request.encode(out)).await?;
-            for _ in 0..POLLS_MAX {
-                if self.within(operation.time_left()).leads(node).await {
-                    return Ok(());
-                }
-                if operation.time_left().is_zero() {
-                    let last = format!("node {node} was asked to lead, and does not yet");
-                    return Err(KvError::Unknown { last });
-                }
-                let _ = client.spawn(async move |handle| handle.sleep(POLL_INTERVAL).await).await;
+        let request = TransferRequest { node };
+        self.administer(methods::TRANSFER, node, |out| request.encode(out)).await.map(drop)
+    }
+
+    /// Makes an operator's request about a node. Returns false if there is no such member.
+    async fn administer(
+        &self,
+        method: u16,
+        node: u16,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool, KvError> {
+        if node == 0 {
+            return Err(KvError::InvalidArgument("nodes are numbered from 1".to_owned()));
+        }
+        match self.ask(method, self.deadline(), encode).await {
+            Ok(reply) => match AdminReply::decode(&reply) {
+                Ok(AdminReply::Done) => Ok(true),
+                other => Err(KvError::of_change(not_understood(other.err()))),
+            },
+            // An earlier copy of the request may have removed the node.
+            Err(failure) if failure.status == UNKNOWN_NAME => {
+                Ok(failure.execution != Execution::Refused)
             }
+            Err(failure) => Err(KvError::of_change(failure)),
         }
     }
-
-    /// Returns true if a node reports to be the leader.
-    async fn leads(&self, node: u16) -> bool {
-        // Only the leader serves this read, and the client below thereby learns the leader.
-        let found = self.get(&[0]).await;
-        let options =
-            CallOptions::new().timeout(self.timeout.min(self.shared.config.attempt_timeout));
-        let answer = self.shared.client.call(methods::STATUS, []).options(options).await;
-        let status = answer.ok().and_then(|answer| Status::decode(&answer).ok());
-        let is_it = |status: Status| status.node == node && status.role == Role::Leader;
-        found.is_ok() && status.is_some_and(is_it)
-    }
-}
-
-/// Sends an operator's request. Returns true if it caused a change. A request names a state, and may therefore be
-/// executed twice without harm.
-async fn admin(
-    operation: Operation<'_>,
-    method: u16,
-    encode: impl Fn(&mut Vec<u8>),
-) -> Result<bool, KvError> {
-    let mut operation = operation.with_effects();
-    let answer = operation.ask(method, encode).await?;
-    match AdminReply::decode(&answer) {
-        Ok(AdminReply::Done) => Ok(true),
-        // An earlier copy of the request may have removed the node.
-        Ok(AdminReply::NoMember) => Ok(operation.may_have_executed()),
-        Ok(AdminReply::Refused(Refusal::Unavailable {
-            certainty: Certainty::NotApplied,
-            reason,
-        })) => {
-            let last = reason.to_owned();
-            // The obstacle may be an earlier copy of the request.
-            Err(match operation.may_have_executed() {
-                true => KvError::Unknown { last },
-                false => KvError::Refused(last),
-            })
-        }
-        Ok(AdminReply::Refused(refusal)) => Err(operation.refused(refusal)),
-        Err(error) => Err(operation.not_understood(&error)),
-    }
-}
-
-fn check_node(node: u16) -> Result<(), KvError> {
-    if node == 0 {
-        return Err(KvError::InvalidArgument("nodes are numbered from 1"));
-    }
-    Ok(())
 }

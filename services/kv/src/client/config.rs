@@ -50,6 +50,7 @@ impl KvClientConfig {
         let mut config = ClientConfig::default();
         config.timeout = self.timeout;
         config.attempts_max = u32::MAX;
+        config.attempt_timeout = Some(self.attempt_timeout);
         config.retry_backoff = self.backoff;
         config.connect_backoff = self.connect_backoff;
         let always =

@@ -1,73 +1,67 @@
-//! The meaning of a replica's answer for the client below: whether to ask another replica.
+//! The meaning of a replica's answer for the client below: another replica is asked, or the call ends. A call that ends
+//! well has the answer of a method that was executed; refusals are failures.
+
+use std::net::SocketAddr;
 
 use petrel::client::Verdict;
 use petrel::{Error, Execution, Status as CallStatus};
 
-use crate::api::{
-    AdminReply, Certainty, DecodeError, GetReply, Refusal, Role, ScanReply, Status, WriteReply,
-    methods,
-};
+use crate::api::{AdminReply, Certainty, Refusal, Role, Status, methods};
 
-/// Judges an answer. An accepted answer is left to the operation that asked.
+/// The status of a write whose session has ended, and of the removal of a node that is no member.
+pub(super) const UNKNOWN_NAME: CallStatus = CallStatus::NotFound;
+
+/// Judges an answer. An answer without a refusal came from the leader. Stale reads are an exception, because any replica
+/// serves them; their calls have a key, and the client below then infers no leader.
 pub(super) fn judge(method: u16, answer: &[u8]) -> Verdict {
-    match refusal_of(method, answer) {
+    if method == methods::STATUS {
+        return match Status::decode(answer) {
+            Ok(Status { role: Role::Leader, .. }) => Verdict::Leads,
+            _ => Verdict::Accept,
+        };
+    }
+    match Refusal::of_reply(answer) {
+        Ok(Some(refusal)) => of_refusal(method, &refusal),
+        Ok(None) if is_no_member(method, answer) => {
+            failed(UNKNOWN_NAME, "that node is no member", Execution::Refused)
+        }
         Ok(None) => Verdict::Leads,
-        Ok(Some(refusal)) => of_refusal(method, refusal),
+        // The operation says what is wrong.
         Err(_) => Verdict::Accept,
     }
 }
 
-/// The refusal in an answer. An answer without a refusal came from the leader. Stale reads are an exception, because
-/// any replica serves them; their calls have a key, and the client below then infers no leader.
-fn refusal_of(method: u16, answer: &[u8]) -> Result<Option<Refusal<'_>>, DecodeError> {
-    Ok(match method {
-        methods::WRITE => match WriteReply::decode(answer)? {
-            WriteReply::Refused(refusal) => Some(refusal),
-            WriteReply::Applied(_) => None,
-        },
-        methods::GET => match GetReply::decode(answer)? {
-            GetReply::Refused(refusal) => Some(refusal),
-            GetReply::Found { .. } | GetReply::NotFound => None,
-        },
-        methods::SCAN => match ScanReply::decode(answer)? {
-            ScanReply::Refused(refusal) => Some(refusal),
-            ScanReply::Pairs { .. } => None,
-        },
-        methods::STATUS => match Status::decode(answer)?.role {
-            Role::Leader => None,
-            _ => return Err(DecodeError::OutOfRange("role of a leader")),
-        },
-        _ => match AdminReply::decode(answer)? {
-            AdminReply::Refused(refusal) => Some(refusal),
-            AdminReply::Done | AdminReply::NoMember => None,
-        },
-    })
+fn is_no_member(method: u16, answer: &[u8]) -> bool {
+    method == methods::MEMBER && AdminReply::decode(answer) == Ok(AdminReply::NoMember)
 }
 
-fn of_refusal(method: u16, refusal: Refusal<'_>) -> Verdict {
-    let failed = |execution| {
-        let error = Error::new(CallStatus::Unavailable, refusal.to_string());
-        Verdict::Fail(error.with_execution(execution))
-    };
-    match refusal {
+fn of_refusal(method: u16, refusal: &Refusal<'_>) -> Verdict {
+    let (status, execution) = match refusal {
         Refusal::NotLeader { leader } => {
-            let address =
-                leader.and_then(|leader| leader.address.parse::<std::net::SocketAddr>().ok());
-            Verdict::Redirect(address.map(Into::into))
+            let address = leader.and_then(|leader| leader.address.parse::<SocketAddr>().ok());
+            return Verdict::Redirect(address.map(Into::into));
         }
         Refusal::Unavailable { certainty: Certainty::Unknown, .. } => {
-            failed(Execution::MayHaveExecuted)
+            (CallStatus::Unavailable, Execution::MayHaveExecuted)
         }
-        // The leader refuses an operator's request, and the answer has the reason.
+        // The leader refuses an operator's request for good.
         Refusal::Unavailable { .. } if matches!(method, methods::MEMBER | methods::TRANSFER) => {
-            Verdict::Accept
+            (CallStatus::FailedPrecondition, Execution::Refused)
         }
         // This replica leads, and is overloaded: another replica could not help.
-        Refusal::Unavailable { .. } | Refusal::TooManyPending => failed(Execution::Refused),
-        Refusal::Malformed(_) | Refusal::SessionUnknown | Refusal::SequenceTooOld => {
-            Verdict::Accept
+        Refusal::Unavailable { .. } | Refusal::TooManyPending => {
+            (CallStatus::Unavailable, Execution::Refused)
         }
-    }
+        Refusal::SessionUnknown => (UNKNOWN_NAME, Execution::Refused),
+        Refusal::Malformed(_) | Refusal::SequenceTooOld => {
+            (CallStatus::InvalidArgument, Execution::Refused)
+        }
+    };
+    failed(status, refusal.to_string(), execution)
+}
+
+fn failed(status: CallStatus, message: impl Into<String>, execution: Execution) -> Verdict {
+    Verdict::Fail(Error::new(status, message).with_execution(execution))
 }
 
 #[cfg(test)]
@@ -75,7 +69,7 @@ mod tests {
     use petrel::client::Target;
 
     use super::*;
-    use crate::api::{Applied, Leader, Outcome};
+    use crate::api::{Applied, Leader, Outcome, WriteReply};
 
     fn of_write(reply: WriteReply<'_>) -> Verdict {
         let mut answer = Vec::new();
@@ -102,7 +96,7 @@ mod tests {
                 Refusal::NotLeader { leader: Some(Leader { node: 1, address }) },
             )
         };
-        let target = Target::from(std::net::SocketAddr::from(([10, 0, 0, 1], 7)));
+        let target = Target::from(SocketAddr::from(([10, 0, 0, 1], 7)));
         assert_eq!(named("10.0.0.1:7"), Verdict::Redirect(Some(target)));
         assert_eq!(named("no address"), Verdict::Redirect(None));
         assert_eq!(
@@ -123,22 +117,31 @@ mod tests {
 
     #[test]
     fn judge__knows_what_may_have_been_done() {
-        let unavailable = |method, certainty| {
-            let verdict = refused(method, Refusal::Unavailable { certainty, reason: "busy" });
-            match verdict {
-                Verdict::Fail(error) => Some((error.status, error.execution)),
-                _ => None,
-            }
+        use CallStatus::{FailedPrecondition, InvalidArgument, Unavailable};
+        let failure = |verdict| match verdict {
+            Verdict::Fail(error) => (error.status, error.execution, error.message.clone()),
+            other => panic!("{other:?}"),
         };
-        let [refused, unknown] = [Execution::Refused, Execution::MayHaveExecuted]
-            .map(|execution| Some((CallStatus::Unavailable, execution)));
-        assert_eq!(unavailable(methods::WRITE, Certainty::NotApplied), refused);
-        assert_eq!(unavailable(methods::WRITE, Certainty::Unknown), unknown);
-        assert_eq!(unavailable(methods::MEMBER, Certainty::Unknown), unknown);
-        assert_eq!(
-            unavailable(methods::MEMBER, Certainty::NotApplied),
-            None,
-            "the operator is told"
-        );
+        let of = |method, refusal| failure(refused(method, refusal));
+        let busy = |certainty| Refusal::Unavailable { certainty, reason: "busy" };
+        let (refused_it, unknown) = (Execution::Refused, Execution::MayHaveExecuted);
+        for (method, refusal, status, execution) in [
+            (methods::WRITE, busy(Certainty::NotApplied), Unavailable, refused_it),
+            (methods::WRITE, busy(Certainty::Unknown), Unavailable, unknown),
+            (methods::WRITE, Refusal::TooManyPending, Unavailable, refused_it),
+            (methods::WRITE, Refusal::SessionUnknown, UNKNOWN_NAME, refused_it),
+            (methods::WRITE, Refusal::SequenceTooOld, InvalidArgument, refused_it),
+            (methods::WRITE, Refusal::Malformed("x"), InvalidArgument, refused_it),
+            (methods::MEMBER, busy(Certainty::Unknown), Unavailable, unknown),
+        ] {
+            let (found, may_have_run, _) = of(method, refusal);
+            assert_eq!((found, may_have_run), (status, execution), "{refusal:?}");
+        }
+        let told = (FailedPrecondition, refused_it, "busy".to_owned());
+        assert_eq!(of(methods::MEMBER, busy(Certainty::NotApplied)), told, "the operator's reason");
+        let mut answer = Vec::new();
+        AdminReply::NoMember.encode(&mut answer);
+        let (status, execution, _) = failure(judge(methods::MEMBER, &answer));
+        assert_eq!((status, execution), (UNKNOWN_NAME, refused_it));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use petrel::Client;
 use petrel::task::Handle;
 
+use super::KvError;
 use crate::api::{Role, Status, methods};
 use crate::limits::CLIENT_MEMBERS_MAX;
 
@@ -18,8 +19,18 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(named: Vec<SocketAddr>) -> Self {
-        Self { all: Mutex::new(named.clone()), named }
+    pub(super) fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<Self, KvError> {
+        let mut named = Vec::new();
+        for address in addresses {
+            if !named.contains(&address) {
+                named.push(address);
+            }
+        }
+        if named.is_empty() {
+            let text = "a client needs the address of a replica";
+            return Err(KvError::InvalidArgument(text.to_owned()));
+        }
+        Ok(Self { all: Mutex::new(named.clone()), named })
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
@@ -78,7 +89,7 @@ mod tests {
 
     #[test]
     fn learn__only_the_leader_has_members_go_and_never_those_that_were_named() {
-        let members = Members::new(vec![address(1)]);
+        let members = Members::new([address(1), address(1)]).unwrap();
         let learn = |role, ports: &[u16]| members.learn(&status(role, ports.iter().copied()));
         let all = |ports: &[u16]| Some(ports.iter().copied().map(address).collect::<Vec<_>>());
         assert_eq!(learn(Role::Follower, &[2, 3]), all(&[1, 2, 3]));
@@ -90,7 +101,7 @@ mod tests {
 
     #[test]
     fn learn__bounds_what_replicas_can_have_it_connect_to() {
-        let members = Members::new(vec![address(1)]);
+        let members = Members::new([address(1)]).unwrap();
         let now = members.learn(&status(Role::Follower, 2..200)).unwrap();
         assert_eq!(now.len(), CLIENT_MEMBERS_MAX);
     }

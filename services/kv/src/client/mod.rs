@@ -53,7 +53,6 @@ mod config;
 mod error;
 mod judge;
 mod members;
-mod operation;
 mod read;
 mod scan;
 mod session;
@@ -63,8 +62,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use petrel::Client;
-use petrel::client::{ClientBuilder, ClientConfig, Spawned};
+use petrel::client::{Call, ClientBuilder, ClientConfig, Response, Spawned};
+use petrel::endpoint::CallOptions;
+use petrel::{Client, Time};
 
 pub use crate::api::Consistency;
 pub use config::KvClientConfig;
@@ -75,6 +75,9 @@ pub use write::{Batched, Cas, Put};
 
 use members::Members;
 use session::ClientSession;
+
+/// Initial room for a request, enough for most requests.
+const REQUEST_BYTES: usize = 256;
 
 /// A client of the store. Clones are the same client.
 #[derive(Clone, Debug)]
@@ -87,7 +90,6 @@ pub struct KvClient {
 #[derive(Debug)]
 struct Shared {
     client: Client,
-    config: KvClientConfig,
     members: Arc<Members>,
     session: ClientSession,
     /// Follows the members as long as the client exists.
@@ -100,16 +102,15 @@ impl KvClient {
     /// configuration is replaced.
     ///
     /// # Errors
-    /// [`KvError::InvalidArgument`] without addresses, [`KvError::Timeout`] if no replica can be reached.
+    /// [`KvError::InvalidArgument`] without addresses, [`KvError::Unavailable`] if no replica can be reached.
     pub async fn connect(
         builder: ClientBuilder,
         addresses: impl IntoIterator<Item = SocketAddr>,
         config: KvClientConfig,
     ) -> Result<Self, KvError> {
-        let named = named(addresses)?;
-        let connected = builder.config(config.calls()).connect(&named[..]).await;
-        let client = connected.map_err(|error| KvError::Timeout { last: error.message.clone() })?;
-        Ok(Self::of(client, named, config))
+        let members = Members::new(addresses)?;
+        let connected = builder.config(config.calls()).connect(members.addresses()).await;
+        Ok(Self::of(connected.map_err(KvError::of_read)?, members, &config))
     }
 
     /// A client on an endpoint of the application, whose event loop makes the calls:
@@ -133,18 +134,17 @@ impl KvClient {
         config: KvClientConfig,
         client: impl FnOnce(Vec<SocketAddr>, ClientConfig) -> Client,
     ) -> Result<Self, KvError> {
-        let named = named(addresses)?;
-        Ok(Self::of(client(named.clone(), config.calls()), named, config))
+        let members = Members::new(addresses)?;
+        Ok(Self::of(client(members.addresses(), config.calls()), members, &config))
     }
 
-    fn of(client: Client, named: Vec<SocketAddr>, config: KvClientConfig) -> Self {
-        let (timeout, refresh, members) =
-            (config.timeout, config.refresh, Arc::new(Members::new(named)));
+    fn of(client: Client, members: Members, config: &KvClientConfig) -> Self {
+        let (refresh, members) = (config.refresh, Arc::new(members));
         let (asks, learns) = (client.clone(), Arc::clone(&members));
         let watch = client.spawn(move |handle| members::watch(handle, asks, learns, refresh));
         let session = ClientSession::default();
-        let shared = Shared { client, config, members, session, _watch: watch };
-        Self { shared: Arc::new(shared), timeout }
+        let shared = Arc::new(Shared { client, members, session, _watch: watch });
+        Self { shared, timeout: config.timeout }
     }
 
     /// Returns a handle to the client with another timeout for operations.
@@ -157,17 +157,34 @@ impl KvClient {
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.members.addresses()
     }
-}
 
-fn named(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, KvError> {
-    let mut named = Vec::new();
-    for address in addresses {
-        if !named.contains(&address) {
-            named.push(address);
-        }
+    /// Returns when an operation ends that begins now.
+    fn deadline(&self) -> Time {
+        self.shared.client.now() + self.timeout
     }
-    if named.is_empty() {
-        return Err(KvError::InvalidArgument("a client needs the address of a replica"));
+
+    /// Returns a call to the cluster. The client below follows redirects, and repeats the call until it is answered or
+    /// the time is over: a repetition is harmless, since writes have numbers, and an operator's request names a state.
+    fn ask(&self, method: u16, deadline: Time, encode: impl FnOnce(&mut Vec<u8>)) -> Call {
+        let mut request = Vec::with_capacity(REQUEST_BYTES);
+        encode(&mut request);
+        let options = CallOptions::new().deadline(deadline).idempotent().wait_for_ready();
+        self.shared.client.call(method, request).options(options)
     }
-    Ok(named)
+
+    /// Reads from the leader, or from any replica: then always from the same replica for a key.
+    async fn read(
+        &self,
+        method: u16,
+        consistency: Consistency,
+        key: &[u8],
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Response, KvError> {
+        let call = self.ask(method, self.deadline(), encode);
+        let call = match consistency {
+            Consistency::Linearizable => call,
+            Consistency::Stale => call.key(key),
+        };
+        call.await.map_err(KvError::of_read)
+    }
 }

@@ -5,10 +5,10 @@ use std::ops::Deref;
 
 use petrel::client::Response;
 
-use super::operation::Operation;
-use super::write::check_key;
+use super::error::not_understood;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, GetReply, GetRequest, methods};
+use crate::wire::check_key;
 
 /// The value of a key, in the receive buffer.
 pub struct Value {
@@ -58,18 +58,16 @@ impl KvClient {
         key: &[u8],
         consistency: Consistency,
     ) -> Result<Option<Value>, KvError> {
-        check_key(key)?;
+        check_key(key).map_err(KvError::invalid)?;
         let request = GetRequest { consistency, key };
-        let mut operation = Operation::read(self, consistency, key);
-        let reply = operation.ask(methods::GET, |out| request.encode(out)).await?;
+        let reply = self.read(methods::GET, consistency, key, |out| request.encode(out)).await?;
         match GetReply::decode(&reply) {
             Ok(GetReply::Found { revision, value }) => {
                 let start = reply.len() - value.len();
                 Ok(Some(Value { reply, start, revision }))
             }
             Ok(GetReply::NotFound) => Ok(None),
-            Ok(GetReply::Refused(refusal)) => Err(operation.refused(refusal)),
-            Err(error) => Err(operation.not_understood(&error)),
+            other => Err(KvError::of_read(not_understood(other.err()))),
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use petrel::client::Response;
 
-use super::operation::Operation;
-use super::write::check_key;
+use super::error::not_understood;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, Pair, Pairs, ScanReply, ScanRequest, methods};
+use crate::wire::check_bound;
 
 /// Default limits of a page. A page is large enough to make the cost of its call small, and small enough not to delay
 /// other calls for long.
@@ -36,7 +36,6 @@ pub struct Scan {
 #[derive(Debug)]
 pub struct Page {
     reply: Response,
-    next: Option<Vec<u8>>,
 }
 
 /// An owned pair: key, revision and value.
@@ -68,18 +67,11 @@ impl KvClient {
 
 impl Page {
     /// The pairs, in the order of their keys.
-    pub fn pairs(&self) -> impl Iterator<Item = Pair<'_>> {
-        pairs(&self.reply).into_iter().flat_map(|pairs| pairs.iter())
-    }
-
-    /// The number of pairs.
-    pub fn len(&self) -> usize {
-        pairs(&self.reply).map_or(0, |pairs| pairs.len())
-    }
-
-    /// Returns true if the page is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn pairs(&self) -> Pairs<'_> {
+        match ScanReply::decode(&self.reply) {
+            Ok(ScanReply::Pairs { pairs, .. }) => pairs,
+            _ => unreachable!("a page was decoded when it arrived"),
+        }
     }
 }
 
@@ -109,7 +101,7 @@ impl Scan {
     pub async fn next(&mut self) -> Result<Option<OwnedPair>, KvError> {
         while self.ready.is_empty() {
             let Some(page) = self.next_page().await? else { return Ok(None) };
-            self.ready.extend(page.pairs().map(OwnedPair::from));
+            self.ready.extend(page.pairs().iter().map(OwnedPair::from));
         }
         Ok(self.ready.pop_front())
     }
@@ -119,45 +111,28 @@ impl Scan {
     /// # Errors
     /// As [`Scan::next`].
     pub async fn next_page(&mut self) -> Result<Option<Page>, KvError> {
-        let Some(from) = self.from.clone().filter(|_| self.limit > 0) else { return Ok(None) };
-        let request = ScanRequest {
-            consistency: self.consistency,
-            from: &from,
-            until: self.until.as_deref(),
-            pairs_max: u64::from(self.page_pairs).min(self.limit) as u32,
-            bytes_max: PAGE_BYTES,
+        let Some(from) = self.from.as_deref().filter(|_| self.limit > 0) else { return Ok(None) };
+        let (consistency, until) = (self.consistency, self.until.as_deref());
+        let pairs_max = u64::from(self.page_pairs).min(self.limit) as u32;
+        let request = ScanRequest { consistency, from, until, pairs_max, bytes_max: PAGE_BYTES };
+        let bounds = check_bound(from).and(until.map_or(Ok(()), check_bound));
+        bounds.map_err(KvError::invalid)?;
+        let encode = |out: &mut Vec<u8>| request.encode(out);
+        let reply = self.client.read(methods::SCAN, consistency, from, encode).await?;
+        let (count, next) = match ScanReply::decode(&reply) {
+            Ok(ScanReply::Pairs { pairs, next }) if is_answer(&request, &pairs, next) => {
+                (pairs.len(), next.map(<[u8]>::to_vec))
+            }
+            other => return Err(KvError::of_read(not_understood(other.err()))),
         };
-        let page = self.client.page(&request).await?;
-        self.limit -= page.len() as u64;
-        self.from.clone_from(&page.next);
-        Ok(Some(page))
-    }
-}
-
-impl KvClient {
-    async fn page(&self, request: &ScanRequest<'_>) -> Result<Page, KvError> {
-        let bounds = [Some(request.from), request.until].into_iter().flatten();
-        bounds.filter(|bound| !bound.is_empty()).try_for_each(check_key)?;
-        let mut operation = Operation::read(self, request.consistency, request.from);
-        let reply = operation.ask(methods::SCAN, |out| request.encode(out)).await?;
-        match ScanReply::decode(&reply) {
-            // A page with more pairs than requested, or without progress, is malformed.
-            Ok(ScanReply::Pairs { pairs, next }) if makes_progress(request, &pairs, next) => {
-                let next = next.map(<[u8]>::to_vec);
-                Ok(Page { reply, next })
-            }
-            Ok(ScanReply::Pairs { .. }) => {
-                let error = crate::api::DecodeError::OutOfRange("next key of the scan");
-                Err(operation.not_understood(&error))
-            }
-            Ok(ScanReply::Refused(refusal)) => Err(operation.refused(refusal)),
-            Err(error) => Err(operation.not_understood(&error)),
-        }
+        self.limit -= count as u64;
+        self.from = next;
+        Ok(Some(Page { reply }))
     }
 }
 
 /// Returns true if a page has at most the requested pairs, and a scan that continues from it makes progress.
-fn makes_progress(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u8]>) -> bool {
+fn is_answer(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u8]>) -> bool {
     pairs.len() <= request.pairs_max as usize
         && next.is_none_or(|next| !pairs.is_empty() && next > request.from)
 }
@@ -165,12 +140,5 @@ fn makes_progress(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u
 impl From<Pair<'_>> for OwnedPair {
     fn from(pair: Pair<'_>) -> Self {
         Self { key: pair.key.to_vec(), revision: pair.revision, value: pair.value.to_vec() }
-    }
-}
-
-fn pairs(reply: &[u8]) -> Option<Pairs<'_>> {
-    match ScanReply::decode(reply) {
-        Ok(ScanReply::Pairs { pairs, .. }) => Some(pairs),
-        _ => None,
     }
 }

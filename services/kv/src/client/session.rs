@@ -161,7 +161,7 @@ mod tests {
     fn number__one_of_those_that_wait_opens_the_session() {
         let session = ClientSession::default();
         assert!(session.try_number().is_none());
-        let fails = async || Err(KvError::InvalidArgument("as asked for"));
+        let fails = async || Err(KvError::InvalidArgument("as asked for".to_owned()));
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(matches!(pin!(session.number(fails)).poll(cx), Poll::Ready(Err(_))));
         let Poll::Ready(Ok(first)) = pin!(session.number(async || Ok(9))).poll(cx) else {

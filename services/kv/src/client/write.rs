@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use super::operation::Operation;
+use petrel::{Error, Execution, Time};
+
+use super::error::not_understood;
+use super::judge::UNKNOWN_NAME;
 use super::session::Numbered;
 use super::{KvClient, KvError, Shared};
-use crate::api::{Applied, Outcome, Refusal, WriteReply, methods};
+use crate::api::{Applied, Outcome, WriteReply, methods};
 use crate::command::{BatchBuffer, Command, Expected, Op};
-use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Extra time of the wait for a session, beyond the operation's deadline.
 const GRACE: Duration = Duration::from_millis(5);
@@ -120,71 +122,51 @@ impl KvClient {
     /// # Errors
     /// As [`KvClient::put`].
     pub async fn write(&self, op: &Op<'_>) -> Result<Applied, KvError> {
-        check(op)?;
-        let mut operation = Operation::new(self).with_effects();
+        op.check().map_err(KvError::invalid)?;
+        let deadline = self.deadline();
         loop {
-            let numbered = self.number(&operation).await?;
-            if let Some(applied) = write_numbered(&mut operation, &numbered, op).await? {
-                return Ok(applied);
+            let numbered = self.number(deadline).await?;
+            let Numbered { session, sequence, first_pending, .. } = numbered;
+            let command = Command::Write { session, sequence, first_pending, op: *op };
+            match self.command(&command, deadline).await {
+                Ok(applied) => return Ok(applied),
+                // The session has ended, and no copy of the write was applied in it.
+                Err(failure) if is_unknown_session(&failure) => numbered.end_session(),
+                Err(failure) => return Err(KvError::of_change(failure)),
             }
         }
     }
 
     /// Numbers a write, as soon as a session has room for it.
-    async fn number(&self, operation: &Operation<'_>) -> Result<Numbered<'_>, KvError> {
+    async fn number(&self, deadline: Time) -> Result<Numbered<'_>, KvError> {
         let Shared { session, client, .. } = &*self.shared;
         if let Some(numbered) = session.try_number() {
             return Ok(numbered);
         }
-        let left = operation.time_left();
-        let opening =
-            session.number(async || self.within(operation.time_left()).open_session().await);
+        // A superfluous session is harmless.
+        let open = async || {
+            let opened = self.command(&Command::OpenSession, deadline).await;
+            opened.map(|applied| applied.index).map_err(KvError::of_read)
+        };
         // The call for a new session has a deadline itself, and a better error.
-        match client.timeout(left.saturating_add(GRACE), opening).await {
-            Ok(numbered) => numbered,
-            Err(_) => {
-                let last = "the writes before it have no answer yet".to_owned();
-                Err(KvError::Timeout { last })
-            }
-        }
+        let left = deadline.since(client.now()) + GRACE;
+        client.timeout(left, session.number(open)).await.unwrap_or_else(|late| {
+            Err(KvError::of_read(late.with_message("the writes before it have no answer yet")))
+        })
     }
 
-    /// Opens a client session. A superfluous session is harmless.
-    async fn open_session(&self) -> Result<u64, KvError> {
-        let mut operation = Operation::new(self);
-        let reply = operation.ask(methods::WRITE, |out| Command::OpenSession.encode(out)).await?;
+    /// Makes a call with a command of the log.
+    async fn command(&self, command: &Command<'_>, deadline: Time) -> Result<Applied, Error> {
+        let reply = self.ask(methods::WRITE, deadline, |out| command.encode(out)).await?;
         match WriteReply::decode(&reply) {
-            Ok(WriteReply::Applied(applied)) => Ok(applied.index),
-            Ok(WriteReply::Refused(refusal)) => Err(operation.refused(refusal)),
-            Err(error) => Err(operation.not_understood(&error)),
+            Ok(WriteReply::Applied(applied)) => Ok(applied),
+            other => Err(not_understood(other.err())),
         }
     }
 }
 
-/// Sends a write until it has a result. None if the session has ended and the write certainly had no effect.
-async fn write_numbered(
-    operation: &mut Operation<'_>,
-    numbered: &Numbered<'_>,
-    op: &Op<'_>,
-) -> Result<Option<Applied>, KvError> {
-    let Numbered { session, sequence, first_pending, .. } = *numbered;
-    // Every copy has the same bytes; `first_pending` need only be as of the write's begin.
-    let command = Command::Write { session, sequence, first_pending, op: *op };
-    let reply = operation.ask(methods::WRITE, |out| command.encode(out)).await?;
-    match WriteReply::decode(&reply) {
-        Ok(WriteReply::Applied(applied)) => Ok(Some(applied)),
-        Ok(WriteReply::Refused(refusal)) => {
-            let is_session_gone = refusal == Refusal::SessionUnknown;
-            if is_session_gone {
-                numbered.end_session();
-            }
-            match is_session_gone && !operation.may_have_executed() {
-                true => Ok(None),
-                false => Err(operation.refused(refusal)),
-            }
-        }
-        Err(error) => Err(operation.not_understood(&error)),
-    }
+fn is_unknown_session(failure: &Error) -> bool {
+    failure.status == UNKNOWN_NAME && failure.execution == Execution::Refused
 }
 
 fn conditional(applied: &Applied) -> Result<Cas, KvError> {
@@ -200,43 +182,3 @@ fn conditional(applied: &Applied) -> Result<Cas, KvError> {
 fn other_outcome(outcome: Outcome) -> KvError {
     KvError::Unknown { last: format!("the server has done something else: {outcome:?}") }
 }
-
-fn check(op: &Op<'_>) -> Result<(), KvError> {
-    match op {
-        Op::Put { key, value } => check_key(key).and(check_value(value)),
-        Op::Delete { key } => check_key(key),
-        Op::Cas { key, expected, value } => {
-            check_key(key).and(check_value(value)).and(check_expected(expected))
-        }
-        Op::CasDelete { key, expected } => check_key(key).and(check_expected(expected)),
-        Op::Batch(batch) if batch.is_empty() => {
-            Err(KvError::InvalidArgument("a batch has at least one operation"))
-        }
-        // `BatchBuffer::push` has checked the operations of a batch, except for empty keys.
-        Op::Batch(batch) => batch.ops().try_for_each(|op| check(&op)),
-    }
-}
-
-pub(super) fn check_key(key: &[u8]) -> Result<(), KvError> {
-    match key.len() {
-        0 => Err(KvError::InvalidArgument("a key has at least one byte")),
-        1..=KEY_BYTES_MAX => Ok(()),
-        _ => Err(KvError::InvalidArgument("a key has at most 4096 bytes")),
-    }
-}
-
-fn check_value(value: &[u8]) -> Result<(), KvError> {
-    if value.len() <= VALUE_BYTES_MAX {
-        return Ok(());
-    }
-    Err(KvError::InvalidArgument("a value has at most 1 MiB"))
-}
-
-fn check_expected(expected: &Expected<'_>) -> Result<(), KvError> {
-    match expected {
-        Expected::Value(value) => check_value(value),
-        Expected::Absent | Expected::Revision(_) => Ok(()),
-    }
-}
-
-const _: () = assert!(KEY_BYTES_MAX == 4096 && VALUE_BYTES_MAX == 1 << 20, "the errors name them");

@@ -4,7 +4,7 @@ mod batch;
 
 pub use batch::{Batch, BatchBuffer, BatchError};
 
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, check_key, check_value};
 
 /// One operation of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,27 @@ const REVISION: u8 = 1;
 const VALUE: u8 = 2;
 
 impl<'a> Op<'a> {
+    /// Checks the operation against the [limits](crate::limits).
+    ///
+    /// # Errors
+    ///
+    /// The error of a replica that decodes such an operation; an empty batch is out of range.
+    pub fn check(&self) -> Result<(), DecodeError> {
+        match self {
+            Op::Put { key, value } => check_key(key).and(check_value(value)),
+            Op::Delete { key } => check_key(key),
+            Op::Cas { key, expected, value } => {
+                check_key(key).and(check_value(value)).and(expected.check())
+            }
+            Op::CasDelete { key, expected } => check_key(key).and(expected.check()),
+            Op::Batch(batch) if batch.is_empty() => {
+                Err(DecodeError::OutOfRange("number of operations"))
+            }
+            // The operations of a batch were checked one by one.
+            Op::Batch(_) => Ok(()),
+        }
+    }
+
     /// The key of a single operation, none for a batch.
     pub(crate) fn first_key(&self) -> Option<&'a [u8]> {
         match *self {
@@ -129,6 +150,13 @@ impl<'a> Op<'a> {
 }
 
 impl<'a> Expected<'a> {
+    fn check(&self) -> Result<(), DecodeError> {
+        match self {
+            Expected::Value(value) => check_value(value),
+            Expected::Absent | Expected::Revision(_) => Ok(()),
+        }
+    }
+
     fn read(reader: &mut Reader<'a>) -> Result<Expected<'a>, DecodeError> {
         match reader.u8("expectation")? {
             ABSENT => Ok(Expected::Absent),

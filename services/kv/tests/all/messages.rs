@@ -93,8 +93,12 @@ proptest! {
 
     #[test]
     fn write_replies__round_trip(index: u64, outcome in outcome(), text in ".{0,40}") {
-        assert_round_trip!(WriteReply, WriteReply::Applied(Applied { index, outcome }));
+        let applied = WriteReply::Applied(Applied { index, outcome });
+        assert_round_trip!(WriteReply, applied);
+        assert_eq!(Refusal::of_reply(&encoded(|out| applied.encode(out))), Ok(None));
         for refusal in refusals(&text) {
+            let bytes = encoded(|out| refusal.encode(out));
+            assert_eq!(Refusal::of_reply(&bytes), Ok(Some(refusal)));
             assert_round_trip!(WriteReply, WriteReply::Refused(refusal));
             assert_round_trip!(GetReply, GetReply::Refused(refusal));
             assert_round_trip!(ScanReply, ScanReply::Refused(refusal));
@@ -205,6 +209,9 @@ fn decode_all(bytes: &[u8]) {
     if let Ok(reply) = AdminReply::decode(bytes) {
         assert_eq!(encoded(|out| reply.encode(out)), bytes);
     }
+    if let Ok(Some(refusal)) = Refusal::of_reply(bytes) {
+        assert_eq!(WriteReply::decode(bytes), Ok(WriteReply::Refused(refusal)));
+    }
     if let Ok(status) = Status::decode(bytes) {
         let again = encoded(|out| status.encode(out));
         assert_eq!(Status::decode(&again), Ok(status));
@@ -313,6 +320,14 @@ fn batch__has_limits() {
     assert_eq!(BatchBuffer::default().push(&Op::Batch(whole.batch())), Err(BatchError::Nested));
 
     let mut buffer = BatchBuffer::default();
+    let value = vec![0; VALUE_BYTES_MAX + 1];
+    for (op, error) in [
+        (Op::Delete { key: b"" }, DecodeError::KeyLength(0)),
+        (Op::Put { key: b"a", value: &value }, DecodeError::ValueLength(value.len())),
+    ] {
+        assert_eq!(buffer.push(&op), Err(BatchError::Limit(error)));
+    }
+    assert!(buffer.batch().is_empty());
     let value = vec![0; VALUE_BYTES_MAX];
     buffer.push(&Op::Put { key: b"a", value: &value }).unwrap();
     buffer.push(&Op::Put { key: b"b", value: &value }).unwrap();
@@ -358,8 +373,8 @@ fn refusals__say_what_is_known() {
     let texts = refusals("x:1").map(|refusal| refusal.to_string());
     assert_eq!(texts[0], "not the leader");
     assert_eq!(texts[1], "not the leader, which is node 513 at x:1");
-    assert_eq!(texts[6], "unavailable: x:1 (it may be applied nevertheless)");
-    assert_eq!(texts[7], "unavailable: x:1");
+    assert_eq!(texts[6], "x:1 (it may be applied nevertheless)");
+    assert_eq!(texts[7], "x:1");
 }
 
 #[test]

@@ -73,6 +73,9 @@ pub enum BatchError {
     /// The command would be too long: write this operation by itself, or in another batch.
     #[error("a command has at most {COMMAND_BYTES_MAX} bytes")]
     TooLong,
+    /// The operation breaks a limit.
+    #[error(transparent)]
+    Limit(#[from] DecodeError),
     /// Batches cannot be nested: push the inner batch's operations instead.
     #[error("a batch does not stand in a batch")]
     Nested,
@@ -83,15 +86,12 @@ impl BatchBuffer {
     ///
     /// # Errors
     ///
-    /// [`BatchError`] if the operation does not fit; the batch stays unchanged.
-    ///
-    /// # Panics
-    ///
-    /// If a key or value is longer than its [limit](crate::limits).
+    /// [`BatchError`] if the operation does not fit, or breaks a [limit](crate::limits); the batch stays unchanged.
     pub fn push(&mut self, op: &Op<'_>) -> Result<(), BatchError> {
         if matches!(op, Op::Batch(_)) {
             return Err(BatchError::Nested);
         }
+        op.check()?;
         if usize::from(self.count) == BATCH_OPS_MAX {
             return Err(BatchError::Full);
         }
