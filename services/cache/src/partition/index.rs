@@ -132,7 +132,7 @@ impl Index {
     }
 
     /// Returns the first entry of the hash for whose offset `position` returns a value, and the value.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_first<P>(
         &self,
         hash: u64,

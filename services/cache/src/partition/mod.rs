@@ -298,7 +298,7 @@ impl Partition {
     }
 
     /// Counts a look-up, and notes the access to an item that was found.
-    #[inline]
+    #[inline(always)]
     fn end_get(&mut self, key: Key<'_>, place: Option<Place>) -> Option<Item<'_>> {
         self.counters.cmd_get += 1;
         let Some(place) = self.living_counted(key, place) else {
@@ -415,7 +415,7 @@ impl Partition {
 
     /// Finds an item whose time may be over.
     #[batched(width = LOOKUPS_TOGETHER_MAX)]
-    #[inline]
+    #[inline(always)]
     fn find_any(&self, key: Key<'_>) -> Option<Place> {
         prefetch!(self.index.line(key.hash()));
         let first = self.index.find_first(key.hash(), |offset| self.log.position(offset));
