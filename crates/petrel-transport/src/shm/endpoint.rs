@@ -21,6 +21,8 @@ pub struct Shm {
     waker: Waker,
     /// Created with the first peer; never, if the endpoint never sleeps.
     bells: Option<Bells>,
+    /// Whether the last sleep ended by a bell that has not been answered yet.
+    has_rung: bool,
     rings: Rings<Bell>,
 }
 
@@ -33,6 +35,7 @@ impl Shm {
             never_sleeps: config.never_sleeps,
             waker,
             bells: None,
+            has_rung: false,
             rings: Rings::new(),
         }
     }
@@ -47,6 +50,7 @@ impl Shm {
         if self.never_sleeps {
             return false;
         }
+        self.answer_bells();
         let may_sleep = self.rings.prepare_wait();
         if !may_sleep {
             self.finish_wait(false);
@@ -62,15 +66,20 @@ impl Shm {
     /// Ends the announcement of [`Shm::prepare_wait`], so peers save their wake-ups again.
     /// `has_rung` is true if [`Shm::bells`] was readable. The next [`Transport::rx_burst`] polls
     /// every ring with frames.
+    ///
+    /// The bells are answered before the next sleep: a look at a bell takes three system calls, for
+    /// which the frame that ended the sleep would have to wait.
     pub fn finish_wait(&mut self, has_rung: bool) {
         self.rings.declare_awake();
-        if has_rung {
-            self.answer_bells();
-        }
+        self.has_rung |= has_rung;
         self.rings.look_at_all();
     }
 
+    /// Receives the wake-ups of the last sleep, which would end the next one.
     fn answer_bells(&mut self) {
+        if !std::mem::take(&mut self.has_rung) {
+            return;
+        }
         let Self { bells: Some(bells), rings, .. } = self else { return };
         rings.stats_mut().rx_syscalls += 1;
         for index in bells.rung() {

@@ -56,10 +56,18 @@ impl Attacked {
         poll(&mut [PollFd::new(&bells, PollFlags::IN)], Some(&AT_ONCE)) == Ok(1)
     }
 
-    fn sleep_and_wake(&mut self) {
+    /// Sleeps once, while the peer sends this number of wake-ups.
+    fn sleep_and_wake(&mut self, wake_ups: usize) {
         assert!(self.shm.prepare_wait());
+        self.bell.write_all(&vec![7; wake_ups]).unwrap();
         let has_rung = self.has_bells();
         self.shm.finish_wait(has_rung);
+    }
+
+    /// Answers the bells of the last sleep, as before each sleep.
+    fn answer_bells(&mut self) {
+        assert!(self.shm.prepare_wait());
+        self.shm.finish_wait(false);
     }
 }
 
@@ -100,12 +108,13 @@ fn flush__is_not_held_up_by_a_peer_that_takes_no_wake_ups() {
 fn wait__one_wake_up_for_each_sleep_is_taken_and_one_more_ends_the_link() {
     let mut attacked = Attacked::new();
     for _ in 0..100 {
-        attacked.bell.write_all(&[7]).unwrap();
-        attacked.sleep_and_wake();
+        attacked.sleep_and_wake(1);
     }
+    attacked.answer_bells();
     assert_eq!(attacked.shm.stats().rx_broken_rings, 0);
-    attacked.bell.write_all(&[7; 2]).unwrap();
-    attacked.sleep_and_wake();
+    // The sleep in which the bells were answered had no wake-up.
+    attacked.sleep_and_wake(3);
+    attacked.answer_bells();
     assert_eq!(attacked.shm.stats().rx_broken_rings, 1);
     // The link's bell is closed, and does not end our sleep.
     assert_eq!(attacked.bell.read(&mut [0]).unwrap(), 0);
@@ -118,7 +127,8 @@ fn wait__a_peer_that_hangs_up_keeps_nobody_awake() {
     let (gone, _) = UnixStream::pair().unwrap();
     drop(std::mem::replace(&mut attacked.bell, gone));
     assert!(attacked.has_bells(), "the end is told");
-    attacked.sleep_and_wake();
+    attacked.sleep_and_wake(0);
+    attacked.answer_bells();
     assert!(!attacked.has_bells());
     assert_eq!(attacked.shm.stats().rx_broken_rings, 0);
 }
@@ -142,7 +152,8 @@ fn wait__is_not_held_up_by_descriptors_that_come_with_a_wake_up() {
     send_with_fds(&attacked.bell, b"x", &[stream.as_fd()]).unwrap();
     drop(stream);
     let stats = ends(move || {
-        attacked.sleep_and_wake();
+        attacked.sleep_and_wake(0);
+        attacked.answer_bells();
         attacked.shm.stats()
     });
     assert_eq!(stats.rx_broken_rings, 1);
