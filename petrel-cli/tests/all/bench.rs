@@ -270,18 +270,37 @@ fn budget__has_every_stage_of_both_transports() {
 }
 
 #[test]
-fn pause__compares_first_calls_with_two_wake_ups() {
+fn pause__compares_first_calls_with_bare_wake_ups() {
     let arguments = ["bench", "--json", "pause", "--pause", "0s,1ms", "--rounds", "5"];
-    let output = petrel(&[&arguments[..], &["--idle", "block"]].concat());
+    let output = petrel(&[&arguments[..], &["--idle", "block,30us"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = records(&output);
-    let pauses: Vec<_> = rows.iter().map(|row| row["pause_ns"].as_u64().unwrap()).collect();
-    assert_eq!(pauses, [0, 1_000_000, 0, 1_000_000]);
-    for row in &rows {
+    let (wakes, calls): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| row.get("wake_up_by").is_some());
+    assert_eq!(wakes.len(), 2 * 4, "two pauses, four mechanisms");
+    for row in wakes {
+        assert!(row["wake_up_ns"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let cases: Vec<_> = calls
+        .iter()
+        .map(|row| (row["pause_ns"].as_u64().unwrap(), row["idle"].as_str().unwrap()))
+        .collect();
+    let of_a_transport = [(0, "block"), (0, "30us"), (1_000_000, "block"), (1_000_000, "30us")];
+    assert_eq!(cases, [of_a_transport, of_a_transport].concat());
+    for row in &calls {
         assert_eq!((&row["checked"], &row["mismatched"]), (&5.into(), &0.into()), "{row}");
-        for field in ["call_ns", "wake_ups_ns", "ratio"] {
+        for field in ["call_ns", "wake_up_ns", "wake_ups", "cpu_ns"] {
             assert!(row[field].as_f64().unwrap() > 0.0, "{row}");
         }
+    }
+}
+
+#[test]
+fn pause__refuses_an_unknown_idle_policy() {
+    for policy in ["sleep", "20", "-1us"] {
+        let idle = format!("--idle={policy}");
+        let output = petrel(&["bench", "pause", &idle]);
+        assert_eq!(output.status.code(), Some(2), "{policy}: {output:?}");
     }
 }
 

@@ -1,14 +1,15 @@
 //! The first call after a pause: both ends have gone to sleep by their idle policy, and the call wakes them.
 //!
-//! The baseline is two wake-ups without Petrel: a byte over a pair of sockets to a thread that sleeps, and back. The
-//! pauses of both sides take turns, so that a machine that wakes slowly does so for both. A call to a sleeping server
-//! has to wake the server, and its response the client, unless the client still polls by then.
+//! A call to a sleeping server has to wake the server, and its response the client, unless the client still polls by
+//! then. The measure is a bare wake-up, of a thread that sleeps as an endpoint does ([`Mechanism::Eventfd`]): how many
+//! of them a call takes. Both take turns, so that a machine that wakes slowly does so for both. The price of polling is
+//! the CPU time of both ends.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::thread;
+mod sleeper;
+
 use std::time::{Duration, Instant};
 
+use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
@@ -17,10 +18,12 @@ use petrel_command::output::Output;
 use petrel_command::server::{Server, ServerConfig};
 use petrel_command::units::{exact_duration, format_ns};
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::statistics::{Spread, median, spread};
-use crate::args::{BenchTransport, PauseArgs};
+use crate::args::{BenchTransport, IdleValue, PauseArgs};
+use sleeper::{Mechanism, Sleeper};
 
 /// How long to wait for the connection, and for a call.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,10 +33,10 @@ const CALL_BYTES: usize = 32;
 
 /// Times of the first calls after pauses, as `--json` prints them.
 #[derive(Debug, Serialize)]
-struct Row {
+struct CallRow {
     bench: &'static str,
     transport: &'static str,
-    idle: &'static str,
+    idle: String,
     pause_ns: u64,
     rounds: u32,
     /// Calls whose responses were compared.
@@ -41,50 +44,94 @@ struct Row {
     mismatched: u32,
     /// Median of the first calls.
     call_ns: f64,
-    /// Median of two wake-ups.
-    wake_ups_ns: f64,
-    /// Median of the rounds' ratios.
-    ratio: f64,
-    ratio_spread: Spread,
+    /// Median of the bare wake-ups.
+    wake_up_ns: f64,
+    /// A call in bare wake-ups: the median of the rounds.
+    wake_ups: f64,
+    wake_ups_spread: Spread,
+    /// CPU time of both ends per call, with the polling before they sleep.
+    cpu_ns: f64,
+    command: String,
+}
+
+/// Times of bare wake-ups after pauses, as `--json` prints them.
+#[derive(Debug, Serialize)]
+struct WakeRow {
+    bench: &'static str,
+    wake_up_by: &'static str,
+    pause_ns: u64,
+    rounds: u32,
+    wake_up_ns: f64,
+    wake_up_ns_spread: Spread,
     command: String,
 }
 
 /// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &PauseArgs, output: Output) -> Result<Outcome, Failure> {
-    let mut rows = Vec::new();
-    for transport in &args.transport {
-        for pause in &args.pause {
-            let row = measure(args, *transport, *pause)?;
+    let mut wakes = Vec::new();
+    for pause in &args.pause {
+        for row in measure_wake_ups(args, *pause)? {
             output.record(&row)?;
-            rows.push(row);
+            wakes.push(row);
         }
     }
-    output.line(table(&rows, output))?;
-    output.line("Beside it: two wake-ups, a byte to a sleeping thread and back.\nAgain:")?;
+    output.line(wake_table(&wakes, output))?;
+    let mut calls = Vec::new();
+    for transport in &args.transport {
+        for pause in &args.pause {
+            for idle in &args.idle {
+                let row = measure_calls(args, *transport, *pause, *idle)?;
+                output.record(&row)?;
+                calls.push(row);
+            }
+        }
+    }
+    output.line(call_table(&calls, output))?;
+    output.line(
+        "A wake-up is that of a thread in `poll`, by an eventfd, measured beside the calls. The CPU time is that of both \
+         ends\nper call, with the polling before they sleep.\nAgain:",
+    )?;
     output.line(format!("  {}", command(args)))?;
-    let is_valid = rows.iter().all(|row| row.mismatched == 0 && row.checked == row.rounds);
+    let is_valid = calls.iter().all(|row| row.mismatched == 0 && row.checked == row.rounds);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
-fn measure(args: &PauseArgs, transport: BenchTransport, pause: Duration) -> Result<Row, Failure> {
-    let idle = args.idle.policy();
-    let transports = transport.only();
-    let listen = ([127, 0, 0, 1], 0).into();
-    let server = Server::start(&ServerConfig { transports, idle, ..ServerConfig::at(listen) })?;
-    let mut client = Client::<()>::connect_to(
-        server.address(),
-        &ClientConfig {
-            endpoint: 0,
-            transports,
-            in_flight: 1,
-            timeout: TIMEOUT,
-            idle,
-            message_bytes_max: MESSAGE_BYTES_DEFAULT,
-        },
-    )?;
-    let mut sleeper = Sleeper::start()?;
+/// Measures bare wake-ups; the mechanisms take turns.
+fn measure_wake_ups(args: &PauseArgs, pause: Duration) -> Result<Vec<WakeRow>, Failure> {
+    let start = |mechanism| Ok::<_, Failure>((mechanism, Sleeper::start(mechanism)?, Vec::new()));
+    let mut sleepers = Mechanism::ALL.map(start).into_iter().collect::<Result<Vec<_>, _>>()?;
+    for _ in 0..args.rounds {
+        for (_, sleeper, times) in &mut sleepers {
+            std::thread::sleep(pause);
+            times.push(sleeper.wake()?.as_nanos() as f64);
+        }
+    }
+    let row = |(mechanism, _, times): (Mechanism, Sleeper, Vec<f64>)| {
+        Ok(WakeRow {
+            bench: "pause",
+            wake_up_by: mechanism.name(),
+            pause_ns: pause.as_nanos() as u64,
+            rounds: args.rounds,
+            wake_up_ns: some(median(times.iter().copied()))?,
+            wake_up_ns_spread: some(spread(times))?,
+            command: command(args),
+        })
+    };
+    sleepers.into_iter().map(row).collect()
+}
+
+fn measure_calls(
+    args: &PauseArgs,
+    transport: BenchTransport,
+    pause: Duration,
+    idle: IdleValue,
+) -> Result<CallRow, Failure> {
+    let (server, mut client) = ends(transport, idle.policy())?;
+    let mut sleeper = Sleeper::start(Mechanism::Eventfd)?;
     let (mut calls, mut wake_ups, mut mismatched) = (Vec::new(), Vec::new(), 0);
+    let mut cpu = Vec::new();
     for round in 0..args.rounds {
+        let cpu_before = cpu_time()?;
         // The event loop runs meanwhile, as that of an application without work.
         client.endpoint.run_for(pause, |(), _| false);
         let request = [round as u8; CALL_BYTES];
@@ -92,63 +139,83 @@ fn measure(args: &PauseArgs, transport: BenchTransport, pause: Duration) -> Resu
         let reply = client.endpoint.call(client.sessions[0], methods::ECHO, &request).wait()?;
         calls.push(begun.elapsed().as_nanos() as f64);
         mismatched += u32::from(reply[..] != request);
-        thread::sleep(pause);
+        client.endpoint.run_for(pause, |(), _| false);
+        cpu.push((cpu_time()? - cpu_before).as_nanos() as f64);
         wake_ups.push(sleeper.wake()?.as_nanos() as f64);
     }
     server.stop()?;
-    let ratios = || calls.iter().zip(&wake_ups).map(|(call, wake_ups)| call / wake_ups);
-    let some = |value: Option<f64>| value.ok_or_else(|| Failure::because("no round was measured"));
-    Ok(Row {
+    let ratios = || calls.iter().zip(&wake_ups).map(|(call, wake_up)| call / wake_up);
+    Ok(CallRow {
         bench: "pause",
         transport: transport.name(),
-        idle: args.idle.name(),
+        idle: idle.to_string(),
         pause_ns: pause.as_nanos() as u64,
         rounds: args.rounds,
         checked: calls.len() as u32,
         mismatched,
         call_ns: some(median(calls.iter().copied()))?,
-        wake_ups_ns: some(median(wake_ups.iter().copied()))?,
-        ratio: some(median(ratios()))?,
-        ratio_spread: spread(ratios()).ok_or_else(|| Failure::because("no round was measured"))?,
+        wake_up_ns: some(median(wake_ups.iter().copied()))?,
+        wake_ups: some(median(ratios()))?,
+        wake_ups_spread: some(spread(ratios()))?,
+        cpu_ns: some(median(cpu))?,
         command: command(args),
     })
 }
 
-/// A thread that sleeps until it gets a byte, and sends it back. It ends with the socket.
-struct Sleeper(UnixStream);
-
-impl Sleeper {
-    fn start() -> Result<Self, Failure> {
-        let (own, mut other) = UnixStream::pair()?;
-        own.set_read_timeout(Some(TIMEOUT))?;
-        thread::spawn(move || {
-            let mut byte = [0];
-            while other.read_exact(&mut byte).is_ok() && other.write_all(&byte).is_ok() {}
-        });
-        Ok(Self(own))
-    }
-
-    /// Wakes the thread, and waits for a wake-up in return.
-    fn wake(&mut self) -> Result<Duration, Failure> {
-        let begun = Instant::now();
-        self.0.write_all(&[1])?;
-        self.0.read_exact(&mut [0])?;
-        Ok(begun.elapsed())
-    }
+/// Starts a server, and connects a client, both with an idle policy.
+fn ends(transport: BenchTransport, idle: IdlePolicy) -> Result<(Server, Client<()>), Failure> {
+    let transports = transport.only();
+    let listen = ([127, 0, 0, 1], 0).into();
+    let server = Server::start(&ServerConfig { transports, idle, ..ServerConfig::at(listen) })?;
+    let config = ClientConfig {
+        endpoint: 0,
+        transports,
+        in_flight: 1,
+        timeout: TIMEOUT,
+        idle,
+        message_bytes_max: MESSAGE_BYTES_DEFAULT,
+    };
+    let client = Client::connect_to(server.address(), &config)?;
+    Ok((server, client))
 }
 
-fn table(rows: &[Row], output: Output) -> comfy_table::Table {
-    let header = ["over", "idle", "pause", "first call", "two wake-ups", "ratio", "quartiles"];
+/// Returns the CPU time of the process.
+fn cpu_time() -> Result<Duration, Failure> {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).map_err(Failure::because)
+}
+
+fn some<V>(value: Option<V>) -> Result<V, Failure> {
+    value.ok_or_else(|| Failure::because("no round was measured"))
+}
+
+fn call_table(rows: &[CallRow], output: Output) -> comfy_table::Table {
+    let header =
+        ["over", "idle", "pause", "first call", "wake-up", "in wake-ups", "quartiles", "CPU time"];
     let mut table = output.table(&header);
     for row in rows {
         table.add_row([
             row.transport.to_owned(),
-            row.idle.to_owned(),
+            row.idle.clone(),
             format_ns(row.pause_ns),
             format_ns(row.call_ns as u64),
-            format_ns(row.wake_ups_ns as u64),
-            format!("{:.2}", row.ratio),
-            format!("{:.2} .. {:.2}", row.ratio_spread.q1, row.ratio_spread.q3),
+            format_ns(row.wake_up_ns as u64),
+            format!("{:.2}", row.wake_ups),
+            format!("{:.2} .. {:.2}", row.wake_ups_spread.q1, row.wake_ups_spread.q3),
+            format_ns(row.cpu_ns as u64),
+        ]);
+    }
+    table
+}
+
+fn wake_table(rows: &[WakeRow], output: Output) -> comfy_table::Table {
+    let mut table = output.table(&["wake-up by", "pause", "time", "quartiles"]);
+    for row in rows {
+        let [q1, q3] = [row.wake_up_ns_spread.q1, row.wake_up_ns_spread.q3];
+        table.add_row([
+            row.wake_up_by.to_owned(),
+            format_ns(row.pause_ns),
+            format_ns(row.wake_up_ns as u64),
+            format!("{} .. {}", format_ns(q1 as u64), format_ns(q3 as u64)),
         ]);
     }
     table
@@ -157,11 +224,12 @@ fn table(rows: &[Row], output: Output) -> comfy_table::Table {
 fn command(args: &PauseArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
     let pauses: Vec<_> = args.pause.iter().map(|pause| exact_duration(*pause)).collect();
+    let idle: Vec<_> = args.idle.iter().map(IdleValue::to_string).collect();
     format!(
         "petrel bench pause --transport {} --pause {} --idle {} --rounds {}",
         transports.join(","),
         pauses.join(","),
-        args.idle.name(),
+        idle.join(","),
         args.rounds
     )
 }

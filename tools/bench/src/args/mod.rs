@@ -7,13 +7,16 @@ mod experiment;
 mod index;
 mod paths;
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use petrel::endpoint::IdlePolicy;
 use petrel_command::args::values::{IdleChoice, parse_plot};
 pub(crate) use petrel_command::args::{BenchTransport, ReadsChoice, ServerAddress};
-use petrel_command::units::{parse_duration, parse_size};
+use petrel_command::units::{exact_duration, parse_duration, parse_size};
 use petrel_sim::experiment::overload::Policy;
 
 use crate::{AttackKind, CountedWorkload, Pace, SessionPlan};
@@ -55,7 +58,7 @@ Examples:
   petrel bench latency --in-flight 64 --slots 64 --credits 32
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
-  petrel bench pause --pause 10ms --idle block
+  petrel bench pause --pause 10ms --idle spin,50us,block
   petrel bench sweep size --transport shm --plot sizes.svg
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
@@ -83,7 +86,7 @@ pub(crate) enum BenchCommand {
     Sweep(SweepArgs),
     /// Latency of one call at a time, stage by stage
     Budget(BudgetArgs),
-    /// The first call after a pause, in which both ends have gone to sleep, beside two wake-ups
+    /// The first call after a pause, in which both ends have gone to sleep, in bare wake-ups
     Pause(PauseArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
@@ -369,17 +372,58 @@ pub(crate) struct PauseArgs {
 
     /// Pauses to measure, in turn; separate several by commas
     #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
-    #[arg(default_values = ["0s", "1ms", "10ms", "100ms"])]
+    #[arg(default_values = ["1ms", "10ms"])]
     pub(crate) pause: Vec<Duration>,
 
-    /// What both ends do without work
-    #[arg(long, value_enum, default_value = "spin")]
-    pub(crate) idle: IdleChoice,
+    /// What both ends do without work, in turn: `poll`, `spin` (the default), `yield`, `block`, or the time for which
+    /// they poll before they sleep; separate several by commas
+    #[arg(long, value_name = "POLICY", value_delimiter = ',')]
+    #[arg(default_values = ["spin", "20us", "200us", "block"])]
+    pub(crate) idle: Vec<IdleValue>,
 
     /// First calls of each kind
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rounds: u32,
+}
+
+/// A policy of `petrel bench pause`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleValue {
+    Named(IdleChoice),
+    /// Poll for this long, then sleep.
+    Spin(Duration),
+}
+
+impl IdleValue {
+    pub(crate) fn policy(self) -> IdlePolicy {
+        match self {
+            Self::Named(choice) => choice.policy(),
+            Self::Spin(duration) => IdlePolicy::SpinThenBlock(duration),
+        }
+    }
+}
+
+impl FromStr for IdleValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            return parse_duration(text).map(Self::Spin);
+        }
+        IdleChoice::from_str(text, false)
+            .map(Self::Named)
+            .map_err(|_| "poll, spin, yield, block or a duration is expected".to_owned())
+    }
+}
+
+impl fmt::Display for IdleValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(choice) => f.write_str(choice.name()),
+            Self::Spin(duration) => f.write_str(&exact_duration(*duration)),
+        }
+    }
 }
 
 /// Arguments of `petrel bench sessions`.
