@@ -42,6 +42,7 @@ use super::layout::{control_offset, data_offset, segment_bytes};
 use super::ring::{Control, Memory, RECORD_ALIGN, RECORD_HEADER_BYTES, RingFrame};
 use super::sync::{AtomicU64, Ordering};
 use crate::copy::{INLINE_BYTES_MAX, copy_bytes, copy_frame, copy_one_line, copy_short};
+use crate::prefetch::{prefetch, prefetch_write};
 
 /// Alignment of control words and records in memory from the heap.
 const HEAP_ALIGN: usize = 128;
@@ -192,6 +193,16 @@ unsafe impl Memory for RingView<'_> {
         self.mask
     }
 
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        prefetch(self.data.as_ptr().wrapping_add(offset));
+    }
+
+    #[inline(always)]
+    fn prefetch_write(&self, offset: usize) {
+        prefetch_write(self.data.as_ptr().wrapping_add(offset));
+    }
+
     #[inline]
     unsafe fn store_word(&self, offset: usize, word: u64) {
         // SAFETY: the caller's conditions are those of `header`.
@@ -287,6 +298,16 @@ unsafe impl Memory for RingMemory {
     #[inline]
     fn mask(&self) -> usize {
         self.view.mask
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offset: usize) {
+        self.view.prefetch(offset);
+    }
+
+    #[inline(always)]
+    fn prefetch_write(&self, offset: usize) {
+        self.view.prefetch_write(offset);
     }
 
     #[inline]

@@ -267,6 +267,12 @@ impl<B: Doorbell> Peer<B> {
         self.is_broken || self.incoming.has_data()
     }
 
+    /// Returns the budget for the next [`Peer::receive`], at most `budget`.
+    #[inline]
+    pub(super) fn begin_burst(&self, budget: usize) -> usize {
+        self.incoming.begin_burst(budget)
+    }
+
     /// Delivers up to `budget` frames to the taker that `to` makes with the return path to the
     /// peer. Returns their number, and true if the rings are abandoned.
     #[inline(always)]

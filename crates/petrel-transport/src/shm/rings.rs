@@ -283,6 +283,7 @@ impl<B: Doorbell> Rings<B> {
         if !peer.has_news() {
             return (0, Look::Nothing);
         }
+        let budget = peer.begin_burst(budget);
         if handler.looks_ahead() {
             peer.look_ahead(budget, |frame| show(frame, handler));
         }

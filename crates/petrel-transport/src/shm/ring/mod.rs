@@ -52,6 +52,18 @@
 //!
 //! (An earlier attempt, with a look behind every burst, found no gain.)
 //!
+//! # Both sides work at once
+//!
+//! With few calls in flight the two sides would work by turns: all requests come as one burst, and
+//! all answers as another. A consumer that has waited for longer than it worked before therefore
+//! takes only a few frames of the next burst ([`Consumer::begin_burst`]), whose answers leave before the
+//! others are handled. A wait is measured in empty looks, and the work in lines.
+//!
+//! A line last used by the other side takes a hand-over, which a program would wait for at every
+//! record. The producer fetches the lines of later records to write them, and a consumer at the
+//! begin of an awaited burst the lines of the next records. `PERFORMANCE.md` has the attempts and
+//! their gains ("The ring's hand-over").
+//!
 //! # Sleeping without losing a wake-up
 //!
 //! The sleep word counts the consumer's transitions: odd for asleep, even for awake. The consumer
@@ -186,6 +198,15 @@ pub unsafe trait Memory {
     fn mask(&self) -> usize {
         self.capacity() - 1
     }
+
+    /// Starts to load the line at `offset`, which the consumer reads soon. A hint: any offset is
+    /// allowed, and an offset beyond the capacity loads a line that is not needed.
+    #[inline(always)]
+    fn prefetch(&self, _offset: usize) {}
+
+    /// [`Memory::prefetch`] of a line that the producer writes soon.
+    #[inline(always)]
+    fn prefetch_write(&self, _offset: usize) {}
 
     /// Writes a record's header, atomically and without order.
     ///

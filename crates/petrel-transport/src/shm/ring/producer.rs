@@ -13,6 +13,13 @@ use super::{Broken, Memory, Ordering, POLLING, Passed, RingFrame, is_asleep};
 /// The shortest frame that [`Producer::push_line`] accepts: a header alone.
 const LINE_FRAME_BYTES_MIN: usize = 16;
 
+/// How far ahead of a record of one line the producer fetches a line to write: four records. The
+/// line was last in the consumer's cache, and a store to it would wait for the hand-over, and every
+/// later store with it. 60 calls in flight were 1.2 to 2.0 times as fast between two distant cores
+/// (a line's round trip of 480 ns), and 1.04 between near ones (130 ns). Eight records ahead were as
+/// good, 16 were not, and two were half as good.
+const FETCHED_AHEAD_BYTES: usize = 4 * RECORD_ALIGN;
+
 /// An impossible position: it is odd.
 const NOWHERE: u64 = u64::MAX;
 
@@ -177,6 +184,9 @@ impl<M: Memory> Producer<M> {
         let at = self.offset(tail);
         // As in `write_header`.
         if tail != self.published {
+            // Not for the first record: it would delay a record that is alone. Without a mask: at the
+            // end of the ring, some lines behind it are fetched in vain.
+            self.memory.view().prefetch_write(at + FETCHED_AHEAD_BYTES);
             // SAFETY: the line from the former tail on is free.
             unsafe { self.memory.view().store_word(at, word) };
         } else {

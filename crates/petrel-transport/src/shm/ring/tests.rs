@@ -360,6 +360,28 @@ fn receive__looks_no_further_than_a_burst_that_was_waited_for() {
     assert_eq!(consumer.receive(10, |_| {}).frames, 2);
 }
 
+/// A publication of eight frames after a number of empty looks, behind one of four frames.
+#[test]
+fn begin_burst__allows_a_part_after_a_wait_that_was_longer_than_the_work_before() {
+    for (looks, first) in [(0, 8), (1, 8), (24, 8), (25, 4), (1_000, 4)] {
+        let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+        let publish = |producer: &mut Producer<Heap>, frames: usize| {
+            (0..frames).for_each(|_| producer.push(&[1], &[]).unwrap());
+            producer.publish();
+        };
+        publish(&mut producer, 4);
+        assert_eq!(consumer.receive(100, |_| ()).frames, 4);
+        (0..looks).for_each(|_| assert!(!consumer.has_data()));
+        publish(&mut producer, 8);
+        assert!(consumer.has_data());
+        let budget = consumer.begin_burst(100);
+        assert_eq!(budget, if first == 8 { 100 } else { 4 }, "after {looks} looks");
+        assert_eq!(consumer.receive(budget, |_| ()).frames, first);
+        assert_eq!(consumer.begin_burst(100), 100, "the rest was not waited for");
+        assert_eq!(consumer.receive(100, |_| ()).frames, 8 - first);
+    }
+}
+
 #[test]
 fn publish__shows_a_burst_by_its_first_record_with_nothing_behind_the_last() {
     let ring = Heap::new(CAPACITY);
