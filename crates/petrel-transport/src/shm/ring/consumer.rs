@@ -163,8 +163,10 @@ impl<M: Memory> Consumer<M> {
         if unsafe { memory.load_word(at) } & LAST != 0 {
             return budget;
         }
-        // More records are there, each in a line of the producer's cache.
-        (1..PART_FRAMES).for_each(|lines| memory.prefetch(at + lines * RECORD_ALIGN));
+        // More records are there, each in a line of the producer's cache: as many as last time, with
+        // the same calls in flight. A line behind them is about to be written.
+        let lines = PART_FRAMES.min(self.wait.lines_before.get() as usize);
+        (1..lines).for_each(|line| memory.prefetch(at + line * RECORD_ALIGN));
         if self.wait.is_long() { budget.min(PART_FRAMES) } else { budget }
     }
 
