@@ -117,20 +117,44 @@ impl Window {
 
     #[cold]
     fn merge_bits(&mut self, cumulative: u32, words: &Words) {
+        let mut theirs = *words;
         if cumulative > self.cumulative {
             shift_down(&mut self.words, cumulative - self.cumulative);
             self.cumulative = cumulative;
+        } else if cumulative < self.cumulative {
+            shift_down(&mut theirs, self.cumulative - cumulative);
         }
-        for_each_bit(words, |ahead| {
-            if let Some(here) = (cumulative + ahead).checked_sub(self.cumulative) {
-                // `cumulative` is at most ours, so `here` is at most `ahead`: inside the words.
-                assert!(here < WINDOW_PACKETS, "a bit of an acknowledgement is in the window");
-                self.words[here as usize / 64] |= 1 << (here % 64);
-            }
-        });
+        self.words.iter_mut().zip(theirs).for_each(|(word, more)| *word |= more);
         if self.words[0] & 1 == 1 {
             self.absorb_run();
         }
+    }
+
+    /// Returns the packets that an acknowledgement would add, as bits from [`Window::cumulative`] on; `None` if some are
+    /// beyond the window.
+    pub fn news(&self, cumulative: u32, words: &Words) -> Option<Words> {
+        let mut theirs = *words;
+        if let Some(less) = self.cumulative.checked_sub(cumulative) {
+            if less > 0 {
+                shift_down(&mut theirs, less);
+            }
+        } else {
+            let count = cumulative - self.cumulative;
+            if count + words_end(words) > WINDOW_PACKETS {
+                return None;
+            }
+            shift_up(&mut theirs, count);
+        }
+        theirs.iter_mut().zip(self.words).for_each(|(word, known)| *word &= !known);
+        Some(theirs)
+    }
+
+    /// Returns the packets below [`Window::end`] that are not in the set, as bits from [`Window::cumulative`] on.
+    pub fn missing(&self) -> Words {
+        let end = words_end(&self.words);
+        std::array::from_fn(|index| {
+            !self.words[index] & ones_below(end.saturating_sub(64 * index as u32))
+        })
     }
 
     /// Counts the run of packets at the start of the bitmap into `cumulative`.
@@ -247,11 +271,33 @@ fn trailing_ones(words: &Words) -> u32 {
     run
 }
 
+/// Returns a word with `count` bits set, at most all.
+fn ones_below(count: u32) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// Moves all bits up by `count` positions, and sets those below. No bit may leave the words.
+fn shift_up(words: &mut Words, count: u32) {
+    let (whole, part) = (count as usize / 64, count % 64);
+    for index in (0..BITMAP_WORDS).rev() {
+        let low = index.checked_sub(whole + 1).map_or(u64::MAX, |from| words[from]);
+        let high = index.checked_sub(whole).map_or(u64::MAX, |from| words[from]);
+        words[index] = if part == 0 { high } else { high << part | low >> (64 - part) };
+    }
+}
+
 /// Moves all bits down by `count` positions, and discards lower ones.
 fn shift_down(words: &mut Words, count: u32) {
     assert!(count > 0, "bits move by a position at least");
     if count >= WINDOW_PACKETS {
         *words = [0; BITMAP_WORDS];
+        return;
+    }
+    if count < 64 {
+        for index in 0..BITMAP_WORDS {
+            let high = if index + 1 < BITMAP_WORDS { words[index + 1] } else { 0 };
+            words[index] = words[index] >> count | high << 1 << (63 - count);
+        }
         return;
     }
     let (whole, part) = (count as usize / 64, count % 64);
@@ -330,6 +376,35 @@ mod tests {
                 prop_assert_eq!(added as usize, model.0.len() - before);
             }
             assert_same(&window, &model);
+        }
+
+        #[test]
+        fn news_and_missing_match_the_sets(
+            packets in prop::collection::vec(0u32..250, 0..200),
+            (cumulative, mut words) in (0u32..400, prop::array::uniform4(any::<u64>())),
+            narrow in 0u32..4,
+        ) {
+            let mut window = Window::new();
+            packets.iter().for_each(|packet| _ = window.insert(*packet));
+            words[0] &= !1;
+            (0..narrow).for_each(|word| words[3 - word as usize] = 0);
+            let mut more = window;
+            let is_near = cumulative + words_end(&words) <= window.cumulative() + WINDOW_PACKETS;
+            let news = window.news(cumulative, &words);
+            prop_assert_eq!(news.is_some(), is_near || cumulative <= window.cumulative());
+            if let Some(news) = news {
+                more.merge(cumulative, &words);
+                let base = window.cumulative();
+                let mut found = BTreeSet::new();
+                for_each_bit(&news, |ahead| _ = found.insert(base + ahead));
+                let expected = (0..more.end())
+                    .filter(|packet| more.contains(*packet) && !window.contains(*packet));
+                prop_assert!(found.into_iter().eq(expected));
+            }
+            let mut missing = BTreeSet::new();
+            for_each_bit(&window.missing(), |ahead| _ = missing.insert(window.cumulative() + ahead));
+            let expected = (0..window.end()).filter(|packet| !window.contains(*packet));
+            prop_assert!(missing.into_iter().eq(expected));
         }
 
         #[test]

@@ -82,6 +82,29 @@ impl Coupled {
         Some(best.1)
     }
 
+    /// Chooses the next path of these in turn, each of which has room for a packet.
+    #[inline]
+    pub(super) fn take_turn(&mut self, roomy: u32) -> PathId {
+        let behind = roomy & u32::MAX << self.last.0 << 1;
+        let choice = if behind == 0 { roomy } else { behind };
+        self.last = PathId(choice.trailing_zeros() as u8);
+        self.last
+    }
+
+    /// Returns true if good answers on open paths cannot widen a window.
+    pub(super) fn is_widest(&self, set: &PathSet) -> bool {
+        set.total_window() >= self.total_most
+    }
+
+    /// Notes good answers while no window can widen: the growth is lost but for its remainder.
+    pub(super) fn note_goods(&mut self, count: u32, set: &PathSet) {
+        assert!(
+            count == 0 || self.is_widest(set),
+            "answers that widen a window are noted one by one"
+        );
+        self.growth = (self.growth + count * growth_of(set)) & ((1 << GROWTH_LOG2) - 1);
+    }
+
     pub(super) fn note(&mut self, now_ns: u64, path: PathId, what: Feedback, set: &mut PathSet) {
         if what != Feedback::Good {
             self.fresh &= !path.bit();
@@ -120,7 +143,7 @@ impl Coupled {
             let taken = set.widen(path, self.pool.min(QUICK_UNITS), self.total_most);
             self.pool -= taken;
         }
-        self.growth += ((PACKET * PACKET) << GROWTH_LOG2) / set.total_window().max(PACKET);
+        self.growth += growth_of(set);
         set.widen(path, self.growth >> GROWTH_LOG2, self.total_most);
         self.growth &= (1 << GROWTH_LOG2) - 1;
     }
@@ -160,4 +183,9 @@ impl Coupled {
         let widest = set.widest(last);
         if widest == last { set.random(random, Some(last)) } else { widest }
     }
+}
+
+/// Returns what a good answer adds to the growth, in 1/512 unit.
+fn growth_of(set: &PathSet) -> u32 {
+    ((PACKET * PACKET) << GROWTH_LOG2) / set.total_window().max(PACKET)
 }

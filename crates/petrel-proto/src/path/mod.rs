@@ -40,6 +40,7 @@
 //! assert!(packets.lost(42_000, 0, |path| paths.lead_ns(path)).is_some());
 //! ```
 
+mod choices;
 mod coupled;
 mod mp_rdma;
 mod order;
@@ -51,6 +52,7 @@ mod set;
 mod spray;
 mod window;
 
+pub(crate) use choices::{Choices, PathTally};
 pub use order::{Evidence, LastCopy, PacketPaths};
 
 use coupled::Coupled;
@@ -253,6 +255,11 @@ impl Paths {
         self.next
     }
 
+    /// Returns true if a path was chosen and has not been used yet.
+    pub(crate) fn has_chosen(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
     /// this has room: they are short, and leave together by a single system call.
     pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
@@ -349,6 +356,7 @@ impl Paths {
     }
 
     /// Notes that a new packet was sent on the chosen path.
+    #[inline]
     pub fn note_new(&mut self, path: PathId) {
         assert!(self.next.take() == Some(path), "a new packet takes the path chosen for it");
         self.set.note_sent(path);
@@ -413,7 +421,12 @@ impl Paths {
     /// Returns the lead in nanoseconds of an arrived copy by which one on this path is overdue: that sent earlier by more than
     /// this time, and not acknowledged. `None` before the first round trip.
     pub fn lead_ns(&self, path: PathId) -> Option<u64> {
-        let (overdue_ns, least_ns) = (self.overdue_ns(path)?, self.set.srtt_least_ns());
+        self.lead_over_ns(path, self.set.srtt_least_ns())
+    }
+
+    /// [`Paths::lead_ns`], if the shortest round trip is known.
+    pub(crate) fn lead_over_ns(&self, path: PathId, least_ns: u64) -> Option<u64> {
+        let overdue_ns = self.overdue_ns(path)?;
         assert!((1..overdue_ns).contains(&least_ns), "the shortest round trip is a time of a path");
         Some(overdue_ns - least_ns)
     }

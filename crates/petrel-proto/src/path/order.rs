@@ -1,8 +1,8 @@
 //! The path of each packet of a message, and the order of the transmissions on it
 //! (`docs/wire-protocol.md` §14.4).
 
-use super::PathId;
-use crate::bitmap::PacketBits;
+use super::{PathId, PathTally};
+use crate::bitmap::{PacketBits, Words, for_each_bit, words_end};
 use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
 
 const WINDOW: usize = WINDOW_PACKETS as usize;
@@ -160,6 +160,43 @@ impl PacketPaths {
         LastCopy { path, rtt_ns: Some(rtt_us * 1_000) }
     }
 
+    /// Returns true if no packet of the record was sent more than once.
+    pub(crate) fn has_no_repetition(&self) -> bool {
+        self.repeated.is_empty()
+    }
+
+    /// [`PacketPaths::note_acked`] of several packets, while none was repeated: packet `base + i` for each bit *i*. Returns
+    /// their number by path.
+    pub(crate) fn note_all_acked(&mut self, now_ns: u64, base: u32, packets: &Words) -> PathTally {
+        assert!(self.has_no_repetition(), "the acknowledgement of a repetition is no evidence");
+        let end = base + words_end(packets);
+        assert!(
+            end <= self.next && self.next - base <= WINDOW_PACKETS,
+            "the record has the packets of one window that were sent"
+        );
+        let mut tally = PathTally::default();
+        let (now_us, mut youngest_us) = (micros(now_ns), u16::MAX);
+        for_each_bit(packets, |ahead| {
+            let place = place(base + ahead);
+            let path = self.path[place].index() % PATHS_MAX;
+            tally[path] += 1;
+            let (order, newest) = (self.order[place], &mut self.newest[path]);
+            if order.wrapping_sub(*newest).cast_signed() > 0 {
+                *newest = order;
+            }
+            youngest_us = youngest_us.min(now_us.wrapping_sub(self.sent_us[place]));
+        });
+        if end > base {
+            self.note_arrived(now_ns, youngest_us.into());
+        }
+        tally
+    }
+
+    /// Returns the path of a packet's only copy, and the time since it was sent in nanoseconds, with a step of 1 µs.
+    pub(crate) fn only_copy(&self, now_ns: u64, packet: u32) -> (PathId, u64) {
+        (self.path(packet), self.age_us(now_ns, packet) * 1_000)
+    }
+
     /// Notes that a repetition of a packet has arrived, after `rtt_least_ns` at least: its last one, or an earlier one
     /// that was sent before it.
     pub fn note_repeat_arrived(&mut self, now_ns: u64, packet: u32, rtt_least_ns: u64) {
@@ -203,6 +240,9 @@ impl PacketPaths {
         }
         let since_us = (now_ns / 1_000).saturating_sub(self.arrived_us);
         let later_us = self.age_us(now_ns, packet).saturating_sub(since_us);
+        if later_us == 0 {
+            return None;
+        }
         (later_us * 1_000 > lead_ns(path)?).then_some(Evidence::Overdue)
     }
 }

@@ -57,6 +57,18 @@ impl Plb {
         }
     }
 
+    /// Returns true if good answers do not end the present round.
+    pub(super) fn is_in_round(&self, now_ns: u64) -> bool {
+        now_ns < self.round_ends_ns
+    }
+
+    /// Counts good answers that do not end the round.
+    pub(super) fn note_goods(&mut self, path: PathId, count: u32) {
+        if path == self.path {
+            self.answers += count;
+        }
+    }
+
     /// Counts an answer. Returns true at the end of the last of some rounds, each with marks on at least half
     /// of its answers.
     fn is_congested(&mut self, now_ns: u64, what: Feedback, srtt_ns: u64) -> bool {

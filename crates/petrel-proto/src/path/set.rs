@@ -123,11 +123,26 @@ impl PathSet {
     }
 
     /// Returns the part of a path's window that no packet uses, in units; negative if too many are in flight.
+    #[inline]
     pub(super) fn room(&self, path: PathId) -> i32 {
         let path = &self.paths[path.index()];
         i32::from(path.window) - i32::from(path.in_flight) * PACKET as i32
     }
 
+    /// Returns true if no path is closed.
+    pub(super) fn are_all_open(&self) -> bool {
+        self.open == self.all()
+    }
+
+    /// Returns the bits of the paths with room for a packet.
+    pub(super) fn roomy(&self) -> u32 {
+        let is_roomy =
+            |path: &Path| u32::from(path.window) >= (u32::from(path.in_flight) + 1) * PACKET;
+        let bits = self.paths.iter().enumerate();
+        bits.fold(0, |roomy, (index, path)| roomy | u32::from(is_roomy(path)) << index)
+    }
+
+    #[inline]
     pub(super) fn note_sent(&mut self, path: PathId) {
         let path = &mut self.paths[path.index()];
         path.in_flight =
@@ -142,6 +157,17 @@ impl PathSet {
         assert!(self.in_flight > 0, "the packets in flight are those of all paths");
         path.in_flight -= 1;
         self.in_flight -= 1;
+    }
+
+    /// Notes that this number of copies is in flight no longer.
+    pub(super) fn note_all_gone(&mut self, path: PathId, count: u32) {
+        let path = &mut self.paths[path.index()];
+        assert!(
+            u32::from(path.in_flight) >= count && self.in_flight >= count,
+            "packets leave the path that they were sent on"
+        );
+        path.in_flight -= count as u16;
+        self.in_flight -= count;
     }
 
     /// Notes a round trip. One below half of the former ones means that a queue has gone, and counts half.
@@ -277,6 +303,16 @@ impl PathSet {
             entry.backoff = entry.backoff.saturating_sub(1);
         }
         entry.goods
+    }
+
+    /// Counts good answers on an open path, as [`PathSet::note_good`] for each of them.
+    pub(super) fn note_goods(&mut self, path: PathId, count: u32) {
+        assert!(self.is_open(path), "good answers open a closed path, or let it be looked at");
+        let entry = &mut self.paths[path.index()];
+        let goods = (u32::from(entry.goods) + count).min(u8::MAX.into()) as u8;
+        let steps = goods / GOODS_PER_STEP - entry.goods / GOODS_PER_STEP;
+        entry.backoff = entry.backoff.saturating_sub(steps);
+        entry.goods = goods;
     }
 
     /// Returns the open path with the largest window, not `other` if there is a choice.

@@ -31,6 +31,11 @@ impl SharedWindow {
         self.window / ONE
     }
 
+    /// Returns true if a good answer cannot widen the window.
+    pub(super) fn is_widest(&self) -> bool {
+        self.window == self.most
+    }
+
     pub(super) fn note(&mut self, what: Feedback) {
         match what {
             // Rounded up: with 256 packets a step is a single unit.

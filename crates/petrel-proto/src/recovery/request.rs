@@ -60,6 +60,18 @@ impl RequestPackets {
         self.acknowledged.end()
     }
 
+    /// Returns the packets that an acknowledgement would add, as bits from [`RequestPackets::acknowledged_below`] on; `None` if
+    /// some are beyond the window.
+    pub(crate) fn news(&self, cumulative: u32, words: &Words) -> Option<Words> {
+        self.acknowledged.news(cumulative, words)
+    }
+
+    /// Returns the packets before the last acknowledged one that were not acknowledged, as bits from
+    /// [`RequestPackets::acknowledged_below`] on.
+    pub(crate) fn missing(&self) -> Words {
+        self.acknowledged.missing()
+    }
+
     /// Returns true if a packet is to be sent again.
     pub(crate) fn is_lost(&self, packet: u32) -> bool {
         self.lost.is_set(packet)

@@ -7,7 +7,7 @@ use super::client::cancels::send_cancel;
 use super::client::expiry::handle_expiries;
 use super::client::pace::release_due;
 use super::client::timeout::handle_slot_due;
-use super::fast::Parsed;
+use super::fast::{NextPart, Parsed};
 use super::lookahead::{LINE_BYTES, SESSIONS_MIN};
 use super::receive::handle_any;
 use super::server::memory::sweep_held;
@@ -165,8 +165,8 @@ impl<B: Buffer, T> Core<B, T> {
     }
 
     /// Accepts a frame if it is the expected next packet of an arriving request, neither its last nor the
-    /// first of a burst: most packets of a large request without loss. Returns false for any other frame,
-    /// which the caller passes to [`Core::handle_frame`].
+    /// first of a burst: most packets of a large request without loss. The caller passes any other frame to
+    /// [`Core::handle_frame`].
     ///
     /// The method has the effect of `handle_frame`, with fewer checks:
     ///
@@ -174,11 +174,30 @@ impl<B: Buffer, T> Core<B, T> {
     /// 2. A slot already in the transmit queue need not be queued to send a CREDIT.
     /// 3. The copy comes last, when no other values need to stay in registers.
     #[inline(never)]
-    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
+    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> NextPart {
+        let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
+            return NextPart::Other;
+        };
+        let Self { sessions, shared, .. } = self;
+        match fast::next_part_place(sessions, shared, peer, head, payload.len()) {
+            Ok(place) => {
+                place.copy_from_slice(payload);
+                NextPart::Taken
+            }
+            Err(other) => other,
+        }
+    }
+
+    /// Accepts a frame from a source port of the peer if it is a packet of an arriving request in a session of several paths,
+    /// where packets come in any order. `source` is the index of the port. Returns false for other frames, the first packet of
+    /// a burst, and those from the request's last packet on, which the caller passes to [`Core::handle_frame_from`].
+    #[inline(never)]
+    pub fn handle_part_from(&mut self, from: (PeerKey, u8), frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
             return false;
         };
-        match self.next_part_place(peer, head, payload.len()) {
+        let Self { sessions, shared, .. } = self;
+        match fast::part_place_from(sessions, shared, from, head, payload.len()) {
             Some(place) => {
                 place.copy_from_slice(payload);
                 true
@@ -196,7 +215,8 @@ impl<B: Buffer, T> Core<B, T> {
         head: &[u8; PART_HEADER_BYTES],
         payload_bytes: usize,
     ) -> Option<&mut [u8]> {
-        fast::next_part_place(&mut self.sessions, &mut self.shared, peer, head, payload_bytes)
+        let Self { sessions, shared, .. } = self;
+        fast::next_part_place(sessions, shared, peer, head, payload_bytes).ok()
     }
 
     /// Handles due timers. To be called after handling all frames received so far.

@@ -93,6 +93,13 @@ impl<B, T> Entry<B, T> {
         self.origin == Origin::new(token, Some(peer))
     }
 
+    /// Returns true if a frame with this token may belong to the session, and the session has several paths. Their
+    /// object knows the source peer.
+    #[inline(always)]
+    pub(crate) fn is_by_paths(&self, token: u32) -> bool {
+        self.origin == Origin::new(token, Some(SOURCE_OF_PATHS))
+    }
+
     /// Returns the token and the source peer required of the session's frames.
     #[inline(always)]
     pub(crate) fn origin(&self) -> Origin {
@@ -139,8 +146,8 @@ pub(crate) struct Origin(u64);
 /// Names no peer.
 pub(crate) const NO_PEER: PeerKey = PeerKey(u32::MAX);
 
-/// The source of a session of several paths (§14), which no frame has: the fast paths leave such sessions alone, by
-/// the comparison that they make anyway. The paths know the real source.
+/// The source of a session of several paths (§14), which no frame has: the fast paths of sessions of one path leave such sessions
+/// alone, by the comparison that they make anyway. The paths know the real source.
 pub(crate) const SOURCE_OF_PATHS: PeerKey = PeerKey(u32::MAX - 1);
 
 impl Origin {

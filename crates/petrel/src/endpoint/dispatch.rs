@@ -3,7 +3,8 @@
 use petrel_proto::buffer::Placed;
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 use petrel_proto::{
-    Core, FrameSink, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle, method_of,
+    Core, FrameSink, NextPart, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle,
+    method_of,
 };
 use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedBytes, SharedFrame, Transport};
@@ -91,9 +92,13 @@ impl Dispatch<'_> {
     pub(super) fn take(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut Outgoing>) {
         let Self { local, handlers, now_ns } = self;
         let peer = PeerKey(peer.0);
-        if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
-            local.part_bytes += frame.len();
-            return;
+        if frame.len() > SMALL_FRAME_BYTES {
+            let part = local.core.handle_next_part(peer, frame);
+            let is_by_paths = part == NextPart::OtherPath;
+            if part.is_taken() || is_by_paths && local.core.handle_part_from((peer, 0), frame) {
+                local.part_bytes += frame.len();
+                return;
+            }
         }
         let route = ReturnRoute::new(peer, path);
         match PlainFrame::of(frame) {
@@ -133,7 +138,13 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
 
     fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
         let Self { local, handlers, now_ns } = self;
-        dispatch_from(local, handlers, *now_ns, (PeerKey(peer.0), source), frame, is_marked);
+        let from = (PeerKey(peer.0), source);
+        let may_be_part = frame.len() > SMALL_FRAME_BYTES && !is_marked;
+        if may_be_part && local.core.handle_part_from(from, frame) {
+            local.part_bytes += frame.len();
+            return;
+        }
+        dispatch_from(local, handlers, *now_ns, from, frame, is_marked);
     }
 
     /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.

@@ -129,8 +129,9 @@ fn send_run<B: Buffer, T, S: FrameSink>(
     let size = request.wire_len() as u32;
     let (mut packet, mut offset) = (first, first as usize * packet_bytes);
     let mut then = Then::More;
+    let mut choices = places.choices();
     while packet < end
-        && let Some(path) = places.choose(out.now_ns)
+        && let Some(path) = places.choose(out.now_ns, &choices)
     {
         let part = Part { size, packet, grant: 1 };
         let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
@@ -138,7 +139,7 @@ fn send_run<B: Buffer, T, S: FrameSink>(
             then = Then::Refused;
             break;
         }
-        places.note_new(out.now_ns, packet, path);
+        places.note_new(out.now_ns, packet, path, &mut choices);
         packet += 1;
         offset += packet_bytes;
     }
@@ -227,7 +228,8 @@ fn acknowledge<B: Buffer, T>(
 ) {
     let repeats = flags.repeats();
     let marks = (marks, flags.congestion(), repeats);
-    client.acknowledge_paths(now_ns, slot, credit, marks, shared.timers.bounds());
+    let in_runs = shared.config.fast_path;
+    client.acknowledge_paths(now_ns, slot, credit, marks, in_runs, shared.timers.bounds());
     let (bounds, spare) = (shared.timers.bounds(), &mut shared.client_parts);
     let acknowledged = client.acknowledge(now_ns, slot, credit, repeats, bounds, spare);
     let Acknowledged { before, credits, rtt_ns } = acknowledged;

@@ -18,7 +18,8 @@ mod part;
 mod server;
 
 pub(super) use deadline::{call_timed, is_timed, send_queued_timed, take_timed};
-pub(super) use part::next_part_place;
+pub use part::NextPart;
+pub(super) use part::{next_part_place, part_place_from};
 pub use server::PlainRequest;
 pub(super) use server::{respond_plain, take_plain};
 

@@ -6,6 +6,26 @@ use crate::rpc::Shared;
 use crate::session::{PeerKey, Role, SessionTable};
 use crate::wire::{Kind, first_bits, part_words};
 
+/// The result of [`Core::handle_next_part`](crate::rpc::Core::handle_next_part).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextPart {
+    /// The packet was accepted.
+    Taken,
+    /// The frame is not from the only path of an open session, which may have several:
+    /// [`Core::handle_part_from`](crate::rpc::Core::handle_part_from) may take the packet.
+    OtherPath,
+    /// The fast path does not apply.
+    Other,
+}
+
+impl NextPart {
+    /// Returns true if the packet was accepted.
+    #[inline(always)]
+    pub fn is_taken(self) -> bool {
+        self == Self::Taken
+    }
+}
+
 /// Like [`Core::handle_next_part`](crate::rpc::Core::handle_next_part), but the caller copies the payload to the
 /// returned place; everything else is done. `head` are the frame's first bytes, which must not change.
 #[inline(always)]
@@ -15,24 +35,57 @@ pub(in crate::rpc) fn next_part_place<'c, B: Buffer, T>(
     peer: PeerKey,
     head: &[u8; PART_HEADER_BYTES],
     payload_bytes: usize,
+) -> Result<&'c mut [u8], NextPart> {
+    let [first, second, third] = part_words(head);
+    if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
+        return Err(NextPart::Other);
+    }
+    let session = (first >> 12) as u32 & 0xF_FFFF;
+    let Some(entry) = sessions.at_mut(session) else { return Err(NextPart::Other) };
+    if !entry.is_from((first >> 32) as u32, peer) {
+        return Err(NextPart::OtherPath);
+    }
+    let Role::Server(server) = entry.role_mut() else { return Err(NextPart::Other) };
+    let slot = server.slot_index(second >> 16);
+    let is_full = payload_bytes == server.agreed().packet_bytes as usize;
+    let Some(state) = server.slots_mut().get_mut(slot) else { return Err(NextPart::Other) };
+    if !is_full || state.current() != second >> 16 || !state.is_queued() {
+        return Err(NextPart::Other);
+    }
+    let Some(place) = state.take_next(third, payload_bytes) else { return Err(NextPart::Other) };
+    shared.counters.frames_accepted += 1;
+    Ok(place)
+}
+
+/// Like [`next_part_place`], for a packet of an arriving request in a session of several paths. The packets of different
+/// paths overtake each other, so the packet need not be the next one.
+#[inline(always)]
+pub(in crate::rpc) fn part_place_from<'c, B: Buffer, T>(
+    sessions: &'c mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    (peer, source): (PeerKey, u8),
+    head: &[u8; PART_HEADER_BYTES],
+    payload_bytes: usize,
 ) -> Option<&'c mut [u8]> {
     let [first, second, third] = part_words(head);
     if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
         return None;
     }
-    let session = (first >> 12) as u32 & 0xF_FFFF;
-    let entry = sessions.at_mut(session)?;
-    if !entry.is_from((first >> 32) as u32, peer) {
+    let entry = sessions.at_mut((first >> 12) as u32 & 0xF_FFFF)?;
+    if !entry.is_by_paths((first >> 32) as u32) {
         return None;
     }
     let Role::Server(server) = entry.role_mut() else { return None };
     let slot = server.slot_index(second >> 16);
     let is_full = payload_bytes == server.agreed().packet_bytes as usize;
-    let state = server.slots_mut().get_mut(slot)?;
-    if !is_full || state.current() != second >> 16 || !state.is_queued() {
+    let (slots, paths) = server.with_paths()?;
+    let state = slots.get_mut(slot)?;
+    let is_known = paths.source() == peer && state.current() == second >> 16;
+    if !is_full || !is_known || !state.is_queued() {
         return None;
     }
-    let place = state.take_next(third, payload_bytes)?;
+    let place = state.take_early(third, payload_bytes)?;
+    paths.note_source(slot, source);
     shared.counters.frames_accepted += 1;
     Some(place)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::counters::Counters;
 use crate::path::{PathCounts, PathPolicy};
 
 /// Frames with the source port that each left from.
@@ -62,11 +63,31 @@ struct World {
     done: BTreeMap<u64, Status>,
     /// Data frames of the server by source port.
     answers: Vec<u64>,
+    /// Packets of requests that took the fast path.
+    short_parts: u64,
+}
+
+/// Offers a frame without a mark to the fast paths of parts, as an endpoint does.
+fn takes_part(core: &mut Core<HeapBuffer>, source: u8, frame: &[u8]) -> bool {
+    let may_be = source > 0 || core.handle_next_part(PEER, frame) == NextPart::OtherPath;
+    may_be && core.handle_part_from((PEER, source), frame)
 }
 
 impl World {
     fn new(policy: PathPolicy, ways: &[Way], server_ports: usize, random: u64) -> Self {
-        let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
+        Self::by(policy, ways, server_ports, random, true)
+    }
+
+    /// Makes a world with or without fast paths.
+    fn by(
+        policy: PathPolicy,
+        ways: &[Way],
+        server_ports: usize,
+        random: u64,
+        fast_path: bool,
+    ) -> Self {
+        let shape = Shape { slots: 64, credits: 256, ..Shape::default() };
+        let mut pair = Pair::by(shape, fast_path);
         let choice = PathChoice { policy, ports: ways.len(), seed: random };
         assert!(pair.client.use_paths(pair.session, choice));
         let choice = PathChoice { ports: server_ports, ..choice };
@@ -81,6 +102,7 @@ impl World {
             runs: BTreeMap::new(),
             done: BTreeMap::new(),
             answers: vec![0; server_ports],
+            short_parts: 0,
         }
     }
 
@@ -126,6 +148,10 @@ impl World {
     fn deliver(&mut self, to_server: bool, source: u8, is_marked: bool, bytes: &[u8]) {
         let now_ns = self.pair.now;
         let core = if to_server { &mut self.pair.server } else { &mut self.pair.client };
+        if self.pair.fast_path && !is_marked && takes_part(core, source, bytes) {
+            self.short_parts += 1;
+            return;
+        }
         let received =
             core.handle_frame_from(now_ns, (PEER, source), bytes, is_marked, &mut POOL.clone());
         match got(received) {
@@ -175,6 +201,12 @@ impl World {
                 self.on_completion(completion);
             }
         }
+    }
+
+    /// Returns the end time, the counters of both cores and of the paths, and the results of the calls.
+    fn outcome(&self) -> (u64, [Counters; 2], Vec<PathCounts>, &BTreeMap<u64, Status>) {
+        let counters = [*self.pair.client.counters(), *self.pair.server.counters()];
+        (self.pair.now, counters, self.counts(), &self.done)
     }
 
     fn counts(&self) -> Vec<PathCounts> {
@@ -395,6 +427,7 @@ fn run_over_bad_paths(
     (server_ports, cut): (usize, usize),
     sizes: &[usize],
     random: u64,
+    fast_path: bool,
 ) -> World {
     let way = |(delay_ns, loss, marks)| Way { delay_ns, loss, marks, ..GOOD };
     let mut ways: Vec<Way> = ways.iter().copied().map(way).collect();
@@ -403,7 +436,7 @@ fn run_over_bad_paths(
     {
         way.loss = 1_000;
     }
-    let mut world = World::new(policy, &ways, server_ports, random);
+    let mut world = World::by(policy, &ways, server_ports, random, fast_path);
     for (tag, size) in sizes.iter().enumerate() {
         world.call(tag as u64, *size);
     }
@@ -417,7 +450,7 @@ fn run_over_bad_paths(
 fn run__repetitions_measure_the_round_trip() {
     let (ways, sizes) = ([(53_594, 189, 193), (58_527, 87, 458)], [200_000, 30]);
     let random = 14_688_650_773_290_037_452;
-    let world = run_over_bad_paths(PathPolicy::MpRdma, &ways, (2, 1), &sizes, random);
+    let world = run_over_bad_paths(PathPolicy::MpRdma, &ways, (2, 1), &sizes, random, true);
     assert!(world.done.values().all(|status| *status == Status::Ok), "{:?}", world.done);
     assert!(world.pair.now < 30 * SECOND, "{} ns", world.pair.now);
     world.end();
@@ -426,7 +459,8 @@ fn run__repetitions_measure_the_round_trip() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 64 }))]
 
-    /// Every call ends well and runs once, over paths with losses, marks and a cut.
+    /// Every call ends well and runs once, over paths with losses, marks and a cut. The fast paths and the general path have
+    /// equal results.
     ///
     /// With half of the ways dead in a direction, a call may also fail: if the other half loses a fifth of the frames, a
     /// repetition and its answer arrive in one of six cases, and the client gives up after 14 repetitions without an answer, or
@@ -441,7 +475,10 @@ proptest! {
         random in any::<u64>(),
     ) {
         let server_ports = server_ports.min(ways.len());
-        let world = run_over_bad_paths(policy, &ways, (server_ports, cut), &sizes, random);
+        let [world, general] = [true, false].map(|fast_path| {
+            run_over_bad_paths(policy, &ways, (server_ports, cut), &sizes, random, fast_path)
+        });
+        prop_assert_eq!(world.outcome(), general.outcome());
         let is_half_dead = cut == 1 && (ways.len() == 2 || server_ports == 2);
         let is_expected = |status: &Status| match status {
             Status::Ok => true,

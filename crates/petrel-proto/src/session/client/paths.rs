@@ -1,7 +1,8 @@
 //! The paths of a client session of several (`docs/wire-protocol.md` §14): the copies in flight of each slot.
 
+use crate::bitmap::Words;
 use crate::limits::{REORDERING_THRESHOLD, WINDOW_PACKETS};
-use crate::path::{Answer, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths};
+use crate::path::{Answer, Choices, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths};
 use crate::session::PeerKey;
 
 /// The paths of a client session, and the path of each packet in flight.
@@ -105,9 +106,10 @@ impl ClientPaths {
         &self.counts
     }
 
-    /// Returns how many new packets the windows have room for.
+    /// Returns how many new packets the windows have room for. A packet whose path is chosen has room: a look at a closed path
+    /// needs none of the windows.
     pub(crate) fn room(&self) -> u32 {
-        self.paths.room()
+        self.paths.room().max(u32::from(self.paths.has_chosen()))
     }
 
     /// Returns the path of a slot's next frame that is no packet of a request: that of its last frame.
@@ -206,10 +208,10 @@ impl ClientPaths {
             self.slots.resize_with(slot + 1, SlotPaths::default);
         }
         let Self { paths, slots, spare, counts, .. } = self;
-        let SlotPaths { last, packets, .. } = &mut slots[slot];
+        let SlotPaths { last, probes, packets, .. } = &mut slots[slot];
         let fresh = || Box::new(PacketPaths::new(REORDERING_THRESHOLD as u16));
         let packets = packets.get_or_insert_with(|| spare.pop().unwrap_or_else(fresh));
-        SlotPackets { paths, last, packets, counts }
+        SlotPackets { paths, last, probes, packets, counts }
     }
 
     /// Notes that the copy of a request of one packet was acknowledged by a CREDIT or a response, if it is in
@@ -348,24 +350,63 @@ impl ClientPaths {
 pub(crate) struct SlotPackets<'a> {
     paths: &'a mut Paths,
     last: &'a mut PathId,
+    probes: &'a mut u8,
     packets: &'a mut PacketPaths,
     counts: &'a mut [PathCounts],
 }
 
 impl SlotPackets<'_> {
+    /// Returns the choices for new packets: see [`Paths::choices`].
+    pub(crate) fn choices(&self) -> Option<Choices> {
+        self.paths.choices()
+    }
+
     /// Returns the path for the next new packet, if one has room now.
     #[inline]
-    pub(crate) fn choose(&mut self, now_ns: u64) -> Option<PathId> {
-        self.paths.choose(now_ns)
+    pub(crate) fn choose(&mut self, now_ns: u64, choices: &Option<Choices>) -> Option<PathId> {
+        match choices {
+            Some(choices) => self.paths.choose_of(now_ns, choices),
+            None => self.paths.choose(now_ns),
+        }
     }
 
     /// Notes that the next new packet was sent on the chosen path.
     #[inline]
-    pub(crate) fn note_new(&mut self, now_ns: u64, packet: u32, path: PathId) {
-        self.paths.note_new(path);
+    pub(crate) fn note_new(
+        &mut self,
+        now_ns: u64,
+        packet: u32,
+        path: PathId,
+        choices: &mut Option<Choices>,
+    ) {
+        match choices {
+            Some(choices) => self.paths.note_new_of(path, choices),
+            None => self.paths.note_new(path),
+        }
         self.counts[path.index()].packets += 1;
-        *self.last = path;
+        (*self.last, *self.probes) = (path, 0);
         self.packets.note_new(now_ns, packet, path);
+    }
+
+    /// Notes that packets were acknowledged which were sent once: packet `base + i` for each bit *i*. The round trip of
+    /// `echo` counts, if it is one of them. Returns false if they have to be noted one by one: nothing has changed then.
+    pub(crate) fn note_all_acked(
+        &mut self,
+        now_ns: u64,
+        (base, packets): (u32, &Words),
+        echo: Option<u32>,
+        behind_packets: u32,
+    ) -> bool {
+        if !self.packets.has_no_repetition() || !self.paths.takes_goods(now_ns, behind_packets) {
+            return false;
+        }
+        let goods = self.packets.note_all_acked(now_ns, base, packets);
+        if let Some(echo) = echo {
+            let (path, rtt_ns) = self.packets.only_copy(now_ns, echo);
+            self.paths.note_rtt(path, rtt_ns);
+        }
+        self.paths.note_goods(&goods);
+        true
     }
 
     /// Notes that a packet was acknowledged. `was_lost` is true if its last copy was given up. The round trip counts if

@@ -130,6 +130,19 @@ impl<B> ServerParts<B> {
         Some(place)
     }
 
+    /// Notes a new packet of `len` bytes, unless packet `last` has arrived. Returns the place of the bytes in the request.
+    #[inline(always)]
+    pub(super) fn arrive_before(&mut self, last: u32, packet: u32, len: usize) -> Option<&mut [u8]>
+    where
+        B: Buffer,
+    {
+        let Self { arrived, request: Some(request), .. } = self else { return None };
+        let offset = packet as usize * len;
+        let place = request.storage_mut().get_mut(offset..offset + len)?;
+        let is_new = !arrived.contains(last) && arrived.insert(packet) == Insert::New;
+        is_new.then_some(place)
+    }
+
     /// Returns the request's deadline, as known so far; or [`NEVER`].
     #[inline]
     pub(super) fn deadline_ns(&self) -> u64 {

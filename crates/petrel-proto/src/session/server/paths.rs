@@ -53,14 +53,17 @@ impl ServerPaths {
         Self { ports, shift: 0, short: None, source, slots: Vec::new() }
     }
 
+    #[inline]
     pub(crate) fn source(&self) -> PeerKey {
         self.source
     }
 
     /// Notes the client's source port of a frame for a slot.
+    #[inline]
     pub(crate) fn note_source(&mut self, slot: usize, source: u8) {
         self.slot(slot).source = source;
-        self.short.get_or_insert(source % self.ports);
+        let ports = self.ports;
+        self.short.get_or_insert_with(|| source % ports);
     }
 
     /// Notes that an answer seems lost: the client asks again for something that was answered.
@@ -145,11 +148,17 @@ impl ServerPaths {
         }
     }
 
+    #[inline]
     fn slot(&mut self, slot: usize) -> &mut SlotPath {
         if self.slots.len() <= slot {
-            self.slots.resize_with(slot + 1, SlotPath::default);
+            self.grow(slot + 1);
         }
         &mut self.slots[slot]
+    }
+
+    #[cold]
+    fn grow(&mut self, count: usize) {
+        self.slots.resize_with(count, SlotPath::default);
     }
 }
 

@@ -94,6 +94,7 @@ impl<B> ServerSession<B> {
     }
 
     /// Returns the session's slots and paths, if there are several paths, for a change.
+    #[inline]
     pub(crate) fn with_paths(&mut self) -> Option<(&mut [ServerSlot<B>], &mut ServerPaths)> {
         Some((&mut self.slots, self.paths.as_deref_mut()?))
     }

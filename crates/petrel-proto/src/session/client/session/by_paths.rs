@@ -3,6 +3,7 @@
 use super::super::paths::{ClientPaths, NextCopy, PATH_PACKETS_MAX, SlotPackets};
 use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
+use crate::bitmap::for_each_bit;
 use crate::congestion::Congestion;
 use crate::path::{PathId, PathPolicy};
 use crate::recovery::rtt::RtoBounds;
@@ -75,12 +76,15 @@ impl<B, T> ClientSession<B, T> {
     /// Tells the paths which packets a CREDIT newly acknowledges, before the slot knows. If the CREDIT answers the only
     /// repetition of a packet, the session measures its round trip: while a dead way back takes the CREDITs of all first copies,
     /// nothing else ends the doubling of timeouts.
+    ///
+    /// `in_runs` allows several packets to be noted at once, with the same result.
     pub(crate) fn acknowledge_paths(
         &mut self,
         now_ns: u64,
         slot: usize,
         credit: &Credit,
         (marks, is_marked, repeats): (Option<Marks>, bool, bool),
+        in_runs: bool,
         bounds: &RtoBounds,
     ) {
         let Some(paths) = &mut self.paths else { return };
@@ -113,6 +117,20 @@ impl<B, T> ClientSession<B, T> {
             }
         }
         let mut packets = paths.packets_of(slot);
+        if in_runs
+            && marks.is_none()
+            && !repeats
+            && !request.has_lost()
+            && let Some(news) = request.news(credit.cumulative, &credit.bitmap)
+        {
+            let echo = (credit.echo >= before && !request.is_acknowledged(credit.echo))
+                .then_some(credit.echo)
+                .filter(|echo| has(credit, *echo));
+            let behind_packets = known_end.saturating_sub(before + 1);
+            if packets.note_all_acked(now_ns, (before, &news), echo, behind_packets) {
+                return;
+            }
+        }
         for packet in before..end.min(sent) {
             if !has(credit, packet) || request.is_acknowledged(packet) {
                 continue;
@@ -150,13 +168,17 @@ impl<B, T> ClientSession<B, T> {
         let request = parts.request_mut();
         request.forget_acknowledged(from..sent);
         let mut found = 0;
-        let end = if repeats { sent } else { request.acknowledged_end() };
-        for packet in request.acknowledged_below()..end {
-            let is_open = !request.is_acknowledged(packet) && !request.is_lost(packet);
-            if is_open && paths.gives_up(now_ns, slot, packet) {
+        let missing = request.missing();
+        let (below, behind) = (request.acknowledged_below(), request.acknowledged_end());
+        let mut look_at = |packet: u32| {
+            if !request.is_lost(packet) && paths.gives_up(now_ns, slot, packet) {
                 request.note_lost(packet);
                 found += 1;
             }
+        };
+        for_each_bit(&missing, |ahead| look_at(below + ahead));
+        if repeats {
+            (behind..sent).for_each(look_at);
         }
         found
     }

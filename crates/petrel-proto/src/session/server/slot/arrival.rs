@@ -273,4 +273,24 @@ impl<B: Buffer> ServerSlot<B> {
         self.echo_repeats = false;
         Some(place)
     }
+
+    /// Accepts a packet of the arriving request in any order, if the fields match and the last packet has not arrived: so
+    /// the packet does not complete the request. Returns the place for the payload of `len` bytes, the size of a full packet.
+    #[inline(always)]
+    pub(crate) fn take_early(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
+        let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
+            return None;
+        };
+        let packet = (fields >> 32) as u32 & 0xFF_FFFF;
+        let expected = Part { size: self.request_size, packet, grant: 1 };
+        let last = self.request_packets - 1;
+        if fields != expected.word() || packet >= last {
+            return None;
+        }
+        let place = parts.arrive_before(last, packet, len)?;
+        self.credit_due = true;
+        self.echo = packet;
+        self.echo_repeats = false;
+        Some(place)
+    }
 }
