@@ -123,7 +123,7 @@ pub(crate) mod thread {
     use std::num::NonZeroUsize;
 
     pub(crate) use shuttle::thread::{
-        Builder, JoinHandle, Thread, ThreadId, current, panicking, park, yield_now,
+        Builder, JoinHandle, Thread, ThreadId, current, panicking, park, sleep, yield_now,
     };
 
     /// The same on every machine: seeds repeat their schedules.

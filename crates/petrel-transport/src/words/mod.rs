@@ -57,6 +57,36 @@ pub enum OpenMemoryError {
     System(#[from] io::Error),
 }
 
+/// A range of bytes within a [`WordMemory`].
+#[derive(Clone, Copy, Debug)]
+pub struct WordRange<'a> {
+    /// The words that have a byte of the range.
+    words: &'a [AtomicU64],
+    /// Bytes of the first word in front of the range.
+    skipped: usize,
+    len: usize,
+}
+
+impl WordRange<'_> {
+    /// The number of bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a range of no bytes is read like any other")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Copies the bytes out. The next accesses of the thread come after the read.
+    ///
+    /// # Panics
+    /// When `to` has another length.
+    #[inline]
+    pub fn read(self, to: &mut [u8]) {
+        assert!(to.len() == self.len, "a read of the whole range");
+        copy::read(self.words, self.skipped, to);
+        fence(Ordering::Acquire);
+    }
+}
+
 /// Zeroed memory for concurrent access, word by word, by any thread and, if shared, any process.
 #[derive(Debug)]
 pub struct WordMemory {
@@ -190,9 +220,21 @@ impl WordMemory {
     /// When the range is not within the memory.
     #[inline]
     pub fn read(&self, offset: u64, to: &mut [u8]) {
-        assert!(self.contains(offset, to.len() as u64), "a read within the memory");
-        copy::read(self.words(), offset as usize, to);
-        fence(Ordering::Acquire);
+        self.range(offset, to.len() as u64).expect("a read within the memory").read(to);
+    }
+
+    /// Returns a range to read. `None` if the range is not within the memory.
+    #[inline]
+    pub fn range(&self, offset: u64, len: u64) -> Option<WordRange<'_>> {
+        if !self.contains(offset, len) {
+            return None;
+        }
+        let (offset, len) = (offset as usize, len as usize);
+        let (first, skipped) = (offset / WORD_BYTES as usize, offset % WORD_BYTES as usize);
+        let count = (skipped + len).div_ceil(WORD_BYTES as usize);
+        // SAFETY: the range ends within the memory, and the mapping has whole words; otherwise as in `words`.
+        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(first), count) };
+        Some(WordRange { words, skipped, len })
     }
 
     /// Copies bytes in. The former accesses of the thread come before the write.
@@ -427,6 +469,30 @@ mod tests {
         assert!(memory.contains(0, 20) && memory.contains(20, 0) && !memory.contains(20, 1));
         assert!(!memory.contains(u64::MAX, 2) && !memory.contains(1, u64::MAX));
         assert!(memory.has_word(8) && !memory.has_word(16) && !memory.has_word(4));
+    }
+
+    #[test]
+    fn range__of_every_place_within_the_memory_and_of_no_other() {
+        let memory = WordMemory::private(20).unwrap();
+        let all: Vec<u8> = (1..=20).collect();
+        memory.write(0, &all);
+        for offset in 0..=20 {
+            for len in 0..=20 {
+                let range = memory.range(offset, len);
+                assert_eq!(range.is_some(), offset + len <= 20, "{len} at {offset}");
+                let Some(range) = range else { continue };
+                let mut seen = vec![0; range.len()];
+                range.read(&mut seen);
+                assert_eq!(seen, all[offset as usize..][..len as usize]);
+            }
+        }
+        assert!(memory.range(u64::MAX, 2).is_none() && memory.range(1, u64::MAX).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "a read of the whole range")]
+    fn read__of_another_length_than_the_range() {
+        WordMemory::private(20).unwrap().range(3, 8).unwrap().read(&mut [0; 7]);
     }
 
     #[test]

@@ -204,6 +204,33 @@ impl Request<'_> {
         }
     }
 
+    /// Answers with a message that `fill` writes to the memory of the slot's former response, and whose length `fill`
+    /// returns. Returns the request if the slot has no such memory, the request came in several packets, or `fill` returns
+    /// `None`.
+    #[inline(always)]
+    pub(crate) fn try_reply(
+        self,
+        fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
+    ) -> Result<Handled, Self> {
+        // Apart, as in `reply_with`.
+        let Request { handle, method, payload, spare } = self;
+        match (payload, spare) {
+            (Payload::Borrowed(request), Some(mut message)) => {
+                match fill(request, message.storage_mut()) {
+                    Some(len) => {
+                        message.set_len(len);
+                        Ok(Handled(Some(message)))
+                    }
+                    None => {
+                        let payload = Payload::Borrowed(request);
+                        Err(Request { handle, method, payload, spare: Some(message) })
+                    }
+                }
+            }
+            (payload, spare) => Err(Request { handle, method, payload, spare }),
+        }
+    }
+
     /// Answers with a buffer filled by the handler.
     #[inline]
     pub fn reply_buffer<S>(self, _cx: &mut Context<'_, S>, message: MsgBuf) -> Handled {

@@ -3,7 +3,7 @@
 use petrel_proto::Status;
 use petrel_proto::buffer::Destination;
 use petrel_transport::Transport;
-use petrel_transport::words::{WORD_BYTES, WordMemory};
+use petrel_transport::words::{WORD_BYTES, WordMemory, WordRange};
 
 use super::access::Access;
 use super::memory::{OUT_OF_RANGE, check_word};
@@ -30,7 +30,7 @@ const VAIN_BYTES_MAX: u64 = 1 << 20;
 const TRIES_MAX: u64 = 64;
 
 /// Largest response of READ whose size is not compared with the client's limit before. It takes no memory beyond that of the
-/// slot, and the core refuses a response that the client does not accept, with the same status.
+/// slot's former response, and the core refuses a response that the client does not accept, with the same status.
 const UNCHECKED_BYTES_MAX: usize = 1 << 10;
 
 /// Largest memory that an agent keeps for versioned values.
@@ -152,25 +152,42 @@ impl Agent {
     }
 }
 
-/// Executes READ, the operation that clients make most: apart from the others, none of which is as short.
+/// Executes READ, the operation that clients make most: apart from the others, none of which is as short. The usual read is
+/// executed here, without the reasons of refusals; any other by [`read_otherwise`], from the beginning.
 #[inline]
 fn read(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let replied = request.try_reply(|request, room| {
+        let mut state = view.lock();
+        let ViewState { entries, stats } = &mut *state;
+        let range = find_to_read(entries, &wire::alone(request).ok()?).ok()?;
+        if range.len() > UNCHECKED_BYTES_MAX {
+            return None;
+        }
+        range.read(room.get_mut(..range.len())?);
+        stats.count_read(range.len());
+        Some(range.len())
+    });
+    replied.unwrap_or_else(|request| read_otherwise(view, cx, request))
+}
+
+/// Executes a READ that is large, whose slot has no memory of a former response, or that is to be refused.
+#[cold]
+#[inline(never)]
+fn read_otherwise(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let mut state = view.lock();
     let ViewState { entries, stats } = &mut *state;
-    let found = wire::alone(request.data())
-        .and_then(|header| find_to_read(entries, &header).map(|entry| (header, entry)));
-    let (header, entry) = match found {
-        Ok(found) => found,
+    let found = wire::alone(request.data()).and_then(|header| find_to_read(entries, &header));
+    let range = match found {
+        Ok(range) => range,
         Err(refusal) => return refuse(stats, cx, request, refusal),
     };
-    let len = header.len() as usize;
+    let len = range.len();
     if len > UNCHECKED_BYTES_MAX && len as u64 > request.response_bytes_max(cx) {
         return refuse(stats, cx, request, TOO_LARGE);
     }
-    stats.reads += 1;
-    stats.bytes_read += len as u64;
+    stats.count_read(len);
     request.reply_with(cx, len, |_, out| {
-        entry.memory().words().read(header.offset(), out);
+        range.read(out);
         len
     })
 }
@@ -245,10 +262,9 @@ impl<'s> Operation<'s> {
     ) -> Result<(), Refusal> {
         match method {
             READ => {
-                let header = wire::alone(request)?;
-                let entry = self.find_to_read(&header)?;
-                answer.resize(header.len() as usize, 0);
-                entry.memory().words().read(header.offset(), answer);
+                let range = self.find_to_read(&wire::alone(request)?)?;
+                answer.resize(range.len(), 0);
+                range.read(answer);
             }
             READ_MANY => {
                 let (_, bytes) = self.check_pieces(request)?;
@@ -267,8 +283,8 @@ impl<'s> Operation<'s> {
         find(self.entries, header, rights)
     }
 
-    /// Returns the region of a read whose range is within it.
-    fn find_to_read(&self, header: &Header) -> Result<&'s Entry, Refusal> {
+    /// Returns the range of a read.
+    fn find_to_read(&self, header: &Header) -> Result<WordRange<'s>, Refusal> {
         find_to_read(self.entries, header)
     }
 
@@ -294,8 +310,7 @@ impl<'s> Operation<'s> {
     fn copy_pieces(&self, request: &[u8], mut out: &mut [u8]) {
         for header in wire::pieces(request).into_iter().flatten() {
             let (piece, rest) = out.split_at_mut(header.len() as usize);
-            let entry = self.find_to_read(&header).expect("every piece was checked");
-            entry.memory().words().read(header.offset(), piece);
+            self.find_to_read(&header).expect("every piece was checked").read(piece);
             out = rest;
         }
         assert!(out.is_empty(), "the pieces fill the answer");
@@ -417,15 +432,14 @@ impl<'s> Operation<'s> {
     }
 }
 
-/// Returns the region of a read whose range is within it.
+/// Returns the range of a read, in a region whose key grants it.
 #[inline]
 fn find_to_read<'s>(
     entries: &'s [Option<Arc<Entry>>],
     header: &Header,
-) -> Result<&'s Entry, Refusal> {
-    let entry = find(entries, header, Access::READ)?;
-    let is_within = entry.memory().words().contains(header.offset(), header.len().into());
-    if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
+) -> Result<WordRange<'s>, Refusal> {
+    let words = find(entries, header, Access::READ)?.memory().words();
+    words.range(header.offset(), header.len().into()).ok_or(OUT_OF_RANGE)
 }
 
 /// Returns the region of a request whose key grants the rights.

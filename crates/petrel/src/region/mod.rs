@@ -47,6 +47,7 @@ mod door;
 pub mod fuzzing;
 mod key;
 mod memory;
+mod owner_lock;
 mod registry;
 mod remote;
 #[cfg(test)]

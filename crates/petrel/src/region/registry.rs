@@ -10,8 +10,9 @@ use super::access::Access;
 use super::door::{Door, Mappable};
 use super::key::RegionKey;
 use super::memory::RegionMemory;
+use super::owner_lock::{OwnerGuard, OwnerLock};
 use crate::error::Error;
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, Mutex, lock};
 
 /// Most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
@@ -54,6 +55,13 @@ pub struct RegionStats {
 }
 
 impl RegionStats {
+    /// Counts a read of this many bytes.
+    #[inline]
+    pub(super) fn count_read(&mut self, bytes: usize) {
+        self.reads += 1;
+        self.bytes_read += bytes as u64;
+    }
+
     fn add(&mut self, other: &RegionStats) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -70,7 +78,7 @@ impl RegionStats {
 struct Table {
     entries: Entries,
     free: Vec<u32>,
-    views: Vec<Arc<Mutex<ViewState>>>,
+    views: Vec<Arc<OwnerLock<ViewState>>>,
     /// The door's counters, and those of endpoints that have ended.
     ended: RegionStats,
 }
@@ -82,7 +90,7 @@ pub(super) type Entries = Vec<Option<Arc<Entry>>>;
 /// table's lock is taken before a view's.
 pub(super) struct View {
     shared: Arc<Shared>,
-    state: Arc<Mutex<ViewState>>,
+    state: Arc<OwnerLock<ViewState>>,
 }
 
 #[derive(Default)]
@@ -92,8 +100,9 @@ pub(super) struct ViewState {
 }
 
 impl View {
-    pub(super) fn lock(&self) -> MutexGuard<'_, ViewState> {
-        lock(&self.state)
+    #[inline]
+    pub(super) fn lock(&self) -> OwnerGuard<'_, ViewState> {
+        self.state.lock()
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -107,7 +116,7 @@ impl Drop for View {
         let mut table = lock(&self.shared.table);
         let place = table.views.iter().position(|state| Arc::ptr_eq(state, &self.state));
         table.views.swap_remove(place.expect("the table has the state of each view"));
-        table.ended.add(&lock(&self.state).stats);
+        table.ended.add(&self.state.lock().stats);
     }
 }
 
@@ -158,7 +167,7 @@ impl Table {
         let former = place(&mut self.entries, id).is_some();
         assert!(former != is_added, "a free number gets a region, and a region is revoked once");
         for view in &self.views {
-            *place(&mut lock(view).entries, id) = entry.clone();
+            *place(&mut view.lock().entries, id) = entry.clone();
         }
         *place(&mut self.entries, id) = entry;
     }
@@ -257,7 +266,7 @@ impl Regions {
         let table = lock(&self.shared.table);
         let regions = (table.entries.len() - table.free.len()) as u64;
         let mut stats = RegionStats { regions, ..table.ended };
-        table.views.iter().for_each(|view| stats.add(&lock(view).stats));
+        table.views.iter().for_each(|view| stats.add(&view.lock().stats));
         stats
     }
 
@@ -265,7 +274,7 @@ impl Regions {
     pub(super) fn view(&self) -> View {
         let mut table = lock(&self.shared.table);
         let state = ViewState { entries: table.entries.clone(), stats: RegionStats::default() };
-        let state = Arc::new(Mutex::new(state));
+        let state = Arc::new(OwnerLock::new(state));
         table.views.push(Arc::clone(&state));
         View { shared: Arc::clone(&self.shared), state }
     }
