@@ -375,7 +375,7 @@ pub(crate) struct PauseArgs {
     #[arg(default_values = ["1ms", "10ms"])]
     pub(crate) pause: Vec<Duration>,
 
-    /// What both ends do without work, in turn: `poll`, `spin` (the default), `yield`, `block`, or the time for which
+    /// Idle policies of both ends, in turn: `poll`, `spin` (the default), `yield`, `block`, or the time for which
     /// they poll before they sleep; separate several by commas
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     #[arg(default_values = ["spin", "20us", "200us", "block"])]
