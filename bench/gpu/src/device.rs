@@ -148,7 +148,7 @@ impl Device {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function sets `raw`, or returns an error.
         check(unsafe { (self.functions.lane_open)(keys * size_of::<K>(), keys * 4, &mut raw) })?;
-        Ok(Lane { device: self, raw, capacity: keys, count: 0, _keys: PhantomData })
+        Ok(Lane { device: self, raw, capacity: keys, count: 0, is_busy: false, _keys: PhantomData })
     }
 }
 
@@ -182,15 +182,17 @@ pub struct Lane<'a, K> {
     capacity: usize,
     /// The keys of the batch.
     count: usize,
+    /// Whether the GPU may be using the lane's memory.
+    is_busy: bool,
     _keys: PhantomData<K>,
 }
 
 impl<K: Copy> Lane<'_, K> {
     /// Copies a batch to the host's memory of the lane.
     pub fn fill(&mut self, keys: &[K]) {
-        assert!(keys.len() <= self.capacity);
+        assert!(!self.is_busy && keys.len() <= self.capacity, "the lane has room, and is idle");
         self.count = keys.len();
-        // SAFETY: the lane has memory for `capacity` keys, which the GPU does not use now: `wait` came before.
+        // SAFETY: the lane has memory for `capacity` keys, which the GPU does not use now.
         unsafe {
             let memory = (self.device.functions.lane_keys)(self.raw).cast::<K>();
             std::ptr::copy_nonoverlapping(keys.as_ptr(), memory, keys.len());
@@ -199,6 +201,7 @@ impl<K: Copy> Lane<'_, K> {
 
     /// Starts a copy of the keys to the GPU.
     pub fn copy_in(&mut self) -> Result<()> {
+        self.is_busy = true;
         // SAFETY: the lane has memory for `count` keys on both sides.
         check(unsafe {
             (self.device.functions.lane_copy_in)(self.raw, self.count * size_of::<K>())
@@ -216,6 +219,7 @@ impl<K: Copy> Lane<'_, K> {
     }
 
     fn launch_in(&mut self, kernel: Kernel, table: &Table<'_>, is_mapped: bool) -> Result<()> {
+        self.is_busy = true;
         let (kernel, count) = (kernel as c_int, self.count as u32);
         // SAFETY: the table has the arrays of the look-up, and the lane `count` keys.
         check(unsafe {
@@ -225,6 +229,7 @@ impl<K: Copy> Lane<'_, K> {
 
     /// Starts a copy of the results to the host.
     pub fn copy_out(&mut self) -> Result<()> {
+        self.is_busy = true;
         // SAFETY: the lane has memory for `count` results on both sides.
         check(unsafe { (self.device.functions.lane_copy_out)(self.raw, self.count * 4) })
     }
@@ -240,12 +245,15 @@ impl<K: Copy> Lane<'_, K> {
     /// Waits until the GPU has done all that was started.
     pub fn wait(&mut self) -> Result<()> {
         // SAFETY: the lane is open.
-        check(unsafe { (self.device.functions.lane_wait)(self.raw) })
+        check(unsafe { (self.device.functions.lane_wait)(self.raw) })?;
+        self.is_busy = false;
+        Ok(())
     }
 
     /// Returns the results of the last round, after `wait`.
     pub fn results(&self) -> &[u32] {
-        // SAFETY: the lane has memory for `count` results. The GPU writes none after `wait`.
+        assert!(!self.is_busy, "the GPU may still write results");
+        // SAFETY: the lane has memory for `count` results. The GPU writes none after `wait`, nor between two rounds of polling.
         unsafe {
             let results = (self.device.functions.lane_results)(self.raw);
             std::slice::from_raw_parts(results, self.count)
@@ -254,6 +262,7 @@ impl<K: Copy> Lane<'_, K> {
 
     /// Overwrites the results, so that a round that writes none is noticed.
     pub fn spoil(&mut self) {
+        assert!(!self.is_busy, "the GPU may still write results");
         // SAFETY: as for `results`; nothing else refers to them.
         unsafe {
             let results = (self.device.functions.lane_results)(self.raw);

@@ -28,6 +28,9 @@ const LANES: usize = 4;
 const ROUNDS: usize = 200;
 const KEYS: usize = 1 << 23;
 
+/// The unit of the tables that compare cores with a GPU step by step.
+const CROSSING: &str = "millions of keys per second by steps, batches of 8192";
+
 /// Compare a GPU with CPU cores that look up in batches
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -110,14 +113,16 @@ fn processor() -> String {
 
 impl Bench {
     fn run(&self, experiment: Experiment) -> Result<(), Failure> {
-        let table = match experiment {
-            Experiment::Involve => self.involve()?,
+        let (title, table) = match experiment {
+            Experiment::Involve => {
+                ("time to involve the GPU, us (medians)".to_owned(), self.involve()?)
+            }
             Experiment::Random => self.random()?,
             Experiment::Chains => self.chains()?,
             Experiment::Hashes => self.hashes()?,
             Experiment::Lookups => return self.lookups(),
         };
-        println!("\n{}\n{table}", experiment.title());
+        println!("\n{title}\n{table}");
         Ok(())
     }
 
@@ -173,7 +178,7 @@ impl Bench {
     }
 
     /// G-Opt Table 1: ten dependent accesses per chain, and keys that are where they are needed.
-    fn random(&self) -> Result<Table, Failure> {
+    fn random(&self) -> Result<(String, Table), Failure> {
         const STEPS: usize = 10;
         let mut workload = served::chain(self.size());
         workload.set_steps(STEPS);
@@ -187,7 +192,7 @@ impl Bench {
         for cores in &self.cores {
             let plain = checked.on_cores(*cores, Form::Plain, self.window);
             let batched = checked.on_cores(*cores, Form::Batched, self.window);
-            row(named(*cores, "core"), Some(plain), batched);
+            row(named(*cores, ["core", "cores"]), Some(plain), batched);
         }
         let mut offload = Offload::new(&self.device, Kernel::Chain, &workload.service)?;
         offload.table.set_steps(STEPS);
@@ -200,11 +205,11 @@ impl Bench {
                 );
             }
         }
-        Ok(table)
+        Ok((format!("{}: accesses, {STEPS} per chain", workload.title), table))
     }
 
     /// G-Opt Fig. 4a.
-    fn chains(&self) -> Result<Table, Failure> {
+    fn chains(&self) -> Result<(String, Table), Failure> {
         let mut workload = served::chain(self.size());
         let mut offload = Offload::new(&self.device, Kernel::Chain, &workload.service)?;
         let mut table = self.crossing();
@@ -213,11 +218,11 @@ impl Bench {
             offload.table.set_steps(steps);
             table.add_row(self.cross(steps, &Checked::new(&workload), &offload)?);
         }
-        Ok(table)
+        Ok((format!("{}: {CROSSING}", workload.title), table))
     }
 
     /// G-Opt Fig. 4b.
-    fn hashes(&self) -> Result<Table, Failure> {
+    fn hashes(&self) -> Result<(String, Table), Failure> {
         let mut table = self.crossing();
         let count = self.size().requests;
         for steps in [1, 2, 3, 4, 6, 8, 12, 16, 32, 64] {
@@ -226,7 +231,7 @@ impl Bench {
             offload.table.set_steps(steps);
             table.add_row(self.cross(steps, &Checked::new(&workload), &offload)?);
         }
-        Ok(table)
+        Ok((format!("SipHash-2-4 of 8 bytes: {CROSSING}"), table))
     }
 
     /// Requests touch more lines than the caches of a CPU or of a GPU hold.
@@ -236,7 +241,7 @@ impl Bench {
 
     fn crossing(&self) -> Table {
         let mut table = Table::new();
-        let cores = self.cores.iter().map(|cores| named(*cores, "core"));
+        let cores = self.cores.iter().map(|cores| named(*cores, ["core", "cores"]));
         let gpu = ["GPU, 1 batch", "GPU, 4 batches", "GPU in cores"].map(str::to_owned);
         table.set_header(std::iter::once("steps".to_owned()).chain(cores).chain(gpu));
         table
@@ -280,7 +285,7 @@ impl Bench {
         for cores in &self.cores {
             let rate = checked.on_cores(*cores, Form::Batched, self.window);
             table.add_row([
-                format!("{}, batched", named(*cores, "core")),
+                format!("{}, batched", named(*cores, ["core", "cores"])),
                 millions(rate),
                 String::new(),
             ]);
@@ -293,7 +298,7 @@ impl Bench {
             let round = microseconds(checked.round(&offload, batch, ROUNDS)?);
             for lanes in [1, LANES] {
                 let rate = checked.on_gpu(&offload, lanes, batch, self.window)?;
-                let by = format!("GPU, {} of {batch}", named(lanes, "batch"));
+                let by = format!("GPU, {} of {batch}", named(lanes, ["batch", "batches"]));
                 table.add_row([
                     by,
                     millions(rate),
@@ -306,29 +311,9 @@ impl Bench {
     }
 }
 
-impl Experiment {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Involve => "Time to involve the GPU, us (medians)",
-            Self::Random => "Random accesses in 1 GiB, 10 per chain",
-            Self::Chains => {
-                "Chains of dependent accesses in 1 GiB, millions of chains per second, batches of 8192"
-            }
-            Self::Hashes => {
-                "SipHash-2-4 of 8 bytes in steps, millions of keys per second, batches of 8192"
-            }
-            Self::Lookups => "Look-ups",
-        }
-    }
-}
-
-/// Returns a number with a noun.
-fn named(count: usize, noun: &str) -> String {
-    match (count, noun) {
-        (1, _) => format!("1 {noun}"),
-        (_, "batch") => format!("{count} batches"),
-        _ => format!("{count} {noun}s"),
-    }
+/// Returns a number with a noun in the singular or the plural.
+fn named(count: usize, [one, many]: [&str; 2]) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn microseconds(time: Duration) -> String {

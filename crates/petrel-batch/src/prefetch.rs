@@ -24,13 +24,15 @@ pub fn prefetch(address: *const u8) {
 }
 
 /// Starts loading the cache line of an address with the intent to write it: as [`prefetch`], and other cores give the line up.
+///
+/// On x86-64 by `prefetchw`, which processors without it execute as a no-op. The compiler's intrinsic would load the line to
+/// read it, unless the target is known to have the instruction.
 #[inline(always)]
 pub fn prefetch_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch has no effect on memory that the program could notice, whatever the address.
     unsafe {
-        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(address.cast());
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.

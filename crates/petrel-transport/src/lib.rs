@@ -35,7 +35,7 @@ pub mod host;
 mod link;
 pub mod mux;
 pub mod path;
-mod prefetch;
+pub mod prefetch;
 mod shared;
 pub mod shm;
 pub mod transport;

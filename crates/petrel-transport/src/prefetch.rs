@@ -1,8 +1,12 @@
 //! Prefetches of cache lines. They have no effect on memory that a program could notice, whatever the address.
 
-/// Starts to load the cache line of an address.
+/// Starts loading the cache line of an address into the first-level cache, without waiting.
+///
+/// For handlers and services whose reads miss the cache: prefetch the data of several requests first and then read it,
+/// to overlap the waits (G-Opt §3). Any address is allowed; an unmapped one has no effect. No effect on processors
+/// other than x86-64 and AArch64.
 #[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
+pub fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch accesses no memory.
     unsafe {

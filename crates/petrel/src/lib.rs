@@ -79,7 +79,6 @@ pub mod model;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;
-mod prefetch;
 pub mod region;
 pub mod server;
 mod slot_shares;

@@ -2,10 +2,10 @@
 
 use petrel_proto::{Core, UpcomingFrame};
 use petrel_transport::RX_BURST_MAX;
+use petrel_transport::prefetch::prefetch;
 
 use super::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
-use crate::prefetch::prefetch;
 
 /// The distance in frames at which each step is taken: four small requests take longer than a cache line takes to
 /// arrive from memory.

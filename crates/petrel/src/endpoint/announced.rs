@@ -5,10 +5,10 @@
 //! call when the application makes it, unless the application announces it.
 
 use petrel_proto::{Core, SessionId};
+use petrel_transport::prefetch::prefetch;
 
 use super::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
-use crate::prefetch::prefetch;
 
 /// Announcements between the two steps: the first one's line must have arrived when the second step reads it.
 const SLOT_BEHIND: usize = 4;

@@ -1,11 +1,11 @@
 //! Dispatch with lookahead: prefetches memory for the later frames of a burst.
 
 use petrel_proto::peek_request;
+use petrel_transport::prefetch::prefetch;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedFrame};
 
 use super::ahead::Ahead;
 use super::dispatch::Dispatch;
-use crate::prefetch::prefetch;
 
 /// Handles received frames with many sessions, or with handlers that prefetch memory.
 pub(super) struct DispatchAhead<'a> {

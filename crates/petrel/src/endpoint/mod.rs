@@ -98,10 +98,19 @@ pub use stats::EndpointStats;
 pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
-pub use crate::prefetch::prefetch;
 pub use petrel_proto::SessionId;
 pub use petrel_proto::buffer::Destination;
 pub use petrel_proto::path::{PathCounts, PathPolicy};
+/// ```
+/// let table = vec![1_u64; 1 << 20];
+/// let wanted = [3, 70_000, 900_000];
+/// for place in wanted {
+///     petrel::endpoint::prefetch(std::ptr::from_ref(&table[place]).cast());
+/// }
+/// assert_eq!(wanted.iter().map(|place| table[*place]).sum::<u64>(), 3);
+/// ```
+#[doc(inline)]
+pub use petrel_transport::prefetch::prefetch;
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
 pub(crate) use broadcast::Broadcast;

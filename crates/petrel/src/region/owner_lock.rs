@@ -19,7 +19,6 @@ const YIELDS: u32 = 16;
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A value behind the lock. A panic of its user releases the lock.
-#[derive(Debug, Default)]
 pub(super) struct OwnerLock<T> {
     is_held: AtomicBool,
     value: UnsafeCell<T>,

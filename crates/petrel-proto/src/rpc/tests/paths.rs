@@ -233,6 +233,7 @@ fn transmit__packets_of_a_request_take_several_paths_and_answers_follow() {
     assert!(world.answers.iter().all(|frames| *frames > 0), "{:?}", world.answers);
     assert_eq!(world.pair.client.counters().losses_detected, 0);
     assert_eq!(world.pair.client.counters().packets_retransmitted, 0);
+    assert!(world.short_parts > 50, "{} packets took the fast path", world.short_parts);
     world.end();
 }
 
