@@ -360,6 +360,34 @@ fn receive__looks_no_further_than_a_burst_that_was_waited_for() {
     assert_eq!(consumer.receive(10, |_| {}).frames, 2);
 }
 
+#[test]
+fn receive__takes_more_publications_at_once_if_the_consumer_never_waits() {
+    let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+    let mut publish_pairs = |pairs: usize| {
+        for _ in 0..pairs {
+            (0..2).for_each(|_| producer.push(&[1; 8], &[]).unwrap());
+            producer.publish();
+        }
+    };
+    assert!(!consumer.has_data());
+    // Sixteen turns of four frames without a wait, of a line each.
+    publish_pairs(1);
+    assert_eq!(consumer.receive(100, |_| ()).frames, 2, "awaited");
+    for turn in 0..16 {
+        publish_pairs(2);
+        assert_eq!(consumer.receive(100, |_| ()).frames, 4, "turn {turn}");
+    }
+    publish_pairs(5);
+    assert_eq!(consumer.receive(100, |_| ()).frames, 8);
+    assert_eq!(consumer.receive(100, |_| ()).frames, 2);
+    // A wait.
+    assert!(!consumer.has_data());
+    publish_pairs(1);
+    assert_eq!(consumer.receive(100, |_| ()).frames, 2);
+    publish_pairs(4);
+    assert_eq!(consumer.receive(100, |_| ()).frames, 4);
+}
+
 /// A publication of eight frames after a number of empty looks, behind one of four frames.
 #[test]
 fn begin_burst__allows_a_part_after_a_wait_that_was_longer_than_the_work_before() {
