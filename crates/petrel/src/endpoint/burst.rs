@@ -82,7 +82,9 @@ impl Bursts {
             return transport.rx_burst_to(*rx_budget, dispatch);
         }
         let looks_ahead = local.core.looks_ahead();
-        let locates = handlers.locates();
+        let locators = handlers.locators();
+        let locates = !locators.is_empty();
+        locators.restart();
         let dispatch = Dispatch::new(local, handlers, now_ns);
         if looks_ahead || locates {
             ahead.restart();

@@ -79,10 +79,9 @@ impl<'a> Dispatch<'a> {
         &self.local.core
     }
 
-    /// Returns the address that the handler of a coming request will access.
     #[inline(always)]
-    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
-        self.handlers.locate(method, message)
+    pub(super) fn handlers(&mut self) -> &mut Handlers {
+        self.handlers
     }
 }
 

@@ -1,7 +1,6 @@
 //! Dispatch with lookahead: prefetches memory for the later frames of a burst.
 
 use petrel_proto::peek_request;
-use petrel_transport::prefetch::prefetch;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedFrame};
 
 use super::ahead::Ahead;
@@ -27,6 +26,9 @@ impl DispatchAhead<'_> {
     fn step(&mut self) {
         if let Some(ahead) = &mut self.ahead {
             ahead.step(self.dispatch.core());
+        }
+        if self.locates {
+            self.dispatch.handlers().fetch_further();
         }
     }
 }
@@ -66,9 +68,8 @@ impl<R: ReturnPath> FrameHandler<R> for DispatchAhead<'_> {
         if self.locates
             && is_whole
             && let Some((method, message)) = peek_request(frame)
-            && let Some(address) = self.dispatch.locate(method, message)
         {
-            prefetch(address);
+            self.dispatch.handlers().locators().show(method, message);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::gather::{Gather, Gathered};
 use super::handle::Handle;
 use super::health::{HEALTH_METHOD, Health, Healths};
 use super::in_place::{InPlace, InPlaceRequest};
+use super::locators::Locators;
 use super::request::{Handled, Payload, Request};
 use super::state::State;
 use crate::events;
@@ -22,9 +23,6 @@ const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 /// into one packet, and the buffer stays in the slot for the next response.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-/// Returns the address that the handler of a request will access first.
-type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
-
 /// Returns memory of the application for a request that begins to arrive, by its length, and the payload of its first
 /// packet, if that has arrived.
 type Placer = Box<dyn FnMut(State<'_>, usize, Option<&[u8]>) -> Option<Placed>>;
@@ -33,8 +31,7 @@ type Placer = Box<dyn FnMut(State<'_>, usize, Option<&[u8]>) -> Option<Placed>>;
 pub(super) struct Handlers {
     state: Box<dyn Any>,
     by_method: Vec<Option<Box<dyn Handle>>>,
-    /// By method too; empty if no method has one.
-    locators: Vec<Option<Locator>>,
+    locators: Locators,
     /// Methods whose requests arrive in memory of the application: few.
     placers: Vec<(u16, Placer)>,
     /// Handlers that read in place.
@@ -88,7 +85,7 @@ impl Handlers {
         Self {
             state,
             by_method: Vec::new(),
-            locators: Vec::new(),
+            locators: Locators::default(),
             placers: Vec::new(),
             in_place: InPlace::default(),
             taken: Vec::new(),
@@ -138,25 +135,16 @@ impl Handlers {
         placer(State::of(&mut *self.state), len, first)
     }
 
-    pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {
-        let index = usize::from(method);
-        if self.locators.len() <= index {
-            self.locators.resize_with(index + 1, || None);
-        }
-        self.locators[index] = Some(locator);
-    }
-
-    /// Returns true if any handler prefetches memory.
+    /// Returns the functions that fetch memory for handlers ahead.
     #[inline(always)]
-    pub(super) fn locates(&self) -> bool {
-        !self.locators.is_empty()
+    pub(super) fn locators(&mut self) -> &mut Locators {
+        &mut self.locators
     }
 
-    /// Returns the address that the handler of a coming request will access.
-    #[inline]
-    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
-        let locator = self.locators.get(usize::from(method))?.as_ref()?;
-        Some(locator(message))
+    /// Fetches further memory for the handlers of shown requests.
+    #[inline(always)]
+    pub(super) fn fetch_further(&mut self) {
+        self.locators.step(State::of(&mut *self.state));
     }
 
     /// Answers a request of a method without a handler.

@@ -12,6 +12,7 @@ use super::context::Context;
 use super::gather::Gather;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
+use super::locators::Locator;
 use super::request::{Handled, Request};
 use super::state::State;
 use super::worker_requests::refuse;
@@ -205,7 +206,50 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// Gain and cost: PERFORMANCE.md, section "The ordered index".
     pub fn prefetch(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
-        self.handlers.set_locator(method, Box::new(locate));
+        let locate = move |message: &[u8]| (locate(message), 0);
+        self.handlers.locators().set(method, Locator::new(Box::new(locate), None));
+    }
+
+    /// [`Endpoint::prefetch`] of memory that is found in two steps, as an item by an entry of an index: `locate` returns
+    /// the address of the entry, and a word for the second step, such as the key's hash. `then` gets the state and the
+    /// word some requests later, when the entry is in the cache, looks into the entry, and calls
+    /// [`prefetch`](super::prefetch) for the lines of the item. It has to be quick too, and must not rely on the
+    /// handler: the request may be refused, and the entry may change before the handler runs.
+    ///
+    /// ```
+    /// # use petrel::endpoint::{EndpointConfig, prefetch};
+    /// # use petrel::Nexus;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), vec![Box::new(5_u64), Box::new(7)])?;
+    /// let place = |message: &[u8]| usize::from(message.first().copied().unwrap_or(0));
+    /// let entries = endpoint.state_mut().as_ptr();
+    /// endpoint.prefetch_then(
+    ///     7,
+    ///     move |message| (entries.wrapping_add(place(message)).cast(), place(message) as u64),
+    ///     |primes: &mut Vec<Box<u64>>, place| {
+    ///         if let Some(prime) = primes.get(place as usize) {
+    ///             prefetch(std::ptr::from_ref(&**prime).cast());
+    ///         }
+    ///     },
+    /// );
+    /// endpoint.on(7, move |primes, cx, request| {
+    ///     let prime = *primes[place(request.data())];
+    ///     request.reply(cx, &prime.to_le_bytes())
+    /// });
+    /// # let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+    /// # assert_eq!(endpoint.call(session, 7, [1]).wait()?[..], 7_u64.to_le_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefetch_then(
+        &mut self,
+        method: u16,
+        locate: impl Fn(&[u8]) -> (*const u8, u64) + 'static,
+        then: impl Fn(&mut S, u64) + 'static,
+    ) {
+        // SAFETY: the locator of an endpoint with this type of state.
+        let then = move |state: State<'_>, word| then(unsafe { state.get::<S>() }, word);
+        let locator = Locator::new(Box::new(locate), Some(Box::new(then)));
+        self.handlers.locators().set(method, locator);
     }
 
     /// Sets a future as the handler of a method: it may make calls, wait for them and for time, while the event loop

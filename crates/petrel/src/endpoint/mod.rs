@@ -46,6 +46,7 @@ mod inbox_turn;
 mod lane;
 mod late_answers;
 mod lent_transport;
+mod locators;
 mod message;
 mod methods;
 mod multicast;

@@ -1,4 +1,4 @@
-//! `Endpoint::prefetch`: the function that locates memory to fetch sees requests before their handler does.
+//! `Endpoint::prefetch` and `prefetch_then`: the functions that fetch memory see requests before their handler does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -95,6 +95,66 @@ fn requests_are_shown(transports: AllowedTransports) {
     assert_eq!(shown.count.get(), CALLS * 4 / 5, "the method's requests, and no other's");
     assert!(shown.waiting.borrow().is_empty());
     assert!(shown.most.get() > 1, "the requests of a burst are shown together");
+}
+
+/// The numbers whose second step was taken, and whose requests were not yet handled.
+#[derive(Default)]
+struct Steps {
+    taken: VecDeque<u64>,
+    /// The most at a time.
+    most: usize,
+}
+
+fn number_of(message: &[u8]) -> u64 {
+    message.try_into().map_or(u64::MAX, u64::from_le_bytes)
+}
+
+fn second_steps_are_taken(transports: AllowedTransports) {
+    let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
+    let mut server = nexus.endpoint_with(config(transports), Steps::default()).unwrap();
+    let locate = |message: &[u8]| (std::ptr::null(), number_of(message));
+    server.prefetch_then(LOOKUP, locate, |steps: &mut Steps, number| {
+        steps.taken.push_back(number);
+        steps.most = steps.most.max(steps.taken.len());
+    });
+    server.on(LOOKUP, |steps, cx, request| {
+        // Steps are taken in the order of requests, each before its handler runs.
+        assert_eq!(steps.taken.pop_front(), Some(number_of(request.data())));
+        let answer = request.data().to_vec();
+        request.reply(cx, &answer)
+    });
+    server.on(OTHER, |_, cx, request| {
+        let answer = request.data().to_vec();
+        request.reply(cx, &answer)
+    });
+    let mut client = nexus.endpoint(config(transports)).unwrap();
+    let session = client.connect(nexus.local_addr().unwrap()).unwrap();
+    while client.session_state(session) != SessionState::Open {
+        client.run_once();
+        server.run_once();
+    }
+    ANSWERED.set(0);
+    for number in 0..CALLS {
+        call(&mut client, session, if number % 5 == 0 { OTHER } else { LOOKUP }, number);
+    }
+    while ANSWERED.get() < CALLS {
+        client.run_once();
+        server.run_once();
+    }
+    let Steps { taken, most } = server.state();
+    assert!(taken.is_empty(), "{taken:?}");
+    // Each frame takes a step, those of other methods included.
+    assert!((2..=9).contains(most), "steps are taken for a few requests ahead: {most}");
+}
+
+#[test]
+fn prefetch_then__over_shared_memory() {
+    second_steps_are_taken(AllowedTransports { udp: false, shm: true });
+}
+
+#[test]
+fn prefetch_then__over_udp() {
+    second_steps_are_taken(AllowedTransports { udp: true, shm: false });
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub use index::Locator;
 pub use meta::{Fetch, Fetched};
 pub use store::{Store, Stored, Verb};
 
-use petrel_batch::batched;
+use petrel_batch::{batched, prefetch};
 
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
@@ -47,6 +47,8 @@ use crate::limits::{
 
 /// Cache lines of an item that a batch of look-ups prefetches: header, key and value of a small item, wherever it begins.
 const ITEM_LINES: usize = 2;
+
+const LINE_BYTES: usize = 64;
 
 /// The behaviour of a partition whose memory is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -247,6 +249,16 @@ impl Partition {
     /// Finds the memory that look-ups read first, as long as the partition lives.
     pub fn locator(&self) -> Locator {
         self.index.locator()
+    }
+
+    /// Prefetches the lines of the item that a look-up for this hash reads first, if the index has one.
+    #[inline]
+    pub fn prefetch_item(&self, hash: u64) {
+        let first = self.index.find_first(hash, |offset| self.log.position(offset));
+        if let Some((_, position)) = first {
+            let line = self.log.line(position);
+            (0..ITEM_LINES).for_each(|at| prefetch(line.wrapping_add(at * LINE_BYTES)));
+        }
     }
 
     /// Looks an item up, and counts the look-up.

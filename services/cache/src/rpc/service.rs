@@ -23,7 +23,7 @@ use crate::partition::{Arithmetic, Item, Partition, Store};
 pub enum Lookups {
     /// One by one.
     Plain,
-    /// One by one. The endpoint prefetches the lines of the index for all requests of a burst.
+    /// One by one. The endpoint prefetches the lines of the index and of the items for all requests of a burst.
     #[default]
     Prefetched,
     /// Together, for the requests of a burst: the lines of the index, and then the items.
@@ -183,7 +183,12 @@ fn serve_lookups<S: 'static>(
     }
     if lookups == Lookups::Prefetched {
         let (hasher, locator) = (range.hasher().clone(), partition(endpoint.state_mut()).locator());
-        endpoint.prefetch(wire::GET, move |message| locator.address(hasher.hash(message)));
+        let locate = move |message: &[u8]| {
+            let hash = hasher.hash(message);
+            (locator.address(hash), hash)
+        };
+        let fetch_item = move |state: &mut S, hash| partition(state).prefetch_item(hash);
+        endpoint.prefetch_then(wire::GET, locate, fetch_item);
     }
 }
 

@@ -268,13 +268,14 @@ impl<M: Memory> Consumer<M> {
         self.counts
     }
 
-    /// Lends up to `budget` of the frames of the next [`Consumer::receive`], and leaves them in the
-    /// ring. Stops at the end of a publication or of the ring's memory, and before any broken
-    /// place.
+    /// Lends the frames of the next [`Consumer::receive`] with this `budget`, and leaves them in the
+    /// ring. Stops at the end of the ring's memory, and before any broken place; a publication that
+    /// comes later may be received, too.
     #[inline]
     pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) {
         let mut head = self.head;
-        for _ in 0..budget {
+        let enough = self.enough_frames();
+        for shown in 1..=budget {
             let memory = self.memory.view();
             let at = offset(&memory, head);
             // SAFETY: `head` is the place of the next record.
@@ -286,7 +287,7 @@ impl<M: Memory> Consumer<M> {
             // SAFETY: as in `receive_by`; no bytes are released here.
             unsafe { memory.with_frame(at + RECORD_HEADER_BYTES, length, &mut on_frame) };
             head = head.wrapping_add(record_bytes(length) as u64);
-            if word & LAST != 0 {
+            if word & LAST != 0 && shown >= enough {
                 break;
             }
         }

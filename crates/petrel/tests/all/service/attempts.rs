@@ -260,7 +260,8 @@ fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     let servers = [(hangs, Arc::default()), server("answers")];
     let mut client = client(EndpointConfig::default());
     // On a busy machine the hedge itself may take long enough to be hedged, were there a third attempt.
-    let config = ClientConfig { attempts_max: 2, ..ClientConfig::default() };
+    let mut config = ClientConfig::default();
+    config.attempts_max = 2;
     let service = to_both(&mut client, &servers, config);
     let targets = servers.each_ref().map(|(server, _)| Target::from(server.address));
     service.set_targets([targets[0].weighing(1_000), targets[1]]);
