@@ -129,6 +129,7 @@ fn print_shape() -> Result<ExitCode, Failure> {
         "per 1 000",
         "fields",
         "private, %",
+        "of objects that change, %",
         "most files of a type",
         "circles",
     ]);
@@ -144,6 +145,7 @@ fn print_shape() -> Result<ExitCode, Failure> {
             format!("{:.1}", shape.assertions_per_1000()),
             shape.fields.to_string(),
             format!("{:.0}", shape.private_percent()),
+            format!("{:.0}", shape.private_changing_percent()),
             scattered.join(", "),
             shape.circles.len().to_string(),
         ]);

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Fields, ItemImpl, ItemMod, ItemStruct, Macro, Type, Visibility};
+use syn::{
+    Attribute, Fields, GenericArgument, ImplItemFn, ItemImpl, ItemMod, ItemStruct, Macro,
+    PathArguments, Type, Visibility,
+};
 
 use crate::imports::Imports;
 use crate::{Failure, source};
@@ -22,6 +25,10 @@ pub struct Shape {
     pub fields: usize,
     /// Fields private to their module.
     pub private_fields: usize,
+    /// Fields of structs that change: a method takes `&mut self`. Structs of the same name count as the same.
+    pub changing_fields: usize,
+    /// Fields of structs that change, private to their module.
+    pub private_changing_fields: usize,
     /// Types, by the number of files with their `impl` blocks, the most first.
     pub scattered: Vec<(usize, String)>,
     /// Circles of imports, except between parents and children.
@@ -36,8 +43,17 @@ impl Shape {
 
     /// Returns the private fields, in per cent.
     pub fn private_percent(&self) -> f64 {
-        100.0 * self.private_fields as f64 / self.fields.max(1) as f64
+        percent(self.private_fields, self.fields)
     }
+
+    /// Returns the private fields of structs that change, in per cent.
+    pub fn private_changing_percent(&self) -> f64 {
+        percent(self.private_changing_fields, self.changing_fields)
+    }
+}
+
+fn percent(part: usize, all: usize) -> f64 {
+    100.0 * part as f64 / all.max(1) as f64
 }
 
 /// Measures the sources of a crate, in the folder `src`.
@@ -57,6 +73,7 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
     let mut shape = Shape::default();
     let mut files_of: BTreeMap<String, BTreeSet<&Path>> = BTreeMap::new();
     let mut imports = Imports::default();
+    let (mut structs, mut changing) = (Vec::new(), BTreeSet::new());
     for (path, text, file) in &parsed {
         if is_test(path, &tests) {
             continue;
@@ -65,12 +82,20 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
         counter.visit_file(file);
         shape.lines += text.lines().count() - counter.test_lines;
         shape.assertions += counter.assertions;
-        shape.fields += counter.fields;
-        shape.private_fields += counter.private_fields;
+        structs.append(&mut counter.structs);
+        changing.append(&mut counter.changing);
         for name in counter.implemented {
             files_of.entry(name).or_default().insert(path);
         }
         imports.add(path, file);
+    }
+    for Struct { name, fields, private_fields } in structs {
+        shape.fields += fields;
+        shape.private_fields += private_fields;
+        if changing.contains(&name) {
+            shape.changing_fields += fields;
+            shape.private_changing_fields += private_fields;
+        }
     }
     let mut scattered: Vec<_> =
         files_of.into_iter().map(|(name, files)| (files.len(), name)).collect();
@@ -129,9 +154,44 @@ pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
 struct Counter {
     test_lines: usize,
     assertions: usize,
+    structs: Vec<Struct>,
+    /// Types of which a method takes `&mut self`.
+    changing: BTreeSet<String>,
+    implemented: BTreeSet<String>,
+}
+
+/// A struct with named fields.
+#[derive(Debug)]
+struct Struct {
+    name: String,
     fields: usize,
     private_fields: usize,
-    implemented: BTreeSet<String>,
+}
+
+/// Returns the name of the type of an `impl` block.
+fn implemented(item: &ItemImpl) -> Option<String> {
+    match &*item.self_ty {
+        Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// Returns true if a method may change its object: it takes `&mut self`, or a pin of it.
+fn takes_itself_mutably(method: &ImplItemFn) -> bool {
+    method.sig.receiver().is_some_and(|receiver| is_mutable(&receiver.ty))
+}
+
+fn is_mutable(receiver: &Type) -> bool {
+    match receiver {
+        Type::Reference(reference) => reference.mutability.is_some(),
+        Type::Path(path) => path.path.segments.iter().any(|segment| match &segment.arguments {
+            PathArguments::AngleBracketed(arguments) => arguments.args.iter().any(
+                |argument| matches!(argument, GenericArgument::Type(inner) if is_mutable(inner)),
+            ),
+            _ => false,
+        }),
+        _ => false,
+    }
 }
 
 impl<'s> Visit<'s> for Counter {
@@ -146,18 +206,27 @@ impl<'s> Visit<'s> for Counter {
 
     fn visit_item_struct(&mut self, item: &'s ItemStruct) {
         if let Fields::Named(fields) = &item.fields {
-            self.fields += fields.named.len();
             let is_private = |field: &&syn::Field| matches!(field.vis, Visibility::Inherited);
-            self.private_fields += fields.named.iter().filter(is_private).count();
+            self.structs.push(Struct {
+                name: item.ident.to_string(),
+                fields: fields.named.len(),
+                private_fields: fields.named.iter().filter(is_private).count(),
+            });
         }
     }
 
     fn visit_item_impl(&mut self, item: &'s ItemImpl) {
-        if item.trait_.is_none()
-            && let Type::Path(path) = &*item.self_ty
-            && let Some(last) = path.path.segments.last()
-        {
-            self.implemented.insert(last.ident.to_string());
+        if let Some(name) = implemented(item) {
+            let is_method = |item: &syn::ImplItem| match item {
+                syn::ImplItem::Fn(method) => takes_itself_mutably(method),
+                _ => false,
+            };
+            if item.items.iter().any(is_method) {
+                self.changing.insert(name.clone());
+            }
+            if item.trait_.is_none() {
+                self.implemented.insert(name);
+            }
         }
         visit::visit_item_impl(self, item);
     }
@@ -173,27 +242,58 @@ impl<'s> Visit<'s> for Counter {
 mod tests {
     use super::*;
 
-    #[test]
-    fn of_crate__leaves_tests_out() {
-        let folder = std::env::temp_dir().join(format!("petrel-shape-{}", std::process::id()));
-        let write = |name: &str, text: &str| {
+    /// Measures a crate of these files.
+    fn shape_of(test: &str, files: &[(&str, &str)]) -> Shape {
+        let name = format!("petrel-shape-{test}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        for (name, text) in files {
             let path = folder.join("src").join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
+        }
+        let shape = of_crate(&folder).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        shape
+    }
+
+    #[test]
+    fn of_crate__counts_the_fields_of_structs_that_change_by_themselves() {
+        let plain = "pub struct Config { pub a: u8, pub b: u8 }\nimpl Config { fn c(&self) {} }\n";
+        let slot = "pub struct Slot { a: u8, pub b: u8 }\n";
+        let changes = [
+            "impl Slot { fn set(&mut self) {} }\n",
+            "impl crate::Slot { fn set(self: &mut Self) {} }\n",
+            "impl<'a> Future for Slot<'a> { fn poll(self: Pin<&mut Self>, cx: &mut C) {} }\n",
+        ];
+        let keeps = "impl Slot { fn get(&self, other: &mut u8) {} fn into(mut self) {} fn of(a: &mut Self) {} }\n";
+        let figures = |test: &str, other: &str| {
+            let shape = shape_of(test, &[("lib.rs", &[plain, slot].concat()), ("other.rs", other)]);
+            assert_eq!((shape.fields, shape.private_fields), (4, 1));
+            (shape.changing_fields, shape.private_changing_fields)
         };
-        write(
+        assert_eq!(figures("keeps", keeps), (0, 0));
+        for (index, change) in changes.iter().enumerate() {
+            assert_eq!(figures(&format!("changes-{index}"), change), (2, 1), "{change}");
+        }
+        let in_tests = format!("#[cfg(test)]\nmod tests {{ {} }}\n", changes[0]);
+        assert_eq!(figures("in-tests", &in_tests), (0, 0));
+    }
+
+    #[test]
+    fn of_crate__leaves_tests_out() {
+        let lib = (
             "lib.rs",
             "mod slot;\nmod session;\n#[cfg(test)]\nmod scripts;\npub struct Core { a: u8, pub b: u8 }\nimpl Core {\n    fn f(&self) { assert!(self.a > 0); debug_assert!(true); }\n}\n#[cfg(test)]\nmod tests {\n    fn t() { assert_eq!(1, 1); }\n}\n",
         );
-        write(
+        let slot = (
             "slot.rs",
             "use crate::session::Session;\nimpl crate::Core {}\npub struct Slot { pub(crate) c: Session }\n",
         );
-        write("session/mod.rs", "mod table;\npub use table::Session;\n");
-        write("session/table.rs", "use crate::slot::Slot;\npub struct Session(Box<Slot>);\n");
-        write("scripts.rs", "fn s() { assert!(true); }\n");
-        let shape = of_crate(&folder).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
+        let session = ("session/mod.rs", "mod table;\npub use table::Session;\n");
+        let table =
+            ("session/table.rs", "use crate::slot::Slot;\npub struct Session(Box<Slot>);\n");
+        let scripts = ("scripts.rs", "fn s() { assert!(true); }\n");
+        let shape = shape_of("tests", &[lib, slot, session, table, scripts]);
         assert_eq!((shape.lines, shape.assertions), (6 + 3 + 2 + 2, 1));
         assert_eq!((shape.fields, shape.private_fields), (3, 1));
         assert_eq!(shape.scattered, [(2, "Core".to_owned())]);

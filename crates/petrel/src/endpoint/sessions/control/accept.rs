@@ -1,0 +1,149 @@
+//! Sessions with the endpoint as the server; and draining, at both ends (`docs/wire-protocol.md` §8.5).
+
+use petrel_planted::planted;
+use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::limits::PACKET_BYTES_MIN;
+use petrel_proto::{Accepted, Agreed, PeerKey, SessionId, Status};
+use petrel_transport::Transport;
+
+use super::SessionControl;
+use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
+use crate::endpoint::context::Local;
+use crate::endpoint::drain::{CHECK_INTERVAL_NS, DRAINING};
+use crate::endpoint::{SessionEnd, SessionState};
+use crate::events;
+use crate::slot_shares::slots_for;
+
+impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
+    /// Handles the proposal of a session by its client.
+    pub(super) fn on_proposed(&mut self, link: LinkId, open: &SessionOpen) {
+        let request = open.request;
+        let answer = self.accept(link, open);
+        if let Err(reason) = &answer {
+            let peer = self.local.sessions.link(link).map(|link| link.peer().name);
+            events::session_refused(self.control.endpoint_id(), peer, reason);
+        }
+        self.control.post(ToNexus::AnswerSession { link, request, answer });
+    }
+
+    /// Accepts a session as its server, or returns why not.
+    fn accept(&mut self, name: LinkId, open: &SessionOpen) -> Result<SessionAccept, Reason> {
+        let config = *self.local.sessions.config();
+        if self.drain.is_draining() {
+            return Err(Reason::new(Status::Unavailable, DRAINING));
+        }
+        if !config.accept {
+            let text = "this endpoint takes no sessions";
+            return Err(Reason::new(Status::FailedPrecondition, text));
+        }
+        let Some(link) = self.local.sessions.link(name) else {
+            return Err(Reason::new(Status::Unavailable, "the link is not up"));
+        };
+        let (peer, knows_order, has_paths) = (link.id(), link.knows_order(), link.has_paths());
+        let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
+        if packet_bytes < PACKET_BYTES_MIN {
+            let text = format!("packets of {packet_bytes} bytes are too small");
+            return Err(Reason::new(Status::FailedPrecondition, text));
+        }
+        let token = self.control.random() as u32;
+        let agreed = Agreed {
+            peer: PeerKey(peer.0),
+            peer_session: open.session,
+            peer_token: open.token,
+            slots: slots_for(open.slots, config.slots, self.local.core.server_slots()),
+            credits: open.credits.min(self.local.sessions.credits_on(name)),
+            packet_bytes,
+            peer_message_bytes_max: open.max_message,
+        };
+        let (slots, credits) = (agreed.slots, agreed.credits);
+        let (first_request, request_bytes_max) = (open.first_request, config.message_bytes_max);
+        let accepted = Accepted { agreed, token, first_request, request_bytes_max };
+        let accepted = self.local.core.accept(accepted);
+        let id =
+            accepted.map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        if knows_order {
+            self.local.core.accept_order(id);
+        }
+        self.local.sessions.put_on_link(id, name);
+        self.local.sessions.draw_credits(id, credits);
+        self.accept_source(id, peer);
+        if has_paths {
+            self.use_paths(id);
+        }
+        self.report_open(id);
+        Ok(SessionAccept {
+            link: 0,
+            request: open.request,
+            session: id.index,
+            token,
+            slots,
+            credits,
+            max_message: config.message_bytes_max,
+            packet_bytes,
+        })
+    }
+
+    /// Accepts no further sessions, and asks all clients to make no further calls.
+    pub(in crate::endpoint) fn begin_drain(&mut self) {
+        self.drain.begin();
+        for (id, link) in served(self.local) {
+            let Some(agreed) = self.local.core.agreed(id) else { continue };
+            self.control.post(ToNexus::DrainSession {
+                link,
+                peer_session: agreed.peer_session,
+                peer_token: agreed.peer_token,
+                message: DRAINING.to_owned(),
+            });
+        }
+    }
+
+    /// Ends the sessions of clients that have not left. Returns their number.
+    pub(in crate::endpoint) fn end_drain(&mut self) -> usize {
+        assert!(self.drain.is_draining(), "clients are asked to leave before they are sent away");
+        let remaining = served(self.local);
+        for (id, _) in &remaining {
+            self.end_session(*id, SessionEnd::Drained, Status::Unavailable, DRAINING);
+        }
+        remaining.len()
+    }
+
+    /// Handles a server's request to leave the session.
+    pub(super) fn on_draining(&mut self, index: u32, token: u32) {
+        let Some(id) = self.local.core.find(index, token) else { return };
+        if self.local.core.is_draining(id) {
+            // A server that asks again tells nothing new.
+            return;
+        }
+        self.local.core.begin_drain(id);
+        // The next session at this address may be with another process, wherever the link leads.
+        self.local.sessions.retire_link_of(id);
+        self.local.hub.set_session_state(id, &SessionState::Draining);
+        self.drain.leave(id);
+        self.work_flag.raise();
+    }
+
+    /// Closes the sessions to be left whose last call has ended.
+    pub(in crate::endpoint) fn close_drained(&mut self, now_ns: u64) {
+        if self.drain.leaving_count() == 0 {
+            return;
+        }
+        let core = &self.local.core;
+        let over = self
+            .drain
+            .take_left(|id| core.pending_calls(id) == 0 || planted("endpoint_drain_does_not_wait"));
+        for id in over {
+            self.end_session(id, SessionEnd::Drained, Status::Unavailable, DRAINING);
+        }
+        if self.drain.leaving_count() > 0 {
+            self.work_flag.raise_at(now_ns + CHECK_INTERVAL_NS);
+        }
+    }
+}
+
+/// Returns the sessions with this endpoint as the server, in an order that a simulation can repeat.
+fn served(local: &Local) -> Vec<(SessionId, LinkId)> {
+    let links = local.sessions.with_links();
+    let mut served: Vec<_> = links.filter(|(id, _)| local.core.is_server(*id)).collect();
+    served.sort_unstable();
+    served
+}
