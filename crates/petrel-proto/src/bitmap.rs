@@ -112,7 +112,9 @@ impl Window {
         }
         let before = self.count();
         self.merge_bits(cumulative, words);
-        self.count() - before
+        let after = self.count();
+        assert!(after >= before, "no packet leaves a window");
+        after - before
     }
 
     #[cold]
@@ -128,6 +130,10 @@ impl Window {
         if self.words[0] & 1 == 1 {
             self.absorb_run();
         }
+        assert!(
+            self.words[0] & 1 == 0 && self.cumulative >= cumulative,
+            "a window begins with the first packet that is missing"
+        );
     }
 
     /// Returns the packets that an acknowledgement would add, as bits from [`Window::cumulative`] on; `None` if some are

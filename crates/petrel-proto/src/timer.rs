@@ -273,7 +273,8 @@ impl TimerWheel {
     pub(crate) fn entry_count(&self) -> usize {
         let next = |&node: &u32| Some(self.nodes[node as usize].next).filter(|&next| next != NIL);
         let first = Some(self.free).filter(|&first| first != NIL);
-        let free = std::iter::successors(first, next).count();
+        let free = std::iter::successors(first, next).take(self.nodes.len() + 1).count();
+        assert!(free <= self.nodes.len(), "a free entry is listed once");
         self.nodes.len() - free + self.releases.len()
     }
 
@@ -305,6 +306,7 @@ impl TimerWheel {
     }
 
     fn collect_timeouts(&mut self, now: u64) {
+        assert!(now > self.tick, "the time of the wheel does not go back");
         let last = now.min(self.tick + BUCKETS);
         for tick in self.tick + 1..=last {
             let bucket = (tick % BUCKETS) as u16;

@@ -33,6 +33,10 @@ impl<'a> Records<'a> {
         tags: &'static Tags,
         mut body: &'a [u8],
     ) -> Result<Self, DecodeError> {
+        assert!(
+            tags.single.iter().all(|tag| usize::from(*tag) < TAGS),
+            "the tags of a message have places in the table"
+        );
         let (single, repeated) = ([None; TAGS], [&[][..]; OFFERS_MAX]);
         let mut records = Self { kind, tags, single, repeated, repeated_count: 0 };
         while !body.is_empty() {
@@ -233,5 +237,12 @@ mod tests {
         assert_eq!(cut("grün", 3), "gr");
         assert_eq!(cut("grün", 99), "grün");
         assert_eq!(cut("ü", 1), "");
+    }
+
+    #[test]
+    #[should_panic(expected = "the tags of a message have places in the table")]
+    fn read__of_a_message_with_a_tag_beyond_the_table() {
+        static BEYOND: Tags = Tags { single: &[TAGS as u16], repeated: None };
+        let _ = Records::read(Kind::Ping, &BEYOND, &[]);
     }
 }

@@ -20,6 +20,7 @@ impl Recycled {
         }
         self.ring[usize::from(self.head + self.count) % PLACES] = path;
         self.count += 1;
+        assert!(usize::from(self.count) <= PLACES, "a path that is kept has a place");
     }
 
     pub(super) fn pop(&mut self) -> Option<PathId> {

@@ -263,6 +263,7 @@ impl PathSet {
 
     fn put_off(&mut self, now_ns: u64, path: PathId) {
         let entry = &mut self.paths[path.index()];
+        assert!(self.open != 0, "one path is open at least");
         assert_eq!(entry.window, 0, "a path with a window needs no look");
         entry.due = due_step(now_ns + (LOOK_NS << entry.backoff));
         entry.backoff = (entry.backoff + 1).min(BACKOFF_MAX);

@@ -64,6 +64,10 @@ impl Resends {
                 self.wanted.set(packet);
             }
         }
+        assert!(
+            self.first().is_none_or(|first| first < sent),
+            "a packet is sent again after its first transmission"
+        );
     }
 }
 

@@ -74,6 +74,7 @@ impl RoundTrips {
         if self.rtt.srtt_ns().is_none() {
             self.rtt.expect(path_ns.into());
             self.probe_ns = self.rtt.probe_ns(bounds);
+            assert!(self.probe_ns > 0, "a probe leaves time for an answer");
         }
     }
 
@@ -107,6 +108,10 @@ impl RoundTrips {
     /// Passes the doublings of a request's timeout on to the session's next requests, within a limit.
     pub(crate) fn back_off(&mut self, doublings: u8) {
         self.backoff = self.backoff.max(doublings.min(SESSION_BACKOFF_MAX));
+        assert!(
+            (doublings == 0 || self.backoff > 0) && self.backoff <= SESSION_BACKOFF_MAX,
+            "the timeouts of a session double a limited number of times"
+        );
     }
 }
 

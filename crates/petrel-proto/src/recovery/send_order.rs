@@ -66,6 +66,7 @@ impl SendOrder {
 
     /// Records the order of the packets sent so far, up to a window.
     fn keep(&mut self) {
+        assert!(!self.is_kept, "the order of transmissions is kept from the first repetition on");
         self.is_kept = true;
         self.repeated = PacketBits::new();
         for packet in self.sent.saturating_sub(WINDOW_PACKETS)..self.sent {
@@ -222,5 +223,12 @@ mod tests {
         let mut order = SendOrder::default();
         order.note_new(0..2);
         order.note_repeat(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "the order of transmissions is kept from the first repetition on")]
+    fn keep__twice() {
+        let mut order = SendOrder::default();
+        (0..2).for_each(|_| order.keep());
     }
 }

@@ -99,6 +99,7 @@ impl TransmitQueue {
             self.list.clear();
             self.taken = 0;
         } else if self.taken >= TAKEN_MAX {
+            assert!(self.taken < self.list.len(), "no more entries are taken than were queued");
             // Under this load the queue never runs empty.
             self.list.drain(..self.taken);
             self.taken = 0;

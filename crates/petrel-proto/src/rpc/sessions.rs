@@ -16,6 +16,7 @@ use crate::status::Status;
 
 /// Adds the counters of a session's paths to sums, path by path.
 fn add_paths(sums: &mut Vec<PathCounts>, counts: &[PathCounts]) {
+    assert!(counts.len() <= PATHS_MAX, "a session has at most 32 paths");
     sums.resize(sums.len().max(counts.len()), PathCounts::default());
     sums.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += *counts);
 }
@@ -214,6 +215,10 @@ impl<B: Buffer, T> Core<B, T> {
                     "a session that ends holds no memory for messages"
                 );
                 self.shared.multicast.forget(id);
+                assert!(
+                    self.memberships().all(|member| member.session != id),
+                    "a session that ends is a member of no group"
+                );
                 Some(Closed { agreed: Some(*server.agreed()), was_client: false })
             }
             Role::Client(client) => {

@@ -118,6 +118,7 @@ impl Timers {
         client: &mut ClientSession<B, T>,
         at_ns: u64,
     ) {
+        assert!(at_ns >= now_ns, "the slots of a session are released at a time to come");
         client.await_release();
         self.wheel.insert_release(now_ns, key(id, WHOLE_SESSION), at_ns);
     }
@@ -139,8 +140,13 @@ impl Timers {
     pub(super) fn pop_due(&mut self) -> Option<Due> {
         let TimerKey { session, generation, slot } = self.wheel.pop_due()?;
         if session == SWEEP {
+            assert!(
+                (generation, slot) == (0, 0),
+                "the search for idle holdings is the timer of no session"
+            );
             return Some(Due::Sweep);
         }
+        assert!(slot == EXPIRY || slot < SLOTS_MAX, "a timer of a session belongs to a slot");
         let id = SessionId { index: session, generation };
         Some(if slot == EXPIRY { Due::Expiry(id) } else { Due::Slot(id, slot.into()) })
     }
@@ -175,4 +181,38 @@ impl Timers {
 
 fn key(id: SessionId, slot: u16) -> TimerKey {
     TimerKey { session: id.index, generation: id.generation, slot }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets a timer with this key come due.
+    fn pop_due(key: TimerKey) -> Option<Due> {
+        let mut timers = Timers::new(0, RtoBounds::default());
+        timers.wheel.insert(key, 1_000);
+        timers.advance(1_000_000_000);
+        timers.pop_due()
+    }
+
+    #[test]
+    fn pop_due__names_the_owner_of_the_timer() {
+        let id = SessionId { index: 3, generation: 7 };
+        assert_eq!(pop_due(key(id, 9)), Some(Due::Slot(id, 9)));
+        assert_eq!(pop_due(key(id, EXPIRY)), Some(Due::Expiry(id)));
+        let sweep = TimerKey { session: SWEEP, generation: 0, slot: 0 };
+        assert_eq!(pop_due(sweep), Some(Due::Sweep));
+    }
+
+    #[test]
+    #[should_panic(expected = "a timer of a session belongs to a slot")]
+    fn pop_due__of_a_slot_that_no_session_has() {
+        pop_due(TimerKey { session: 3, generation: 7, slot: SLOTS_MAX });
+    }
+
+    #[test]
+    #[should_panic(expected = "the search for idle holdings is the timer of no session")]
+    fn pop_due__of_a_search_with_a_slot() {
+        pop_due(TimerKey { session: SWEEP, generation: 0, slot: 1 });
+    }
 }

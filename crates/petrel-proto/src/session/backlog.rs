@@ -86,6 +86,10 @@ impl<B, T> Backlog<B, T> {
     }
 
     pub(crate) fn push_back(&mut self, queued: Queued<B, T>) {
+        assert!(
+            queued.expiry.at_ns <= queued.expiry.inherited_ns,
+            "a call that waits ends at its inherited deadline at the latest"
+        );
         let empty = || Box::new(Waiting { calls: VecDeque::new(), is_ordered: true });
         let Waiting { calls, is_ordered } = &mut **self.0.get_or_insert_with(empty);
         *is_ordered = match calls.back() {
@@ -96,7 +100,14 @@ impl<B, T> Backlog<B, T> {
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<Queued<B, T>> {
-        self.0.as_mut()?.calls.pop_front()
+        let Waiting { calls, is_ordered } = &mut **self.0.as_mut()?;
+        let first = calls.pop_front()?;
+        assert!(
+            !*is_ordered
+                || calls.front().is_none_or(|next| first.expiry.at_ns <= next.expiry.at_ns),
+            "the calls of an ordered queue expire in its order"
+        );
+        Some(first)
     }
 
     /// Removes the first call whose tag satisfies `is_it`.
@@ -209,5 +220,24 @@ mod tests {
                 prop_assert_eq!(backlog.next_expiry_ns(), next_ns.unwrap_or(NEVER));
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the calls of an ordered queue expire in its order")]
+    fn pop_front__of_a_queue_that_is_not_in_order() {
+        let mut backlog = Backlog::default();
+        [9, 5].into_iter().for_each(|at_ns| backlog.push_back(queued(at_ns, at_ns)));
+        backlog.0.as_mut().unwrap().is_ordered = true;
+        backlog.pop_front();
+    }
+
+    #[test]
+    #[should_panic(expected = "a call that waits ends at its inherited deadline at the latest")]
+    fn push_back__with_a_later_deadline_than_inherited() {
+        let late = Queued {
+            expiry: Expiry { at_ns: 9, is_on_wire: true, inherited_ns: 5 },
+            ..queued(9, 1)
+        };
+        Backlog::default().push_back(late);
     }
 }

@@ -34,13 +34,16 @@ impl ExpiryTimer {
             }
             timers.remove(entry);
         }
-        self.entry = Some(timers.insert(key, at_ns));
+        let entry = timers.insert(key, at_ns);
+        assert!(!timers.comes_after(entry, at_ns), "the entry of a session wakes it in time");
+        self.entry = Some(entry);
     }
 
     /// Notes that the entry has come due. Returns true if a call may have expired. The caller looks for the
     /// next deadline and sets the timer again.
     pub(crate) fn note_due(&mut self, now_ns: u64) -> bool {
         assert!(self.entry.is_some(), "deadlines come due by the entry of their session");
+        assert!(self.next_ns != NEVER, "a timer that comes due was set");
         self.entry = None;
         std::mem::replace(&mut self.next_ns, NEVER) <= now_ns
     }
@@ -78,5 +81,14 @@ mod tests {
     #[should_panic(expected = "deadlines come due by the entry of their session")]
     fn note_due__without_an_entry() {
         ExpiryTimer::new().note_due(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a timer that comes due was set")]
+    fn note_due__without_a_time() {
+        let (mut timers, mut timer) = (TimerWheel::new(0), ExpiryTimer::new());
+        timer.set(5, KEY, &mut timers);
+        timer.next_ns = NEVER;
+        timer.note_due(5);
     }
 }

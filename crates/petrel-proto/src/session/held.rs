@@ -181,10 +181,16 @@ impl Held {
             self.by_session.resize(place + 1, 0);
         }
         self.by_session[place] += bytes;
+        assert!(
+            self.count as usize <= self.nodes.len() && self.by_session[place] <= self.bytes,
+            "a holding has an entry, and a session holds no more than its endpoint"
+        );
         if self.by_peer.len() >= PEERS_KEPT_MAX && !self.by_peer.contains_key(&holder.peer.0) {
             self.by_peer.retain(|_, bytes| *bytes > 0);
         }
-        *self.by_peer.entry(holder.peer.0).or_insert(0) += bytes;
+        let of_peer = self.by_peer.entry(holder.peer.0).or_insert(0);
+        *of_peer += bytes;
+        assert!(*of_peer <= self.bytes, "a peer holds no more than the endpoint");
         HoldingId(index)
     }
 
@@ -284,7 +290,9 @@ impl Held {
     }
 
     fn append(&mut self, index: u32) {
-        let list = &mut self.lists[self.nodes[index as usize].kind as usize];
+        let Holding { kind, bytes, .. } = self.nodes[index as usize];
+        assert!(bytes > 0, "a holding is in a list until it is released");
+        let list = &mut self.lists[kind as usize];
         assert!((list.first == NIL) == (list.last == NIL), "a list has two ends or none");
         let last = std::mem::replace(&mut list.last, index);
         match last {
@@ -314,6 +322,11 @@ impl Held {
 
     fn allocate(&mut self, holding: Holding) -> u32 {
         if self.free == NIL {
+            assert_eq!(
+                self.count as usize,
+                self.nodes.len(),
+                "each entry of a holding that was released is free again"
+            );
             self.nodes.push(holding);
             return self.nodes.len() as u32 - 1;
         }
@@ -546,5 +559,15 @@ mod tests {
         let mut id = held.add(HoldingKind::Answer, holder(0, 0), 100);
         held.unlink(id.0);
         held.remove(&mut id);
+    }
+
+    #[test]
+    #[should_panic(expected = "each entry of a holding that was released is free again")]
+    fn add__after_an_entry_was_lost() {
+        let mut held = Held::new(0, 8_000);
+        let mut id = held.add(HoldingKind::Answer, holder(0, 0), 5);
+        held.remove(&mut id);
+        held.free = NIL;
+        held.add(HoldingKind::Answer, holder(0, 0), 5);
     }
 }

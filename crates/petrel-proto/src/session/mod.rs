@@ -109,6 +109,15 @@ impl<B, T> Entry<B, T> {
     /// Sets the source peer required of the session's frames.
     pub(crate) fn set_source(&mut self, source: PeerKey) {
         assert!(source != NO_PEER, "the frames of an open session come from a peer");
+        let has_paths = match &self.role {
+            Role::Free => panic!("a free entry expects no frames"),
+            Role::Client(client) => client.paths().is_some(),
+            Role::Server(server) => server.paths().is_some(),
+        };
+        assert!(
+            has_paths == (source == SOURCE_OF_PATHS),
+            "a session of several paths has the source of all of them"
+        );
         self.origin = Origin::new(self.origin.token(), Some(source));
     }
 

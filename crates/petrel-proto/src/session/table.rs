@@ -2,6 +2,7 @@
 
 use super::client::ClientSession;
 use super::{Entry, Origin, PeerKey, Role, SessionId};
+use crate::limits::SESSIONS_MAX;
 
 /// The sessions of one endpoint.
 pub(crate) struct SessionTable<B, T> {
@@ -28,6 +29,7 @@ const ROOM_MIN: usize = 1_024;
 
 impl<B, T> SessionTable<B, T> {
     pub(crate) fn new(open_max: u32) -> Self {
+        assert!(open_max <= SESSIONS_MAX, "a timer names the session that it belongs to");
         Self {
             entries: Vec::new(),
             free: Default::default(),
@@ -76,6 +78,10 @@ impl<B, T> SessionTable<B, T> {
         if let Role::Server(server) = &role {
             self.servers += 1;
             self.server_slots += u64::from(server.agreed().slots);
+            assert!(
+                self.server_slots >= u64::from(self.servers),
+                "each server is counted with its slots"
+            );
         }
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
@@ -106,6 +112,11 @@ impl<B, T> SessionTable<B, T> {
             self.servers -= 1;
             self.server_slots -= u64::from(server.agreed().slots);
         }
+        assert_eq!(
+            self.open as usize + self.free.len(),
+            self.entries.len(),
+            "the entry of a session that ends is free once"
+        );
         if self.open <= self.look_at {
             self.look_at = self.open / 2;
             if self.entries.len() > ROOM_MIN {
@@ -243,5 +254,14 @@ mod tests {
         table.remove(first);
         table.free[0] = second.index;
         open(&mut table);
+    }
+
+    #[test]
+    #[should_panic(expected = "the entry of a session that ends is free once")]
+    fn remove__with_an_entry_listed_twice() {
+        let mut table = Table::new(8);
+        let sessions = [open(&mut table), open(&mut table)];
+        table.free.push_back(sessions[0].index);
+        table.remove(sessions[1]);
     }
 }

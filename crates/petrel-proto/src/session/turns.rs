@@ -63,6 +63,11 @@ impl SlotQueue {
         order.members[word] |= 1 << (slot % 64);
         order.slots.push_back(slot as u16);
         self.len += 1;
+        assert_eq!(
+            order.slots.len(),
+            self.len as usize,
+            "a slot that waits stands in the queue once"
+        );
     }
 
     /// Puts a slot at the head, unless already queued: the slot could not use its turn.
@@ -85,6 +90,11 @@ impl SlotQueue {
         assert!(order.has(slot), "a slot leaves a queue that it had entered");
         order.members[slot / 64] &= !(1 << (slot % 64));
         self.len -= 1;
+        assert_eq!(
+            order.slots.len(),
+            self.len as usize,
+            "a slot that leaves the queue was counted"
+        );
         Some(slot)
     }
 
@@ -172,6 +182,15 @@ mod tests {
         let mut queue = SlotQueue::default();
         queue.push(3);
         queue.order.as_mut().expect("it has a slot").members[0] = 0;
+        queue.pop();
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot that leaves the queue was counted")]
+    fn pop__of_a_queue_with_another_count() {
+        let mut queue = SlotQueue::default();
+        (0..3).for_each(|slot| queue.push(slot));
+        queue.len = 2;
         queue.pop();
     }
 }

@@ -140,6 +140,11 @@ impl Releases {
         let node = Node { key, next: NIL };
         let index = self.free;
         if index == NIL {
+            assert_eq!(
+                self.count as usize,
+                self.nodes.len(),
+                "each entry of a release that was taken is free again"
+            );
             self.nodes.push(node);
             return self.nodes.len() as u32 - 1;
         }

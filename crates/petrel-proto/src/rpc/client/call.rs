@@ -57,6 +57,10 @@ pub(in crate::rpc) fn call_with<B: Buffer, T>(
                 expiry.at_ns = now_ns.saturating_add(shared.config.call_timeout_ns);
             }
             shared.counters.calls_queued += 1;
+            assert!(
+                client.backlog().len() < shared.config.backlog_max,
+                "the calls that wait for a slot are within their limit"
+            );
             client.backlog_mut().push_back(Queued::unordered(call, expiry));
         }
     }
@@ -235,6 +239,7 @@ pub(in crate::rpc) fn give_up<B: Buffer, T>(
     failure: CallFailure,
 ) -> Completion<B, T> {
     let state = client.slot(slot);
+    assert!(!state.is_free(), "a call that is given up has a slot");
     if state.request_sent() > 0 {
         let number = state.number();
         client.note_given_up(slot);

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
-use crate::limits::{CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::limits::{
+    CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, REQUEST_NUMBER_END,
+};
 use crate::path::PathId;
 use crate::rpc::queue::{TransmitQueue, Work};
 use crate::rpc::sink::OnPath;
@@ -45,6 +47,7 @@ impl Cancels {
         session: SessionId,
         number: u64,
     ) {
+        assert!(number < REQUEST_NUMBER_END, "a request that is given up has a number");
         self.push(queue, Over { session, number, received: 0 });
     }
 

@@ -56,6 +56,7 @@ pub(in crate::rpc) fn note_default_expiry<B: Buffer, T>(
     slot: usize,
 ) {
     let state = client.slot_mut(slot);
+    assert!(!state.is_free(), "a default timeout is that of a call");
     let at_ns = state.expiry().at_ns;
     if at_ns != NEVER {
         return;

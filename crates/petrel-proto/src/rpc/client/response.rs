@@ -134,6 +134,11 @@ fn begin_response<B: Buffer, T, P: BufferPool<Buffer = B>>(
         shared.counters.frames_accepted += 1;
         return Err(finish(shared, id, client, slot, Err(failure)));
     }
+    let response = client.slot_mut(slot).response_mut();
+    assert!(
+        response.is_some_and(|to| part.size as usize <= to.capacity()),
+        "a response is received into a buffer with room for it"
+    );
     client.enter_receiving(slot, part.size, packets, &mut shared.client_parts);
     Ok(())
 }

@@ -55,6 +55,10 @@ fn on_timeout<B: Buffer, T>(
     note_default_expiry(shared, now_ns, id, client, slot);
     let timer = client.slot(slot).timer();
     let (unanswered, is_probe_due) = (timer.unanswered(), timer.is_probe_due(client.trips()));
+    assert!(
+        unanswered <= shared.config.retries_max,
+        "a call ends when its last repetition is not answered"
+    );
     if shared.timers.bounds().has_probes() && is_probe_due {
         shared.counters.probes += 1;
         client.note_probe(now_ns, slot, shared.timers.bounds());

@@ -30,7 +30,9 @@ use super::{FrameSink, PlainCompletion, Shared};
 use crate::buffer::{Buffer, Payload};
 use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES};
 use crate::session::backlog::{NEVER, PendingCall};
-use crate::session::client::{ClientSession, PlainSend, SendPath, SlotCall};
+use crate::session::client::{
+    ClientSession, PlainAnswer, PlainPlace, PlainSend, SendPath, SlotCall,
+};
 use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Destination, Flags, Kind, first_bits};
 use deadline::send_timed;
@@ -132,7 +134,7 @@ pub(in crate::rpc) fn start_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>
     }
     let sizes = (request.len(), response.capacity());
     let deadline_ns = TIMED.then_some(deadline_ns);
-    let place = find_client(sessions, session).and_then(|it| it.plain_place(sizes));
+    let place = find_client(sessions, session).and_then(|it| PlainPlace::take_free(it, sizes));
     let Some(mut place) = place else {
         return Some(PendingCall { method, tag, request, response });
     };
@@ -224,7 +226,7 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
         return None;
     }
     let Role::Client(client) = entry.role_mut() else { return None };
-    let mut answer = client.plain_answer(parsed.request())?;
+    let mut answer = PlainAnswer::find(client, parsed.request())?;
     if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
         return None;
     }
@@ -272,7 +274,7 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
             let Some(entry) = sessions.at_mut(session) else { return false };
             let Role::Client(client) = entry.role_mut() else { return false };
             let (slot, path) = (slot.into(), if TIMED { SendPath::Timed } else { SendPath::Plain });
-            let Some(mut place) = client.queued_plain_place(slot, path) else { return false };
+            let Some(mut place) = PlainPlace::of_queued(client, slot, path) else { return false };
             let peer = place.peer();
             let Some(send) = place.outgoing() else { return false };
             let PlainSend { to, number, method, deadline_ns, request } = send;

@@ -74,6 +74,7 @@ pub(in crate::rpc) fn send_multicast<B: Buffer, S: FrameSink>(
         *next += 1;
         turn.sent += 1;
     }
+    assert!(*next <= *packets, "a group gets the packets of a message, and no more");
     shared.counters.multicast_sent += turn.sent as u64;
     if *next == *packets {
         // The frames are part of the message until flushed.

@@ -128,6 +128,10 @@ impl<B: Buffer> Member<B> {
         buffer.set_message(rest);
         self.held_bytes += rest.len();
         self.held.push_back(Held { sequence, flags, rest: buffer });
+        assert!(
+            self.held.len() <= HELD_PACKETS_MAX && self.held_bytes <= HELD_BYTES_MAX,
+            "the packets that a group holds are within their limits"
+        );
         dropped
     }
 
@@ -186,7 +190,9 @@ impl<B> Members<B> {
     pub(super) fn leave(&mut self, session: SessionId, group: u32) -> Option<Membership> {
         let is_it = |member: &Member<B>| member.of.session == session && member.of.group == group;
         let place = self.0.iter().position(is_it)?;
-        Some(self.0.swap_remove(place).of)
+        let left = self.0.swap_remove(place).of;
+        assert!(!self.0.iter().any(is_it), "a session is a member of a group once");
+        Some(left)
     }
 
     pub(super) fn leave_all(&mut self, session: SessionId) {

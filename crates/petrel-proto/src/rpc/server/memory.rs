@@ -91,6 +91,7 @@ impl Memory {
     ) -> HoldingId {
         let id = self.held.add(kind, holder, bytes);
         self.sweep_later(timers);
+        assert!(self.sweeps, "holdings are looked at as long as there are any");
         id
     }
 
@@ -226,7 +227,9 @@ fn give_up_held<B: Buffer, T>(
             settle(shared, session, server);
         }
     }
-    before - shared.memory.bytes()
+    let after = shared.memory.bytes();
+    assert!(after <= before, "no memory is charged while holdings are given up");
+    before - after
 }
 
 /// Charges a large answer. On an error, the caller answers with an error.
@@ -319,6 +322,7 @@ fn drop_arriving<B: Buffer>(
 }
 
 fn drop_answer<B: Buffer>(shared: &mut Shared<B>, state: &mut ServerSlot<B>, reason: Reason) {
+    assert_eq!(state.state(), ServerState::Answered, "only a kept answer is dropped");
     match reason {
         Reason::Idle => shared.counters.answers_dropped_idle += 1,
         Reason::Short => shared.counters.answers_dropped_short += 1,
@@ -330,6 +334,11 @@ fn drop_answer<B: Buffer>(shared: &mut Shared<B>, state: &mut ServerSlot<B>, rea
 /// Frees a large answer that the client has received or no longer wants.
 pub(in crate::rpc) fn release_answer<B: Buffer>(shared: &mut Shared<B>, state: &mut ServerSlot<B>) {
     if state.has_holding() {
+        assert_eq!(
+            state.state(),
+            ServerState::Answered,
+            "the client has the answer that it releases"
+        );
         shared.counters.answers_released += 1;
         shared.memory.release(state);
         state.release_answer(&mut shared.server_parts);

@@ -255,6 +255,7 @@ pub(in crate::rpc) fn take_ready<B: Buffer, T>(
     let (slot, number, Early { message, placed, deadline_ns }) = server.order_mut().take_ready()?;
     let state = server.slot_mut(slot);
     assert!(state.current() == number && state.is_ordered(), "a request that waits is in its slot");
+    assert!(state.state() == ServerState::Running, "a complete request that waits is RUNNING");
     shared.memory.release(state);
     if deadline_ns <= shared.clock.latest_ns(0) {
         shared.counters.requests_expired += 1;

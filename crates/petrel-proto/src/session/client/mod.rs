@@ -19,5 +19,7 @@ mod slot;
 pub(crate) use order::CallOrder;
 pub(crate) use parts::ClientParts;
 pub(crate) use paths::{ClientPaths, NextCopy};
-pub(crate) use session::{Acknowledged, ClientSession, PlainSend, SlotEnd};
+pub(crate) use session::{
+    Acknowledged, ClientSession, PlainAnswer, PlainPlace, PlainSend, SlotEnd,
+};
 pub(crate) use slot::{ClientSlot, ClientState, SendPath, SlotCall};

@@ -72,6 +72,10 @@ impl CallOrder {
     pub(crate) fn note_abandoned(&mut self, slot: usize) {
         let Some(order) = self.of_slot(slot) else { return };
         let below = (order.sequence + 1) & SEQUENCE_MASK;
+        assert!(
+            (1..=ORDER_WINDOW_CALLS).contains(&sequence_ahead(self.ended, below)),
+            "a call is abandoned before it is counted as ended"
+        );
         let is_later =
             |before| sequence_ahead(self.ended, before) < sequence_ahead(self.ended, below);
         if self.abandoned_below.is_none_or(is_later) {
@@ -92,6 +96,14 @@ impl CallOrder {
             self.over.clear(self.ended);
             self.ended = (self.ended + 1) & SEQUENCE_MASK;
         }
+        assert!(
+            sequence_ahead(self.ended, self.next) <= ORDER_WINDOW_CALLS,
+            "the calls that have not ended are within their window"
+        );
+        assert!(
+            self.ended != self.next || self.over.is_empty(),
+            "no call is over that has not begun"
+        );
         let ended = self.ended;
         let is_ahead =
             |below: u32| (1..=ORDER_WINDOW_CALLS).contains(&sequence_ahead(ended, below));
@@ -181,5 +193,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no call is over that has not begun")]
+    fn end__with_a_later_call_that_is_over() {
+        let mut order = agreed();
+        order.begin(0, false);
+        order.over.set(5);
+        order.end(0);
     }
 }

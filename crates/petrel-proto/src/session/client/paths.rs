@@ -81,6 +81,10 @@ impl ClientPaths {
         peer: PeerKey,
         source: PeerKey,
     ) -> Self {
+        assert!(
+            packets_most <= PATH_PACKETS_MAX,
+            "the record of a message has the packets in flight and as many lost ones"
+        );
         Self {
             paths: Paths::new(policy, count, packets_most, seed),
             peer,

@@ -27,6 +27,10 @@ impl Reception {
 
     /// Notes the outcome of a multicast request.
     pub(crate) fn note(&mut self, missed: bool) {
+        assert!(
+            self.misses <= MISSES_MAX && self.skipped < SKIPPED_MAX,
+            "misses and skipped messages are counted up to their limits"
+        );
         self.misses = if missed { (self.misses + 1).min(MISSES_MAX) } else { 0 };
     }
 }

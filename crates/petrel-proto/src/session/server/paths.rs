@@ -70,6 +70,10 @@ impl ServerPaths {
     pub(crate) fn note_lost_answer(&mut self) {
         self.shift = (self.shift + 1) % self.ports;
         self.short = self.short.map(|port| (port + 1) % self.ports);
+        assert!(
+            self.shift.max(self.short.unwrap_or(0)) < self.ports,
+            "answers leave from a source port of this side"
+        );
     }
 
     /// Returns the path of the next packet of a slot's response.

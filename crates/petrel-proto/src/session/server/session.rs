@@ -3,7 +3,9 @@
 use super::order::RequestOrder;
 use super::paths::ServerPaths;
 use super::slot::{ServerSlot, ServerState};
-use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, KEPT_ANSWER_BYTES_MAX, SLOTS_AT_FIRST};
+use crate::limits::{
+    FUTURE_ROUNDS_MAX, HEADER_BYTES, KEPT_ANSWER_BYTES_MAX, SLOTS_AT_FIRST, SLOTS_MAX,
+};
 use crate::session::{Agreed, NO_PEER, PeerKey};
 use crate::wire::Destination;
 
@@ -55,6 +57,7 @@ impl<B> ServerSession<B> {
             agreed.slots.is_power_of_two(),
             "a mask finds the slot of a request: the slots are a power of two"
         );
+        assert!(agreed.slots <= SLOTS_MAX, "a session has as many slots as entries can name");
         let kept_answer_bytes_max = agreed.packet_bytes.min(KEPT_ANSWER_BYTES_MAX);
         let mut session = Self {
             slots: Box::default(),
@@ -79,6 +82,7 @@ impl<B> ServerSession<B> {
     /// Gives the session several paths, before its first request. The side has this number of source `ports`.
     pub(crate) fn use_paths(&mut self, ports: u8, source: PeerKey) {
         assert!(self.paths.is_none(), "a session gets its paths once");
+        assert!(self.peer != NO_PEER, "a session of one path has a peer before it gets more");
         assert!(
             self.slots.iter().all(|state| state.state() == ServerState::Idle),
             "a session has its paths before its first request"
@@ -211,6 +215,7 @@ impl<B> ServerSession<B> {
     #[inline(never)]
     fn grow(&mut self, count: usize) {
         let before = self.slots.len();
+        assert!(count.is_power_of_two(), "the slots of a session are a power of two");
         assert!(before < count && count <= self.stride() as usize, "no more than was agreed on");
         let mut slots = std::mem::take(&mut self.slots).into_vec();
         slots.reserve_exact(count - before);

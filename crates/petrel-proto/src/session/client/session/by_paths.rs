@@ -60,6 +60,7 @@ impl<B, T> ClientSession<B, T> {
 
     /// Lets a slot wait for its next packet's path. It is released with the session's slots that wait for a pace.
     pub(crate) fn wait_for_path(&mut self, slot: usize) {
+        assert!(!self.slots[slot].is_free(), "a slot waits for a path on behalf of a call");
         self.paced.push(slot);
     }
 

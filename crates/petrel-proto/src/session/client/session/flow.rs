@@ -59,11 +59,13 @@ impl<B, T> ClientSession<B, T> {
 
     /// Lets a slot wait for a credit, behind those that wait already.
     pub(crate) fn stall(&mut self, slot: usize) {
+        assert!(!self.slots[slot].is_free(), "a slot waits for credits on behalf of a call");
         self.stalled.push(slot);
     }
 
     /// Lets a slot wait for a credit, before all others: it could not use its turn.
     pub(crate) fn stall_first(&mut self, slot: usize) {
+        assert!(!self.slots[slot].is_free(), "a slot keeps its turn on behalf of a call");
         self.stalled.push_first(slot);
     }
 
@@ -176,6 +178,10 @@ impl<B, T> ClientSession<B, T> {
         let state = &mut self.slots[slot];
         state.enter_waiting(now_ns);
         self.waiting_slots += u32::from(state.credits() > 0);
+        assert!(
+            self.waiting_slots <= self.credits.lent(),
+            "a slot that enters WAITING and is counted holds a credit"
+        );
     }
 
     /// Returns the credits of a slot in WAITING: the server has the request, and begins its answer with one
@@ -246,6 +252,10 @@ impl<B, T> ClientSession<B, T> {
     /// Notes that the session's medium is memory of one host: no network is congested, and no frame is lost.
     pub(crate) fn leave_network(&mut self) {
         assert!(self.agreed.is_some(), "the peer of a session is known before its medium");
+        assert!(
+            self.paced.is_empty() && self.credits.lent() == 0,
+            "a session leaves the network before its first packet"
+        );
         self.congestion = Congestion::unlimited();
         self.is_lossless = true;
     }
@@ -300,6 +310,7 @@ impl<B, T> ClientSession<B, T> {
     /// requests.
     pub(crate) fn note_timeout(&mut self, slot: usize) {
         let state = &mut self.slots[slot];
+        assert!(!state.is_free(), "the timeout of a slot is that of its call");
         state.timer_mut().note_timeout(&self.trips);
         if state.state() == ClientState::Sending {
             self.trips.back_off(state.timer().backoff());
@@ -351,6 +362,7 @@ impl<B, T> ClientSession<B, T> {
             self.awaits_release || self.paced.is_empty(),
             "a slot that waits for the pace is released later"
         );
+        assert!(!self.slots[slot].is_free(), "a slot waits for the pace on behalf of a call");
         self.paced.push(slot);
         Some(at_ns)
     }

@@ -6,7 +6,7 @@ mod plain;
 mod slots;
 
 pub(crate) use flow::Acknowledged;
-pub(crate) use plain::PlainSend;
+pub(crate) use plain::{PlainAnswer, PlainPlace, PlainSend};
 pub(crate) use slots::SlotEnd;
 
 use super::order::CallOrder;
@@ -14,7 +14,7 @@ use super::paths::ClientPaths;
 use super::reception::Reception;
 use super::slot::{ClientSlot, ClientState, NO_SLOT, SlotCall};
 use crate::congestion::{Congestion, CongestionControl, Flow};
-use crate::limits::{CREDITS_SHARED_MIN, SLOTS_AT_FIRST};
+use crate::limits::{CREDITS_SHARED_MIN, SLOTS_AT_FIRST, SLOTS_MAX};
 use crate::recovery::round_trips::RoundTrips;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::backlog::{Backlog, NEVER, PendingCall, Queued};
@@ -42,7 +42,7 @@ pub(crate) struct ClientSession<B, T> {
     /// Payload bytes of a full packet, as agreed; 0 until then.
     packet_bytes: u32,
     /// One more than the largest request that may take the fast path, in bytes; 0 until agreed, and in a session
-    /// that keeps an order.
+    /// that keeps an order or drains.
     plain_request_bytes_end: u32,
     /// Destination of the session's frames; [`NO_PEER`] if the session has several paths, which have it. Frames
     /// from there may come under another key (see `Origin`).
@@ -146,6 +146,14 @@ impl<B, T> ClientSession<B, T> {
             self.first_request.is_multiple_of(u64::from(agreed.slots)),
             "the first request number belongs to slot 0"
         );
+        assert!(
+            agreed.slots <= SLOTS_MAX && agreed.credits > 0,
+            "a session has as many slots as entries can name, and a credit"
+        );
+        assert!(
+            self.slots.is_empty() && self.stalled.is_empty() && self.paced.is_empty(),
+            "no slot waits for anything before its session is open"
+        );
         let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
         self.congestion = control.start(Flow { credits, packet_bytes, base_rtt_ns: 0 });
         self.slot_mask = agreed.slots - 1;
@@ -163,6 +171,8 @@ impl<B, T> ClientSession<B, T> {
                 order.agree();
                 0
             }
+            // The server has begun to drain before its acceptance arrived.
+            None if self.is_draining => 0,
             None => agreed.packet_bytes.min(agreed.peer_message_bytes_max) + 1,
         };
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
@@ -213,9 +223,8 @@ impl<B, T> ClientSession<B, T> {
     /// Stops further calls; pending ones go on.
     pub(crate) fn begin_drain(&mut self) {
         self.is_draining = true;
-        // Keeps the fast path from sending, except for empty requests: a separate condition would cost every
-        // call.
-        self.plain_request_bytes_end = self.plain_request_bytes_end.min(1);
+        // Keeps the fast path from sending: a separate condition would cost every call.
+        self.plain_request_bytes_end = 0;
     }
 
     /// Returns the calls without a slot.
@@ -304,6 +313,26 @@ impl<B, T> ClientSession<B, T> {
             "the credits of a session are free or with its slots"
         );
         self.assert_paths_sound();
+        assert!(
+            self.agreed.is_some() || self.slots.is_empty(),
+            "a session has slots once it is open"
+        );
+        assert!(
+            self.agreed.is_none_or(|agreed| u32::from(agreed.credits) == self.credits.agreed()),
+            "the credits of a session are those agreed on"
+        );
+        assert!(
+            self.stalled.count().max(self.paced.count()) <= self.slots.len(),
+            "only slots of the session wait for credits and for the pace"
+        );
+        assert!(
+            self.plain_request_bytes_end == 0 || !self.is_draining && self.order.is_none(),
+            "the fast path numbers no calls, and none are made while the server drains"
+        );
+        assert!(
+            u64::from(self.retired) <= self.stride(),
+            "no more slots are retired than the session has"
+        );
         assert_eq!(waiting, self.waiting_slots, "the slots in WAITING with a credit are counted");
         assert!(
             self.paced.is_empty() || self.awaits_release,

@@ -32,49 +32,60 @@ pub(crate) struct PlainPlace<'a, B, T> {
     state: &'a mut ClientSlot<B, T>,
 }
 
-impl<B: Buffer, T> ClientSession<B, T> {
-    /// Takes a free slot, if the `sizes` of the request and of the response's buffer are at most one packet
-    /// each.
+impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
+    /// Takes a free slot of a session, if the `sizes` of the request and of the response's buffer are at most one
+    /// packet each.
     #[inline(always)]
-    pub(crate) fn plain_place(&mut self, sizes: (usize, usize)) -> Option<PlainPlace<'_, B, T>> {
-        let is_plain = sizes.0 < self.plain_request_bytes_end as usize
-            && sizes.1 <= self.packet_bytes as usize;
+    pub(crate) fn take_free(
+        session: &'a mut ClientSession<B, T>,
+        sizes: (usize, usize),
+    ) -> Option<Self> {
+        let is_plain = sizes.0 < session.plain_request_bytes_end as usize
+            && sizes.1 <= session.packet_bytes as usize;
         if !is_plain {
             return None;
         }
-        let Self {
-            free, slots, to, credits, peer, stalled, trips, congestion, expiry_timer, ..
-        } = self;
+        let ClientSession {
+            free,
+            slots,
+            to,
+            credits,
+            peer,
+            stalled,
+            trips,
+            congestion,
+            expiry_timer,
+            ..
+        } = session;
         let slot = usize::from(*free);
         // Without a free slot, or before the session is open, the index is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free = state.next_free();
-        Some(PlainPlace {
-            peer,
+        Some(Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state })
+    }
+
+    /// Borrows a slot that waits in the transmit queue, if its request may be sent by this path now.
+    #[inline(always)]
+    pub(crate) fn of_queued(
+        session: &'a mut ClientSession<B, T>,
+        slot: usize,
+        path: SendPath,
+    ) -> Option<Self> {
+        let ClientSession {
             to,
             credits,
+            peer,
             stalled,
+            slots,
             trips,
             congestion,
             expiry_timer,
-            slot,
-            state,
-        })
-    }
-
-    /// Returns the place of a slot that waits in the transmit queue, if its request may be sent by this path
-    /// now.
-    #[inline(always)]
-    pub(crate) fn queued_plain_place(
-        &mut self,
-        slot: usize,
-        path: SendPath,
-    ) -> Option<PlainPlace<'_, B, T>> {
-        let Self { to, credits, peer, stalled, slots, trips, congestion, expiry_timer, .. } = self;
+            ..
+        } = session;
         let state = slots.get_mut(slot)?;
         let is_first = credits.available() > 0 && stalled.is_empty();
         let may_send = state.path() == path && is_first && !congestion.is_limited();
-        may_send.then_some(PlainPlace {
+        may_send.then_some(Self {
             peer,
             to,
             credits,
@@ -87,33 +98,6 @@ impl<B: Buffer, T> ClientSession<B, T> {
         })
     }
 
-    /// Returns the call that a response of one packet answers, if the request was sent by a fast path.
-    #[inline(always)]
-    pub(crate) fn plain_answer(&mut self, request: u64) -> Option<PlainAnswer<'_, B, T>> {
-        let slot = request as usize & usize::from(self.slot_mask);
-        let state = self.slots.get_mut(slot)?;
-        let is_plain = state.path() == SendPath::Sent
-            && state.number() == request
-            && !self.congestion.needs_every_ack();
-        if !is_plain {
-            return None;
-        }
-        Some(PlainAnswer {
-            slot,
-            free: &mut self.free,
-            slot_mask: &self.slot_mask,
-            stalled: &self.stalled,
-            backlog: &self.backlog,
-            packet_bytes: &self.packet_bytes,
-            credits: &mut self.credits,
-            trips: &mut self.trips,
-            congestion: &mut self.congestion,
-            state,
-        })
-    }
-}
-
-impl<B: Buffer, T> PlainPlace<'_, B, T> {
     #[inline(always)]
     pub(crate) fn slot(&self) -> usize {
         self.slot
@@ -221,7 +205,32 @@ pub(crate) struct PlainAnswer<'a, B, T> {
     state: &'a mut ClientSlot<B, T>,
 }
 
-impl<B: Buffer, T> PlainAnswer<'_, B, T> {
+impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
+    /// Finds the call that a response of one packet answers, if the request was sent by a fast path.
+    #[inline(always)]
+    pub(crate) fn find(session: &'a mut ClientSession<B, T>, request: u64) -> Option<Self> {
+        let slot = request as usize & usize::from(session.slot_mask);
+        let state = session.slots.get_mut(slot)?;
+        let is_plain = state.path() == SendPath::Sent
+            && state.number() == request
+            && !session.congestion.needs_every_ack();
+        if !is_plain {
+            return None;
+        }
+        Some(Self {
+            slot,
+            free: &mut session.free,
+            slot_mask: &session.slot_mask,
+            stalled: &session.stalled,
+            backlog: &session.backlog,
+            packet_bytes: &session.packet_bytes,
+            credits: &mut session.credits,
+            trips: &mut session.trips,
+            congestion: &mut session.congestion,
+            state,
+        })
+    }
+
     #[inline(always)]
     pub(crate) fn slot(&self) -> usize {
         self.slot

@@ -5,7 +5,7 @@ use petrel_planted::planted;
 use super::super::parts::ClientParts;
 use super::super::slot::{ClientSlot, NO_SLOT, SendPath, SlotCall};
 use super::ClientSession;
-use crate::limits::SLOTS_WITH_RESERVE_MIN;
+use crate::limits::{SLOTS_MAX, SLOTS_WITH_RESERVE_MIN};
 use crate::session::backlog::PendingCall;
 use crate::session::free_list::FreeList;
 
@@ -97,6 +97,10 @@ impl<B, T> ClientSession<B, T> {
         let is_free = self.has_reserve()
             && self.slots[RESERVED].is_free()
             && !self.slots[RESERVED].is_spent();
+        assert!(
+            !is_free || self.slots[RESERVED].credits() == 0,
+            "the reserved slot needs no credit, and keeps none"
+        );
         is_free.then_some(RESERVED)
     }
 
@@ -112,6 +116,7 @@ impl<B, T> ClientSession<B, T> {
     pub(super) fn grow(&mut self, count: u16) {
         let is_agreed = u64::from(count) <= self.stride();
         assert!(self.free == NO_SLOT && is_agreed, "a slot is made when none is free");
+        assert!(count <= SLOTS_MAX, "a session has as many slots as entries can name");
         let before = self.slots.len() as u16;
         if count <= before {
             return;

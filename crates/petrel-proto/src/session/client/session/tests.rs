@@ -343,18 +343,88 @@ fn assert_sound__with_a_paced_slot_that_is_not_released() {
 #[should_panic(expected = "a slot that waits for the pace is released later")]
 fn wait_for_pace__behind_a_slot_that_is_not_released() {
     use crate::congestion::CongestionCounters;
+    let mut session = calling(1);
+    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+    session.charge(1_000_000, 1, 1_000);
+    (0..2).for_each(|_| assert!(session.wait_for_pace(1_000_000, 0).is_some()));
+}
+
+#[test]
+#[should_panic(expected = "a slot waits for the pace on behalf of a call")]
+fn wait_for_pace__of_a_free_slot() {
+    use crate::congestion::CongestionCounters;
     let mut session = session(8);
     session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
     session.charge(1_000_000, 1, 1_000);
-    (1..3).for_each(|slot| assert!(session.wait_for_pace(1_000_000, slot).is_some()));
+    session.wait_for_pace(1_000_000, 0);
 }
 
 #[test]
 #[should_panic(expected = "a slot that waits for a credit has a call")]
 fn next_stalled__of_a_free_slot() {
     let mut session = session(8);
-    session.stall(0);
+    session.stalled.push(0);
     session.next_stalled();
+}
+
+#[test]
+#[should_panic(expected = "a slot waits for credits on behalf of a call")]
+fn stall__of_a_free_slot() {
+    session(8).stall(0);
+}
+
+#[test]
+#[should_panic(expected = "the timeout of a slot is that of its call")]
+fn note_timeout__of_a_free_slot() {
+    session(8).note_timeout(0);
+}
+
+#[test]
+#[should_panic(expected = "a session leaves the network before its first packet")]
+fn leave_network__with_a_packet_in_flight() {
+    let mut session = calling(1);
+    session.note_sent(5, 0, 1, 0);
+    session.leave_network();
+}
+
+#[test]
+#[should_panic(expected = "the credits of a session are those agreed on")]
+fn assert_sound__with_other_credits_than_agreed() {
+    let mut session = session(8);
+    session.credits = Credits::new(7);
+    session.assert_sound();
+}
+
+/// A server may begin to drain before its acceptance arrives.
+#[test]
+fn begin_drain__keeps_all_calls_from_the_fast_path() {
+    use crate::buffer::HeapBuffer;
+    use crate::session::client::PlainPlace;
+    for drains_first in [false, true] {
+        let mut session: ClientSession<HeapBuffer, u64> =
+            ClientSession::opening(0, &RtoBounds::default());
+        if drains_first {
+            session.begin_drain();
+        }
+        let agreed = self::session(8).agreed.unwrap();
+        session.establish(agreed, &CongestionControl::default());
+        if !drains_first {
+            session.begin_drain();
+        }
+        assert!(session.is_draining() && session.has_room());
+        for len in [0, 1, 1_000] {
+            assert!(PlainPlace::take_free(&mut session, (len, 0)).is_none(), "{len} bytes");
+        }
+        session.assert_sound();
+    }
+}
+
+#[test]
+#[should_panic(expected = "none are made while the server drains")]
+fn assert_sound__with_calls_to_a_server_that_drains() {
+    let mut session = session(8);
+    session.is_draining = true;
+    session.assert_sound();
 }
 
 /// A call that ends leaves nothing behind, whatever its slot waited for.

@@ -323,6 +323,7 @@ impl<B, T> ClientSlot<B, T> {
     /// the distance of the slot's request numbers.
     pub(super) fn note_given_up(&mut self, stride: u64) {
         assert!(!self.is_free(), "a slot without a call gives no request up");
+        assert!(self.request_sent > 0, "a request that is given up was sent");
         let is_heard = self.state != ClientState::Sending
             || self.parts().is_some_and(|parts| parts.request().acknowledged_count() > 0);
         let follows = self.given_up == self.number.wrapping_sub(stride) as u32;

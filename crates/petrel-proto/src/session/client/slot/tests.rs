@@ -119,6 +119,7 @@ fn set_expiry__is_given_back_as_it_was() {
     slot.expire_by_default_at(70);
     assert_eq!(get(slot), (70, false, NEVER));
     for (at_ns, inherited_ns, borrows) in [(50, NEVER, false), (50, 50, false), (50, 60, true)] {
+        slot.expires = Expires::Unset;
         slot.set_expiry(told(at_ns, inherited_ns), &mut spare);
         assert_eq!(get(slot), (at_ns, true, inherited_ns));
         assert_eq!(slot.parts.is_some(), borrows, "only a second time needs more room");
@@ -195,6 +196,7 @@ fn note_given_up__counts_requests_in_a_row_of_which_nothing_was_heard() {
     let mut give_up = |slot: &mut ClientSlot<_, _>, state, acknowledged: bool| {
         slot.number += stride;
         slot.state = state;
+        slot.request_sent = 1;
         let parts = slot.parts_mut(&mut spare);
         if acknowledged {
             parts.request_mut().acknowledge(1, &Words::default(), 1);
@@ -358,4 +360,20 @@ fn note_pull_sent__before_a_packet_was_sent() {
 #[should_panic(expected = "a timeout looks for packets of the server")]
 fn repeat__before_a_packet_was_sent() {
     calling(1).repeat(crate::recovery::Recovery::Selective, &mut FreeList::new());
+}
+
+#[test]
+#[should_panic(expected = "a call gets its deadline once")]
+fn set_expiry__twice() {
+    let (mut slot, mut spare) = (slot(), FreeList::new());
+    let expiry = Expiry { at_ns: 50, is_on_wire: true, inherited_ns: NEVER };
+    (0..2).for_each(|_| slot.set_expiry(expiry, &mut spare));
+}
+
+#[test]
+#[should_panic(expected = "a request that is given up was sent")]
+fn note_given_up__of_a_request_that_was_not_sent() {
+    let mut slot = slot();
+    slot.state = ClientState::Sending;
+    slot.note_given_up(8);
 }

@@ -174,6 +174,7 @@ impl<B, T> ClientSlot<B, T> {
             expiry.at_ns <= expiry.inherited_ns,
             "a call ends at its inherited deadline at the latest"
         );
+        assert!(self.expires == Expires::Unset, "a call gets its deadline once");
         self.expire_at(expiry.at_ns);
         if expiry.inherited_ns == expiry.at_ns {
             self.expires = Expires::Inherited;
