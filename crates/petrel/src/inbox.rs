@@ -109,6 +109,7 @@ impl<T> Inbox<T> {
     /// before. Does not wait: if a sender holds the lock, raises the flag again.
     pub(crate) fn take(&mut self) -> Vec<T> {
         let mut messages = mem::take(&mut self.emptied);
+        assert!(messages.is_empty(), "messages are handled before others are taken");
         match self.shared.queue.try_lock() {
             Ok(mut queue) => mem::swap(&mut queue.messages, &mut messages),
             Err(TryLockError::WouldBlock) => self.shared.work_flag.raise(),

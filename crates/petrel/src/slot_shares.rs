@@ -19,13 +19,16 @@ pub(crate) const SLOTS_MIN: u16 = 16;
 /// sessions.
 pub(crate) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
     let left = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all);
-    proposed.min(allowed).min(slots_of(left))
+    let slots = proposed.min(allowed).min(slots_of(left));
+    assert!(slots <= allowed, "a server gives a session no more slots than it allows");
+    slots
 }
 
 /// Returns the slots of a session's share when `left` slots are left.
 pub(crate) fn slots_of(left: u64) -> u16 {
     let share = left / SESSIONS_TO_COME;
     // The largest power of two up to the share, which is 0 or fits.
+    const { assert!(SLOTS_MIN.is_power_of_two()) };
     let share = share.checked_ilog2().map_or(0, |log2| 1_u16 << log2.min(15));
     share.max(SLOTS_MIN)
 }

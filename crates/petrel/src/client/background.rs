@@ -98,6 +98,7 @@ impl Background {
     /// Returns the endpoint for a new client with servers of this family.
     pub(super) fn next_endpoint(&self, family: Family) -> Result<Arc<ClientShared>, Error> {
         let endpoints = self.threads.running(family)?;
+        assert!(!endpoints.is_empty(), "the threads of clients run, or could not be started");
         let turn = self.threads.turn.fetch_add(1, Ordering::Relaxed) % endpoints.len();
         Ok(Arc::clone(&endpoints[turn].0))
     }
@@ -197,6 +198,7 @@ impl Threads {
                 }
             }
         }
+        assert_eq!(running.len(), self.settings.threads, "each thread of clients has begun");
         Ok(running)
     }
 

@@ -36,6 +36,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Parking { parker, waits, .. } = self.0;
+        assert!(waits.get() > 0, "a wait that ends has begun on this thread");
         waits.set(waits.get() - 1);
         // All waits of a thread share a waker: this one may have taken a wake-up of the outer one.
         if waits.get() > 0 {

@@ -66,7 +66,8 @@ impl Places {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         let waiting = std::mem::take(&mut *lock(&self.queue));
-        self.waiting.fetch_sub(waiting.len(), Ordering::SeqCst);
+        let before = self.waiting.fetch_sub(waiting.len(), Ordering::SeqCst);
+        assert!(before >= waiting.len(), "each waiter in the queue was counted");
         if !planted("client_waiters_not_told") {
             waiting.iter().for_each(|waiter| waiter.wake());
         }

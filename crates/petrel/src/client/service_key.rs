@@ -40,6 +40,7 @@ impl ServiceKeys {
         let mut free = lock(&self.free);
         assert!(key.0 < free.next, "a number that is freed was taken");
         free.list.push(key.0);
+        assert!(free.list.len() <= free.next as usize, "a number is freed once");
     }
 }
 
@@ -64,5 +65,13 @@ mod tests {
     #[should_panic(expected = "a number that is freed was taken")]
     fn free__of_a_number_that_was_not_taken() {
         ServiceKeys::default().free(ServiceKey(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "a number is freed once")]
+    fn free__again() {
+        let keys = ServiceKeys::default();
+        let key = keys.take();
+        (0..2).for_each(|_| keys.free(key));
     }
 }

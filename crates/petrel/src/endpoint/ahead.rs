@@ -16,6 +16,9 @@ const SESSION_AHEAD: usize = 12;
 /// Most frames remembered: a transport may show somewhat more than a burst.
 const SHOWN_MAX: usize = 2 * RX_BURST_MAX;
 
+const _: () = assert!(ANSWER_AHEAD < SLOT_AHEAD && SLOT_AHEAD < SESSION_AHEAD);
+const _: () = assert!(SESSION_AHEAD < SHOWN_MAX);
+
 /// The shown frames of the burst, and how many of them were received.
 pub(super) struct Ahead {
     shown: Vec<UpcomingFrame>,

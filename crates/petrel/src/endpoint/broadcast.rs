@@ -23,6 +23,35 @@ pub(crate) struct Broadcast {
 }
 
 impl Broadcast {
+    /// Prepares a message to a group for multicast, if enough members can receive it now.
+    pub(crate) fn prepare(
+        cx: &mut Context<'_>,
+        number: u32,
+        members: &[SessionId],
+        message: &SharedMsg,
+    ) -> Option<Self> {
+        let Local { core, groups, pool, .. } = &mut *cx.local;
+        let sender = groups.get_mut(number)?;
+        if !sender.is_worth(message.len()) {
+            return None;
+        }
+        let receives = |id: &SessionId| {
+            sender.has_joined(*id) && core.may_announce(*id, message.len(), sender.packet_bytes())
+        };
+        let receivers: BTreeSet<SessionId> = members.iter().copied().filter(receives).collect();
+        if receivers.len() < RECEIVERS_MIN {
+            return None;
+        }
+        // Without memory it is sent by unicast.
+        let message = message.to_reference(pool).ok()?;
+        Some(Self { frames: sender.next_frames(number), message, receivers })
+    }
+
+    /// Sends the packets, after the announcements.
+    pub(crate) fn send(self, cx: &mut Context<'_>) {
+        cx.local.core.send_to_group(self.frames, self.message);
+    }
+
     /// Returns true if this member receives it.
     pub(crate) fn reaches(&self, session: SessionId) -> bool {
         self.receivers.contains(&session)
@@ -40,8 +69,7 @@ impl Broadcast {
     ) -> Result<CallKey, Error> {
         assert!(self.reaches(session), "the member receives the packets");
         let request = message.to_reference(&cx.local.pool)?;
-        let Local { core, now_ns, clock, keyed, .. } = &mut *cx.local;
-        let number = keyed.add(move |state, cx, mut reply| {
+        let number = cx.local.keyed().add(move |state, cx, mut reply| {
             reply.release_request();
             // All sent frames are flushed when a call ends.
             cx.local.core.release_sent();
@@ -49,39 +77,9 @@ impl Broadcast {
         });
         let tag = Continuation::numbered::<KeyedEnd>(number);
         let call = PendingCall { method, tag, request, response };
+        let Local { core, now_ns, clock, .. } = &mut *cx.local;
         let limits = options.limits(clock.now_ns());
         core.call_announced(*now_ns, session, call, limits, self.frames.announcement);
         Ok(CallKey::on_session(session, number))
-    }
-}
-
-impl Context<'_> {
-    /// Prepares a message to a group for multicast, if enough members can receive it now.
-    pub(crate) fn prepare_broadcast(
-        &mut self,
-        number: u32,
-        members: &[SessionId],
-        message: &SharedMsg,
-    ) -> Option<Broadcast> {
-        let sender = self.local.groups.get_mut(number)?;
-        if !sender.is_worth(message.len()) {
-            return None;
-        }
-        let core = &mut self.local.core;
-        let receives = |id: &SessionId| {
-            sender.has_joined(*id) && core.may_announce(*id, message.len(), sender.packet_bytes())
-        };
-        let receivers: BTreeSet<SessionId> = members.iter().copied().filter(receives).collect();
-        if receivers.len() < RECEIVERS_MIN {
-            return None;
-        }
-        // Without memory it is sent by unicast.
-        let message = message.to_reference(&self.local.pool).ok()?;
-        Some(Broadcast { frames: sender.next_frames(number), message, receivers })
-    }
-
-    /// Sends the packets, after the announcements.
-    pub(crate) fn send_broadcast(&mut self, broadcast: Broadcast) {
-        self.local.core.send_to_group(broadcast.frames, broadcast.message);
     }
 }

@@ -55,13 +55,13 @@ impl Bursts {
         handlers: &mut Handlers,
         now_ns: u64,
     ) -> usize {
-        local.part_bytes = 0;
+        local.begin_burst();
         let received = self.receive_up_to_budget(transport, local, handlers, now_ns);
         if handlers.has_gathered() {
             self.run_batches(transport, local, handlers);
         }
         // Packets of a large message come in trains: the next are as large as these.
-        self.rx_budget = match local.part_bytes {
+        self.rx_budget = match local.part_bytes() {
             0 => RX_BURST_MAX,
             bytes => (RX_BURST_BYTES * received / bytes).clamp(1, RX_BURST_MAX),
         };

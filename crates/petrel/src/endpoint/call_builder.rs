@@ -279,7 +279,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, Box<CallRejected>> {
-        let number = self.place.context().local.keyed.add(move |state, cx, mut reply| {
+        let number = self.place.context().local.keyed().add(move |state, cx, mut reply| {
             if M::IS_SHARED {
                 reply.release_request();
             }
@@ -292,7 +292,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         match callee.send(cx.untyped(), to_send) {
             Ok(sent) => Ok(C::key(sent, number)),
             Err(rejected) => {
-                cx.local.keyed.forget(number);
+                cx.local.keyed().forget(number);
                 Err(rejected)
             }
         }

@@ -177,6 +177,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     #[inline]
     pub(super) fn session_control(&mut self) -> SessionControl<'_, T, C> {
         let Self { transport, control, local, drain, joined, work_flag, .. } = self;
-        SessionControl { transport, control, local, drain, joined, work_flag }
+        SessionControl::of((transport, control), local, (drain, work_flag), joined)
     }
 }

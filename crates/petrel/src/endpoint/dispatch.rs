@@ -95,7 +95,7 @@ impl Dispatch<'_> {
             let part = local.core.handle_next_part(peer, frame);
             let is_by_paths = part == NextPart::OtherPath;
             if part.is_taken() || is_by_paths && local.core.handle_part_from((peer, 0), frame) {
-                local.part_bytes += frame.len();
+                local.count_part(frame.len());
                 return;
             }
         }
@@ -140,7 +140,7 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
         let from = (PeerKey(peer.0), source);
         let may_be_part = frame.len() > SMALL_FRAME_BYTES && !is_marked;
         if may_be_part && local.core.handle_part_from(from, frame) {
-            local.part_bytes += frame.len();
+            local.count_part(frame.len());
             return;
         }
         dispatch_from(local, handlers, *now_ns, from, frame, is_marked);
@@ -156,7 +156,7 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
             && let Some(place) = local.core.next_part_place(key, &head, payload.len())
         {
             payload.copy_to_slice(place);
-            local.part_bytes += bytes.len();
+            local.count_part(bytes.len());
             return;
         }
         dispatch_shared(self, peer, frame, Outgoing::of(path));
@@ -239,8 +239,8 @@ pub(super) fn dispatch_other(
     frame: &[u8],
     is_marked: bool,
 ) {
-    let Local { core, pool, part_bytes, .. } = local;
-    *part_bytes += frame.len();
+    local.count_part(frame.len());
+    let Local { core, pool, .. } = local;
     let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
     let pool = &mut Pool { pool, destination };
     let received = match is_marked {
@@ -262,8 +262,8 @@ pub(super) fn dispatch_from(
 ) {
     // The turn's time is older by the handling of earlier frames.
     local.core.set_time(local.clock.now_ns());
-    let Local { core, pool, part_bytes, .. } = local;
-    *part_bytes += frame.len();
+    local.count_part(frame.len());
+    let Local { core, pool, .. } = local;
     let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
     let pool = &mut Pool { pool, destination };
     let received = core.handle_frame_from(now_ns, from, frame, is_marked, pool);
@@ -303,9 +303,9 @@ pub(super) fn run_message(
     deadline_ns: Option<u64>,
 ) {
     let payload = Payload::Owned(message);
-    local.placed = placed;
-    Context::new(local).under_deadline(deadline_ns, |cx| {
-        handlers.run(cx, handle, method, payload, None);
+    local.with_placed(placed, |local| {
+        Context::new(local).under_deadline(deadline_ns, |cx| {
+            handlers.run(cx, handle, method, payload, None);
+        });
     });
-    local.placed = None;
 }

@@ -349,7 +349,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         while let Some(start) = hub.next_start() {
             self.local.make_call(start);
         }
-        while let Some((handle, outcome)) = self.local.late_answers.pop() {
+        while let Some((handle, outcome)) = self.local.late_answers().pop() {
             self.refresh_clock();
             Context::<()>::new(&mut self.local).answer(handle, outcome);
         }
@@ -381,9 +381,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
 /// Refuses requests whose handler has dropped them.
 fn answer_dropped(local: &mut Local) {
-    while let Some(handle) = local.late_answers.pop_dropped() {
+    while let Some(handle) = local.late_answers().pop_dropped() {
         let text = "the handler dropped the request";
-        local.watchers.forget(handle);
+        local.forget_watchers(handle);
         local.core.respond_error(handle, Status::Internal, text);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use petrel_proto::control::GroupJoin;
-use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX, packets_of};
+use petrel_proto::limits::{FIRST_REQUEST_END, REQUEST_NUMBER_END, SESSIONS_MAX, packets_of};
 use petrel_proto::wire::Announcement;
 use petrel_proto::{Agreed, GroupFrames, PeerKey, SessionId};
 use petrel_transport::PeerId;
@@ -101,7 +101,8 @@ impl Groups {
     pub(super) fn add(&mut self, sender: Sender) -> u32 {
         assert!(!self.is_full(), "an endpoint sends to a limited number of groups");
         let number = self.free_number();
-        self.by_number.insert(number, sender);
+        let before = self.by_number.insert(number, sender);
+        assert!(before.is_none(), "a group has a number of its own");
         number
     }
 
@@ -206,6 +207,10 @@ impl Sender {
 
     /// Returns the names of the next message's packets.
     pub(super) fn next_frames(&mut self, group: u32) -> GroupFrames {
+        assert!(
+            self.next_sequence < REQUEST_NUMBER_END,
+            "the messages to a group are numbered as requests are"
+        );
         let announcement = Announcement { group, sequence: self.next_sequence };
         self.next_sequence += 1;
         let peer = PeerKey(self.peer.0);
@@ -318,5 +323,13 @@ mod tests {
                 address: SocketAddr::from(([239, 0, 0, 1], 5)),
             });
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the messages to a group are numbered as requests are")]
+    fn next_frames__beyond_the_last_number() {
+        let mut sender = sender();
+        sender.next_sequence = REQUEST_NUMBER_END;
+        sender.next_frames(9);
     }
 }

@@ -110,6 +110,10 @@ impl Idle {
         let took_ns = end_ns.saturating_sub(begin_ns);
         self.yielded_ns = end_ns;
         self.is_shared = took_ns >= SWITCH_NS;
+        assert!(
+            (SLEEPY_NS_MIN..=SLEEPY_NS_MAX).contains(&self.sleepy_ns),
+            "the time without yielding is within its bounds"
+        );
         if took_ns >= CROWDED_NS {
             self.sleepy_until_ns = end_ns + self.sleepy_ns;
             self.sleepy_ns = (self.sleepy_ns * 2).min(SLEEPY_NS_MAX);
@@ -195,5 +199,13 @@ mod tests {
         idle.on_yield(now_ns, now_ns + CROWDED_NS);
         idle.on_work(now_ns + CROWDED_NS + SLEEPY_NS_MIN);
         assert_eq!(idle.next(now_ns + CROWDED_NS + SLEEPY_NS_MIN), IdleAction::Yield);
+    }
+
+    #[test]
+    #[should_panic(expected = "the time without yielding is within its bounds")]
+    fn on_yield__with_a_time_beyond_its_bounds() {
+        let mut idle = spinning();
+        idle.sleepy_ns = SLEEPY_NS_MAX + 1;
+        idle.on_yield(0, CROWDED_NS);
     }
 }

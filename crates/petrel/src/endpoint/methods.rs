@@ -191,7 +191,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             // SAFETY: a handler of an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), batch);
         };
-        let late = Rc::clone(&self.local.late_answers);
+        let late = Rc::clone(self.local.late_answers());
         self.handlers.set_batched(method, Gather::new(method, late, Box::new(handler)));
     }
 

@@ -14,13 +14,11 @@
 //! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
-mod announce;
 mod announced;
 mod batch;
 mod broadcast;
 mod burst;
 mod call_builder;
-mod cancel;
 mod client_calls;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
@@ -49,7 +47,6 @@ mod lent_transport;
 mod locators;
 mod message;
 mod methods;
-mod multicast;
 mod object_counts;
 mod open;
 mod optimisations;
@@ -120,13 +117,10 @@ pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
 pub(crate) use state::State;
 
-use announced::Announced;
 use burst::Bursts;
-use context::continuation::Keyed;
-use context::watchers::Watchers;
 use drain::Drain;
 use event_loop::Turns;
-use groups::{Groups, JoinedGroups};
+use groups::JoinedGroups;
 use handlers::Handlers;
 use idle::Idle;
 use late_answers::LateAnswers;
@@ -255,24 +249,16 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Ok(Self {
             transport,
             control,
-            local: Local {
-                core: Core::new(now_ns, protocol),
-                pool,
-                hub,
-                groups: Groups::default(),
-                late_answers: LateAnswers::new(work_flag.clone()),
-                remote: Box::new(Remote::new(work_flag.clone(), waker, config.client_calls_max)),
-                now_ns,
-                clock,
-                part_bytes: 0,
-                placed: None,
-                watchers: Watchers::default(),
-                keyed: Keyed::default(),
-                sessions: Sessions::new(config.sessions, config.transports, receive_packets),
-                services: Box::default(),
-                announced: Announced::default(),
-                lent: None,
-            },
+            local: Local::new(
+                (now_ns, clock),
+                Core::new(now_ns, protocol),
+                (pool, hub),
+                (
+                    LateAnswers::new(work_flag.clone()),
+                    Remote::new(work_flag.clone(), waker, config.client_calls_max),
+                ),
+                Sessions::new(config.sessions, config.transports, receive_packets),
+            ),
             handlers: Handlers::new(Box::new(state)),
             joined: JoinedGroups::default(),
             drain: Drain::default(),
@@ -349,6 +335,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         request: M,
     ) -> CallBuilder<&mut Self, M, A> {
         CallBuilder::new(self, callee, method, request)
+    }
+
+    /// Announces a call: see [`Context::prefetch_session`].
+    #[inline]
+    pub fn prefetch_session(&mut self, session: SessionId) {
+        self.local.announce(session);
     }
 
     /// Returns a handle of the endpoint for futures: to connect, spawn and sleep. It may be used at any time on the

@@ -34,7 +34,7 @@ impl ObjectCounts {
     pub(super) fn of(local: &Local, drain: &Drain, joined: &JoinedGroups) -> Self {
         let (opening, linked, dialled) = local.sessions.object_counts();
         let mut futures = local.hub.object_counts();
-        futures.orders += local.late_answers.len();
+        futures.orders += local.late_answers().len();
         Self {
             core: local.core.object_counts(),
             local: futures,

@@ -79,6 +79,10 @@ impl Remote {
     /// Returns the counters of client calls.
     pub(super) fn client_calls(&self, (made, not_made): (u64, u64)) -> ClientCalls {
         let places = self.remote_inbox.as_ref().map(|remote_inbox| remote_inbox.clients.places());
+        assert!(
+            places.is_none_or(|places| places.free() <= self.client_calls_max),
+            "a place that is given back was taken"
+        );
         ClientCalls {
             made,
             not_made,

@@ -267,7 +267,7 @@ impl Request<'_> {
     /// Defers the answer, beyond the handler if needed: for a handler that first makes calls of its own. Read
     /// [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
-        let late = Rc::clone(&cx.local.late_answers);
+        let late = Rc::clone(cx.local.late_answers());
         (Responder { handle: Some(*self.handle), late }, Handled(None))
     }
 

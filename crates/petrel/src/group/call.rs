@@ -89,7 +89,7 @@ impl Group {
         let call = GroupCall { options, ..call };
         let broadcast = self
             .multicast()
-            .and_then(|number| cx.prepare_broadcast(number, self.members(), message));
+            .and_then(|number| Broadcast::prepare(cx, number, self.members(), message));
         for (member, &session) in self.members().iter().enumerate() {
             let to = ToCall { session, member, broadcast: broadcast.as_ref() };
             match to.call(cx, message, call, &running) {
@@ -104,7 +104,7 @@ impl Group {
             }
         }
         if let Some(broadcast) = broadcast {
-            cx.send_broadcast(broadcast);
+            broadcast.send(cx);
         }
         Ok(())
     }

@@ -138,6 +138,10 @@ impl<A, M> Collect<A, M> {
                 *place = MemberOutcome::Failed(failure);
             }
         }
+        assert!(
+            self.answered + self.failed <= self.members.len(),
+            "each member of a group ends once"
+        );
         match self.decided() {
             _ if was_decided => Verdict::Late,
             Some(succeeded) => Verdict::Decided(succeeded),

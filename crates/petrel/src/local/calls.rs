@@ -166,6 +166,7 @@ impl Calls {
                 self.finish(tasks, key, Err(failure()));
             }
         }
+        assert!(self.starts.borrow().is_empty(), "no call is made at an endpoint that ends");
     }
 
     /// Returns the outcome of a call that has ended.
@@ -198,6 +199,10 @@ impl Calls {
         if let Some(outcome) = self.take_outcome(key) {
             to.put_ended(label, outcome);
         } else if let Some(call) = self.entries.borrow_mut().get_mut(key) {
+            assert!(
+                !matches!(call.progress, Progress::Collected(..)),
+                "the outcome of a call goes to one collection"
+            );
             call.progress = Progress::Collected(Rc::clone(to), label);
             to.expect(key);
         }

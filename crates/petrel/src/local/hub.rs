@@ -223,8 +223,10 @@ impl Hub {
 
     /// Closes the hub at the endpoint's end: drops tasks, and fails pending operations.
     pub(crate) fn close(&self) {
+        assert!(!self.is_closed(), "an endpoint ends once");
         self.is_closed.set(true);
         self.tasks.abort_all();
+        assert_eq!(self.tasks.len(), 0, "no task is spawned at an endpoint that ends");
         self.calls.finish_all(&self.tasks, endpoint_gone);
         while let Some(command) = self.next_command() {
             if let Command::Connect(remote, _, answer) = command {

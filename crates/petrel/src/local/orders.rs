@@ -75,6 +75,7 @@ impl ConnectAnswer {
 
     /// Withdraws the order. Returns the session that the future has not seen.
     pub(super) fn cancel(&self) -> Option<SessionId> {
+        assert!(!self.is_cancelled(), "an order to connect is cancelled once");
         self.is_cancelled.set(true);
         let unread = self.session.borrow_mut().take();
         unread.and_then(Result::ok).map(|watch| watch.id())
@@ -91,5 +92,12 @@ mod tests {
         let answer = ConnectAnswer::default();
         answer.put(Err(Error::elapsed()));
         answer.put(Err(Error::elapsed()));
+    }
+
+    #[test]
+    #[should_panic(expected = "an order to connect is cancelled once")]
+    fn cancel__again() {
+        let answer = ConnectAnswer::default();
+        (0..2).for_each(|_| assert_eq!(answer.cancel(), None));
     }
 }

@@ -160,6 +160,7 @@ impl<T> Slab<T> {
         let value = place.value.take()?;
         place.generation = place.generation.wrapping_add(1);
         place.next_free = mem::replace(&mut self.free, key.index() as u32);
+        assert!(self.len > 0, "a value that is removed was counted");
         self.len -= 1;
         Some(value)
     }
@@ -183,13 +184,17 @@ impl<T> Slab<T> {
         let key = |(index, place): (usize, &Place<T>)| {
             place.value.is_some().then(|| Key::new(index, place.generation))
         };
-        self.places.iter().enumerate().filter_map(key).collect()
+        let keys: Vec<_> = self.places.iter().enumerate().filter_map(key).collect();
+        assert_eq!(keys.len(), self.len, "the values of a table are counted");
+        keys
     }
 
     /// Removes all values.
     pub(crate) fn drain(&mut self) -> Vec<T> {
+        let values: Vec<_> = self.places.drain(..).filter_map(|place| place.value).collect();
+        assert_eq!(values.len(), self.len, "a table gives back the values that it has counted");
         (self.free, self.len) = (NONE, 0);
-        self.places.drain(..).filter_map(|place| place.value).collect()
+        values
     }
 }
 
@@ -230,5 +235,14 @@ mod tests {
         assert_eq!(slab.len(), 2);
         let next = [(); 2].map(|()| slab.insert(None).index());
         assert_eq!((next, slab.len()), ([1, 3], 4));
+    }
+
+    #[test]
+    #[should_panic(expected = "a value that is removed was counted")]
+    fn remove__of_a_value_that_was_not_counted() {
+        let mut slab = Slab::default();
+        let key = slab.insert('a');
+        slab.len = 0;
+        slab.remove(key);
     }
 }

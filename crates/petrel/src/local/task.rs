@@ -18,7 +18,8 @@ struct TaskResult<T> {
 
 impl<T> TaskResult<T> {
     fn put(&self, value: T) {
-        *self.value.borrow_mut() = Some(value);
+        let before = self.value.borrow_mut().replace(value);
+        assert!(before.is_none(), "a task has one result");
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }

@@ -62,6 +62,7 @@ impl<T> Timers<T> {
             }
             self.by_time.pop();
         }
+        assert_eq!(self.waiting.len(), 0, "a timer that waits has a place in the order");
         u64::MAX
     }
 
@@ -71,13 +72,20 @@ impl<T> Timers<T> {
             return None;
         }
         let Reverse((.., key)) = self.by_time.pop()?;
-        self.waiting.remove(key)
+        let due = self.waiting.remove(key);
+        assert!(due.is_some(), "a timer comes due once");
+        due
     }
 
     fn tidy(&mut self) {
         if self.by_time.len() > TIDY_COUNT + 2 * self.waiting.len() {
             let waiting = &mut self.waiting;
             self.by_time.retain(|Reverse((.., key))| waiting.get_mut(*key).is_some());
+            assert_eq!(
+                self.by_time.len(),
+                self.waiting.len(),
+                "each timer that waits has one place in the order"
+            );
         }
     }
 }
@@ -133,5 +141,14 @@ mod tests {
                 prop_assert_eq!(timers.next_ns(), next_ns.unwrap_or(u64::MAX));
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a timer that waits has a place in the order")]
+    fn next_ns__of_a_timer_without_a_place() {
+        let mut timers = Timers::default();
+        timers.insert(5, Waker::noop().clone());
+        timers.by_time.clear();
+        timers.next_ns();
     }
 }

@@ -54,6 +54,7 @@ impl Deadlines {
     pub(super) fn sweep(&mut self, is_live: impl Fn(&Due) -> bool) {
         self.heap.retain(|Reverse((_, due))| is_live(due));
         self.sweep_at = 2 * self.heap.len();
+        assert!(!self.is_crowded(), "deadlines are swept once before they double");
     }
 
     pub(super) fn next(&self) -> Option<Instant> {

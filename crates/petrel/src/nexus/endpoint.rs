@@ -9,14 +9,14 @@ use super::media::{Media, Medium};
 use super::net::Network;
 use crate::control::{EndpointId, FromNexus};
 
-/// An endpoint of this process.
+/// An endpoint of this process that is attached to the nexus.
 #[derive(Debug)]
-pub(super) struct Endpoint<N: Network> {
+pub(super) struct Attached<N: Network> {
     media: Media<N::Link>,
     inbox: Arc<Inbox<N::Link>>,
 }
 
-impl<N: Network> Endpoint<N> {
+impl<N: Network> Attached<N> {
     pub(super) fn new(media: Media<N::Link>, inbox: Arc<Inbox<N::Link>>) -> Self {
         assert!(!media.is_empty(), "an endpoint says of each medium why it cannot be used");
         Self { media, inbox }
@@ -46,7 +46,7 @@ impl<N: Network> Endpoint<N> {
 /// The endpoints of this process.
 #[derive(Debug)]
 pub(super) struct Endpoints<N: Network> {
-    by_id: HashMap<EndpointId, Endpoint<N>>,
+    by_id: HashMap<EndpointId, Attached<N>>,
 }
 
 impl<N: Network> Default for Endpoints<N> {
@@ -57,7 +57,7 @@ impl<N: Network> Default for Endpoints<N> {
 
 impl<N: Network> Endpoints<N> {
     /// Adds an endpoint. The number may be a former endpoint's.
-    pub(super) fn attach(&mut self, id: EndpointId, endpoint: Endpoint<N>) {
+    pub(super) fn attach(&mut self, id: EndpointId, endpoint: Attached<N>) {
         let former = self.by_id.insert(id, endpoint);
         assert!(former.is_none(), "endpoint {} is attached already", id.0);
     }
@@ -66,7 +66,7 @@ impl<N: Network> Endpoints<N> {
         self.by_id.remove(&id);
     }
 
-    pub(super) fn get(&self, id: EndpointId) -> Option<&Endpoint<N>> {
+    pub(super) fn get(&self, id: EndpointId) -> Option<&Attached<N>> {
         self.by_id.get(&id)
     }
 
@@ -75,7 +75,7 @@ impl<N: Network> Endpoints<N> {
     }
 
     /// Iterates over all, in any order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (EndpointId, &Endpoint<N>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (EndpointId, &Attached<N>)> {
         self.by_id.iter().map(|(id, endpoint)| (*id, endpoint))
     }
 
@@ -93,17 +93,17 @@ impl<N: Network> Endpoints<N> {
 
     /// Returns true if an endpoint's inbox is too long for peers to add to.
     pub(super) fn is_overloaded(&self, id: EndpointId) -> bool {
-        self.get(id).is_some_and(Endpoint::is_overloaded)
+        self.get(id).is_some_and(Attached::is_overloaded)
     }
 
     #[cfg(test)]
-    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint<N>> {
+    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Attached<N>> {
         self.by_id.get_mut(&id)
     }
 }
 
 #[cfg(test)]
-impl Endpoint<super::net::MioNetwork> {
+impl Attached<super::net::MioNetwork> {
     /// Replaces its media by a data port.
     pub(super) fn set_test_media(&mut self, udp: super::attach::UdpAttach) {
         let waker = petrel_transport::wake::Waker::new().unwrap();

@@ -76,6 +76,7 @@ impl Links {
         let own = link.proposals().len();
         assert!(self.proposals >= own, "the proposals of a link are counted");
         self.proposals -= own;
+        assert!(self.proposals == 0 || !self.by_id.is_empty(), "a proposal is made on a link");
         shrink(&mut self.by_id);
         if let Stage::Promised { expected: Some(expected), .. } = link.stage()
             && !planted("nexus_tickets_stay")
@@ -95,7 +96,9 @@ impl Links {
 
     /// Takes the link of a ticket, which is valid once.
     pub(super) fn redeem(&mut self, ticket: &[u8; TICKET_BYTES]) -> Option<LinkId> {
-        self.tickets.remove(ticket)
+        let link = self.tickets.remove(ticket)?;
+        assert!(self.by_id.contains_key(&link), "a ticket ends with its link: {link:?}");
+        Some(link)
     }
 
     /// Returns the number of unanswered proposals in all.

@@ -116,6 +116,7 @@ impl<N: Network> Default for Exchanges<N> {
 impl<N: Network> Exchanges<N> {
     /// Opens the rendezvous. Without it shared memory is not offered.
     pub(super) fn open(&mut self, net: &mut N, token: usize) -> io::Result<()> {
+        assert!(self.local.is_none(), "a process has one rendezvous");
         let host_identity = net.host_identity()?;
         let listener = net.open_rendezvous(token)?;
         let name = net.name_of(&listener);
@@ -317,6 +318,7 @@ impl<N: Network> Exchanges<N> {
             match retry(|| net.receive_from_shm_peer(stream, rest, fds, FDS_MAX + 1)) {
                 Ok(count @ 1..) => {
                     *ticket_bytes += count;
+                    assert!(*ticket_bytes <= TICKET_BYTES, "a read stays within its buffer");
                     if fds.count() > FDS_MAX {
                         self.drop_invalid(id, net, relay);
                         return None;

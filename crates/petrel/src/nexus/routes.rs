@@ -77,7 +77,7 @@ impl Routes {
 
     /// Ends the pause. Returns the requests that wait, and the number of attempts so far.
     pub(super) fn end_pause(&mut self, remote: SocketAddr) -> Option<(Vec<OpenRequest>, u32)> {
-        self.paused(remote)?;
+        assert!(!self.paused(remote)?.is_empty(), "a pause is for requests that wait");
         match self.by_remote.remove(&remote) {
             Some(Route::Pause { waiting, attempt }) => Some((waiting, attempt)),
             other => unreachable!("a pause was there: {other:?}"),
@@ -129,6 +129,10 @@ impl Routes {
             self.incarnations.clear();
         }
         let former = self.incarnations.insert(remote, incarnation);
+        assert!(
+            self.incarnations.len() <= INCARNATIONS_MAX,
+            "the incarnations of peers are kept within their limit"
+        );
         former.is_some_and(|former| former != incarnation)
     }
 }

@@ -179,11 +179,22 @@ impl UsageTable {
     fn change(&mut self, source: SourceNetwork, change: impl Fn(&mut Usage)) {
         let usage = self.by_source.entry(source).or_default();
         change(usage);
+        let of_source = *usage;
+        assert!(
+            of_source.linked <= of_source.links,
+            "each connection that counts as linked has a link"
+        );
         if *usage == Usage::default() {
             self.by_source.remove(&source);
             shrink(&mut self.by_source);
         }
         change(&mut self.all);
+        assert!(
+            of_source.links <= self.all.links
+                && of_source.proposals <= self.all.proposals
+                && of_source.session_bytes <= self.all.session_bytes,
+            "a source uses no more than all sources together"
+        );
     }
 }
 
@@ -279,5 +290,22 @@ mod tests {
     #[should_panic(expected = "what is given back was taken")]
     fn remove_link__of_none() {
         UsageTable::default().remove_link(source("10.0.0.1"), true);
+    }
+
+    #[test]
+    #[should_panic(expected = "each connection that counts as linked has a link")]
+    fn remove_link__of_the_last_as_one_of_several() {
+        let mut usage = UsageTable::default();
+        usage.add_link(source("10.0.0.1"), true);
+        usage.remove_link(source("10.0.0.1"), false);
+    }
+
+    #[test]
+    #[should_panic(expected = "a source uses no more than all sources together")]
+    fn add_proposal__that_is_missing_in_the_sum() {
+        let mut usage = UsageTable::default();
+        usage.add_proposal(source("10.0.0.1"), 64);
+        usage.all = Usage::default();
+        usage.add_proposal(source("10.0.0.1"), 64);
     }
 }

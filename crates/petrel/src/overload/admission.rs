@@ -226,6 +226,10 @@ impl Admission {
         if waiting.requests == 0 || !self.expected.is_known() {
             return false;
         }
+        assert!(
+            deadline_ns.is_none_or(|at_ns| at_ns > now_ns),
+            "a request that came too late is refused for that reason"
+        );
         match self.policy {
             Policy::LimitOnly | Policy::Codel(_) | Policy::ControlledDelay(_) => false,
             Policy::OldestWait { target_ns } => waiting.age_ns(now_ns) > target_ns,

@@ -65,7 +65,9 @@ impl Backoff {
         let grown_ns = (bound_ns * u128::from(self.growth_percent)).div_ceil(100);
         self.bound_ns = grown_ns.min(u128::from(self.max_ns)) as u64;
         // The high half of a product: evenly from 0 to the bound, both included.
-        ((u128::from(random) * (bound_ns + 1)) >> 64) as u64
+        let pause_ns = ((u128::from(random) * (bound_ns + 1)) >> 64) as u64;
+        assert!(u128::from(pause_ns) <= bound_ns, "a pause is drawn below its bound");
+        pause_ns
     }
 
     /// Records a success: the next pause is a first one.

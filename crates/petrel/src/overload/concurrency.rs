@@ -168,6 +168,10 @@ impl ConcurrencyLimit {
     fn end(&mut self, permit: &Permit, now_ns: u64) {
         assert!(self.outstanding > 0, "each permit goes back once");
         self.outstanding -= 1;
+        assert!(
+            (LIMIT_MIN..=self.limit_max).contains(&self.limit),
+            "a limit is between the least and the most calls"
+        );
         // One call in 1 / limit round trips, counted from the beginning of the last call, which took one.
         let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
         let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
@@ -423,5 +427,14 @@ mod tests {
             let resumes_ns = limit.resumes_ns().unwrap_or(now_ns);
             prop_assert!(limit.try_start(resumes_ns.max(now_ns)).is_some());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a limit is between the least and the most calls")]
+    fn end__with_a_limit_beyond_the_most() {
+        let mut limit = limit_of(3);
+        let permit = limit.try_start(0).unwrap();
+        limit.limit = limit.limit_max + 1;
+        limit.ended(permit, 1);
     }
 }

@@ -74,6 +74,7 @@ impl RetryBudget {
 
     /// Returns true if a call may be repeated now, and takes a token for it.
     pub fn try_retry(&mut self, now_ns: u64) -> bool {
+        assert!(self.saved <= self.saved_max, "no more retries are saved than the most");
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
         // A token has as many parts as a second has nanoseconds.
@@ -154,5 +155,13 @@ mod tests {
                 prop_assert!(budget.saved() <= saved_max);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no more retries are saved than the most")]
+    fn try_retry__with_more_saved_than_the_most() {
+        let mut budget = RetryBudget::new(RetryBudgetConfig::default(), 0);
+        budget.saved = budget.saved_max + 1;
+        budget.try_retry(0);
     }
 }

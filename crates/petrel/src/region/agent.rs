@@ -36,6 +36,9 @@ const UNCHECKED_BYTES_MAX: usize = 1 << 10;
 /// Largest memory that an agent keeps for versioned values.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
+// The first packet of a WRITE has the whole header, by which its region is found.
+const _: () = assert!(HEADER_BYTES < petrel_proto::limits::PACKET_BYTES_MIN as usize);
+
 /// Executes the operations of a method for an endpoint.
 struct Agent {
     view: Arc<View>,

@@ -40,6 +40,9 @@ const REQUEST_BYTES: usize = 12;
 /// Bytes of a response: whether the file comes with it, whether it can be written to, and the region's size.
 const RESPONSE_BYTES: usize = 10;
 
+const _: () = assert!(REQUEST_BYTES == size_of::<u32>() + size_of::<u64>());
+const _: () = assert!(RESPONSE_BYTES == 2 + size_of::<u64>());
+
 /// A registry's end of the thread, which ends when this is dropped.
 pub(super) struct Door {
     name: [u8; NAME_BYTES],
@@ -180,6 +183,7 @@ impl Visitor {
                 return comes && now < self.until;
             }
         }
+        assert!(self.received <= REQUEST_BYTES, "a read stays within its buffer");
         if self.received < REQUEST_BYTES {
             return now < self.until;
         }

@@ -152,6 +152,7 @@ impl Table {
             None if self.entries.len() < REGIONS_MAX => self.entries.len() as u32,
             None => return None,
         };
+        assert!((id as usize) < REGIONS_MAX, "the numbers of regions are within their limit");
         self.set(id, Some(Arc::new(entry)));
         Some(id)
     }
@@ -159,6 +160,7 @@ impl Table {
     fn remove(&mut self, id: u32) {
         self.set(id, None);
         self.free.push(id);
+        assert!(self.free.len() <= self.entries.len(), "the number of a region is freed once");
     }
 
     /// Sets a number's region here and in all views.
@@ -167,7 +169,10 @@ impl Table {
         let former = place(&mut self.entries, id).is_some();
         assert!(former != is_added, "a free number gets a region, and a region is revoked once");
         for view in &self.views {
-            *place(&mut view.lock().entries, id) = entry.clone();
+            let mut view = view.lock();
+            let viewed = place(&mut view.entries, id);
+            assert!(viewed.is_some() != is_added, "each view has the regions of the table");
+            *viewed = entry.clone();
         }
         *place(&mut self.entries, id) = entry;
     }
@@ -264,6 +269,7 @@ impl Regions {
     /// Returns the counters of all endpoints, which never go back; the number of regions may.
     pub fn stats(&self) -> RegionStats {
         let table = lock(&self.shared.table);
+        assert!(table.free.len() <= table.entries.len(), "a number that is free is listed once");
         let regions = (table.entries.len() - table.free.len()) as u64;
         let mut stats = RegionStats { regions, ..table.ended };
         table.views.iter().for_each(|view| stats.add(&view.lock().stats));

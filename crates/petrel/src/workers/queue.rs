@@ -161,6 +161,7 @@ impl Queue {
                 }
             }
             if state.stage == Stage::Stopping {
+                assert_eq!(state.bytes, 0, "a worker ends when no request waits");
                 return None;
             }
             state = self.wait(state);

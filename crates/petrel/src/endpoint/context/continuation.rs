@@ -339,7 +339,8 @@ impl Keyed {
     ) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.waiting.insert(number, Box::new(continuation));
+        let before = self.waiting.insert(number, Box::new(continuation));
+        assert!(before.is_none(), "a continuation has a number of its own");
         number
     }
 

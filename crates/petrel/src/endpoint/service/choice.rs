@@ -40,7 +40,7 @@ impl Services {
         if preferred.is_some() {
             return preferred;
         }
-        let ready = service.servers.in_turn().filter_map(|key| {
+        let ready = service.servers_mut().in_turn().filter_map(|key| {
             let connection = connections.get(key)?;
             connection.session().map(|_| (key, connection))
         });
@@ -68,7 +68,7 @@ impl Services {
     /// Returns why no server of a service is available, if all have failed.
     pub(super) fn failures(&self, service: Key) -> Option<String> {
         let service = self.list.get(service)?;
-        let each = service.servers.keys().map(|key| {
+        let each = service.servers().keys().map(|key| {
             let connection = self.connections.get(key)?;
             Some(format!("{}: {}", connection.target().address, connection.failure()?))
         });
@@ -81,15 +81,14 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service()).expect("a service stays for its calls");
         let error = call.too_late();
-        if service.config.judge.is_none() || call.key().is_some() || service.leader.get().is_some()
-        {
+        if service.config().judge.is_none() || call.key().is_some() || service.leader().is_some() {
             return error;
         }
         let is_ready = |key: &Key| {
             self.connections.get(*key).is_some_and(|connection| connection.session().is_some())
         };
-        let ready = service.servers.keys().filter(is_ready).count();
-        let (count, message) = (service.servers.len(), &error.message);
+        let ready = service.servers().keys().filter(is_ready).count();
+        let (count, message) = (service.servers().len(), &error.message);
         let message = format!("no leader: {ready} of {count} servers can be called; {message}");
         error.with_message(message)
     }
@@ -107,7 +106,7 @@ impl Services {
     pub(super) fn has_failed(&self, service: Key) -> bool {
         let Some(service) = self.list.get(service) else { return false };
         let has_failed = |key| self.connections.get(key).is_some_and(|one| one.failure().is_some());
-        service.servers.keys().all(has_failed)
+        service.servers().keys().all(has_failed)
     }
 
     /// Returns an available server for a hedge, with a permit, if the budget allows it.

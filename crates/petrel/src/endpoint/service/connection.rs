@@ -215,6 +215,7 @@ impl Connection {
 
     /// Stops further calls. Returns true if the connection is then over: it has no calls.
     pub(super) fn retire(&mut self) -> bool {
+        assert!(!self.is_retired, "a server is removed once");
         self.is_retired = true;
         self.is_over()
     }
@@ -238,6 +239,7 @@ impl Connection {
 
     /// Records that the session accepts no further calls. Whether another can be opened is unknown: calls wait.
     pub(super) fn lose_session(&mut self) {
+        assert!(self.session.is_some(), "a session that is lost was open");
         self.load.set_ready(false);
         self.session = None;
     }
@@ -252,6 +254,7 @@ impl Connection {
     /// Ends the connection: closes the session, and opens no other.
     pub(super) fn close(mut self) {
         assert!(self.timer.is_none(), "a timer ends with its connection");
+        assert_eq!(self.load.busy(), 0, "a connection stays for its attempts");
         if self.has_session() {
             self.counters.servers_ready.decrement();
         }
@@ -319,5 +322,26 @@ mod tests {
     #[should_panic(expected = "an attempt that ends has begun")]
     fn end__without_a_begin() {
         connection().end(AttemptPermit::NONE, None, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a server is removed once")]
+    fn retire__again() {
+        let mut connection = connection();
+        (0..2).for_each(|_| assert!(connection.retire()));
+    }
+
+    #[test]
+    #[should_panic(expected = "a session that is lost was open")]
+    fn lose_session__before_one_was_open() {
+        connection().lose_session();
+    }
+
+    #[test]
+    #[should_panic(expected = "a connection stays for its attempts")]
+    fn close__with_an_outstanding_attempt() {
+        let mut connection = connection();
+        let MayBegin::Now(_) = connection.begin(0) else { panic!("there is no limit") };
+        connection.close();
     }
 }

@@ -42,6 +42,7 @@ impl CallQueue {
     /// Removes the call returned by [`first`](Self::first).
     pub(super) fn pop(&mut self) {
         self.entries.pop_front().expect("the first call is there");
+        assert!(self.stale <= self.entries.len(), "the first call of a queue waits");
     }
 
     /// Records that a queued call no longer waits.

@@ -100,6 +100,10 @@ impl Servers {
         self.list.iter().map(|server| server.key)
     }
 
+    pub(super) fn contains(&self, key: Key) -> bool {
+        self.keys().any(|server| server == key)
+    }
+
     /// Adds a server, whose load is of [`new_load`](Self::new_load).
     pub(super) fn push(&mut self, key: Key, load: Rc<Load>) {
         assert!(Rc::ptr_eq(&load.least, &self.least), "a load is of the service's servers");
@@ -170,6 +174,7 @@ impl Servers {
     /// Returns the less busy of two servers drawn by random bits. None if neither has a session.
     pub(super) fn better_of_two(&self, random: u64) -> Option<Key> {
         let count = self.list.len() as u64;
+        assert!(count > 1, "two servers are drawn of several");
         // Two different ones.
         let first = (random >> 32) % count;
         let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;

@@ -23,22 +23,22 @@ use crate::time::as_ns;
 
 /// A service, on one or several servers.
 pub(super) struct Service {
-    pub(super) config: ClientConfig,
-    pub(super) servers: Servers,
+    config: ClientConfig,
+    servers: Servers,
     budget: RetryBudget,
     /// Asked first by calls without a key.
-    pub(super) leader: Leader,
+    leader: Leader,
     /// Calls waiting for a session to any server: first the calls that fail when no server can be reached, then the
     /// patient ones.
     waiting: [CallQueue; 2],
     /// Calls that have not ended.
     calls: usize,
     /// Whether its client is gone.
-    pub(super) is_closing: bool,
+    is_closing: bool,
     resolver: Option<Resolver>,
-    pub(super) counters: Arc<Counters>,
+    counters: Arc<Counters>,
     /// The waiter for the first session.
-    pub(super) opened: Option<Pending>,
+    opened: Option<Pending>,
 }
 
 /// A server where an attempt may be made now.
@@ -92,6 +92,56 @@ impl Service {
         }
     }
 
+    pub(super) fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    #[inline(always)]
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Returns true if its client is gone.
+    #[inline(always)]
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    pub(super) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
+    pub(super) fn servers_mut(&mut self) -> &mut Servers {
+        &mut self.servers
+    }
+
+    /// Takes the waiter for the first session: it is notified once.
+    pub(super) fn take_opened(&mut self) -> Option<Pending> {
+        self.opened.take()
+    }
+
+    /// Returns the server that leads, as far as known.
+    pub(super) fn leader(&self) -> Option<Key> {
+        self.leader.get()
+    }
+
+    /// Records that a server has answered as the leader. Returns true if that is new. The answer of a server that the
+    /// client has left meanwhile makes no leader.
+    pub(super) fn confirm_leader(&mut self, connection: Key) -> bool {
+        self.servers.contains(connection) && self.leader.set_confirmed(connection)
+    }
+
+    /// Records a server named as the leader by another, unless a confirmed leader is known.
+    pub(super) fn hint_leader(&mut self, connection: Key) {
+        assert!(self.servers.contains(connection), "a leader is a server of the service");
+        self.leader.hint(connection);
+    }
+
+    /// Forgets a server that does not lead, or does not answer.
+    pub(super) fn forget_leader(&mut self, connection: Key) {
+        self.leader.forget(connection);
+    }
+
     /// Returns the number of calls that have not ended.
     pub(super) fn calls(&self) -> usize {
         self.calls
@@ -119,6 +169,7 @@ impl Service {
 
     /// Adds a call that waits for a session to any server.
     pub(super) fn add_waiting(&mut self, call: Key, is_patient: bool) {
+        assert!(self.calls > 0, "a call that waits has begun");
         self.waiting[usize::from(is_patient)].push(call);
     }
 
@@ -253,6 +304,24 @@ mod tests {
     fn service() -> Service {
         let (_, opened) = crate::client::state::CallState::new(None);
         Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
+    }
+
+    #[test]
+    fn confirm_leader__only_of_a_server_that_the_client_has() {
+        let mut service = service();
+        let [left, known] = [7, 8].map(Key::from_bits);
+        let load = service.servers().new_load(1);
+        service.servers_mut().push(known, load);
+        assert!(!service.confirm_leader(left));
+        assert_eq!(service.leader(), None);
+        assert!(service.confirm_leader(known));
+        assert_eq!(service.leader(), Some(known));
+    }
+
+    #[test]
+    #[should_panic(expected = "a leader is a server of the service")]
+    fn hint_leader__of_a_server_that_the_client_has_left() {
+        service().hint_leader(Key::from_bits(7));
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::nexus::shrink;
 /// Gbit/s and 18 µs.
 const CREDITS_MIN: u16 = 16;
 
+const _: () = assert!(CREDITS_MIN > 0 && CREDITS_MIN <= petrel_proto::limits::CREDITS_MAX);
+
 /// The packets of a receive queue, and the credits drawn from them.
 #[derive(Debug)]
 pub(super) struct CreditShares {
@@ -53,6 +55,10 @@ impl CreditShares {
         let Some(credits) = self.of_session.remove(&session) else { return };
         assert!(self.drawn >= u64::from(credits), "the credits of a session were drawn");
         self.drawn -= u64::from(credits);
+        assert!(
+            self.drawn == 0 || !self.of_session.is_empty(),
+            "the credits that are drawn are those of sessions"
+        );
         shrink(&mut self.of_session);
     }
 }
@@ -112,5 +118,14 @@ mod tests {
                 prop_assert!(sum <= packets + least, "{} of {}", sum, packets);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the credits that are drawn are those of sessions")]
+    fn give_back__with_credits_of_no_session() {
+        let mut shares = CreditShares::new(Some(554));
+        shares.draw(id(0), 64);
+        shares.drawn += 1;
+        shares.give_back(id(0));
     }
 }

@@ -46,6 +46,7 @@ impl EndedSessions {
             self.last.pop_front();
         }
         self.last.push_back(ended);
+        assert!(self.last.len() <= ENDED_MAX, "the ends of sessions are kept within their limit");
     }
 
     pub(super) fn get(&self, id: SessionId) -> Option<&Ended> {

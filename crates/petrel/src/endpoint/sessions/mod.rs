@@ -1,10 +1,8 @@
 //! The endpoint's links and sessions, apart from the protocol core (`docs/wire-protocol.md` §8.4 to §8.6).
 
-mod accept;
 mod control;
 mod credit_shares;
 mod ended;
-mod open;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -271,6 +269,10 @@ impl Sessions {
     /// Removes a link that is down, and returns it with its remote endpoint, if this endpoint requested it.
     pub(super) fn remove_link(&mut self, name: LinkId) -> Option<(Link, Option<Remote>)> {
         let link = self.links.remove(&name)?;
+        assert!(
+            link.sessions.iter().all(|id| self.link_of.get(id) == Some(&name)),
+            "a link and its sessions name each other"
+        );
         self.proposed.retain(|_, (_, on)| *on != name);
         Some((link, self.take_up(name)))
     }
@@ -333,7 +335,7 @@ impl Sessions {
     pub(super) fn put_on_link(&mut self, id: SessionId, name: LinkId) {
         let link = self.links.get_mut(&name).expect("a session is put on a link that is up");
         assert!(!link.is_retired, "a link that is being left gets no further session: {name:?}");
-        link.sessions.insert(id);
+        assert!(link.sessions.insert(id), "a session is put on its link once");
         let before = self.link_of.insert(id, name);
         assert!(before.is_none(), "a session is on one link");
     }
@@ -347,6 +349,7 @@ impl Sessions {
     pub(super) fn finish_open(&mut self, id: SessionId) {
         let opening = self.openings.remove(&id);
         assert!(opening.is_some(), "a session that opens was being opened");
+        assert!(self.link_of.contains_key(&id), "a session opens on a link");
     }
 
     /// Stops opening further sessions over the link of session `id`.
@@ -355,6 +358,7 @@ impl Sessions {
         if self.take_up(name).is_some()
             && let Some(link) = self.links.get_mut(&name)
         {
+            assert!(!link.is_retired, "a link is left once: {name:?}");
             link.is_retired = true;
         }
     }
@@ -398,7 +402,11 @@ impl Sessions {
     /// accepted it, and none of its requests was sent.
     pub(super) fn take_second_try(&mut self, id: SessionId) -> bool {
         let Some(opening) = self.openings.get_mut(&id) else { return false };
-        self.link_of.remove(&id);
+        let left = self.link_of.remove(&id);
+        assert!(
+            left.is_none_or(|link| !self.links.contains_key(&link)),
+            "a session is proposed a second time when its link is down"
+        );
         self.shares.give_back(id);
         !std::mem::replace(&mut opening.is_second_try, true)
     }
@@ -503,5 +511,25 @@ mod tests {
     #[should_panic(expected = "a session that opens was being opened")]
     fn finish_open__of_a_session_that_is_open() {
         sessions().finish_open(id(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a session is proposed a second time when its link is down")]
+    fn take_second_try__on_a_link_that_is_up() {
+        let mut sessions = sessions();
+        sessions.add_link(LinkId(4), link(), None);
+        sessions.begin_open(id(0), 0);
+        sessions.propose(LinkId(4), id(0), 7, 1408).expect("a proposal");
+        sessions.take_second_try(id(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "a link and its sessions name each other")]
+    fn remove_link__with_a_session_that_is_elsewhere() {
+        let mut sessions = sessions();
+        sessions.add_link(LinkId(4), link(), None);
+        sessions.put_on_link(id(0), LinkId(4));
+        sessions.link_of.insert(id(0), LinkId(5));
+        sessions.remove_link(LinkId(4));
     }
 }

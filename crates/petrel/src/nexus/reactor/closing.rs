@@ -28,6 +28,10 @@ impl<N: Network> Reactor<N> {
         events::connection_ended(connection.remote(), reason);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
+        assert!(
+            self.relay.connections.get(id).is_none_or(|ended| ended.links().is_empty()),
+            "no link outlives its connection: {id:?}"
+        );
         if !planted("nexus_waiting_not_answered") {
             waiting.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
         }
@@ -171,6 +175,11 @@ impl<N: Network> Reactor<N> {
         for link in self.relay.links.select(|_| true) {
             self.end_link(link, reason);
         }
+        assert_eq!(
+            (self.relay.links.len(), self.relay.links.proposals()),
+            (0, 0),
+            "no link and no proposal outlives the control plane"
+        );
         let connections = self.relay.connections.drain().into_iter();
         let waiting = connections.flat_map(|mut connection| connection.take_waiting());
         let mut waiting: Vec<_> = waiting.chain(self.routes.drain()).collect();
@@ -268,6 +277,10 @@ impl<N: Network> Reactor<N> {
         for link in self.relay.links.select(|link| link.endpoint() == endpoint) {
             self.close_link(link, &reason);
         }
+        assert!(
+            self.relay.links.iter().all(|(_, link)| link.endpoint() != endpoint),
+            "no link outlives its endpoint"
+        );
         if !planted("nexus_next_endpoint_is_answered") {
             // The next endpoint with the number numbers requests in the same way and must not get the answers.
             self.relay.connections.forget_requests(endpoint);

@@ -13,7 +13,7 @@ use super::offers::Offering;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 use crate::nexus::connection::Connection;
-use crate::nexus::endpoint::Endpoint;
+use crate::nexus::endpoint::Attached;
 use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::{ConnectionId, ExchangeId};
 use crate::nexus::limits::{ACCEPTS_PER_TURN, LINKS_PER_CONNECTION_MAX};
@@ -78,7 +78,7 @@ impl<N: Network> Reactor<N> {
     fn offering<'a>(
         &'a self,
         connection: &'a Connection<N>,
-        endpoint: &'a Endpoint<N>,
+        endpoint: &'a Attached<N>,
     ) -> Offering<'a, N> {
         Offering::new(&self.net, &self.relay, self.exchanges.local(), (connection, endpoint))
     }

@@ -42,7 +42,7 @@ use crate::nexus::connection::{Connection, Received};
 use crate::nexus::counters::Counters;
 use crate::nexus::deadlines::Due;
 use crate::nexus::due::DueAction;
-use crate::nexus::endpoint::Endpoint;
+use crate::nexus::endpoint::Attached;
 use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::{ConnectionId, ExchangeId};
 use crate::nexus::limits::{Capacity, READ_BYTES, READS_PER_TURN, TICK_MAX, TICK_MIN};
@@ -238,7 +238,7 @@ impl<N: Network> Reactor<N> {
         for command in self.mailbox.take() {
             match command {
                 Command::Attach(id, media, inbox) => {
-                    self.relay.endpoints.attach(id, Endpoint::new(media, inbox));
+                    self.relay.endpoints.attach(id, Attached::new(media, inbox));
                     self.welcome_early_links(id);
                 }
                 Command::Post(id, message) => self.on_post(id, message),
@@ -254,7 +254,7 @@ impl<N: Network> Reactor<N> {
             match command {
                 // Recently attached endpoints have made requests, too.
                 Command::Attach(id, media, inbox) => {
-                    self.relay.endpoints.attach(id, Endpoint::new(media, inbox));
+                    self.relay.endpoints.attach(id, Attached::new(media, inbox));
                 }
                 Command::Post(id, ToNexus::OpenLink { request, .. }) => {
                     let reason = reason.clone();

@@ -6,7 +6,7 @@ use crate::control::AllowedTransports;
 use crate::events;
 use crate::nexus::connection::Connection;
 use crate::nexus::counters::Counters;
-use crate::nexus::endpoint::Endpoint;
+use crate::nexus::endpoint::Attached;
 use crate::nexus::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
@@ -19,7 +19,7 @@ pub(super) struct Offering<'a, N: Network> {
     rendezvous: Option<&'a LocalRendezvous<N>>,
     counters: &'a Counters,
     connection: &'a Connection<N>,
-    endpoint: &'a Endpoint<N>,
+    endpoint: &'a Attached<N>,
 }
 
 impl<'a, N: Network> Offering<'a, N> {
@@ -27,7 +27,7 @@ impl<'a, N: Network> Offering<'a, N> {
         net: &'a N,
         relay: &'a Relay<N>,
         rendezvous: Option<&'a LocalRendezvous<N>>,
-        (connection, endpoint): (&'a Connection<N>, &'a Endpoint<N>),
+        (connection, endpoint): (&'a Connection<N>, &'a Attached<N>),
     ) -> Self {
         Self {
             net,

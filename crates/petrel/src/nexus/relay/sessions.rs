@@ -71,6 +71,7 @@ impl<N: Network> Relay<N> {
     }
 
     fn add_proposal(&mut self, id: LinkId, proposal: Proposal) {
+        assert!(proposal.deadline() > self.now, "a proposal has time for an answer");
         let Some(at) = self.links.propose(id, proposal) else { return };
         self.connections.add_proposal(at, &proposal);
         self.deadlines.add(proposal.deadline(), Due::Session(id, proposal.open().request));

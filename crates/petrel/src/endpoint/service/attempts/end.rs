@@ -53,7 +53,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         && outcome.is_ok()
         && let Some((of, attempt)) = call.simple_attempt()
         && let Some(service) = list.get_mut(of)
-        && !service.is_closing
+        && !service.is_closing()
         && let Some(connection) = connections.get_mut(attempt.connection())
         && !connection.is_retired()
     {
@@ -156,7 +156,7 @@ impl Attempts<'_, '_> {
             Verdict::Accept | Verdict::Leads => None,
         };
         if let Some(why) = failure {
-            call.retry(service.config.retry_backoff).record_failure_at(target, why);
+            call.retry(service.config().retry_backoff).record_failure_at(target, why);
             if let Some((request, response)) = buffers {
                 call.return_buffers(request, response);
             }
@@ -164,7 +164,7 @@ impl Attempts<'_, '_> {
                 Verdict::Fail(error) => {
                     count_failure(service, &error);
                     if error.execution != Execution::Refused {
-                        service.leader.forget(connection);
+                        service.forget_leader(connection);
                     }
                     self.fail(state, key, session, error);
                 }
@@ -172,7 +172,7 @@ impl Attempts<'_, '_> {
                 Verdict::Accept | Verdict::Leads => unreachable!("no failure"),
             }
         } else {
-            service.counters.hedges_won.add(u64::from(is_hedge));
+            service.counters().hedges_won.add(u64::from(is_hedge));
             let outcome = Outcome { session, outcome: Ok(()), buffers };
             self.succeed(state, key, connection, outcome, verdict == Verdict::Leads);
         }
@@ -203,9 +203,7 @@ impl Attempts<'_, '_> {
         let services = &mut *self.cx.local.services;
         // The client may be gone, and the server, with this call.
         let Some(service) = services.list.get_mut(of) else { return };
-        if services.connections.get(connection).is_none()
-            || !service.leader.set_confirmed(connection)
-        {
+        if !service.confirm_leader(connection) {
             return;
         }
         for key in services.pausing(of) {
@@ -224,8 +222,8 @@ impl Attempts<'_, '_> {
     fn redirect(&mut self, key: Key, connection: Key, target: Target, to: Option<Target>) {
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
-        service.counters.redirects.increment();
-        service.leader.forget(connection);
+        service.counters().redirects.increment();
+        service.forget_leader(connection);
         let of = call.service();
         if let Some(to) = to.filter(|to| !to.is_server(&target)) {
             self.hint_leader(of, to);
@@ -237,8 +235,8 @@ impl Attempts<'_, '_> {
         if call.has_other_attempt() {
             return;
         }
-        let retry = call.retry(service.config.retry_backoff);
-        if retry.count_redirect() <= service.servers.len() {
+        let retry = call.retry(service.config().retry_backoff);
+        if retry.count_redirect() <= service.servers().len() {
             return self.attempt(key);
         }
         let pause_ns = retry.pause_ns(random);
@@ -257,7 +255,7 @@ impl Attempts<'_, '_> {
         let now_ns = self.cx.local.now_ns;
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
-        let failure = call.attempt_failure(failure, &service.config, now_ns);
+        let failure = call.attempt_failure(failure, service.config(), now_ns);
         call.attempts_mut().record(&failure);
         if call.has_other_attempt() {
             // The end of another attempt counts, unless this end decides: hedged calls are idempotent.
@@ -282,7 +280,7 @@ impl Attempts<'_, '_> {
             call.attempts_mut().uncount();
             true
         } else {
-            call.may_retry(&failure, service.config.attempts_max)
+            call.may_retry(&failure, service.config().attempts_max)
                 && service.may_try_again(call.method(), now_ns)
         };
         if !goes_on {
@@ -290,9 +288,9 @@ impl Attempts<'_, '_> {
             let outcome = Outcome { session, outcome: Err(failure), buffers: None };
             return self.finish(state, key, outcome);
         }
-        service.counters.retries.increment();
+        service.counters().retries.increment();
         events::call_retried(call.method(), call.attempts().count(), &failure);
-        let pause_ns = call.retry(service.config.retry_backoff).pause_ns(random);
+        let pause_ns = call.retry(service.config().retry_backoff).pause_ns(random);
         pause_until(self.cx.local, key, now_ns.saturating_add(pause_ns));
     }
 
@@ -305,13 +303,14 @@ impl Attempts<'_, '_> {
             services.timers.remove(timer);
         }
         assert!(call.first().is_none(), "a call ends after its attempts");
+        assert!(call.hedges().is_empty(), "a call ends after its hedges");
         record_end(self.cx.local, call.service(), outcome.outcome.is_ok());
         notify(state, self.cx, call, outcome);
     }
 }
 
 fn count_failure(service: &Service, failure: &CallFailure) {
-    let counters = &service.counters;
+    let counters = service.counters();
     let counter = match failure.execution {
         Execution::NotSent => &counters.attempts_not_sent,
         Execution::Refused => &counters.attempts_refused,

@@ -67,7 +67,7 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     if let Some(permit) = connection.begin_allowed(*now_ns) {
         call.set_permit(permit);
     }
-    let attempt_end_ns = call.attempt_end_ns(&of.config, || clock_ns.unwrap_or(*now_ns));
+    let attempt_end_ns = call.attempt_end_ns(of.config(), || clock_ns.unwrap_or(*now_ns));
     match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
         Ok((request, response)) => {
             *calls_made += 1;
@@ -162,7 +162,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         }
         let services = &mut *self.cx.local.services;
         let (_, service) = services.service_of(key).expect("a call has its service");
-        let has_one_session = service.servers.len() <= 1 && !service.is_judged();
+        let has_one_session = service.servers().len() <= 1 && !service.is_judged();
         match options.ordered && (options.hedge_after.is_some() || !has_one_session) {
             true => Err(no_one_session()),
             false => Ok(()),
@@ -237,7 +237,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let now_ns = self.cx.local.now_ns;
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
-        if call.attempts().count() >= service.config.attempts_max {
+        if call.attempts().count() >= service.config().attempts_max {
             call.stop_hedges();
             return arm(self.cx.local, key);
         }
@@ -249,9 +249,9 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let services = &mut *self.cx.local.services;
         let hedge = services.hedges.insert(Attempt::new(key, connection, session, permit));
         let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
-        service.counters.hedges.increment();
+        service.counters().hedges.increment();
         call.begin_attempt(now_ns);
-        call.retry(service.config.retry_backoff).add_hedge(hedge);
+        call.retry(service.config().retry_backoff).add_hedge(hedge);
         arm(self.cx.local, key);
         let tag = Continuation::numbered::<HedgeEnd>(hedge.to_bits());
         if let Err(outcome) = self.send(key, session, tag) {
@@ -263,7 +263,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
     fn send(&mut self, key: Key, session: SessionId, tag: Continuation) -> Result<(), Outcome> {
         let Local { services, pool, hub, clock, .. } = &mut *self.cx.local;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
-        let end_ns = call.attempt_end_ns(&service.config, || clock.now_ns());
+        let end_ns = call.attempt_end_ns(service.config(), || clock.now_ns());
         let (method, inherited_ns) = (call.method(), call.inherited_ns());
         let (request, response) = match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
             Ok(buffers) => buffers,

@@ -76,8 +76,8 @@ impl Attempts<'_, '_> {
                     false => connection.lose_session(),
                 }
                 let (of, service) = service_at(self.cx.local, key);
-                service.counters.sessions_left.increment();
-                service.counters.servers_ready.decrement();
+                service.counters().sessions_left.increment();
+                service.counters().servers_ready.decrement();
                 service.look_up(now_ns);
                 self.empty_queue(key);
                 self.fail_waiting(of);
@@ -85,7 +85,7 @@ impl Attempts<'_, '_> {
             SessionChange::Failed(why) => {
                 connection.fail(why);
                 let (of, service) = service_at(self.cx.local, key);
-                service.counters.connects_failed.increment();
+                service.counters().connects_failed.increment();
                 service.look_up(now_ns);
                 self.fail_waiting(of);
             }
@@ -95,9 +95,9 @@ impl Attempts<'_, '_> {
     /// Handles the opening of a connection's session.
     fn on_opened(&mut self, key: Key) {
         let (_, service) = service_at(self.cx.local, key);
-        service.counters.sessions_opened.increment();
-        service.counters.servers_ready.increment();
-        let (opened, waiting) = (service.opened.take(), service.take_waiting());
+        service.counters().sessions_opened.increment();
+        service.counters().servers_ready.increment();
+        let (opened, waiting) = (service.take_opened(), service.take_waiting());
         if let Some(opened) = opened {
             opened.end(Ok(Vec::new()));
         }
@@ -112,7 +112,7 @@ impl Attempts<'_, '_> {
         }
         let failures = services.failures(key).expect("all have failed");
         let service = services.list.get_mut(key).expect("a service stays for its servers");
-        let (opened, waiting) = (service.opened.take(), service.take_impatient());
+        let (opened, waiting) = (service.take_opened(), service.take_impatient());
         if let Some(opened) = opened {
             opened.end(Err(unreachable(&failures)));
         }

@@ -21,7 +21,7 @@ impl Attempts<'_, '_> {
         assert!(!targets.is_empty(), "a service has a server");
         let service = self.cx.local.services.list.get_mut(key);
         let service = service.expect("its servers change while there is a service");
-        let mut before = service.servers.take();
+        let mut before = service.servers_mut().take();
         for target in targets {
             let Services { list, connections, .. } = &mut *self.cx.local.services;
             let is_it = |key: &Key| {
@@ -34,7 +34,7 @@ impl Attempts<'_, '_> {
                     connection.set_target(target);
                     let load = Rc::clone(connection.load());
                     let service = list.get_mut(key).expect("it was there");
-                    service.servers.push(stays, load);
+                    service.servers_mut().push(stays, load);
                 }
                 None => {
                     self.add_connection(key, target);
@@ -49,7 +49,7 @@ impl Attempts<'_, '_> {
     /// Retires connections of a service.
     fn remove_servers(&mut self, key: Key, removed: Vec<Key>) {
         let service = self.cx.local.services.list.get_mut(key).expect("it was there");
-        removed.iter().for_each(|gone| service.leader.forget(*gone));
+        removed.iter().for_each(|gone| service.forget_leader(*gone));
         for connection in removed {
             let retired = self.cx.local.services.connections.get_mut(connection);
             let retired = retired.expect("it was there");
@@ -66,8 +66,8 @@ impl Attempts<'_, '_> {
         let local = &mut *self.cx.local;
         let Services { list, connections, .. } = &mut *local.services;
         let service = list.get_mut(of).expect("its servers change while there is a service");
-        let (config, counters) = (&service.config, service.counters.clone());
-        let load = service.servers.new_load(target.weight);
+        let (config, counters) = (service.config(), service.counters().clone());
+        let load = service.servers().new_load(target.weight);
         let key = connections.insert(Connection::new(of, target, config, counters, load));
         let handle = Handle::<()>::new(local.hub.clone());
         let hub = local.hub.clone();
@@ -80,7 +80,7 @@ impl Attempts<'_, '_> {
         let keeper = handle.spawn_within(None, keeper);
         let connection = connections.get_mut(key).expect("it was put there");
         connection.keep(keeper);
-        service.servers.push(key, Rc::clone(connection.load()));
+        service.servers_mut().push(key, Rc::clone(connection.load()));
         key
     }
 
@@ -90,14 +90,14 @@ impl Attempts<'_, '_> {
         let service = list.get_mut(of).expect("a service stays for its calls");
         let is_it =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target().is_server(&target));
-        let known = service.servers.keys().find(is_it);
-        let has_room = service.servers.len() < SERVERS_NAMED_MAX;
+        let known = service.servers().keys().find(is_it);
+        let has_room = service.servers().len() < SERVERS_NAMED_MAX;
         let connection = match known {
             None if has_room => self.add_connection(of, target),
             None => return,
             Some(connection) => connection,
         };
         let service = self.cx.local.services.list.get_mut(of).expect("it was there");
-        service.leader.hint(connection);
+        service.hint_leader(connection);
     }
 }
