@@ -1,33 +1,55 @@
 //! Keys, values and the popularity of keys.
 
+use std::cell::Cell;
+
 use fastrand::Rng;
 
 use crate::index::mix;
 
+/// Keys that are drawn in advance, more than the operations of a window. They are read in turn: a draw during the window
+/// would search the sums of all popularities, and a client with some twenty cache misses per operation keeps no server
+/// busy.
+const DRAWN: usize = 4 << 20;
+
 /// Draws numbers of keys: the popularity of a rank is its power of the negated exponent (Zipf's law), or even.
 pub(super) struct Popularity {
     count: u32,
-    /// The sums of the popularities up to each rank; none if all are equal.
-    sums: Vec<f64>,
+    /// None if all keys are equally popular.
+    drawn: Vec<u32>,
+    next: Cell<usize>,
 }
 
 impl Popularity {
     pub(super) fn new(count: u32, exponent: f64) -> Self {
-        let mut sum = 0.0;
-        let mut add = |rank: u32| {
-            sum += f64::from(rank).powf(-exponent);
-            sum
-        };
-        let sums = if exponent == 0.0 { Vec::new() } else { (1..=count).map(&mut add).collect() };
-        Self { count, sums }
+        let drawn = if exponent == 0.0 { Vec::new() } else { draw_by_zipf(count, exponent) };
+        Self { count, drawn, next: Cell::new(0) }
     }
 
+    #[inline]
     pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
-        let Some(sum) = self.sums.last() else { return rng.u32(..self.count) };
+        if self.drawn.is_empty() {
+            return rng.u32(..self.count);
+        }
+        let next = self.next.get();
+        self.next.set(if next + 1 == self.drawn.len() { 0 } else { next + 1 });
+        self.drawn[next]
+    }
+}
+
+fn draw_by_zipf(count: u32, exponent: f64) -> Vec<u32> {
+    let mut sum = 0.0;
+    let mut add = |rank: u32| {
+        sum += f64::from(rank).powf(-exponent);
+        sum
+    };
+    let sums: Vec<f64> = (1..=count).map(&mut add).collect();
+    let mut rng = Rng::with_seed(0x7a69_7066);
+    let draw = |_| {
         let at = rng.f64() * sum;
         // The last sum may equal the greatest product, after rounding.
-        self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1) as u32
-    }
+        sums.partition_point(|sum| *sum <= at).min(sums.len() - 1) as u32
+    };
+    (0..DRAWN).map(draw).collect()
 }
 
 /// The sizes of keys and values, whose bytes follow from the number of the key.
