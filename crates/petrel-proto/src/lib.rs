@@ -87,9 +87,9 @@ pub mod wire;
 pub use rpc::ObjectCounts;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
-    Event, Execution, FrameSink, GroupFrames, Membership, NextPart, OpenError, PathChoice,
-    PendingCall, PlainCompletion, PlainFrame, PlainRequest, Received, Recovery, RequestHandle,
-    RespondError, RespondRejected, UpcomingFrame, method_of, peek_request,
+    Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PathChoice, PendingCall,
+    PlainCompletion, PlainFrame, PlainRequest, Received, Recovery, RequestHandle, RespondError,
+    RespondRejected, UpcomingFrame, method_of, peek_request,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

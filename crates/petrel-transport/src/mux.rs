@@ -264,6 +264,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         self.far.accept_ports(peer, ports)
     }
 
+    #[inline]
     unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the contract is the same.
         unsafe {

@@ -274,7 +274,7 @@ impl World {
             if let Some((request, _)) = core.handle_timed_request(self.now, peer, bytes) {
                 return self.on_request(to, request.handle, hash(request.payload));
             }
-            if core.handle_next_part(peer, bytes).is_taken() {
+            if core.handle_next_part(peer, bytes) {
                 return;
             }
         }

@@ -1,64 +1,142 @@
 //! Several choices, and several answers, at once, with the results of [`Paths::choose`] and [`Paths::note_answer`] for each of
 //! them.
 
-use super::set::PACKET;
 use super::{LATE_PACKETS, MARGIN_DECAY_LOG2, PathId, Paths, State};
 use crate::limits::PATHS_MAX;
 
-/// The paths for new packets that follow each other without an answer in between: no window moves then, and a path has room
-/// until the packets sent fill it.
+/// New packets that follow each other without an answer in between: no window moves then, and a path has room until the
+/// packets sent fill it. [`Paths`] counts them when the burst ends.
 #[derive(Debug)]
-pub(crate) struct Choices {
-    /// Bit *i* is set if path *i* may be chosen.
+pub(crate) struct Burst {
+    /// Bit *i* is set if the next packet may take path *i*.
     roomy: u32,
-    /// Packets for which the sum of the windows has room.
+    /// Bit *i* is set if path *i* may be used.
+    allowed: u32,
+    /// Packets for which there is room in the sum of the windows.
     room: u32,
-    /// True if each path has a window of its own.
-    is_by_path: bool,
+    /// Packets for which each path has room.
+    left: PathTally,
+    /// The paths behind the last one chosen: paths take turns.
+    behind: u32,
+    last: PathId,
 }
 
 /// The number of packets by path.
 pub(crate) type PathTally = [u16; PATHS_MAX];
 
+/// Fewer packets are chosen one by one: that takes less than to look at all paths.
+const BURST_PACKETS_LEAST: u32 = 4;
+
+impl Burst {
+    /// Makes a burst without room for a packet.
+    pub(crate) fn new() -> Self {
+        let (left, last) = ([0; PATHS_MAX], PathId::FIRST);
+        Self { roomy: 0, allowed: 0, room: 0, left, behind: 0, last }
+    }
+
+    fn begin_behind(&mut self, last: PathId) {
+        (self.last, self.behind) = (last, u32::MAX << last.0 << 1);
+    }
+
+    /// Returns the most packets of the burst.
+    pub(crate) fn room(&self) -> u32 {
+        self.room
+    }
+
+    fn allow(&mut self, path: PathId, packets: u32) {
+        self.left[path.index()] = packets as u16;
+        self.allowed |= path.bit();
+        self.roomy |= if packets > 0 { path.bit() } else { 0 };
+    }
+
+    /// Returns the path of the last packet.
+    pub(crate) fn last(&self) -> PathId {
+        self.last
+    }
+
+    /// Returns the path for the next packet; `None` if no path is known to have room for a whole packet.
+    #[inline(always)]
+    pub(crate) fn choose(&self) -> Option<PathId> {
+        let behind = self.roomy & self.behind;
+        let choice = if behind == 0 { self.roomy } else { behind };
+        (choice != 0).then(|| PathId(choice.trailing_zeros() as u8))
+    }
+
+    /// Notes that the next packet was sent on the chosen path.
+    #[inline(always)]
+    pub(crate) fn note_new(&mut self, path: PathId) {
+        let bit = path.bit();
+        (self.last, self.behind) = (path, (bit << 1).wrapping_neg());
+        let left = &mut self.left[path.index() % PATHS_MAX];
+        *left -= 1;
+        if *left == 0 {
+            self.roomy &= !bit;
+        }
+    }
+}
+
 impl Paths {
-    /// Returns the choices for new packets; `None` if a choice depends on more than the windows.
-    pub(crate) fn choices(&self) -> Option<Choices> {
-        let (roomy, is_by_path) = match &self.state {
-            State::Single(_) => (PathId::FIRST.bit(), false),
-            State::Plb(plb, _) => (plb.path().bit(), false),
-            State::Coupled(_) if self.set.are_all_open() => (self.set.roomy(), true),
-            State::Coupled(_) | State::Spray(_) | State::Reps(..) | State::MpRdma(_) => {
-                return None;
+    /// Begins a burst of up to `wanted` new packets, with one packet if a choice depends on more than the windows. Returns
+    /// `None` without room.
+    pub(crate) fn begin_burst(&mut self, now_ns: u64, wanted: u32) -> Option<Burst> {
+        let mut burst = Burst::new();
+        if wanted >= BURST_PACKETS_LEAST && self.next.is_none() {
+            burst.room = self.room();
+            match &self.state {
+                State::Single(_) => burst.allow(PathId::FIRST, burst.room),
+                State::Plb(plb, _) => burst.allow(plb.path(), burst.room),
+                State::Coupled(coupled) if self.set.are_all_open() => {
+                    burst.begin_behind(coupled.last());
+                    self.set
+                        .ids()
+                        .for_each(|path| burst.allow(path, self.set.packets_of_room(path)));
+                }
+                State::Coupled(_) | State::Spray(_) | State::Reps(..) | State::MpRdma(_) => {}
             }
-        };
-        Some(Choices { roomy, room: self.room(), is_by_path })
+            if burst.room > 0 && burst.roomy != 0 {
+                return Some(burst);
+            }
+        }
+        let path = self.choose(now_ns)?;
+        burst = Burst { room: 1, ..Burst::new() };
+        burst.allow(path, 1);
+        Some(burst)
     }
 
-    /// [`Paths::choose`] of the choices.
-    #[inline]
-    pub(crate) fn choose_of(&mut self, now_ns: u64, choices: &Choices) -> Option<PathId> {
-        if choices.roomy == 0 || self.next.is_some() {
-            return self.choose(now_ns);
+    /// Ends a burst: counts its packets, and calls `each` with their number on each path. `refused` is the path chosen for a
+    /// packet that the medium did not take.
+    pub(crate) fn end_burst(
+        &mut self,
+        burst: &Burst,
+        refused: Option<PathId>,
+        mut each: impl FnMut(PathId, u32),
+    ) {
+        let (chosen, room, mut paths) = (self.next, self.room(), burst.allowed);
+        while paths != 0 {
+            let path = PathId(paths.trailing_zeros() as u8);
+            paths &= paths - 1;
+            let had = match &self.state {
+                _ if chosen.is_some() => 1,
+                State::Coupled(_) => self.set.packets_of_room(path),
+                _ => room,
+            };
+            let count = had - u32::from(burst.left[path.index()]);
+            if count > 0 {
+                self.set.note_all_sent(path, count);
+                each(path, count);
+            }
         }
-        if choices.room == 0 {
-            return None;
+        assert!(
+            chosen.is_none() || burst.allowed == chosen.map_or(0, PathId::bit),
+            "a path is chosen for a burst of one"
+        );
+        match &mut self.state {
+            State::Coupled(coupled) if chosen.is_none() => {
+                coupled.set_last(refused.unwrap_or(burst.last));
+            }
+            _ => {}
         }
-        let path = match &mut self.state {
-            State::Coupled(coupled) => coupled.take_turn(choices.roomy),
-            _ => PathId(choices.roomy.trailing_zeros() as u8),
-        };
-        self.next = Some(path);
-        Some(path)
-    }
-
-    /// [`Paths::note_new`] of the choices.
-    #[inline]
-    pub(crate) fn note_new_of(&mut self, path: PathId, choices: &mut Choices) {
-        self.note_new(path);
-        choices.room = choices.room.saturating_sub(1);
-        if choices.is_by_path && self.set.room(path) < PACKET as i32 {
-            choices.roomy &= !path.bit();
-        }
+        self.next = refused;
     }
 
     /// Returns true if good answers to packets up to this far behind the highest acknowledged one change no window and no
@@ -115,28 +193,49 @@ mod tests {
         fn choices_and_goods__are_those_of_single_packets(
             policy in prop::sample::select(PathPolicy::ALL.to_vec()),
             (count, most) in (1usize..33, 1u32..200),
-            steps in prop::collection::vec((0u32..60, 0u8..20, 1u64..40_000), 1..120),
+            steps in prop::collection::vec((0u32..60, 0u32..200, 0u8..20, 1u64..40_000), 1..120),
         ) {
             let [mut quick, mut slow] = [0; 2].map(|_| Paths::new(policy, count, most, 9));
             let (mut now_ns, mut flying) = (1_000_000, std::collections::VecDeque::new());
-            for (packets, event, wait_ns) in steps {
+            for (packets, refused_from, event, wait_ns) in steps {
                 now_ns += wait_ns;
-                let mut choices = quick.choices();
-                for _ in 0..packets {
-                    let path = slow.choose(now_ns);
-                    let same = match &choices {
-                        Some(choices) => quick.choose_of(now_ns, choices),
-                        None => quick.choose(now_ns),
-                    };
-                    prop_assert_eq!(path, same);
-                    let Some(path) = path else { break };
-                    slow.note_new(path);
-                    match &mut choices {
-                        Some(choices) => quick.note_new_of(path, choices),
-                        None => quick.note_new(path),
+                let mut expected = Vec::new();
+                let mut is_refused = false;
+                while (expected.len() as u32) < packets
+                    && !is_refused
+                    && let Some(path) = slow.choose(now_ns)
+                {
+                    is_refused = expected.len() as u32 == refused_from;
+                    if !is_refused {
+                        slow.note_new(path);
+                        expected.push(path);
                     }
-                    flying.push_back(path);
                 }
+                let (mut found, mut refused) = (Vec::new(), None);
+                while (found.len() as u32) < packets
+                    && refused.is_none()
+                    && let Some(mut burst) = quick.begin_burst(now_ns, packets - found.len() as u32)
+                {
+                    let begin = found.len();
+                    let end = packets.min(begin as u32 + burst.room());
+                    while (found.len() as u32) < end
+                        && let Some(path) = burst.choose()
+                    {
+                        if found.len() as u32 == refused_from {
+                            refused = Some(path);
+                            break;
+                        }
+                        burst.note_new(path);
+                        found.push(path);
+                    }
+                    let mut counts = vec![0; count];
+                    quick.end_burst(&burst, refused, |path, sent| counts[path.index()] += sent);
+                    let sent_on = |path: usize| found[begin..].iter().filter(move |at| at.index() == path);
+                    prop_assert!((0..count).all(|path| counts[path] as usize == sent_on(path).count()));
+                }
+                prop_assert_eq!(&expected, &found);
+                prop_assert_eq!(is_refused, refused.is_some());
+                flying.extend(found);
                 let mut goods = PathTally::default();
                 let takes = quick.takes_goods(now_ns, 0);
                 for _ in 0..packets.min(flying.len() as u32) {

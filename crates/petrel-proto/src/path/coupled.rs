@@ -82,13 +82,14 @@ impl Coupled {
         Some(best.1)
     }
 
-    /// Chooses the next path of these in turn, each of which has room for a packet.
-    #[inline]
-    pub(super) fn take_turn(&mut self, roomy: u32) -> PathId {
-        let behind = roomy & u32::MAX << self.last.0 << 1;
-        let choice = if behind == 0 { roomy } else { behind };
-        self.last = PathId(choice.trailing_zeros() as u8);
+    /// Returns the path chosen last.
+    pub(super) fn last(&self) -> PathId {
         self.last
+    }
+
+    /// Notes the path that was chosen last in a burst.
+    pub(super) fn set_last(&mut self, path: PathId) {
+        self.last = path;
     }
 
     /// Returns true if good answers on open paths cannot widen a window.

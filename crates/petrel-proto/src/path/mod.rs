@@ -52,7 +52,8 @@ mod set;
 mod spray;
 mod window;
 
-pub(crate) use choices::{Choices, PathTally};
+pub(crate) use choices::{Burst, PathTally};
+pub(crate) use order::SentUs;
 pub use order::{Evidence, LastCopy, PacketPaths};
 
 use coupled::Coupled;

@@ -40,6 +40,16 @@ pub struct PacketPaths {
 const _: () =
     assert!(size_of::<PacketPaths>() <= 1_536, "a large request has 1.5 KiB for its paths");
 
+/// A time of sending, in microseconds modulo 2^16.
+#[derive(Clone, Copy)]
+pub(crate) struct SentUs(u16);
+
+impl SentUs {
+    pub(crate) fn of(now_ns: u64) -> Self {
+        Self(micros(now_ns))
+    }
+}
+
 /// The last copy of an acknowledged packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastCopy {
@@ -101,7 +111,23 @@ impl PacketPaths {
         assert!(packet == self.next, "new packets are sent in sequence");
         self.next += 1;
         self.repeated.clear(packet);
-        self.note_copy(now_ns, packet, path);
+        self.note_copy(micros(now_ns), packet, path);
+    }
+
+    /// [`PacketPaths::note_new`] of a packet of a burst, but for [`PacketPaths::end_burst`].
+    #[inline(always)]
+    pub(crate) fn note_in_burst(&mut self, sent_us: SentUs, packet: u32, path: PathId) {
+        self.note_copy(sent_us.0, packet, path);
+    }
+
+    /// Notes that `count` packets up to `end` were sent for the first time, in a burst.
+    pub(crate) fn end_burst(&mut self, end: u32, count: u32) {
+        let packets = self.next..end;
+        assert!(self.next + count == end, "new packets are sent in sequence");
+        self.next = end;
+        if !self.repeated.is_empty() {
+            packets.for_each(|packet| self.repeated.clear(packet));
+        }
     }
 
     /// Notes that a packet was sent again.
@@ -113,14 +139,15 @@ impl PacketPaths {
             self.repeated.set(packet);
             self.repeated_again.clear(packet);
         }
-        self.note_copy(now_ns, packet, path);
+        self.note_copy(micros(now_ns), packet, path);
     }
 
-    fn note_copy(&mut self, now_ns: u64, packet: u32, path: PathId) {
+    #[inline(always)]
+    fn note_copy(&mut self, sent_us: u16, packet: u32, path: PathId) {
         let place = place(packet);
-        let count = &mut self.count[path.index()];
+        let count = &mut self.count[path.index() % PATHS_MAX];
         *count = count.wrapping_add(1);
-        (self.path[place], self.order[place], self.sent_us[place]) = (path, *count, micros(now_ns));
+        (self.path[place], self.order[place], self.sent_us[place]) = (path, *count, sent_us);
     }
 
     /// Returns true if a packet was sent more than once, and none took over its entry.

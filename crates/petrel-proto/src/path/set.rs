@@ -134,12 +134,11 @@ impl PathSet {
         self.open == self.all()
     }
 
-    /// Returns the bits of the paths with room for a packet.
-    pub(super) fn roomy(&self) -> u32 {
-        let is_roomy =
-            |path: &Path| u32::from(path.window) >= (u32::from(path.in_flight) + 1) * PACKET;
-        let bits = self.paths.iter().enumerate();
-        bits.fold(0, |roomy, (index, path)| roomy | u32::from(is_roomy(path)) << index)
+    /// Returns how many packets a path has room for.
+    #[inline]
+    pub(super) fn packets_of_room(&self, path: PathId) -> u32 {
+        let path = &self.paths[path.index()];
+        (u32::from(path.window) / PACKET).saturating_sub(path.in_flight.into())
     }
 
     #[inline]
@@ -148,6 +147,17 @@ impl PathSet {
         path.in_flight =
             path.in_flight.checked_add(1).expect("credits bound the packets in flight");
         self.in_flight += 1;
+    }
+
+    /// Notes that this number of packets was sent.
+    pub(super) fn note_all_sent(&mut self, path: PathId, count: u32) {
+        let path = &mut self.paths[path.index()];
+        assert!(
+            u32::from(path.in_flight) + count <= u16::MAX.into(),
+            "credits bound the packets in flight"
+        );
+        path.in_flight += count as u16;
+        self.in_flight += count;
     }
 
     /// Notes that a copy is in flight no longer: acknowledged, lost, or replaced by another copy.

@@ -7,7 +7,7 @@ use super::client::cancels::send_cancel;
 use super::client::expiry::handle_expiries;
 use super::client::pace::release_due;
 use super::client::timeout::handle_slot_due;
-use super::fast::{NextPart, Parsed};
+use super::fast::{NotNext, Parsed};
 use super::lookahead::{LINE_BYTES, SESSIONS_MIN};
 use super::receive::handle_any;
 use super::server::memory::sweep_held;
@@ -173,19 +173,29 @@ impl<B: Buffer, T> Core<B, T> {
     /// 1. All of the frame except the payload is known in advance, and compared word by word.
     /// 2. A slot already in the transmit queue need not be queued to send a CREDIT.
     /// 3. The copy comes last, when no other values need to stay in registers.
+    /// 4. Only a frame that is not from a session's only path asks whether the session has several: then it is treated as
+    ///    by [`Core::handle_part_from`] from port 0.
     #[inline(never)]
-    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> NextPart {
+    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
-            return NextPart::Other;
+            return false;
         };
         let Self { sessions, shared, .. } = self;
         match fast::next_part_place(sessions, shared, peer, head, payload.len()) {
             Ok(place) => {
                 place.copy_from_slice(payload);
-                NextPart::Taken
+                true
             }
-            Err(other) => other,
+            Err(NotNext::OtherPath) => self.handle_part_from_first(peer, frame),
+            Err(NotNext::Other) => false,
         }
+    }
+
+    /// [`Core::handle_part_from`] port 0. Its arguments are where [`Core::handle_next_part`] has them, which saves two
+    /// instructions there.
+    #[inline(never)]
+    fn handle_part_from_first(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
+        self.handle_part_from((peer, 0), frame)
     }
 
     /// Accepts a frame from a source port of the peer if it is a packet of an arriving request in a session of several paths,

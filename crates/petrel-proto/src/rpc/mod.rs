@@ -43,7 +43,7 @@ pub use call::{
     CallError, CallFailure, CallLimits, CallRejected, Completion, Execution, PlainCompletion,
 };
 pub use config::Config;
-pub use fast::{NextPart, Parsed, PlainFrame, PlainRequest};
+pub use fast::{Parsed, PlainFrame, PlainRequest};
 pub use lookahead::{UpcomingFrame, method_of, peek_request};
 pub use multicast::{GroupFrames, Membership};
 pub use notices::Event;

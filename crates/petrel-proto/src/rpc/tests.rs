@@ -275,7 +275,7 @@ fn take_any(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], fast_path: bool
         if let Some((request, _)) = core.handle_timed_request(now, PEER, frame) {
             return Got::Request(request.handle, request.payload.to_vec());
         }
-        if core.handle_next_part(PEER, frame).is_taken() {
+        if core.handle_next_part(PEER, frame) {
             return Got::Nothing;
         }
     }

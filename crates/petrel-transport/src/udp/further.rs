@@ -96,11 +96,17 @@ impl FurtherPorts {
         self.exits.iter().any(|exit| exit.room.is_backlog())
     }
 
-    /// Adds a frame to the burst of the port with this index.
+    /// Returns the burst of the port with this index.
+    #[inline]
+    pub(super) fn plan_mut(&mut self, index: usize) -> &mut Plan {
+        &mut self.exits[index].plan
+    }
+
+    /// Adds a frame that the fast path did not accept to the burst of the port with this index.
     ///
     /// # Safety
     /// That of [`Transport::push`](crate::Transport::push).
-    pub(super) unsafe fn push(
+    pub(super) unsafe fn push_slowly(
         &mut self,
         index: usize,
         shared: Shared<'_>,
@@ -108,11 +114,8 @@ impl FurtherPorts {
         head: &[u8],
         body: &[u8],
     ) -> bool {
-        let exit = &mut self.exits[index];
-        // SAFETY: by the function's contract. The fast path is closed during a backlog.
-        unsafe {
-            exit.plan.try_extend(peer, head, body) || exit.push_slowly(shared, peer, head, body)
-        }
+        // SAFETY: by the function's contract.
+        unsafe { self.exits[index].push_slowly(shared, peer, head, body) }
     }
 
     /// Sends the bursts of all ports.

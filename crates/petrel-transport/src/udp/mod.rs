@@ -214,6 +214,30 @@ impl Udp {
         self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
     }
 
+    /// Adds a frame that the fast path did not accept. A frame that the fast path accepts is not the first of its port in the
+    /// burst, so that this function alone notes that further ports have frames.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`].
+    #[inline(never)]
+    unsafe fn push_slowly_from(
+        &mut self,
+        source: u8,
+        peer: PeerId,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        let Some(index) = source.checked_sub(1) else {
+            // SAFETY: by the function's contract.
+            return unsafe { self.push_slowly(peer, head, body) };
+        };
+        self.room.set_further_pushed(true);
+        let Self { further, peers, sender, stats, .. } = self;
+        let shared = Shared { peers, sender, stats };
+        // SAFETY: by the function's contract.
+        unsafe { further.push_slowly(index.into(), shared, peer, head, body) }
+    }
+
     /// [`Transport::flush`] after a refusal by the kernel, or with frames from further source ports.
     #[cold]
     #[inline(never)]
@@ -360,17 +384,16 @@ impl Transport for Udp {
         Ok(())
     }
 
+    #[inline]
     unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        let Some(index) = usize::from(source).checked_sub(1) else {
-            // SAFETY: by the function's contract, as in `push`.
-            return unsafe {
-                self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body)
-            };
+        let plan = match source.checked_sub(1) {
+            None => &mut self.plan,
+            Some(index) => self.further.plan_mut(index.into()),
         };
-        self.room.set_further_pushed(true);
-        let Self { further, peers, sender, stats, .. } = self;
-        // SAFETY: by the function's contract.
-        unsafe { further.push(index, Shared { peers, sender, stats }, peer, head, body) }
+        // SAFETY: by the function's contract. The fast path is closed during a backlog.
+        unsafe {
+            plan.try_extend(peer, head, body) || self.push_slowly_from(source, peer, head, body)
+        }
     }
 
     #[inline]

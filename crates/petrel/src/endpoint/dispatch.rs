@@ -3,8 +3,7 @@
 use petrel_proto::buffer::Placed;
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 use petrel_proto::{
-    Core, FrameSink, NextPart, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle,
-    method_of,
+    Core, FrameSink, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle, method_of,
 };
 use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedBytes, SharedFrame, Transport};
@@ -47,7 +46,6 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 
-    #[cold]
     #[inline(never)]
     fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: as in `send`.
@@ -91,13 +89,9 @@ impl Dispatch<'_> {
     pub(super) fn take(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut Outgoing>) {
         let Self { local, handlers, now_ns } = self;
         let peer = PeerKey(peer.0);
-        if frame.len() > SMALL_FRAME_BYTES {
-            let part = local.core.handle_next_part(peer, frame);
-            let is_by_paths = part == NextPart::OtherPath;
-            if part.is_taken() || is_by_paths && local.core.handle_part_from((peer, 0), frame) {
-                local.count_part(frame.len());
-                return;
-            }
+        if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
+            local.count_part(frame.len());
+            return;
         }
         let route = ReturnRoute::new(peer, path);
         match PlainFrame::of(frame) {

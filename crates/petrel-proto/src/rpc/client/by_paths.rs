@@ -6,7 +6,7 @@ use super::response::slot_of;
 use super::send::{pull, send_request};
 use crate::buffer::Buffer;
 use crate::limits::WINDOW_PACKETS;
-use crate::path::PathId;
+use crate::path::{PathId, SentUs};
 use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
@@ -127,22 +127,30 @@ fn send_run<B: Buffer, T, S: FrameSink>(
     let header = to.words(Kind::RequestPart, Flags::NONE, state.method(), state.number());
     let Some(request) = state.request_mut() else { return Turn::NOTHING };
     let size = request.wire_len() as u32;
+    let sent_us = SentUs::of(out.now_ns);
     let (mut packet, mut offset) = (first, first as usize * packet_bytes);
-    let mut then = Then::More;
-    let mut choices = places.choices();
+    let mut refused = None;
     while packet < end
-        && let Some(path) = places.choose(out.now_ns, &choices)
+        && refused.is_none()
+        && let Some(mut burst) = places.begin_burst(out.now_ns, end - packet)
     {
-        let part = Part { size, packet, grant: 1 };
-        let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
-        if !out.sink.send_from(path.index() as u8, peer, head, body) {
-            then = Then::Refused;
-            break;
+        let end = end.min(packet + burst.room());
+        while packet < end
+            && let Some(path) = burst.choose()
+        {
+            let part = Part { size, packet, grant: 1 };
+            let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
+            if !out.sink.send_from(path.index() as u8, peer, head, body) {
+                refused = Some(path);
+                break;
+            }
+            places.note_new(&mut burst, sent_us, packet, path);
+            packet += 1;
+            offset += packet_bytes;
         }
-        places.note_new(out.now_ns, packet, path, &mut choices);
-        packet += 1;
-        offset += packet_bytes;
+        places.end_burst(&burst, packet, refused);
     }
+    let then = if refused.is_some() { Then::Refused } else { Then::More };
     let sent = packet - first;
     if sent > 0 {
         client.note_sent(out.now_ns, slot, sent, 0);

@@ -18,8 +18,7 @@ mod part;
 mod server;
 
 pub(super) use deadline::{call_timed, is_timed, send_queued_timed, take_timed};
-pub use part::NextPart;
-pub(super) use part::{next_part_place, part_place_from};
+pub(super) use part::{NotNext, next_part_place, part_place_from};
 pub use server::PlainRequest;
 pub(super) use server::{respond_plain, take_plain};
 

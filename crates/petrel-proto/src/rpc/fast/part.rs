@@ -6,24 +6,12 @@ use crate::rpc::Shared;
 use crate::session::{PeerKey, Role, SessionTable};
 use crate::wire::{Kind, first_bits, part_words};
 
-/// The result of [`Core::handle_next_part`](crate::rpc::Core::handle_next_part).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextPart {
-    /// The packet was accepted.
-    Taken,
-    /// The frame is not from the only path of an open session, which may have several:
-    /// [`Core::handle_part_from`](crate::rpc::Core::handle_part_from) may take the packet.
+/// Why [`next_part_place`] has no place for a packet.
+pub(in crate::rpc) enum NotNext {
+    /// The frame is not from the only path of an open session, which may have several: [`part_place_from`] may take it.
     OtherPath,
     /// The fast path does not apply.
     Other,
-}
-
-impl NextPart {
-    /// Returns true if the packet was accepted.
-    #[inline(always)]
-    pub fn is_taken(self) -> bool {
-        self == Self::Taken
-    }
 }
 
 /// Like [`Core::handle_next_part`](crate::rpc::Core::handle_next_part), but the caller copies the payload to the
@@ -35,24 +23,24 @@ pub(in crate::rpc) fn next_part_place<'c, B: Buffer, T>(
     peer: PeerKey,
     head: &[u8; PART_HEADER_BYTES],
     payload_bytes: usize,
-) -> Result<&'c mut [u8], NextPart> {
+) -> Result<&'c mut [u8], NotNext> {
     let [first, second, third] = part_words(head);
     if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
-        return Err(NextPart::Other);
+        return Err(NotNext::Other);
     }
     let session = (first >> 12) as u32 & 0xF_FFFF;
-    let Some(entry) = sessions.at_mut(session) else { return Err(NextPart::Other) };
+    let Some(entry) = sessions.at_mut(session) else { return Err(NotNext::Other) };
     if !entry.is_from((first >> 32) as u32, peer) {
-        return Err(NextPart::OtherPath);
+        return Err(NotNext::OtherPath);
     }
-    let Role::Server(server) = entry.role_mut() else { return Err(NextPart::Other) };
+    let Role::Server(server) = entry.role_mut() else { return Err(NotNext::Other) };
     let slot = server.slot_index(second >> 16);
     let is_full = payload_bytes == server.agreed().packet_bytes as usize;
-    let Some(state) = server.slots_mut().get_mut(slot) else { return Err(NextPart::Other) };
+    let Some(state) = server.slots_mut().get_mut(slot) else { return Err(NotNext::Other) };
     if !is_full || state.current() != second >> 16 || !state.is_queued() {
-        return Err(NextPart::Other);
+        return Err(NotNext::Other);
     }
-    let Some(place) = state.take_next(third, payload_bytes) else { return Err(NextPart::Other) };
+    let Some(place) = state.take_next(third, payload_bytes) else { return Err(NotNext::Other) };
     shared.counters.frames_accepted += 1;
     Ok(place)
 }
@@ -84,8 +72,8 @@ pub(in crate::rpc) fn part_place_from<'c, B: Buffer, T>(
     if !is_full || !is_known || !state.is_queued() {
         return None;
     }
-    let place = state.take_early(third, payload_bytes)?;
-    paths.note_source(slot, source);
+    let packet = state.expects_early(third)?;
+    paths.note_next_source(slot, source)?;
     shared.counters.frames_accepted += 1;
-    Some(place)
+    Some(state.take_early(packet, payload_bytes))
 }

@@ -701,7 +701,7 @@ fn a_repair__of_what_was_only_announced_is_acknowledged() {
     let mut repair = frames[1].clone();
     repair[..16].copy_from_slice(&frames[0][..16]);
     repair[0] = repair[0] & 0xF0 | Kind::RequestPart as u8;
-    assert!(pair.server.handle_next_part(PEER, &repair).is_taken());
+    assert!(pair.server.handle_next_part(PEER, &repair));
     assert_eq!(words(&pair.server_sends()), ["CREDIT s0 r833 up to 1, echo 0"]);
 }
 

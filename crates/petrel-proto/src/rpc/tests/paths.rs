@@ -69,8 +69,10 @@ struct World {
 
 /// Offers a frame without a mark to the fast paths of parts, as an endpoint does.
 fn takes_part(core: &mut Core<HeapBuffer>, source: u8, frame: &[u8]) -> bool {
-    let may_be = source > 0 || core.handle_next_part(PEER, frame) == NextPart::OtherPath;
-    may_be && core.handle_part_from((PEER, source), frame)
+    match source {
+        0 => core.handle_next_part(PEER, frame),
+        _ => core.handle_part_from((PEER, source), frame),
+    }
 }
 
 impl World {

@@ -449,9 +449,7 @@ fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
     pair.call(&message, 10, 1);
     let frames = pair.client_sends();
     assert_eq!(frames.len(), 8);
-    let takes = |pair: &mut Pair, index: usize| {
-        pair.server.handle_next_part(PEER, &frames[index]).is_taken()
-    };
+    let takes = |pair: &mut Pair, index: usize| pair.server.handle_next_part(PEER, &frames[index]);
     assert!(!takes(&mut pair, 0), "the first has to get a buffer");
     pair.at_server(&frames[0]).nothing();
     assert!(takes(&mut pair, 1));
@@ -463,8 +461,8 @@ fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
     assert_eq!(words(&pair.server_sends()), ["CREDIT s0 r832 up to 4, echo 2"]);
     assert!(!takes(&mut pair, 4), "the slot has to be queued for its CREDIT");
     pair.at_server(&frames[4]).nothing();
-    assert!(!pair.server.handle_next_part(PeerKey(8), &frames[5]).is_taken(), "from somebody else");
-    assert!(!pair.server.handle_next_part(PEER, &frames[5][..100]).is_taken(), "cut short");
+    assert!(!pair.server.handle_next_part(PeerKey(8), &frames[5]), "from somebody else");
+    assert!(!pair.server.handle_next_part(PEER, &frames[5][..100]), "cut short");
     assert!(takes(&mut pair, 5) && takes(&mut pair, 6));
     assert!(!takes(&mut pair, 7), "the last runs the request");
     let (_, request) = pair.at_server(&frames[7]).request();
@@ -487,26 +485,17 @@ fn the_short_way_takes_no_packet_that_differs_in_a_field() {
             let mut other = expected.clone();
             other[at] ^= 1 << bit;
             let before = *pair.server.counters();
-            assert!(
-                !pair.server.handle_next_part(PEER, &other).is_taken(),
-                "bit {bit} of byte {at}"
-            );
+            assert!(!pair.server.handle_next_part(PEER, &other), "bit {bit} of byte {at}");
             assert!(pair.server.counters().iter().eq(before.iter()));
         }
     }
     for len in [0, 23, 24, expected.len() - 1] {
-        assert!(!pair.server.handle_next_part(PEER, &expected[..len]).is_taken(), "{len} bytes");
+        assert!(!pair.server.handle_next_part(PEER, &expected[..len]), "{len} bytes");
     }
-    assert!(
-        !pair.server.handle_next_part(PEER, &[&expected[..], &[0]].concat()).is_taken(),
-        "a byte more"
-    );
-    assert!(
-        !pair.client.handle_next_part(PEER, &expected).is_taken(),
-        "a client takes no requests"
-    );
+    assert!(!pair.server.handle_next_part(PEER, &[&expected[..], &[0]].concat()), "a byte more");
+    assert!(!pair.client.handle_next_part(PEER, &expected), "a client takes no requests");
     for frame in &frames[1..5] {
-        assert!(pair.server.handle_next_part(PEER, frame).is_taken());
+        assert!(pair.server.handle_next_part(PEER, frame));
     }
     assert_eq!(pair.at_server(&frames[5]).request().1, message);
 }

@@ -2,7 +2,9 @@
 
 use crate::bitmap::Words;
 use crate::limits::{REORDERING_THRESHOLD, WINDOW_PACKETS};
-use crate::path::{Answer, Choices, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths};
+use crate::path::{
+    Answer, Burst, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths, SentUs,
+};
 use crate::session::PeerKey;
 
 /// The paths of a client session, and the path of each packet in flight.
@@ -360,36 +362,36 @@ pub(crate) struct SlotPackets<'a> {
 }
 
 impl SlotPackets<'_> {
-    /// Returns the choices for new packets: see [`Paths::choices`].
-    pub(crate) fn choices(&self) -> Option<Choices> {
-        self.paths.choices()
+    /// Begins a burst of up to `wanted` new packets, if a path has room: see [`Paths::begin_burst`].
+    pub(crate) fn begin_burst(&mut self, now_ns: u64, wanted: u32) -> Option<Burst> {
+        self.paths.begin_burst(now_ns, wanted)
     }
 
-    /// Returns the path for the next new packet, if one has room now.
-    #[inline]
-    pub(crate) fn choose(&mut self, now_ns: u64, choices: &Option<Choices>) -> Option<PathId> {
-        match choices {
-            Some(choices) => self.paths.choose_of(now_ns, choices),
-            None => self.paths.choose(now_ns),
-        }
-    }
-
-    /// Notes that the next new packet was sent on the chosen path.
-    #[inline]
+    /// Notes that the next new packet was sent on the path that the burst has chosen.
+    #[inline(always)]
     pub(crate) fn note_new(
         &mut self,
-        now_ns: u64,
+        burst: &mut Burst,
+        sent_us: SentUs,
         packet: u32,
         path: PathId,
-        choices: &mut Option<Choices>,
     ) {
-        match choices {
-            Some(choices) => self.paths.note_new_of(path, choices),
-            None => self.paths.note_new(path),
+        burst.note_new(path);
+        self.packets.note_in_burst(sent_us, packet, path);
+    }
+
+    /// Ends a burst of the packets in front of `end`. `refused` is the path chosen for a packet that the medium did not take.
+    pub(crate) fn end_burst(&mut self, burst: &Burst, end: u32, refused: Option<PathId>) {
+        let Self { paths, counts, .. } = self;
+        let mut sent = 0;
+        paths.end_burst(burst, refused, |path, count| {
+            counts[path.index()].packets += u64::from(count);
+            sent += count;
+        });
+        if sent > 0 {
+            (*self.last, *self.probes) = (burst.last(), 0);
+            self.packets.end_burst(end, sent);
         }
-        self.counts[path.index()].packets += 1;
-        (*self.last, *self.probes) = (path, 0);
-        self.packets.note_new(now_ns, packet, path);
     }
 
     /// Notes that packets were acknowledged which were sent once: packet `base + i` for each bit *i*. The round trip of

@@ -130,17 +130,25 @@ impl<B> ServerParts<B> {
         Some(place)
     }
 
-    /// Notes a new packet of `len` bytes, unless packet `last` has arrived. Returns the place of the bytes in the request.
+    /// Returns true if a packet may arrive in the buffer, and neither this one nor packet `last` has arrived.
     #[inline(always)]
-    pub(super) fn arrive_before(&mut self, last: u32, packet: u32, len: usize) -> Option<&mut [u8]>
+    pub(super) fn lacks(&self, packet: u32, last: u32) -> bool {
+        self.request.is_some() && !self.arrived.contains(last) && self.arrived.lacks(packet)
+    }
+
+    /// Notes a packet that the request [lacks](ServerParts::lacks). Returns the place of its bytes in the request.
+    // The insertion comes last, since it may call a function.
+    #[inline(always)]
+    pub(super) fn arrive_early(&mut self, packet: u32, offset: usize, len: usize) -> &mut [u8]
     where
         B: Buffer,
     {
-        let Self { arrived, request: Some(request), .. } = self else { return None };
-        let offset = packet as usize * len;
-        let place = request.storage_mut().get_mut(offset..offset + len)?;
-        let is_new = !arrived.contains(last) && arrived.insert(packet) == Insert::New;
-        is_new.then_some(place)
+        let Self { arrived, request: Some(request), .. } = self else {
+            unreachable!("a request that lacks a packet has a buffer");
+        };
+        let place = &mut request.storage_mut()[offset..offset + len];
+        arrived.insert_lacking(packet);
+        place
     }
 
     /// Returns the request's deadline, as known so far; or [`NEVER`].

@@ -59,11 +59,17 @@ impl ServerPaths {
     }
 
     /// Notes the client's source port of a frame for a slot.
-    #[inline]
     pub(crate) fn note_source(&mut self, slot: usize, source: u8) {
         self.slot(slot).source = source;
-        let ports = self.ports;
-        self.short.get_or_insert_with(|| source % ports);
+        self.short.get_or_insert(source % self.ports);
+    }
+
+    /// [`ServerPaths::note_source`] of a frame behind another one of the slot, which has noted the path of short responses.
+    /// Returns `None` if there was none.
+    #[inline(always)]
+    pub(crate) fn note_next_source(&mut self, slot: usize, source: u8) -> Option<()> {
+        self.slots.get_mut(slot)?.source = source;
+        Some(())
     }
 
     /// Notes that an answer seems lost: the client asks again for something that was answered.
@@ -152,17 +158,11 @@ impl ServerPaths {
         }
     }
 
-    #[inline]
     fn slot(&mut self, slot: usize) -> &mut SlotPath {
         if self.slots.len() <= slot {
-            self.grow(slot + 1);
+            self.slots.resize_with(slot + 1, SlotPath::default);
         }
         &mut self.slots[slot]
-    }
-
-    #[cold]
-    fn grow(&mut self, count: usize) {
-        self.slots.resize_with(count, SlotPath::default);
     }
 }
 

@@ -69,7 +69,8 @@ impl Plan {
     ///
     /// # Safety
     /// As for [`Plan::add_large`].
-    #[inline]
+    // Always, since the compiler inlines a function with several callers into none.
+    #[inline(always)]
     pub(in crate::udp) unsafe fn try_extend(
         &mut self,
         peer: PeerId,

@@ -274,23 +274,27 @@ impl<B: Buffer> ServerSlot<B> {
         Some(place)
     }
 
-    /// Accepts a packet of the arriving request in any order, if the fields match and the last packet has not arrived: so
-    /// the packet does not complete the request. Returns the place for the payload of `len` bytes, the size of a full packet.
+    /// Returns the packet of the arriving request that has these fields, if it is new and the last packet has not arrived: so
+    /// it does not complete the request.
     #[inline(always)]
-    pub(crate) fn take_early(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
-        let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
+    pub(crate) fn expects_early(&self, fields: u64) -> Option<u32> {
+        let (ServerState::Arriving, Some(parts)) = (self.state, &self.parts) else {
             return None;
         };
         let packet = (fields >> 32) as u32 & 0xFF_FFFF;
         let expected = Part { size: self.request_size, packet, grant: 1 };
         let last = self.request_packets - 1;
-        if fields != expected.word() || packet >= last {
-            return None;
-        }
-        let place = parts.arrive_before(last, packet, len)?;
+        let is_expected = fields == expected.word() && packet < last;
+        (is_expected && parts.lacks(packet, last)).then_some(packet)
+    }
+
+    /// Accepts the packet that [`ServerSlot::expects_early`] returned. Returns the place for the payload of `len` bytes, the
+    /// size of a full packet.
+    #[inline(always)]
+    pub(crate) fn take_early(&mut self, packet: u32, len: usize) -> &mut [u8] {
         self.credit_due = true;
         self.echo = packet;
         self.echo_repeats = false;
-        Some(place)
+        self.arriving_parts().arrive_early(packet, packet as usize * len, len)
     }
 }
