@@ -250,9 +250,17 @@ fn packets_max(message_bytes: usize) -> usize {
 
 /// The endpoint's pool, and the destinations of its methods, as the protocol core's buffer pool.
 pub(crate) struct Pool<'a, F> {
-    pub(crate) pool: &'a BufPool,
+    pool: &'a BufPool,
     /// Returns the application's memory for a request, by method, length and the first bytes, if known.
-    pub(crate) destination: F,
+    destination: F,
+}
+
+impl<'a, F> Pool<'a, F> {
+    /// Lends the protocol core a pool, and `destination`, which returns the application's memory.
+    #[inline(always)]
+    pub(crate) fn new(pool: &'a BufPool, destination: F) -> Self {
+        Self { pool, destination }
+    }
 }
 
 impl<F: FnMut(u16, usize, Option<&[u8]>) -> Option<Placed>> BufferPool for Pool<'_, F> {

@@ -236,7 +236,7 @@ pub(super) fn dispatch_other(
     local.count_part(frame.len());
     let Local { core, pool, .. } = local;
     let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
-    let pool = &mut Pool { pool, destination };
+    let pool = &mut Pool::new(pool, destination);
     let received = match is_marked {
         true => core.handle_marked_frame(now_ns, peer, frame, pool),
         false => core.handle_frame(now_ns, peer, frame, pool),
@@ -259,7 +259,7 @@ pub(super) fn dispatch_from(
     local.count_part(frame.len());
     let Local { core, pool, .. } = local;
     let destination = |method, len, first: Option<&[u8]>| handlers.destination(method, len, first);
-    let pool = &mut Pool { pool, destination };
+    let pool = &mut Pool::new(pool, destination);
     let received = core.handle_frame_from(now_ns, from, frame, is_marked, pool);
     run_received(local, handlers, received);
 }

@@ -512,7 +512,7 @@ mod tests {
     fn uncount__of_a_connection_that_has_ended() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, false);
-        let now = reactor.relay.now;
+        let now = reactor.relay.now();
         let connections = &mut reactor.relay.connections;
         connections.uncount(id);
         assert_eq!(connections.begin_closing(id, now), None);
@@ -532,7 +532,7 @@ mod tests {
     fn remove__of_a_connection_with_links() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, false);
-        let now = reactor.relay.now;
+        let now = reactor.relay.now();
         reactor.relay.connections.add_link(id, 0, LinkId(1), now);
         reactor.relay.connections.remove(id);
     }

@@ -177,7 +177,7 @@ impl<N: Network> Exchanges<N> {
 
     fn start_accepting(&mut self, stream: N::ShmPeer, net: &N, relay: &mut Relay<N>) -> Accepted {
         if self.by_id.len() >= EXCHANGES_MAX {
-            relay.counters.rendezvous_dropped.increment();
+            relay.counters().rendezvous_dropped.increment();
             return Accepted::Dropped;
         }
         let part =
@@ -197,7 +197,7 @@ impl<N: Network> Exchanges<N> {
         assert!(self.len() < EXCHANGES_MAX + OPENER_EXCHANGES_MAX, "exchanges are bounded");
         let former = self.by_id.insert(id, Exchange { stream, part });
         assert!(former.is_none(), "the name of an exchange is never used again: {id:?}");
-        relay.remind(relay.settings.step_timeout(), Due::Exchange(id));
+        relay.remind(relay.settings().step_timeout(), Due::Exchange(id));
         Ok(id)
     }
 
@@ -337,7 +337,7 @@ impl<N: Network> Exchanges<N> {
 
     /// Drops a process of the same user without a valid ticket.
     fn drop_invalid(&mut self, id: ExchangeId, net: &N, relay: &Relay<N>) {
-        relay.counters.rendezvous_dropped.increment();
+        relay.counters().rendezvous_dropped.increment();
         self.remove(id, net);
     }
 

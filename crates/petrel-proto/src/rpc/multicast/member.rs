@@ -138,9 +138,8 @@ fn adopt_held<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     member.note(request);
     let mut whole = Received::Nothing;
     for mut held in member.take_held(sequence) {
-        let header = as_part(held.flags, request);
-        let len = held.rest.len();
-        let rest = &held.rest.storage_mut()[..len];
+        let header = as_part(held.flags(), request);
+        let rest = held.rest();
         let received = adopt::<B, T, P>(shared, now_ns, id, server, header, rest, pool);
         if let Received::Message { handle, method, message, placed, deadline_ns } = received {
             whole = Received::Message { handle, method, message, placed, deadline_ns };

@@ -64,8 +64,20 @@ pub(super) struct Request {
 /// A packet received before its announcement, without the common header.
 pub(super) struct Held<B> {
     sequence: u64,
-    pub(super) flags: Flags,
-    pub(super) rest: B,
+    flags: Flags,
+    rest: B,
+}
+
+impl<B: Buffer> Held<B> {
+    pub(super) fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// Returns the bytes behind the header of the packet.
+    pub(super) fn rest(&mut self) -> &[u8] {
+        let len = self.rest.len();
+        &self.rest.storage_mut()[..len]
+    }
 }
 
 impl<B> Member<B> {

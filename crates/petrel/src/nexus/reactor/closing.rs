@@ -75,7 +75,7 @@ impl<N: Network> Reactor<N> {
 
     fn start_closing(&mut self, id: ConnectionId, said: Reason) {
         self.relay.send(id, Goodbye { status: said.status, text: said.message });
-        if let Some(oldest) = self.relay.connections.begin_closing(id, self.relay.now) {
+        if let Some(oldest) = self.relay.connections.begin_closing(id, self.relay.now()) {
             self.remove_connection(oldest);
         }
     }
@@ -95,7 +95,7 @@ impl<N: Network> Reactor<N> {
         if let Some(mut connection) = self.relay.connections.remove(id) {
             self.net.deregister(connection.stream_mut());
         }
-        self.relay.counters.connections_open.set(self.relay.connections.len());
+        self.relay.counters().connections_open.set(self.relay.connections.len());
     }
 
     /// Handles the end of the stream, clean or broken.
@@ -104,7 +104,7 @@ impl<N: Network> Reactor<N> {
         if connection.is_closing() {
             return self.remove_connection(id);
         }
-        self.relay.counters.connections_broken.increment();
+        self.relay.counters().connections_broken.increment();
         let remote = connection.remote();
         let why = format!(
             "the control connection to {remote} broke ({cause}): the peer process has ended, or was \
@@ -120,7 +120,7 @@ impl<N: Network> Reactor<N> {
         let (again, late): (Vec<_>, Vec<_>) = self
             .take_requests(id)
             .into_iter()
-            .partition(|request| request.is_repeated_at(self.relay.now));
+            .partition(|request| request.is_repeated_at(self.relay.now()));
         if !planted("nexus_late_requests_not_answered") {
             late.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
         }
@@ -147,7 +147,7 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_goodbye(&mut self, id: ConnectionId, goodbye: &Goodbye) {
-        self.relay.counters.goodbyes_received.increment();
+        self.relay.counters().goodbyes_received.increment();
         let Some(connection) = self.relay.connections.get(id) else { return };
         let text = format!("{} closed the connection: {}", connection.remote(), goodbye.text);
         let reason = Reason::new(not_ok(goodbye.status), text);
@@ -191,7 +191,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn on_ending(&mut self, id: ConnectionId, ending: Ending) {
         let (reason, said) = match ending {
             Ending::Violation(what) => {
-                self.relay.counters.refused_malformed.increment();
+                self.relay.counters().refused_malformed.increment();
                 let why = format!("the peer broke the protocol: {what}");
                 let said = Reason::new(Status::InvalidArgument, what);
                 (Reason::new(Status::Unavailable, why), said)
@@ -202,7 +202,7 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_malformed(&mut self, id: ConnectionId, error: DecodeError) {
-        let counters = &self.relay.counters;
+        let counters = self.relay.counters();
         let counter = match error.fault() {
             Fault::Stranger => &counters.refused_strangers,
             Fault::Peer => &counters.refused_malformed,
@@ -220,7 +220,7 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_hello_timeout(&mut self, id: ConnectionId) {
-        self.relay.counters.dropped_hello_timeout.increment();
+        self.relay.counters().dropped_hello_timeout.increment();
         let why = format!("no HELLO within {HELLO_TIMEOUT:?}: the peer is hung, or not Petrel");
         let reason = Reason::new(Status::Unavailable, why);
         self.close(id, &reason, GoodbyeMode::Silent);
@@ -233,11 +233,11 @@ impl<N: Network> Reactor<N> {
         }
         let Some(connection) = self.relay.connections.get(id) else { return };
         let Some(peer) = connection.peer() else { return };
-        let silence = self.relay.now.saturating_duration_since(connection.last_received());
+        let silence = self.relay.now().saturating_duration_since(connection.last_received());
         if silence < peer.silence_max() {
             return;
         }
-        self.relay.counters.dropped_silent.increment();
+        self.relay.counters().dropped_silent.increment();
         let why = format!(
             "no sign of life from {} for {} ms: the peer is dead or hung",
             connection.remote(),
@@ -248,7 +248,7 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_slow_message(&mut self, id: ConnectionId) {
-        self.relay.counters.dropped_slow_message.increment();
+        self.relay.counters().dropped_slow_message.increment();
         let why = format!("a message was not complete within {MESSAGE_TIMEOUT:?}");
         let reason = Reason::new(Status::Unavailable, why);
         self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
@@ -256,13 +256,13 @@ impl<N: Network> Reactor<N> {
 
     /// Drops a peer that does not read. A GOODBYE would not be read either.
     pub(super) fn on_not_reading(&mut self, id: ConnectionId) {
-        self.relay.counters.dropped_not_reading.increment();
+        self.relay.counters().dropped_not_reading.increment();
         let why = "the peer does not read its control connection: it is hung or overloaded";
         self.close(id, &Reason::new(Status::Unavailable, why), GoodbyeMode::Silent);
     }
 
     pub(super) fn on_idle(&mut self, id: ConnectionId) {
-        self.relay.counters.connections_idle.increment();
+        self.relay.counters().connections_idle.increment();
         let reason = Reason::new(Status::Ok, "no links");
         self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
     }
@@ -319,7 +319,7 @@ mod tests {
                 }
                 let up = || Stage::Up { is_opener, max_frame: 1_472 };
                 let links = [5, 6].map(|number| reactor.add_test_link(id, number, up()));
-                let waiting = OpenRequest::of_test(9, remote, reactor.relay.now);
+                let waiting = OpenRequest::of_test(9, remote, reactor.relay.now());
                 reactor.relay.connections.get_mut(id).unwrap().test_waiting().push(waiting);
                 assert_eq!(reactor.check_tables(), Ok(()));
 
@@ -341,7 +341,7 @@ mod tests {
                 let Some(FromNexus::LinkFailed { request: 9, .. }) = inbox.pop() else {
                     panic!("a request has no answer")
                 };
-                let stats = reactor.relay.counters.snapshot();
+                let stats = reactor.relay.counters().snapshot();
                 assert_eq!((stats.links_up, stats.links_failed), (0, 1));
                 assert_eq!(stats.connections_open, u64::from(says));
                 // The connection has ended; a second close does nothing.
@@ -382,7 +382,7 @@ mod tests {
         let inbox = attach(&mailbox);
         reactor.run_commands();
         let request = |remote, request, reactor: &Reactor<crate::nexus::net::MioNetwork>| {
-            OpenRequest::of_test(request, remote, reactor.relay.now)
+            OpenRequest::of_test(request, remote, reactor.relay.now())
         };
         let (one, _peer) = open_connection(&mut reactor, true);
         let (other, _peer) = open_connection(&mut reactor, true);

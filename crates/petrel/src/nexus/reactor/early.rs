@@ -50,7 +50,7 @@ impl EarlyLinks {
         if !is_early || !self.has_room(connection.source()) {
             return false;
         }
-        relay.counters.links_early.increment();
+        relay.counters().links_early.increment();
         self.keep(id, connection.source(), open);
         relay.remind(EARLY_WAIT, Due::EarlyLink(id, open.link));
         true
@@ -126,7 +126,7 @@ mod tests {
         for number in 0..6_u8 {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let remote = SocketAddr::from(([10, 0, 0, number / 2], 7));
-            let connection = Connection::new(stream, (remote, remote), false, reactor.relay.now);
+            let connection = Connection::new(stream, (remote, remote), false, reactor.relay.now());
             reactor.relay.connections.add(ConnectionId(usize::from(number)), connection);
         }
         let mut kept = 0;
@@ -139,7 +139,7 @@ mod tests {
                 );
                 assert!(reactor.early_links.contains(id, link as u32));
                 kept += 1;
-                assert_eq!(reactor.relay.counters.snapshot().links_early, kept);
+                assert_eq!(reactor.relay.counters().snapshot().links_early, kept);
             }
             if source == 0 {
                 assert!(
@@ -161,7 +161,7 @@ mod tests {
         assert!(reactor.early_links.take(ConnectionId(0), 2).is_some());
         assert!(!reactor.early_links.contains(ConnectionId(0), 2));
         assert!(reactor.early_links.keep_if_early(ConnectionId(4), &open(0), &mut reactor.relay));
-        assert_eq!(reactor.relay.counters.snapshot().links_early, kept + 1);
+        assert_eq!(reactor.relay.counters().snapshot().links_early, kept + 1);
         reactor.early_links.forget(ConnectionId(2));
         let of = |id| reactor.early_links.connections().filter(|at| at.0 == id).count();
         let half = EARLY_LINKS_PER_SOURCE_MAX / 2;

@@ -164,7 +164,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn refuse_link(&mut self, id: ConnectionId, link: u32, reason: Reason) {
-        self.relay.counters.links_refused.increment();
+        self.relay.counters().links_refused.increment();
         if let Some(connection) = self.relay.connections.get(id) {
             events::link_refused(connection.remote(), &reason);
         }
@@ -275,8 +275,8 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = self.relay.connections.get(link.connection()) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation());
         let peer = PeerName { address: connection.remote(), endpoint: EndpointId(peer_endpoint) };
-        self.relay.counters.links_up.increment();
-        self.relay.counters.count_opened(kind, ecn);
+        self.relay.counters().links_up.increment();
+        self.relay.counters().count_opened(kind, ecn);
         let medium = self.relay.endpoints.get(endpoint).and_then(|endpoint| endpoint.medium(kind));
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
         self.relay.notify(
@@ -332,7 +332,7 @@ impl<N: Network> Reactor<N> {
 
     /// Handles the deadline of a link that is not up.
     pub(super) fn on_link_due(&mut self, id: LinkId) {
-        let Some(link) = self.relay.links.get(id).filter(|link| link.is_overdue(self.relay.now))
+        let Some(link) = self.relay.links.get(id).filter(|link| link.is_overdue(self.relay.now()))
         else {
             return;
         };
@@ -342,7 +342,7 @@ impl<N: Network> Reactor<N> {
             Stage::Requested { .. } | Stage::Promised { .. } => {
                 let why = format!(
                     "no answer from the peer within {:?}",
-                    self.relay.settings.step_timeout()
+                    self.relay.settings().step_timeout()
                 );
                 self.close_link(id, &Reason::new(Status::Unavailable, why));
             }
@@ -406,7 +406,7 @@ impl<N: Network> Reactor<N> {
 
     /// Requests the link again without the medium that was agreed on and could not be set up.
     pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
-        self.relay.counters.count_fallback();
+        self.relay.counters().count_fallback();
         let why = format!("{} could not be set up: {obstacle}", self.title_of(id));
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
@@ -507,7 +507,7 @@ mod tests {
             stage: Stage,
         ) -> LinkId {
             if matches!(stage, Stage::Up { .. }) {
-                self.relay.counters.links_up.increment();
+                self.relay.counters().links_up.increment();
             }
             self.relay.add_link((at, number), EndpointId(0), 0, stage)
         }
@@ -563,7 +563,7 @@ mod tests {
                 reactor.run_commands();
                 let (at, peer) = open_connection(&mut reactor, true);
                 let (remote, give_up_at) =
-                    (reactor.relay.connections[&at].remote(), reactor.relay.now);
+                    (reactor.relay.connections[&at].remote(), reactor.relay.now());
                 let request = OpenRequest::of_test(1, remote, give_up_at);
                 let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                 let stage = match stage {
@@ -589,7 +589,7 @@ mod tests {
             let refuse = LinkRefuse { link: 5, status, text };
             assert_eq!(reactor.on_link_refuse(at, refuse).is_ok(), is_asked);
             assert_eq!(reactor.relay.links.get(link).is_some(), !is_asked);
-            assert_eq!(reactor.relay.counters.snapshot().links_failed, u64::from(is_asked));
+            assert_eq!(reactor.relay.counters().snapshot().links_failed, u64::from(is_asked));
         }
     }
 
@@ -599,7 +599,7 @@ mod tests {
         let (mut reactor, mailbox) = reactor();
         let _inbox = attach(&mailbox);
         reactor.run_commands();
-        let (id, now) = (ConnectionId(7), reactor.relay.now);
+        let (id, now) = (ConnectionId(7), reactor.relay.now());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
@@ -647,7 +647,7 @@ mod tests {
     }
 
     fn request(reactor: &Reactor, at: ConnectionId, transports: AllowedTransports) -> OpenRequest {
-        let (remote, now) = (reactor.relay.connections[&at].remote(), reactor.relay.now);
+        let (remote, now) = (reactor.relay.connections[&at].remote(), reactor.relay.now());
         OpenRequest::new((EndpointId(0), 1), (remote, EndpointId(0)), transports, now)
     }
 
@@ -715,7 +715,7 @@ mod tests {
                 assert_eq!(peer, name);
                 let HostLink::Far(udp) = transport else { panic!("not by UDP") };
                 assert_eq!((udp.addr, udp.max_frame, udp.ecn), (remote, Some(1_400), ecn));
-                let stats = reactor.relay.counters.snapshot();
+                let stats = reactor.relay.counters().snapshot();
                 let opened = (stats.links_opened, stats.links_opened_shm, stats.links_opened_ecn);
                 assert_eq!((stats.links_up, opened), (1, (1, 0, u64::from(ecn))));
             }
@@ -783,7 +783,7 @@ mod tests {
                 assert_eq!(reason, Reason::new(Status::FailedPrecondition, close.text));
             }
             assert_eq!((sent.next(), reactor.relay.links.len()), (None, usize::from(udp)));
-            let stats = reactor.relay.counters.snapshot();
+            let stats = reactor.relay.counters().snapshot();
             assert_eq!((stats.shm_fallbacks, stats.links_failed), (1, u64::from(!udp)));
             assert_eq!(reactor.check_tables(), Ok(()));
         }
@@ -811,14 +811,14 @@ mod tests {
                 }
             }
             let before = reactor.relay.connections[&at].links().quiet_since();
-            reactor.relay.now += Duration::from_secs(5);
+            reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(5));
             assert!(reactor.forget_link(id).is_some());
             let connection = &reactor.relay.connections[&at];
             assert_eq!(
                 connection.links().quiet_since(),
-                if is_anew { reactor.relay.now } else { before }
+                if is_anew { reactor.relay.now() } else { before }
             );
-            assert_eq!(connection.links().idle_since(), reactor.relay.now);
+            assert_eq!(connection.links().idle_since(), reactor.relay.now());
             assert_eq!(
                 (connection.links().session_bytes(), connection.links().proposed_bytes()),
                 (0, 0)

@@ -120,12 +120,12 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn counters(&self) -> &Arc<Counters> {
-        &self.relay.counters
+        self.relay.counters()
     }
 
     /// Returns the number of the process among those of the address.
     pub(super) fn incarnation(&self) -> u64 {
-        self.relay.settings.incarnation()
+        self.relay.settings().incarnation()
     }
 
     /// Returns true if the last user of the nexus has gone.
@@ -169,14 +169,14 @@ impl<N: Network> Reactor<N> {
 
     /// Handles events, and all other due work.
     fn handle(&mut self, events: &N::Events) {
-        self.relay.now = self.net.now();
+        self.relay.begin_turn(self.net.now());
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
         self.read_the_unread();
         self.accept_more();
         self.run_exchanges();
         self.run_deadlines();
-        let now = self.relay.now;
+        let now = self.relay.now();
         if now >= self.next_tick {
             self.discount_own_delay(now - self.next_tick);
             self.next_tick = now + self.tick_interval();
@@ -211,13 +211,13 @@ impl<N: Network> Reactor<N> {
     }
 
     fn tick_interval(&self) -> Duration {
-        (self.relay.settings.heartbeat() / 4).clamp(TICK_MIN, TICK_MAX)
+        (self.relay.settings().heartbeat() / 4).clamp(TICK_MIN, TICK_MAX)
     }
 
     /// Does not count time in which the thread did not run as silence or slowness of peers.
     fn discount_own_delay(&mut self, late: Duration) {
         if late >= self.tick_interval() {
-            self.relay.connections.discount(late, self.relay.now);
+            self.relay.connections.discount(late, self.relay.now());
         }
     }
 
@@ -278,7 +278,7 @@ impl<N: Network> Reactor<N> {
         let relay = &mut self.relay;
         match message {
             ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
-                let give_up_at = relay.now + relay.settings.step_timeout();
+                let give_up_at = relay.now() + relay.settings().step_timeout();
                 let to = (remote, remote_endpoint);
                 self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
             }
@@ -302,7 +302,7 @@ impl<N: Network> Reactor<N> {
             ToNexus::CloseLink { link, reason } if relay.links.owns(from, link) => {
                 self.close_link(link, &reason);
             }
-            ToNexus::CloseLink { .. } => relay.counters.late_messages.increment(),
+            ToNexus::CloseLink { .. } => relay.counters().late_messages.increment(),
             ToNexus::Stats { request, json } => {
                 self.collector.on_answer(from, request, json, relay, &self.net);
             }
@@ -360,7 +360,7 @@ impl<N: Network> Reactor<N> {
 
     /// Handles the messages in received bytes (`docs/wire-protocol.md` §8.1).
     fn digest(&mut self, id: ConnectionId, mut bytes: &[u8]) {
-        let now = self.relay.now;
+        let now = self.relay.now();
         let mut has_progressed = false;
         loop {
             let Some(connection) = self.relay.connections.get_mut(id) else { return };
@@ -423,7 +423,7 @@ impl<N: Network> Reactor<N> {
     /// Writes the queued messages.
     pub(super) fn send_the_unsent(&mut self) {
         while let Some(id) = self.relay.connections.next_unsent() {
-            let now = self.relay.now;
+            let now = self.relay.now();
             let Some(connection) = self.relay.connections.get_mut(id) else { continue };
             if planted("nexus_sending_is_hearing") {
                 connection.note_received(now);
@@ -468,7 +468,7 @@ impl<N: Network> Reactor<N> {
 
     /// Performs all due actions of the connections.
     fn run_connection_timers(&mut self) {
-        let (now, step_timeout) = (self.relay.now, self.relay.settings.step_timeout());
+        let (now, step_timeout) = (self.relay.now(), self.relay.settings().step_timeout());
         for (id, action) in self.relay.connections.due(now, step_timeout) {
             match action {
                 DueAction::Nothing => {}

@@ -31,9 +31,9 @@ impl<'a, N: Network> Offering<'a, N> {
     ) -> Self {
         Self {
             net,
-            process: relay.settings.transports(),
+            process: relay.settings().transports(),
             rendezvous,
-            counters: &relay.counters,
+            counters: relay.counters(),
             connection,
             endpoint,
         }

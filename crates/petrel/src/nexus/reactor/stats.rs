@@ -43,7 +43,7 @@ impl Collector {
     ) -> Result<(), Ending> {
         let Some(requester) = relay.connections.get(connection) else { return Ok(()) };
         if !requester.is_of_this_host() {
-            relay.counters.stats_refused.increment();
+            relay.counters().stats_refused.increment();
             let why = "counters are for processes of the same host: ask there, at this address";
             return Err(Ending::Refusal(Reason::new(Status::PermissionDenied, why)));
         }
@@ -74,7 +74,7 @@ impl Collector {
         net: &N,
     ) {
         if !self.note_answer(from, id, json) {
-            relay.counters.late_messages.increment();
+            relay.counters().late_messages.increment();
         }
         self.reply_if_complete(relay, net);
     }
@@ -183,10 +183,10 @@ impl Collection {
 
 /// Sends all who wait the counters that were collected.
 fn reply<N: Network>(collection: Collection, relay: &mut Relay<N>, net: &N) {
-    let nexus = relay.counters.snapshot().to_json();
-    let json = collection.json(relay.settings.incarnation(), &nexus, net.udp_no_ports());
+    let nexus = relay.counters().snapshot().to_json();
+    let json = collection.json(relay.settings().incarnation(), &nexus, net.udp_no_ports());
     for (connection, request) in collection.requesters {
-        relay.counters.stats_answered.increment();
+        relay.counters().stats_answered.increment();
         replies(request, &json).for_each(|reply| relay.send(connection, reply));
     }
 }

@@ -146,7 +146,7 @@ mod tests {
                 }
             }
             assert_eq!(
-                reactor.relay.counters.snapshot().late_messages,
+                reactor.relay.counters().snapshot().late_messages,
                 4,
                 "no link has the number 6"
             );

@@ -36,10 +36,10 @@ use crate::events;
 /// The state that most events concern.
 #[derive(Debug)]
 pub(super) struct Relay<N: Network> {
-    pub(super) settings: Settings,
-    pub(super) counters: Arc<Counters>,
+    settings: Settings,
+    counters: Arc<Counters>,
     /// The time at the beginning of the turn.
-    pub(super) now: Instant,
+    now: Instant,
     pub(super) connections: Connections<N>,
     pub(super) endpoints: Endpoints<N>,
     pub(super) links: Links,
@@ -66,6 +66,25 @@ impl<N: Network> Relay<N> {
             deadlines: Deadlines::default(),
             tokens: Tokens::from(first_token),
         }
+    }
+
+    /// Begins a turn of the reactor at this time.
+    pub(super) fn begin_turn(&mut self, now: Instant) {
+        assert!(now >= self.now, "the time of the nexus does not go back");
+        self.now = now;
+    }
+
+    /// Returns the time at the beginning of the turn.
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Returns the numbers for new sockets.
@@ -184,5 +203,21 @@ impl<N: Network> Relay<N> {
             self.counters.links_up.decrement();
         }
         Some(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::nexus::reactor::tests::reactor;
+
+    #[test]
+    #[should_panic(expected = "the time of the nexus does not go back")]
+    fn begin_turn__before_the_last_one() {
+        let (mut reactor, _mailbox) = reactor();
+        let now = reactor.relay.now();
+        reactor.relay.begin_turn(now + Duration::from_secs(5));
+        reactor.relay.begin_turn(now);
     }
 }

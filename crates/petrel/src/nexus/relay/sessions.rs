@@ -404,7 +404,7 @@ pub(in crate::nexus) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
-        let connection = Connection::new(stream, (remote, remote), true, reactor.relay.now);
+        let connection = Connection::new(stream, (remote, remote), true, reactor.relay.now());
         let id = ConnectionId(7);
         reactor.relay.connections.add(id, connection);
         for (of_connection, all, expected) in [
@@ -462,12 +462,18 @@ pub(in crate::nexus) mod tests {
             let refuse = SessionRefuse { link, request, status, text: text.clone() };
             let drain = SessionDrain { link, session, token, text };
             assert_eq!(reactor.relay.on_session_open(at, open(5, 1)).is_ok(), may_propose);
-            assert_eq!(reactor.relay.counters.snapshot().sessions_proposed, u64::from(may_propose));
+            assert_eq!(
+                reactor.relay.counters().snapshot().sessions_proposed,
+                u64::from(may_propose)
+            );
             assert_eq!(reactor.relay.on_session_accept(at, accept(5, 1)).is_ok(), may_answer);
             assert_eq!(reactor.relay.on_session_refuse(at, refuse).is_ok(), may_answer);
             assert_eq!(reactor.relay.on_session_drain(at, drain).is_ok(), may_answer);
             // Unexpected answers count as late, and have no other effect.
-            assert_eq!(reactor.relay.counters.snapshot().late_messages, 2 * u64::from(may_answer));
+            assert_eq!(
+                reactor.relay.counters().snapshot().late_messages,
+                2 * u64::from(may_answer)
+            );
         }
     }
 
@@ -562,7 +568,9 @@ pub(in crate::nexus) mod tests {
             if is_due {
                 reactor.relay.on_session_due(id, 1);
                 assert_eq!(reactor.relay.links.proposals(), 1, "there is time left");
-                reactor.relay.now += reactor.relay.settings.step_timeout();
+                reactor
+                    .relay
+                    .begin_turn(reactor.relay.now() + reactor.relay.settings().step_timeout());
                 reactor.relay.on_session_due(id, 1);
             }
             if let Some(answer) = answer.clone() {
@@ -588,7 +596,7 @@ pub(in crate::nexus) mod tests {
                 }
                 other => assert!(!is_orphan && other.is_none(), "{other:?}"),
             }
-            let stats = reactor.relay.counters.snapshot();
+            let stats = reactor.relay.counters().snapshot();
             assert_eq!((stats.sessions_proposed, reactor.relay.links.proposals()), (1, 0));
             assert_eq!(stats.sessions_refused, u64::from(expected.is_some()));
             assert_eq!(stats.sessions_opened, u64::from(expected.is_none()));
@@ -624,7 +632,9 @@ pub(in crate::nexus) mod tests {
                 "accept" => reactor.relay.on_session_accept(at, accept(5, 1)).unwrap(),
                 "refuse" => reactor.relay.on_session_refuse(at, refuse.clone()).unwrap(),
                 _ => {
-                    reactor.relay.now += 2 * reactor.relay.settings.step_timeout();
+                    reactor.relay.begin_turn(
+                        reactor.relay.now() + 2 * reactor.relay.settings().step_timeout(),
+                    );
                     reactor.relay.on_session_due(id, 1);
                 }
             }
@@ -642,7 +652,7 @@ pub(in crate::nexus) mod tests {
                 }
                 other => panic!("{other:?}"),
             }
-            let stats = reactor.relay.counters.snapshot();
+            let stats = reactor.relay.counters().snapshot();
             let counted =
                 (stats.sessions_opened, stats.sessions_refused, stats.sessions_unanswered);
             let is = |what| u64::from(answer == what);
@@ -662,7 +672,7 @@ pub(in crate::nexus) mod tests {
             let [Message::SessionClose(close)] = &sent[..] else { panic!("{sent:?}") };
             assert_eq!((close.link, close.session, close.token), (5, 3, 4));
             assert_eq!((close.from_client, close.status), (true, Status::Cancelled));
-            assert_eq!(reactor.relay.counters.snapshot().late_messages, 2);
+            assert_eq!(reactor.relay.counters().snapshot().late_messages, 2);
             assert!(inbox.pop().is_none());
         }
     }

@@ -68,7 +68,7 @@ impl<N: Network> Reactor<N> {
     /// Accepts a bounded number of connections.
     pub(super) fn accept_more(&mut self) {
         if let Some(listener) = &mut self.listener {
-            listener.resume(self.relay.now);
+            listener.resume(self.relay.now());
         }
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listener.as_mut().filter(|listener| listener.has_more())
@@ -91,25 +91,25 @@ impl<N: Network> Reactor<N> {
     }
 
     fn pause_accepting(&mut self) {
-        self.relay.counters.accept_errors.increment();
+        self.relay.counters().accept_errors.increment();
         if let Some(listener) = &mut self.listener {
-            listener.pause(self.relay.now + ACCEPT_PAUSE);
+            listener.pause(self.relay.now() + ACCEPT_PAUSE);
         }
     }
 
     fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
-        self.relay.counters.connections_accepted.increment();
+        self.relay.counters().connections_accepted.increment();
         let connections = &self.relay.connections;
         if connections.is_full() || connections.has_too_many_silent() {
             self.evict_idle();
         }
         if self.relay.connections.is_full() {
-            self.relay.counters.dropped_connections_full.increment();
+            self.relay.counters().dropped_connections_full.increment();
             return;
         }
         // A socket that is broken already fails here.
         let Ok(local) = stream.local_addr() else { return };
-        let connection = Connection::new(stream, (local, remote), false, self.relay.now);
+        let connection = Connection::new(stream, (local, remote), false, self.relay.now());
         let Some(id) = self.add_connection(connection) else { return };
         self.relay.connections.count_accepted(id);
         self.send_hello(id);
@@ -125,7 +125,7 @@ impl<N: Network> Reactor<N> {
         }
         let connections = &self.relay.connections;
         if let Some(idle) = connections.least_used(|id| self.collector.is_requester(id)) {
-            self.relay.counters.dropped_ungreeted_full.increment();
+            self.relay.counters().dropped_ungreeted_full.increment();
             let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
             self.close(idle, &reason, GoodbyeMode::Silent);
             return true;
@@ -140,7 +140,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn evict_sessionless(&mut self, id: ConnectionId) {
-        self.relay.counters.dropped_idle_full.increment();
+        self.relay.counters().dropped_idle_full.increment();
         let why = "connections are short here, and this one has no session";
         let reason = Reason::new(Status::Unavailable, why);
         self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
@@ -163,14 +163,14 @@ impl<N: Network> Reactor<N> {
         // Small messages must not wait for one another.
         connection.stream().set_nodelay();
         self.relay.connections.add(id, connection);
-        self.relay.counters.connections_open.set(self.relay.connections.len());
+        self.relay.counters().connections_open.set(self.relay.connections.len());
         Some(id)
     }
 
     /// Requests a link as soon as there is a connection.
     pub(super) fn open_link(&mut self, request: OpenRequest) {
         let remote = canonical(request.remote());
-        if !self.relay.settings.may_connect_to(remote) {
+        if !self.relay.settings().may_connect_to(remote) {
             let reason = not_loopback(remote);
             return self.relay.fail_request(&request, reason);
         }
@@ -191,7 +191,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn dial(&mut self, remote: SocketAddr, waiting: Vec<OpenRequest>, attempt: u32) {
-        self.relay.counters.connections_dialed.increment();
+        self.relay.counters().connections_dialed.increment();
         match self.connect(remote) {
             Ok(id) => {
                 if let Some(connection) = self.relay.connections.get_mut(id) {
@@ -206,7 +206,7 @@ impl<N: Network> Reactor<N> {
     fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
         // The local address is known once the connection is made.
-        let connection = Connection::new(stream, (remote, remote), true, self.relay.now);
+        let connection = Connection::new(stream, (remote, remote), true, self.relay.now());
         self.add_connection(connection).ok_or_else(|| ErrorKind::OutOfMemory.into())
     }
 
@@ -222,7 +222,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn on_connected(&mut self, id: ConnectionId) {
-        let now = self.relay.now;
+        let now = self.relay.now();
         let Some(connection) = self.relay.connections.get_mut(id) else { return };
         match connection.stream().local_addr() {
             Ok(local) => connection.on_connected(local, now),
@@ -235,14 +235,14 @@ impl<N: Network> Reactor<N> {
     pub(super) fn on_dial_failed(&mut self, id: ConnectionId, error: &io::Error) {
         let Some(connection) = self.relay.connections.get_mut(id) else { return };
         let (remote, waiting) = (connection.remote(), connection.take_waiting());
-        let reason = dial_reason(remote, error, self.relay.settings.step_timeout());
+        let reason = dial_reason(remote, error, self.relay.settings().step_timeout());
         self.close(id, &reason, GoodbyeMode::Silent);
         self.fail_dial(remote, &waiting, error);
     }
 
     fn fail_dial(&mut self, remote: SocketAddr, waiting: &[OpenRequest], error: &io::Error) {
-        self.relay.counters.dials_failed.increment();
-        let reason = dial_reason(remote, error, self.relay.settings.step_timeout());
+        self.relay.counters().dials_failed.increment();
+        let reason = dial_reason(remote, error, self.relay.settings().step_timeout());
         waiting.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
     }
 
@@ -262,7 +262,7 @@ impl<N: Network> Reactor<N> {
         } else if let Some(id) = self.routes.connection(remote) {
             waiting.into_iter().for_each(|request| self.ask_or_wait(id, request));
         } else {
-            self.relay.counters.connections_redialed.increment();
+            self.relay.counters().connections_redialed.increment();
             self.routes.pause(remote, waiting, attempt);
             self.relay.remind(redial_pause(attempt), Due::Redial(remote));
         }
@@ -276,7 +276,7 @@ impl<N: Network> Reactor<N> {
 
     /// Sends HELLO, as each side does at once.
     fn send_hello(&mut self, id: ConnectionId) {
-        let (now, heartbeat) = (self.relay.now, self.relay.settings.heartbeat());
+        let (now, heartbeat) = (self.relay.now(), self.relay.settings().heartbeat());
         if let Some(connection) = self.relay.connections.get_mut(id) {
             connection.queue_preface();
             connection.note_ping(now, heartbeat);
@@ -287,7 +287,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn own_hello(&self) -> Hello {
-        let (settings, rendezvous) = (&self.relay.settings, self.exchanges.local());
+        let (settings, rendezvous) = (self.relay.settings(), self.exchanges.local());
         Hello {
             versions: VersionRange::OWN,
             incarnation: settings.incarnation(),
@@ -300,9 +300,9 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_hello(&mut self, id: ConnectionId, hello: Hello) {
-        let now = self.relay.now;
+        let now = self.relay.now();
         if let Err(mismatch) = choose_version(VersionRange::OWN, hello.versions) {
-            self.relay.counters.refused_version.increment();
+            self.relay.counters().refused_version.increment();
             let reason = Reason::new(Status::Unimplemented, mismatch.to_string());
             return self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         }
@@ -321,7 +321,7 @@ impl<N: Network> Reactor<N> {
         let connection = self.relay.connections.get(id).filter(|c| c.is_opener());
         let Some(remote) = connection.map(|connection| connection.remote()) else { return };
         if self.routes.note_incarnation(remote, incarnation) {
-            self.relay.counters.peers_restarted.increment();
+            self.relay.counters().peers_restarted.increment();
         }
     }
 }

@@ -33,7 +33,7 @@ fn peers__add_nothing_to_an_inbox_that_is_full() {
     let mut say = |what: usize| {
         let (at, peer) = open_connection(&mut reactor, false);
         reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
-        let before = reactor.relay.counters.snapshot();
+        let before = reactor.relay.counters().snapshot();
         match what {
             0 => {
                 let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
@@ -57,7 +57,7 @@ fn peers__add_nothing_to_an_inbox_that_is_full() {
             }
             _ => reactor.say(at, GroupLeave { link: 5, group: 1 }),
         }
-        let after = reactor.relay.counters.snapshot();
+        let after = reactor.relay.counters().snapshot();
         let refused = (after.links_refused - before.links_refused)
             + (after.sessions_refused - before.sessions_refused);
         let is_left = reactor.relay.connections.closing().contains(&at)

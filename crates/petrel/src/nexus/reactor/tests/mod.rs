@@ -47,9 +47,9 @@ pub(in crate::nexus) fn open_connection(
     stream.set_nonblocking(true).unwrap();
     let local = stream.local_addr().unwrap();
     let stream = mio::net::TcpStream::from_std(stream);
-    let mut connection = Connection::new(stream, (local, remote), is_opener, reactor.relay.now);
+    let mut connection = Connection::new(stream, (local, remote), is_opener, reactor.relay.now());
     let silence_max = Duration::from_secs(3);
-    connection.enter_test(Phase::Open(Peer::of_test(7, silence_max)), reactor.relay.now);
+    connection.enter_test(Phase::Open(Peer::of_test(7, silence_max)), reactor.relay.now());
     let id = reactor.add_connection(connection).unwrap();
     if !is_opener {
         reactor.relay.connections.count_test_accepted();
@@ -282,21 +282,21 @@ fn turn__a_peer_is_not_silent_while_this_thread_does_not_run() {
     reactor.relay.connections.values_mut().for_each(|c| *c.test_last_received() = before);
     reactor.next_tick = before;
     turn_at_once(&mut reactor);
-    assert_eq!(reactor.relay.counters.snapshot().dropped_silent, 0);
+    assert_eq!(reactor.relay.counters().snapshot().dropped_silent, 0);
     reactor.relay.connections.values_mut().for_each(|c| *c.test_last_received() = before);
     reactor.next_tick = Instant::now();
     turn_at_once(&mut reactor);
-    assert_eq!(reactor.relay.counters.snapshot().dropped_silent, 1);
+    assert_eq!(reactor.relay.counters().snapshot().dropped_silent, 1);
 }
 
 /// The expected end of a closing connection is not reported, and leaves nothing to a later tick.
 #[test]
 fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
     let (mut reactor, mut peer) = with_a_connection_that_closes();
-    reactor.next_tick = reactor.relay.now + Duration::from_secs(3_600);
+    reactor.next_tick = reactor.relay.now() + Duration::from_secs(3_600);
     peer.read_to_end(&mut Vec::new()).unwrap();
     drop(peer);
-    let broken = |reactor: &Reactor| reactor.relay.counters.snapshot().connections_broken;
+    let broken = |reactor: &Reactor| reactor.relay.counters().snapshot().connections_broken;
     turns_until(&mut reactor, |reactor| {
         reactor.relay.connections.is_empty() || broken(reactor) > 0
     });
@@ -398,7 +398,7 @@ fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         mailbox.post(Command::Post(EndpointId(by), message)).unwrap();
         turn_at_once(&mut reactor);
         let idle = reactor.relay.connections.values().next().unwrap().idle();
-        let is_idle = idle == Some((Idle::Sessionless, reactor.relay.now));
+        let is_idle = idle == Some((Idle::Sessionless, reactor.relay.now()));
         assert_eq!(idle.is_some(), is_idle);
         (usage(&reactor), is_idle)
     };

@@ -37,7 +37,7 @@ fn send__counts_messages_that_cannot_be_encoded() {
     let (id, _peer) = open_connection(&mut reactor, true);
     let refuse = |request, text| GroupRefuse { link: 1, request, status: Status::Internal, text };
     reactor.relay.send(id, refuse(1, String::new()));
-    assert_eq!(reactor.relay.counters.snapshot().unsendable_messages, 0);
+    assert_eq!(reactor.relay.counters().snapshot().unsendable_messages, 0);
     let join = GroupJoin {
         link: 1,
         request: 1,
@@ -49,7 +49,7 @@ fn send__counts_messages_that_cannot_be_encoded() {
         packet_bytes: 0,
     };
     reactor.relay.send(id, join);
-    assert_eq!(reactor.relay.counters.snapshot().unsendable_messages, 1);
+    assert_eq!(reactor.relay.counters().snapshot().unsendable_messages, 1);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn send_the_unsent__drops_a_peer_that_does_not_read() {
         reactor.relay.connections.test_unsent().push(id);
         reactor.send_the_unsent();
         assert_eq!(!reactor.relay.connections.contains(id), is_dropped);
-        assert_eq!(reactor.relay.counters.snapshot().dropped_not_reading, u64::from(is_dropped));
+        assert_eq!(reactor.relay.counters().snapshot().dropped_not_reading, u64::from(is_dropped));
         assert!(reactor.relay.connections.test_unsent().is_empty());
     }
 }
@@ -82,7 +82,7 @@ fn on_connection_event__reads_and_goes_on_to_write_where_there_is_room() {
         assert!(Instant::now() < end, "the end is not read");
         reactor.on_connection_event(id, Ready { token: id.0, is_writable: false });
     }
-    assert_eq!(reactor.relay.counters.snapshot().connections_broken, 1);
+    assert_eq!(reactor.relay.counters().snapshot().connections_broken, 1);
 }
 
 #[test]

@@ -14,8 +14,8 @@ fn run_connection_timers__in_the_order_of_their_numbers_and_once_each() {
     let (mut reactor, _) = reactor();
     let all: Vec<_> = (1..=12).map(ConnectionId).collect();
     for id in &all {
-        let mut connection = connection(open(), true, reactor.relay.now);
-        *connection.test_ping_at() = reactor.relay.now;
+        let mut connection = connection(open(), true, reactor.relay.now());
+        *connection.test_ping_at() = reactor.relay.now();
         reactor.relay.connections.add(*id, connection);
     }
     reactor.run_connection_timers();
@@ -38,14 +38,15 @@ fn on_silence__reads_once_more() {
             }
         }
         let silence_max = reactor.relay.connections[&id].peer().unwrap().silence_max();
-        reactor.relay.now += silence_max;
+        reactor.relay.begin_turn(reactor.relay.now() + silence_max);
+        let now = reactor.relay.now();
         let connection = reactor.relay.connections.get_mut(id).unwrap();
-        *connection.test_ping_at() = reactor.relay.now + silence_max;
+        *connection.test_ping_at() = now + silence_max;
         reactor.run_connection_timers();
         let connection = &reactor.relay.connections[&id];
         assert_eq!(connection.is_closing(), !is_alive);
-        assert_eq!(connection.last_received() == reactor.relay.now, is_alive);
-        let dropped = reactor.relay.counters.snapshot().dropped_silent;
+        assert_eq!(connection.last_received() == reactor.relay.now(), is_alive);
+        let dropped = reactor.relay.counters().snapshot().dropped_silent;
         assert_eq!(dropped, u64::from(!is_alive));
     }
 }

@@ -17,7 +17,7 @@ type Reactor = super::super::Reactor<MioNetwork>;
 /// Accepts until peers have made `count` connections; the kernel may take a moment.
 fn accept_until(reactor: &mut Reactor, count: usize) {
     let end = Instant::now() + Duration::from_secs(60);
-    let accepted = |reactor: &Reactor| reactor.relay.counters.snapshot().connections_accepted;
+    let accepted = |reactor: &Reactor| reactor.relay.counters().snapshot().connections_accepted;
     while accepted(reactor) < count as u64 {
         assert!(Instant::now() < end, "it accepts nobody");
         reactor.on_listener_ready();
@@ -58,7 +58,7 @@ fn accept_more__too_many_without_hello_evict_the_oldest() {
             "{:?}",
             reactor.relay.connections.awaiting_hello()
         );
-        let stats = reactor.relay.counters.snapshot();
+        let stats = reactor.relay.counters().snapshot();
         assert_eq!(stats.dropped_ungreeted_full, dropped as u64);
         assert_eq!((stats.dropped_connections_full, stats.dropped_idle_full), (0, 0));
     }
@@ -66,7 +66,7 @@ fn accept_more__too_many_without_hello_evict_the_oldest() {
 
 #[test]
 fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
-    let silent = |reactor: &Reactor| reactor.relay.counters.snapshot().dropped_ungreeted_full;
+    let silent = |reactor: &Reactor| reactor.relay.counters().snapshot().dropped_ungreeted_full;
     let (reactor, _peers) =
         with_silent(3, |reactor| reactor.relay.connections.test_capacity().connections = 2);
     assert_eq!((reactor.relay.connections.accepted(), silent(&reactor)), (2, 1));
@@ -84,7 +84,7 @@ fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
                 reactor.relay.on_session_open(id, session_open(5, 1)).unwrap();
             }
         });
-        let stats = reactor.relay.counters.snapshot();
+        let stats = reactor.relay.counters().snapshot();
         let dropped =
             [stats.dropped_ungreeted_full, stats.dropped_idle_full, stats.dropped_connections_full];
         assert_eq!(dropped, [0, 1, 2].map(|which| u64::from(which == use_of_it)));
@@ -106,18 +106,18 @@ fn accept_more__not_during_a_pause_and_again_after_it() {
     let _peer = TcpStream::connect(address).unwrap();
     reactor.on_listener_ready();
     assert_eq!(reactor.poll_timeout(), Some(Duration::ZERO));
-    let end = reactor.relay.now + ACCEPT_PAUSE;
+    let end = reactor.relay.now() + ACCEPT_PAUSE;
     reactor.pause_accepting();
     assert_eq!(reactor.listener.as_ref().unwrap().paused_until(), Some(end));
-    assert_eq!(reactor.relay.counters.snapshot().accept_errors, 1);
-    for now in [reactor.relay.now, end.checked_sub(Duration::from_nanos(1)).unwrap()] {
-        reactor.relay.now = now;
+    assert_eq!(reactor.relay.counters().snapshot().accept_errors, 1);
+    for now in [reactor.relay.now(), end.checked_sub(Duration::from_nanos(1)).unwrap()] {
+        reactor.relay.begin_turn(now);
         reactor.accept_more();
         assert!(reactor.listener.as_ref().unwrap().paused_until().is_some());
         assert!(reactor.relay.connections.accepted() == 0 && !reactor.has_more_to_accept());
         assert!(reactor.poll_timeout().is_some_and(|timeout| timeout <= ACCEPT_PAUSE));
     }
-    reactor.relay.now = end;
+    reactor.relay.begin_turn(end);
     accept_until(&mut reactor, 1);
     assert!(reactor.listener.as_ref().unwrap().paused_until().is_none());
 }
@@ -153,7 +153,7 @@ fn on_not_accepted__by_error_queue_and_idle_connections() {
         reactor.on_listener_ready();
         reactor.on_not_accepted(why);
         let listener = reactor.listener.as_ref().unwrap();
-        let stats = reactor.relay.counters.snapshot();
+        let stats = reactor.relay.counters().snapshot();
         let found = [
             listener.test_has_more(),
             listener.paused_until().is_some(),
@@ -220,7 +220,7 @@ fn evict_idle__requesters_of_counters_come_last() {
     reactor.run_commands();
     let (requester, _one) = open_connection(&mut reactor, false);
     reactor.on_message(requester, StatsRequest { request: 1 }.into()).unwrap();
-    reactor.relay.now += Duration::from_secs(1);
+    reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(1));
     let (other, _other) = open_connection(&mut reactor, false);
     for (dropped, left) in [(other, 1), (requester, 0)] {
         assert!(reactor.evict_idle());
@@ -228,7 +228,7 @@ fn evict_idle__requesters_of_counters_come_last() {
         assert_eq!(reactor.relay.connections.len(), left);
     }
     assert!(!reactor.evict_idle(), "there is nothing to drop");
-    assert_eq!(reactor.relay.counters.snapshot().dropped_ungreeted_full, 2);
+    assert_eq!(reactor.relay.counters().snapshot().dropped_ungreeted_full, 2);
 }
 
 /// With a limit of two linked connections, per source or in all, the third takes the place of the one longest
@@ -265,7 +265,7 @@ fn admit_link__evicts_a_connection_without_session() {
             assert_eq!(reactor.admit_link(peers[2].0), expected);
             let yields = peers[..2].get(with_session).map(|(id, _)| *id);
             assert_eq!(reactor.relay.connections.closing().first().copied(), yields);
-            let dropped = reactor.relay.counters.snapshot().dropped_idle_full;
+            let dropped = reactor.relay.counters().snapshot().dropped_idle_full;
             assert_eq!(dropped, u64::from(yields.is_some()));
             assert_eq!(reactor.check_tables(), Ok(()));
         }

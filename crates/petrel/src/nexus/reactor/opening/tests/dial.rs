@@ -13,7 +13,7 @@ type Reactor = super::super::Reactor<crate::nexus::net::MioNetwork>;
 /// A request for a link to `remote` with a timeout of an hour.
 fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -> OpenRequest {
     let transports = AllowedTransports { udp: true, shm: false };
-    let give_up_at = reactor.relay.now + Duration::from_secs(3_600);
+    let give_up_at = reactor.relay.now() + Duration::from_secs(3_600);
     let from = (EndpointId(endpoint), request);
     OpenRequest::new(from, (remote, EndpointId(0)), transports, give_up_at)
 }
@@ -67,10 +67,10 @@ fn dial__counts_the_tries_from_one_connection_to_the_next() {
         assert_eq!(reactor.routes.test_attempt(remote), Some(attempt + 1));
         assert_eq!(reactor.routes.paused(remote).unwrap().len(), asked + 1);
         assert!(reactor.relay.connections.is_empty());
-        reactor.relay.now = reactor.relay.deadlines().next().unwrap();
+        reactor.relay.begin_turn(reactor.relay.deadlines().next().unwrap());
         reactor.run_deadlines();
     }
-    let stats = reactor.relay.counters.snapshot();
+    let stats = reactor.relay.counters().snapshot();
     assert_eq!((stats.connections_dialed, stats.connections_redialed), (5, 4));
     assert_eq!((stats.connections_broken, stats.dials_failed, stats.links_failed), (4, 0, 0));
 }
@@ -83,24 +83,22 @@ fn on_connected__says_hello_and_waits_for_the_peers() {
     reactor.open_link(request(&reactor, remote, 0, 1));
     let Some(id) = reactor.routes.connection(remote) else { panic!("a pause") };
     let end = Instant::now() + Duration::from_secs(60);
-    reactor.relay.now += Duration::from_secs(5);
+    reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(5));
     while reactor.relay.connections[&id].is_connecting() {
         assert!(Instant::now() < end, "it is never connected");
         reactor.on_dial_progress(id);
     }
-    let interval = reactor.relay.settings.heartbeat();
+    let interval = reactor.relay.settings().heartbeat();
+    let (now, incarnation) = (reactor.relay.now(), reactor.relay.settings().incarnation());
     let connection = reactor.relay.connections.get_mut(id).unwrap();
     assert!(matches!(connection.test_phase(), Phase::AwaitingHello));
-    assert_eq!(
-        (*connection.test_since(), connection.last_received()),
-        (reactor.relay.now, reactor.relay.now)
-    );
-    assert_eq!(*connection.test_ping_at(), reactor.relay.now + interval);
+    assert_eq!((*connection.test_since(), connection.last_received()), (now, now));
+    assert_eq!(*connection.test_ping_at(), now + interval);
     assert_eq!(connection.local(), listener.accept().unwrap().1);
     let (bytes, mut decoder) = (connection.take_unsent(), Decoder::new());
     let mut bytes = bytes.as_slice();
     let Ok(Some(Message::Hello(hello))) = decoder.decode(&mut bytes) else { panic!("no HELLO") };
-    assert_eq!(hello.incarnation, reactor.relay.settings.incarnation());
+    assert_eq!(hello.incarnation, incarnation);
     assert_eq!(u128::from(hello.heartbeat_ms), interval.as_millis());
     assert_eq!(decoder.decode(&mut bytes), Ok(None), "it asks when the peer has said HELLO");
     assert_eq!(connection.waiting().len(), 1);
@@ -122,7 +120,7 @@ fn on_dial_progress__waits_while_connecting() {
         reactor.on_dial_progress(id);
         assert!(reactor.relay.connections[&id].is_connecting());
     }
-    assert_eq!(reactor.relay.counters.snapshot().dials_failed, 0);
+    assert_eq!(reactor.relay.counters().snapshot().dials_failed, 0);
     drop(listener);
 }
 
@@ -178,11 +176,11 @@ fn redial_later__after_its_pause_and_only_for_those_that_wait() {
     let remote = ([127, 0, 0, 1], 9).into();
     reactor.redial_later(remote, Vec::new(), 1);
     assert!(reactor.routes.len() == 0 && reactor.relay.deadlines().next().is_none());
-    assert_eq!(reactor.relay.counters.snapshot().connections_redialed, 0);
+    assert_eq!(reactor.relay.counters().snapshot().connections_redialed, 0);
     let waiting = vec![request(&reactor, remote, 0, 1)];
     reactor.redial_later(remote, waiting, 3);
-    assert_eq!(reactor.relay.deadlines().next(), Some(reactor.relay.now + redial_pause(3)));
-    assert_eq!(reactor.relay.counters.snapshot().connections_redialed, 1);
+    assert_eq!(reactor.relay.deadlines().next(), Some(reactor.relay.now() + redial_pause(3)));
+    assert_eq!(reactor.relay.counters().snapshot().connections_redialed, 1);
 }
 
 /// Another host without permission, and an address where no process listens: the endpoint gets an error, and a
@@ -205,6 +203,6 @@ fn open_link__that_cannot_be_is_answered() {
     reactor.on_dial_failed(id, &ErrorKind::ConnectionRefused.into());
     assert_eq!(answer(), (2, Status::Unavailable));
     assert!(reactor.routes.len() == 0 && reactor.relay.connections.is_empty());
-    let stats = reactor.relay.counters.snapshot();
+    let stats = reactor.relay.counters().snapshot();
     assert_eq!((stats.connections_dialed, stats.dials_failed, stats.links_failed), (1, 1, 2));
 }

@@ -35,7 +35,7 @@ fn hello(versions: VersionRange) -> Hello {
 /// A connection whose peer has not said HELLO, and the peer's socket.
 fn silent(reactor: &mut Reactor, is_opener: bool) -> (ConnectionId, std::net::TcpStream) {
     let (id, peer) = open_connection(reactor, is_opener);
-    let now = reactor.relay.now;
+    let now = reactor.relay.now();
     reactor.relay.connections.get_mut(id).unwrap().enter_test(Phase::AwaitingHello, now);
     if !is_opener {
         reactor.relay.connections.test_awaiting_hello().insert(id);
@@ -50,10 +50,11 @@ fn send_hello__at_once_and_when_the_first_ping_is_due() {
     for is_opener in [false, true] {
         let (mut reactor, _) = reactor();
         let (id, _peer) = silent(&mut reactor, is_opener);
-        reactor.relay.now += Duration::from_secs(5);
+        reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(5));
         reactor.send_hello(id);
-        let heartbeat = reactor.relay.settings.heartbeat();
-        let (now, connection) = (reactor.relay.now, reactor.relay.connections.get_mut(id).unwrap());
+        let heartbeat = reactor.relay.settings().heartbeat();
+        let (now, connection) =
+            (reactor.relay.now(), reactor.relay.connections.get_mut(id).unwrap());
         // A peer that connected sends PINGs itself.
         let interval = heartbeat * if is_opener { 1 } else { 2 };
         assert_eq!(*connection.test_ping_at(), now + interval);
@@ -71,22 +72,21 @@ fn on_hello__opens_the_connection_and_sends_waiting_requests() {
         let _inbox = attach(&mailbox);
         reactor.run_commands();
         let (id, _peer) = silent(&mut reactor, is_opener);
+        let now = reactor.relay.now();
         let connection = reactor.relay.connections.get_mut(id).unwrap();
         let requests = if is_opener { 2 } else { 0 };
         *connection.test_waiting() = (0..requests)
-            .map(|request| OpenRequest::of_test(request, connection.remote(), reactor.relay.now))
+            .map(|request| OpenRequest::of_test(request, connection.remote(), now))
             .collect();
-        reactor.relay.now += Duration::from_secs(5);
+        reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(5));
         reactor.on_hello(id, hello(VersionRange::OWN));
+        let now = reactor.relay.now();
         let connection = reactor.relay.connections.get_mut(id).unwrap();
         let since = *connection.test_since();
         let peer = connection.peer().unwrap();
         assert_eq!((peer.incarnation(), peer.silence_max()), (9, Duration::from_millis(210)));
         assert_eq!((peer.host_identity(), peer.rendezvous()), (Some([3; 32]), Some(&[1][..])));
-        assert_eq!(
-            (since, connection.links().idle_since()),
-            (reactor.relay.now, reactor.relay.now)
-        );
+        assert_eq!((since, connection.links().idle_since()), (now, now));
         assert!(connection.waiting().is_empty());
         assert_eq!(reactor.relay.links.len() as u64, requests);
         assert_eq!(reactor.check_tables(), Ok(()));
@@ -100,7 +100,7 @@ fn on_hello__of_another_version_is_the_end() {
     let (min, max) = (u16::MAX - 1, u16::MAX);
     reactor.on_hello(id, hello(VersionRange { min, max }));
     assert!(reactor.relay.connections[&id].is_closing());
-    assert_eq!(reactor.relay.counters.snapshot().refused_version, 1);
+    assert_eq!(reactor.relay.counters().snapshot().refused_version, 1);
     assert_eq!(reactor.check_tables(), Ok(()));
 }
 
@@ -114,6 +114,6 @@ fn note_incarnation__counts_restarts_of_peers_that_this_process_connects_to() {
         [(dialed, 7, 0), (accepted, 7, 0), (dialed, 7, 0), (accepted, 8, 0), (dialed, 8, 1)]
     {
         reactor.note_incarnation(id, incarnation);
-        assert_eq!(reactor.relay.counters.snapshot().peers_restarted, restarts);
+        assert_eq!(reactor.relay.counters().snapshot().peers_restarted, restarts);
     }
 }
