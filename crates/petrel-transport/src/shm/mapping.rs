@@ -199,8 +199,8 @@ unsafe impl Memory for RingView<'_> {
     }
 
     #[inline(always)]
-    fn prefetch_write(&self, offset: usize) {
-        prefetch_write(self.data.as_ptr().wrapping_add(offset));
+    fn prefetch_write<const AHEAD_BYTES: usize>(&self, offset: usize) {
+        prefetch_write::<AHEAD_BYTES>(self.data.as_ptr().wrapping_add(offset));
     }
 
     #[inline]
@@ -306,8 +306,8 @@ unsafe impl Memory for RingMemory {
     }
 
     #[inline(always)]
-    fn prefetch_write(&self, offset: usize) {
-        self.view.prefetch_write(offset);
+    fn prefetch_write<const AHEAD_BYTES: usize>(&self, offset: usize) {
+        self.view.prefetch_write::<AHEAD_BYTES>(offset);
     }
 
     #[inline]

@@ -298,14 +298,21 @@ impl<T> Call<T> {
 
 impl<T> Drop for Call<T> {
     /// Cancels an outstanding call.
+    #[inline]
     fn drop(&mut self) {
-        if let Step::Outstanding(state) = &self.step
-            && state.abandon()
-        {
-            let cancel = InboxMessage::Cancel(Arc::clone(state));
-            // Without the endpoint there is nothing to cancel.
-            self.client.endpoint().post(cancel);
+        if let Step::Outstanding(state) = &self.step {
+            cancel_dropped(&self.client, state);
         }
+    }
+}
+
+/// Apart from the drop of calls that have ended, which needs no stack.
+#[inline(never)]
+fn cancel_dropped(client: &Client, state: &Arc<CallState>) {
+    if state.abandon() {
+        let cancel = InboxMessage::Cancel(Arc::clone(state));
+        // Without the endpoint there is nothing to cancel.
+        client.endpoint().post(cancel);
     }
 }
 
@@ -327,7 +334,8 @@ impl<T: 'static> Future for Call<T> {
             self.begin_elsewhere(cx);
         }
         if let Step::Outstanding(state) = &self.step {
-            let outcome = ready!(state.poll(cx.waker()));
+            // SAFETY: the state is this future's, which is borrowed exclusively.
+            let outcome = ready!(unsafe { state.poll(cx.waker()) });
             self.end_outstanding();
             return Poll::Ready(match outcome {
                 Ok(message) => self.read(Response::new(message)),

@@ -270,7 +270,8 @@ impl Future for Opened {
     type Output = Result<(), Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx.waker()).map(|outcome| outcome.map(drop))
+        // SAFETY: the state is this future's, which is borrowed exclusively.
+        unsafe { self.0.poll(cx.waker()) }.map(|outcome| outcome.map(drop))
     }
 }
 

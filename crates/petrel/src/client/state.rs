@@ -126,23 +126,32 @@ impl CallState {
 
     /// Returns the outcome, once; before the end, registers `waker`.
     ///
+    /// # Safety
+    /// No other thread polls or abandons the call meanwhile: its one future does.
+    ///
     /// # Panics
     /// When the outcome was taken before.
     #[inline(always)]
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Outcome> {
+    pub(crate) unsafe fn poll(&self, waker: &Waker) -> Poll<Outcome> {
         if self.signals.load(Ordering::Acquire) & ENDED != 0 || self.register(waker) {
-            return Poll::Ready(self.fetch());
+            // SAFETY: the call has ended, and the rest is the caller's promise.
+            return Poll::Ready(unsafe { self.fetch() });
         }
         Poll::Pending
     }
 
     /// Takes the outcome of a call that has ended.
+    ///
+    /// # Safety
+    /// As for [`poll`](Self::poll), and [`ENDED`] was seen.
     #[inline(always)]
-    fn fetch(&self) -> Outcome {
-        let before = self.signals.fetch_or(FETCHED, Ordering::AcqRel);
+    unsafe fn fetch(&self) -> Outcome {
+        let before = self.signals.load(Ordering::Relaxed);
         let is_there = before & (ENDED | FETCHED) == ENDED;
         assert!(is_there, "a call was polled after it had ended");
-        // SAFETY: the endpoint's side has written before it set `ENDED`, and writes no more. One thread sets `FETCHED`.
+        // After `ENDED` only the future writes the signals: no locked instruction is needed.
+        self.signals.store(before | FETCHED, Ordering::Relaxed);
+        // SAFETY: the endpoint's side has written before it set `ENDED`, and writes no more. One thread fetches.
         let outcome = unsafe { (*self.outcome.get()).take() };
         outcome.expect("a call that has ended has an outcome")
     }
@@ -199,7 +208,9 @@ impl CallState {
         debug_assert!(former.is_none(), "a call ends once");
         mem::forget(former);
         let before = self.signals.fetch_or(ENDED, Ordering::AcqRel);
-        drop(place);
+        if let Some(place) = place {
+            place.free();
+        }
         if before & HAS_WAKER != 0
             && let Some(waker) = self.take_waker()
         {
@@ -303,6 +314,11 @@ mod tests {
         }
     }
 
+    fn poll(state: &CallState, waker: &Waker) -> Poll<Outcome> {
+        // SAFETY: a test polls on one thread.
+        unsafe { state.poll(waker) }
+    }
+
     fn going() -> (Arc<Places>, Arc<CallState>, Pending) {
         let places = Places::new(1);
         let (state, pending) = CallState::new(places.try_take());
@@ -315,10 +331,10 @@ mod tests {
         let (places, state, pending) = going();
         let (call, found) = (Some(Arc::clone(&state)), AtomicBool::new(false));
         let looks = std::sync::Arc::new(Looks { places, state: call, found });
-        assert!(state.poll(&Waker::from(std::sync::Arc::clone(&looks))).is_pending());
+        assert!(poll(&state, &Waker::from(std::sync::Arc::clone(&looks))).is_pending());
         pending.end(Ok(vec![1]));
         assert!(looks.found.load(Ordering::SeqCst));
-        assert!(matches!(state.poll(Waker::noop()), Poll::Ready(Ok(answer)) if answer == [1]));
+        assert!(matches!(poll(&state, Waker::noop()), Poll::Ready(Ok(answer)) if answer == [1]));
     }
 
     #[test]
@@ -329,7 +345,7 @@ mod tests {
         assert!(!state.abandon() && !state.has_ended());
         let (_, fetched, pending) = going();
         pending.end(Ok(vec![1]));
-        assert!(fetched.poll(Waker::noop()).is_ready() && !fetched.has_ended());
+        assert!(poll(&fetched, Waker::noop()).is_ready() && !fetched.has_ended());
         assert!(!fetched.abandon());
         assert_eq!(places.free(), 1);
     }
@@ -340,7 +356,7 @@ mod tests {
         assert!(pending.is_wanted());
         let found = AtomicBool::new(false);
         let looks = std::sync::Arc::new(Looks { places: Places::new(1), state: None, found });
-        assert!(state.poll(&Waker::from(std::sync::Arc::clone(&looks))).is_pending());
+        assert!(poll(&state, &Waker::from(std::sync::Arc::clone(&looks))).is_pending());
         assert!(state.abandon());
         assert!(!pending.is_wanted());
         assert_eq!(places.free(), 0);
@@ -374,10 +390,10 @@ mod tests {
             let (state, found) = (Arc::clone(state), std::sync::Arc::clone(&found));
             Waker::from(std::sync::Arc::new(Dropped { state, found }))
         };
-        assert!(state.poll(&replaced(&state)).is_pending());
-        assert!(state.poll(Waker::noop()).is_pending());
+        assert!(poll(&state, &replaced(&state)).is_pending());
+        assert!(poll(&state, Waker::noop()).is_pending());
         assert!(found.swap(false, Ordering::SeqCst), "another waker took its place");
-        assert!(state.poll(&replaced(&state)).is_pending());
+        assert!(poll(&state, &replaced(&state)).is_pending());
         assert!(state.abandon());
         assert!(found.load(Ordering::SeqCst), "the outcome is not wanted");
     }
@@ -396,7 +412,7 @@ mod tests {
     fn end_unsent__says_that_nothing_was_sent() {
         let (places, state, pending) = going();
         pending.end_unsent(Status::ResourceExhausted, "full");
-        let Poll::Ready(Err(failure)) = state.poll(Waker::noop()) else { panic!("no end") };
+        let Poll::Ready(Err(failure)) = poll(&state, Waker::noop()) else { panic!("no end") };
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::ResourceExhausted, Execution::NotSent));
         assert_eq!((&failure.message[..], places.free()), ("full", 1));
@@ -411,7 +427,7 @@ mod tests {
             assert!(!pending.was_made);
             pending.was_made |= was_made;
             drop(pending);
-            let Poll::Ready(Err(failure)) = state.poll(Waker::noop()) else { panic!("no end") };
+            let Poll::Ready(Err(failure)) = poll(&state, Waker::noop()) else { panic!("no end") };
             assert_eq!((failure.status, failure.execution), (Status::Unavailable, execution));
             assert_eq!(places.free(), 1);
         }
@@ -425,12 +441,12 @@ mod tests {
         assert_eq!(pending.task(), Some(Key::from_bits(7)));
         assert!(CallState::recycled(Arc::clone(&state)).is_none(), "the endpoint has it");
         pending.end(Ok(vec![1]));
-        assert!(state.poll(Waker::noop()).is_ready());
+        assert!(poll(&state, Waker::noop()).is_ready());
         let state = CallState::recycled(state).expect("nothing else refers to it");
         let (state, pending) = state.begin(places.try_take());
         assert!(pending.is_wanted() && pending.task().is_none() && !state.has_ended());
         pending.end(Ok(vec![2]));
-        assert!(matches!(state.poll(Waker::noop()), Poll::Ready(Ok(answer)) if answer == [2]));
+        assert!(matches!(poll(&state, Waker::noop()), Poll::Ready(Ok(answer)) if answer == [2]));
         assert!(CallState::recycled(state).is_none(), "no task of the endpoint awaited it");
     }
 }

@@ -21,6 +21,7 @@ use super::object_counts::LocalObjectCounts;
 use super::orders::{Command, Orders};
 use super::ready::Ready;
 use super::slab::Key;
+use super::spares::Spares;
 use super::tasks::{BoxedFuture, Tasks};
 use super::timers::{TimerId, Timers};
 use super::watch::{SessionWatch, SessionWatches};
@@ -65,9 +66,9 @@ pub(crate) struct Hub {
     /// Whether the endpoint is gone: later operations fail.
     is_closed: Cell<bool>,
     /// States of clients' calls that have ended, for the next calls.
-    call_states: RefCell<Vec<IdleState>>,
+    call_states: Spares<IdleState>,
     /// Memory of responses to clients' calls, for the next requests.
-    memories: RefCell<Vec<Vec<u8>>>,
+    memories: Spares<Vec<u8>>,
 }
 
 /// The largest number of states of clients' calls that are kept.
@@ -101,8 +102,8 @@ impl Hub {
             random: Cell::new(seed),
             lent: Lent::default(),
             is_closed: Cell::new(false),
-            call_states: RefCell::default(),
-            memories: RefCell::default(),
+            call_states: Spares::new(CALL_STATES_MAX),
+            memories: Spares::new(MEMORIES_MAX),
         })
     }
 
@@ -355,33 +356,28 @@ impl Hub {
     /// Returns the state of a client's call that has ended, for another one.
     #[inline]
     pub(crate) fn take_call_state(&self) -> Option<IdleState> {
-        self.call_states.borrow_mut().pop()
+        self.call_states.take()
     }
 
     /// Keeps the state of a client's call that has ended, if there is room.
     #[inline]
     pub(crate) fn keep_call_state(&self, state: IdleState) {
-        let mut states = self.call_states.borrow_mut();
-        if states.len() < CALL_STATES_MAX {
-            states.push(state);
-        }
+        self.call_states.keep(state);
     }
 
     /// Returns empty memory, of a former response if there is any.
     #[inline]
     pub(crate) fn take_memory(&self) -> Vec<u8> {
-        self.memories.borrow_mut().pop().unwrap_or_default()
+        self.memories.take().unwrap_or_default()
     }
 
     /// Keeps the memory of a response, if there is room.
     #[inline]
     pub(crate) fn keep_memory(&self, mut memory: Vec<u8>) {
-        let mut memories = self.memories.borrow_mut();
         // Neither nothing nor too much, in one comparison.
-        let is_kept = memory.capacity().wrapping_sub(1) < MEMORY_BYTES_MAX;
-        if memories.len() < MEMORIES_MAX && is_kept {
+        if memory.capacity().wrapping_sub(1) < MEMORY_BYTES_MAX {
             memory.clear();
-            memories.push(memory);
+            self.memories.keep(memory);
         }
     }
 

@@ -29,6 +29,7 @@ mod session;
 mod session_call;
 mod slab;
 mod sleep;
+mod spares;
 mod task;
 mod tasks;
 mod timers;

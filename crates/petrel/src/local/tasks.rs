@@ -123,7 +123,7 @@ impl Tasks {
     }
 
     /// Wakes a task from its endpoint's own thread.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wake(&self, task: Key) {
         let entries = self.entries.borrow();
         let Some(entry) = entries.tasks.get(task) else { return };

@@ -204,9 +204,10 @@ pub unsafe trait Memory {
     #[inline(always)]
     fn prefetch(&self, _offset: usize) {}
 
-    /// [`Memory::prefetch`] of a line that the producer writes soon.
+    /// [`Memory::prefetch`] of a line that the producer writes soon: the one `AHEAD_BYTES` behind
+    /// `offset`.
     #[inline(always)]
-    fn prefetch_write(&self, _offset: usize) {}
+    fn prefetch_write<const AHEAD_BYTES: usize>(&self, _offset: usize) {}
 
     /// Writes a record's header, atomically and without order.
     ///

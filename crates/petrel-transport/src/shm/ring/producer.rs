@@ -186,7 +186,7 @@ impl<M: Memory> Producer<M> {
         if tail != self.published {
             // Not for the first record: it would delay a record that is alone. Without a mask: at the
             // end of the ring, some lines behind it are fetched in vain.
-            self.memory.view().prefetch_write(at + FETCHED_AHEAD_BYTES);
+            self.memory.view().prefetch_write::<FETCHED_AHEAD_BYTES>(at);
             // SAFETY: the line from the former tail on is free.
             unsafe { self.memory.view().store_word(at, word) };
         } else {

@@ -411,7 +411,7 @@ impl<'a, S: 'static> Context<'a, S> {
 
     /// Makes a call that ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request
     /// leaves with the current burst.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start_until(
         &mut self,
         session: SessionId,

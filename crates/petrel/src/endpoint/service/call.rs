@@ -25,8 +25,8 @@ pub(super) struct ServiceCall {
     method: u16,
     is_idempotent: bool,
     wait_for_ready: bool,
-    /// Whether a response may redirect it.
-    is_judged: bool,
+    /// Whether its attempts have [rules](super::Service::has_attempt_rules) of their own.
+    has_attempt_rules: bool,
     rare: Option<Box<RareOptions>>,
     /// The end of all attempts, whenever they are made.
     end_ns: u64,
@@ -114,7 +114,7 @@ impl ServiceCall {
         service: Key,
         spec: CallSpec<'_, R, E>,
         first: Option<Attempt>,
-        is_judged: bool,
+        has_attempt_rules: bool,
         inherited_ns: Option<u64>,
     ) -> Self {
         let CallSpec { method, request, response, options, end_ns, end } = spec;
@@ -124,7 +124,7 @@ impl ServiceCall {
             method,
             is_idempotent: idempotent,
             wait_for_ready,
-            is_judged,
+            has_attempt_rules,
             rare: RareOptions::of(options),
             end_ns,
             inherited_ns,
@@ -241,7 +241,7 @@ impl ServiceCall {
     /// ends the call, and nothing else is to be done.
     #[inline(always)]
     pub(super) fn simple_attempt(&mut self) -> Option<(Key, &mut Attempt)> {
-        if self.is_judged || !self.is_simple() || !matches!(self.end, CallEnd::Posted(_)) {
+        if self.has_attempt_rules || !self.is_simple() || !matches!(self.end, CallEnd::Posted(_)) {
             return None;
         }
         Some((self.service, self.first.as_mut()?))
@@ -318,13 +318,12 @@ impl ServiceCall {
     }
 
     /// Returns the timeout of this call's attempts, if its client has one: a repetition must be harmless, and in order.
-    #[inline(always)]
     fn attempt_timeout(&self, config: &ClientConfig) -> Option<Duration> {
         config.attempt_timeout.filter(|_| self.is_idempotent && !self.is_ordered())
     }
 
     /// Returns when an attempt ends that begins now.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn attempt_end_ns(
         &self,
         config: &ClientConfig,

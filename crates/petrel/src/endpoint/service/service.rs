@@ -35,6 +35,8 @@ pub(super) struct Service {
     calls: usize,
     /// Whether its client is gone.
     is_closing: bool,
+    /// Whether its attempts have rules of their own: a judge, or a timeout. Few clients have either.
+    has_attempt_rules: bool,
     resolver: Option<Resolver>,
     counters: Arc<Counters>,
     /// The waiter for the first session.
@@ -80,6 +82,7 @@ impl Service {
     ) -> Self {
         Self {
             budget: RetryBudget::new(config.retry_budget, now_ns),
+            has_attempt_rules: config.judge.is_some() || config.attempt_timeout.is_some(),
             config,
             servers: Servers::default(),
             leader: Leader::default(),
@@ -155,9 +158,15 @@ impl Service {
     }
 
     /// Returns true if responses may redirect calls.
-    #[inline(always)]
     pub(super) fn is_judged(&self) -> bool {
         self.config.judge.is_some()
+    }
+
+    /// Returns true if the end of an attempt may depend on the client's configuration: on its judge, or its timeout of
+    /// attempts.
+    #[inline(always)]
+    pub(super) fn has_attempt_rules(&self) -> bool {
+        self.has_attempt_rules
     }
 
     /// Begins to end the service, whose client is gone. Returns true if it has no calls.

@@ -47,7 +47,7 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     let of = list.get_mut(service).expect("a client has its service");
     of.begin_call();
     let end_ns = inherited_ns.map_or(end_ns, |at_ns| at_ns.min(end_ns));
-    let is_judged = of.is_judged();
+    let has_attempt_rules = of.has_attempt_rules();
     // Most calls go to a server at once, and end with its answer.
     let chosen = match options.is_special() {
         true => None,
@@ -56,18 +56,22 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     let Some(Chosen { key: at, connection, session }) = chosen else {
         let (request, end) = (request.into(), end.into());
         let spec = CallSpec { method, request, response, options, end_ns, end };
-        return begin_later(cx, service, spec, is_judged, inherited_ns);
+        return begin_later(cx, service, spec, has_attempt_rules, inherited_ns);
     };
     let vacant = calls.vacant();
     let key = vacant.key();
     let first = Some(Attempt::new(key, at, session, AttemptPermit::NONE));
     let spec = CallSpec { method, request, response, options, end_ns, end };
-    let call = vacant.insert(ServiceCall::begun(service, spec, first, is_judged, inherited_ns));
+    let call =
+        vacant.insert(ServiceCall::begun(service, spec, first, has_attempt_rules, inherited_ns));
     call.set_key(key);
     if let Some(permit) = connection.begin_allowed(*now_ns) {
         call.set_permit(permit);
     }
-    let attempt_end_ns = call.attempt_end_ns(of.config(), || clock_ns.unwrap_or(*now_ns));
+    let attempt_end_ns = match has_attempt_rules {
+        true => call.attempt_end_ns(of.config(), || clock_ns.unwrap_or(*now_ns)),
+        false => end_ns,
+    };
     match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
         Ok((request, response)) => {
             *calls_made += 1;
@@ -92,12 +96,14 @@ fn begin_later(
     cx: &mut Context<'_>,
     service: Key,
     spec: CallSpec<'_, CallRequest, CallEnd>,
-    is_judged: bool,
+    has_attempt_rules: bool,
     inherited_ns: Option<u64>,
 ) -> Key {
     let (vacant, options) = (cx.local.services.calls.vacant(), spec.options);
     let key = vacant.key();
-    vacant.insert(ServiceCall::begun(service, spec, None, is_judged, inherited_ns)).set_key(key);
+    vacant
+        .insert(ServiceCall::begun(service, spec, None, has_attempt_rules, inherited_ns))
+        .set_key(key);
     Attempts::of(cx).begin_later(key, options);
     key
 }
