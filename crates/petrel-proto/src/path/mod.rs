@@ -48,6 +48,7 @@ mod plb;
 mod random;
 mod recycled;
 mod reps;
+mod senders;
 mod set;
 mod spray;
 mod window;
@@ -55,6 +56,7 @@ mod window;
 pub(crate) use choices::{Burst, PathTally};
 pub(crate) use order::SentUs;
 pub use order::{Evidence, LastCopy, PacketPaths};
+pub(crate) use senders::{LastSpan, Senders};
 
 use coupled::Coupled;
 use mp_rdma::MpRdma;
@@ -308,6 +310,14 @@ impl Paths {
             | State::Reps(_, window) => window.packets().saturating_sub(in_flight),
             State::Coupled(coupled) => coupled.room(&self.set),
             State::MpRdma(mp_rdma) => mp_rdma.packets().saturating_sub(in_flight),
+        }
+    }
+
+    /// Sets whether other sessions of the endpoint send, too: `Coupled` then has half as many packets in flight at most, since
+    /// they wait for the link of the host, which marks none.
+    pub fn share_link(&mut self, is_shared: bool) {
+        if let State::Coupled(coupled) = &mut self.state {
+            coupled.share_link(is_shared);
         }
     }
 

@@ -61,7 +61,7 @@ use crate::buffer::Buffer;
 use crate::congestion::CongestionCounters;
 use crate::counters::Counters;
 use crate::limits;
-use crate::path::PathCounts;
+use crate::path::{PathCounts, Senders};
 use crate::session::client::ClientParts;
 use crate::session::free_list::FreeList;
 use crate::session::server::ServerParts;
@@ -120,6 +120,7 @@ struct Shared<B> {
     server_parts: FreeList<ServerParts<B>>,
     /// The source port of the peer from which the present frame came; 0 unless known to be another.
     frame_source: u8,
+    senders: Senders,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -150,6 +151,7 @@ impl<B: Buffer, T> Core<B, T> {
                 client_parts: FreeList::new(),
                 server_parts: FreeList::new(),
                 frame_source: 0,
+                senders: Senders::default(),
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),

@@ -59,6 +59,9 @@ fn send_by_paths<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) -> Turn {
+    if let Some(paths) = client.paths_mut() {
+        paths.note_turn(out.now_ns, &mut shared.senders);
+    }
     let mut turn = send_run(shared, out, id, client, slot);
     while turn.sent < out.budget && turn.then != Then::Refused {
         let is_announced =

@@ -3,7 +3,8 @@
 use crate::bitmap::Words;
 use crate::limits::{REORDERING_THRESHOLD, WINDOW_PACKETS};
 use crate::path::{
-    Answer, Burst, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths, SentUs,
+    Answer, Burst, LastCopy, LastSpan, PacketPaths, PathCounts, PathId, PathPolicy, Paths, Senders,
+    SentUs,
 };
 use crate::session::PeerKey;
 
@@ -24,6 +25,7 @@ pub(crate) struct ClientPaths {
     #[expect(clippy::vec_box, reason = "slots take and return the boxes")]
     spare: Vec<Box<PacketPaths>>,
     counts: Box<[PathCounts]>,
+    last_span: LastSpan,
 }
 
 /// Probes of a request before its first timeout, each on another path. With one link of four left, one path in four works in
@@ -96,6 +98,7 @@ impl ClientPaths {
             slots: Vec::new(),
             spare: Vec::new(),
             counts: vec![PathCounts::default(); count].into(),
+            last_span: LastSpan::NEVER,
         }
     }
 
@@ -110,6 +113,11 @@ impl ClientPaths {
     /// Returns the counters of each path.
     pub(crate) fn counts(&self) -> &[PathCounts] {
         &self.counts
+    }
+
+    /// Notes that packets of requests are about to be sent, perhaps beside those of other sessions.
+    pub(crate) fn note_turn(&mut self, now_ns: u64, senders: &mut Senders) {
+        self.paths.share_link(senders.note(now_ns, &mut self.last_span));
     }
 
     /// Returns how many new packets the windows have room for. A packet whose path is chosen has room: a look at a closed path
