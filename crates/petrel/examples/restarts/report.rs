@@ -22,7 +22,13 @@ pub(crate) struct Report {
     outages: Vec<Duration>,
     /// Sorted: how much longer calls took than the outage they met.
     beyond: Vec<Duration>,
+    /// Sorted: how long calls took that met no outage, nor its consequences.
+    apart: Vec<Duration>,
 }
+
+/// The time before and after an outage in which calls count as calls that meet it: later ones wait for the machine, not for
+/// the server.
+const NEAR: Duration = Duration::from_millis(100);
 
 impl Report {
     pub(crate) fn new(
@@ -31,7 +37,7 @@ impl Report {
         executions: &HashMap<u64, u32>,
         outages: &[Outage],
     ) -> Self {
-        let (mut failures, mut beyond) = (HashMap::new(), Vec::new());
+        let (mut failures, mut beyond, mut apart) = (HashMap::new(), Vec::new(), Vec::new());
         let (mut twice, mut untrue, mut through) = (0, 0, 0);
         for (number, ended) in heard {
             let count = executions.get(number).copied().unwrap_or(0);
@@ -47,11 +53,15 @@ impl Report {
                 None => beyond.push(beyond_outages(ended, outages)),
                 Some((_, why)) => *failures.entry(why.clone()).or_insert(0) += 1,
             }
+            if ended.failure.is_none() && outages.iter().all(|outage| is_apart(ended, outage)) {
+                apart.push(ended.end - ended.begin);
+            }
         }
         beyond.sort_unstable();
+        apart.sort_unstable();
         let outages = outages.iter().map(|outage| outage.end - outage.begin).collect();
         let (plan, calls) = (plan.clone(), heard.len());
-        Self { plan, calls, failures, twice, untrue, through, outages, beyond }
+        Self { plan, calls, failures, twice, untrue, through, outages, beyond, apart }
     }
 
     /// Returns true if all calls kept the rules of the plan.
@@ -62,11 +72,19 @@ impl Report {
         let once = is_idempotent || self.twice == 0;
         once && self.untrue + self.through == 0 && (self.failures.is_empty() || !no_call_may_fail)
     }
+}
 
-    fn quantile(&self, share: f64) -> Duration {
-        let last = self.beyond.len().saturating_sub(1);
-        self.beyond.get((last as f64 * share) as usize).copied().unwrap_or_default()
-    }
+/// Returns the text for sorted durations.
+fn quantiles(sorted: &[Duration]) -> String {
+    let last = sorted.len().saturating_sub(1) as f64;
+    let [half, most, nearly_all] = [0.5, 0.99, 0.999]
+        .map(|share| sorted.get((last * share) as usize).copied().unwrap_or_default());
+    format!("p50 {half:.1?}, p99 {most:.1?}, p99.9 {nearly_all:.1?}")
+}
+
+/// Returns true if a call began and ended far from an outage.
+fn is_apart(ended: &Ended, outage: &Outage) -> bool {
+    ended.end + NEAR < outage.begin || outage.end + NEAR < ended.begin
 }
 
 /// Returns how long a call took beyond the time without a server.
@@ -104,7 +122,7 @@ impl std::fmt::Display for Report {
         if let Way::Cut(_) = self.plan.way {
             writeln!(f, "  answered through a network that was cut: {}", self.through)?;
         }
-        let [half, most, nearly_all] = [0.5, 0.99, 0.999].map(|share| self.quantile(share));
-        write!(f, "  beyond that time: p50 {half:.1?}, p99 {most:.1?}, p99.9 {nearly_all:.1?}")
+        writeln!(f, "  beyond that time: {}", quantiles(&self.beyond))?;
+        write!(f, "  calls more than {NEAR:?} from an outage: {}", quantiles(&self.apart))
     }
 }
