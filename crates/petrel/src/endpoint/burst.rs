@@ -19,6 +19,9 @@ const TX_BURSTS_PER_TURN: usize = 8;
 /// are copied. Half of the default credits over shared memory; 64 and 128 KiB were as good.
 const RX_BURST_BYTES: usize = 256 << 10;
 
+// A turn sends, and takes a frame of a large message at least.
+const _: () = assert!(TX_BURSTS_PER_TURN > 0 && RX_BURST_BYTES > RX_BURST_MAX);
+
 /// The bursts of an endpoint.
 pub(super) struct Bursts {
     ahead: Ahead,

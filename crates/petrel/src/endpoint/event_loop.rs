@@ -48,6 +48,10 @@ const CONTROL_PER_TURN: usize = 16;
 /// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
+// Timers and tasks have turns under any load, and an idle turn polls for frames.
+const _: () = assert!(FULL_TURNS_MAX > 1 && ROUNDS_MAX > 0 && CONTROL_PER_TURN > 0);
+const _: () = assert!(IDLE_POLLS > 0 && IDLE_TURNS_MAX > 0);
+
 /// The number of turns of a kind in a row.
 #[derive(Default)]
 pub(super) struct Turns {
