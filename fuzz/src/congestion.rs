@@ -133,7 +133,9 @@ impl World {
             2 => self.session.next_send_ns().saturating_sub(self.now_ns),
             _ => input.word() >> input.below(64),
         };
-        self.now_ns = self.now_ns.saturating_add(ahead_ns).min(NOW_NS_MAX);
+        // A packet that was sent may have been due after the latest time. Time does not go back.
+        let latest_ns = self.now_ns.max(NOW_NS_MAX);
+        self.now_ns = self.now_ns.saturating_add(ahead_ns).min(latest_ns);
     }
 
     /// Sends packets when they are due.
