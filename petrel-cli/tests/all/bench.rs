@@ -519,10 +519,14 @@ fn overload__counts_every_call_between_two_processes() {
             let ends = ["good", "late", "refused", "expired", "held_back", "unsent", "wrong"];
             assert_eq!(of("offered"), ends.iter().map(|name| of(name)).sum::<u64>(), "{figure}");
             assert!(of("wrong") == 0 && of("wasted") <= of("executed"), "{figure}");
-            assert!(of("service_ns") >= 500_000, "workers sleep: {figure}");
+            // On a busy machine, a policy may refuse all calls of a window this short.
+            let is_idle = of("executed") == 0;
+            assert!(is_idle || of("service_ns") >= 500_000, "workers sleep: {figure}");
             let answered = of("good") + of("late");
             assert_eq!(figure["latency"]["count"].as_u64().unwrap_or(0), answered, "{figure}");
         }
+        let executed = figures.iter().filter_map(|figure| figure["executed"].as_u64());
+        assert!(executed.sum::<u64>() > 0, "{figures:?}");
     }
 }
 
