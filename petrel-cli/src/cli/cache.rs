@@ -78,8 +78,8 @@ pub(crate) struct CacheServeArgs {
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
-    /// How items are looked up for clients of the library: `plain` one by one, `prefetched` with the index's
-    /// lines prefetched for the requests that arrived together, `batched` all of these requests together
+    /// How items are looked up for clients of the library: `plain` one by one, `prefetched` with the lines
+    /// of index and items prefetched for the requests that arrived together, `batched` all of these requests together
     #[arg(long, value_name = "HOW", default_value = Lookups::default().name())]
     pub(crate) lookups: Lookups,
 
