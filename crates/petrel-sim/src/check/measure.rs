@@ -50,8 +50,8 @@ const SHARED_CALLS: u32 = 3;
 const SHARES_MAX: u64 = 5;
 
 /// Packets of a large message, alone over several paths, for each needless repetition: the first queues of a path may
-/// exceed its estimate.
-const PACKETS_PER_ALARM: u64 = 8;
+/// exceed its estimate. (Seed 2611264646: 12 of 50.)
+const PACKETS_PER_ALARM: u64 = 3;
 
 /// The longest time until a session uses each path again.
 const RECOVERY_NS_MAX: u64 = 300_000_000;
@@ -272,7 +272,11 @@ impl World {
         // This takes some releases, and the slot's timer expires meanwhile.
         let pause_ns = self.pause_ns(pair);
         let releases = (probes + 1) * (pause_ns.div_ceil(RELEASE_NS) + u64::from(pause_ns > 0));
-        let is_right = probes <= PROBES_MAX
+        // Over several paths a probe is followed by another one, on another path, before its answer can have come.
+        // (Seed 2611269241: 14.)
+        let has_paths = !self.packets_by_path(pair).is_empty();
+        let probes_max = if has_paths { 2 * PROBES_MAX } else { PROBES_MAX };
+        let is_right = probes <= probes_max
             && taken.repeated <= 3
             && packets <= 2 + 2 * probes
             && client_turns <= 8 + 6 * probes + spins + releases
