@@ -74,10 +74,8 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
     shown
 }
 
-fn requests_are_shown(transports: AllowedTransports) {
-    let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
-    let mut server = nexus.endpoint(config(transports)).unwrap();
-    let shown = register(&mut server);
+/// Makes calls to a server, one in five of the other method, until all are answered.
+fn exchange<S: 'static>(nexus: &Nexus, server: &mut Endpoint<S>, transports: AllowedTransports) {
     let mut client = nexus.endpoint(config(transports)).unwrap();
     let session = client.connect(nexus.local_addr().unwrap()).unwrap();
     while client.session_state(session) != SessionState::Open {
@@ -92,6 +90,13 @@ fn requests_are_shown(transports: AllowedTransports) {
         client.run_once();
         server.run_once();
     }
+}
+
+fn requests_are_shown(transports: AllowedTransports) {
+    let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
+    let mut server = nexus.endpoint(config(transports)).unwrap();
+    let shown = register(&mut server);
+    exchange(&nexus, &mut server, transports);
     assert_eq!(shown.count.get(), CALLS * 4 / 5, "the method's requests, and no other's");
     assert!(shown.waiting.borrow().is_empty());
     assert!(shown.most.get() > 1, "the requests of a burst are shown together");
@@ -127,20 +132,7 @@ fn second_steps_are_taken(transports: AllowedTransports) {
         let answer = request.data().to_vec();
         request.reply(cx, &answer)
     });
-    let mut client = nexus.endpoint(config(transports)).unwrap();
-    let session = client.connect(nexus.local_addr().unwrap()).unwrap();
-    while client.session_state(session) != SessionState::Open {
-        client.run_once();
-        server.run_once();
-    }
-    ANSWERED.set(0);
-    for number in 0..CALLS {
-        call(&mut client, session, if number % 5 == 0 { OTHER } else { LOOKUP }, number);
-    }
-    while ANSWERED.get() < CALLS {
-        client.run_once();
-        server.run_once();
-    }
+    exchange(&nexus, &mut server, transports);
     let Steps { taken, most } = server.state();
     assert!(taken.is_empty(), "{taken:?}");
     // Each frame takes a step, those of other methods included.
