@@ -15,7 +15,7 @@ mod question;
 pub use petrel_batch_macros::batched;
 
 pub use crate::check::check;
-pub use crate::prefetch::{Address, prefetch, prefetch_write};
+pub use crate::prefetch::{Address, prefetch, prefetch_lines, prefetch_write};
 
 /// A mark outside of a batched function, which is an error: see [`batched`].
 #[macro_export]

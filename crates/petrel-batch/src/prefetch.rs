@@ -79,9 +79,9 @@ impl<A: Address> Address for Option<A> {
     }
 }
 
-/// Fetches `lines` cache lines from an address on, to read them.
+/// [`prefetch`] of `lines` cache lines from an address on.
 #[inline(always)]
-pub fn fetch(address: impl Address, lines: usize) {
+pub fn prefetch_lines(address: impl Address, lines: usize) {
     each_line(address, lines, prefetch);
 }
 

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::mem::needs_drop;
 
 pub use crate::list::List;
-pub use crate::prefetch::{fetch, fetch_write};
+pub use crate::prefetch::{fetch_write, prefetch_lines as fetch};
 pub use crate::question::{FromResidual, branch};
 
 /// Refuses a local that needs drop and in whose scope a mark stands: the mark would end the local early.

@@ -10,9 +10,9 @@
 //! - A late answer takes a packet, for other paths to use.
 //! - A path without a window is closed. A packet looks at it after a while, and a good answer opens it.
 //! - A path that was opened grows by half a packet per answer until the first bad one.
-//! - While other sessions of the endpoint send, half of the largest sum is in flight. (A session needs all of it where four paths
-//!   of 10 Gbit/s have queues up to their marks; with half, 10 % of these links stay unused. But packets that wait for the
-//!   link of the host are marked by none, and requests below 100 KB took a third longer than with one path.)
+//! - While other sessions of the endpoint send, half of the largest sum is in flight. (A session alone needs the whole sum: with
+//!   half, four paths of 10 Gbit/s with queues up to their marks stay unused by 10 %. But no switch marks packets that wait
+//!   for the link of their host, and requests below 100 KB took a third longer than with one path.)
 
 use super::set::{PACKET, PathSet, WINDOW_LEAST};
 use super::{Feedback, PathId, Random};

@@ -33,7 +33,7 @@ pub use index::Locator;
 pub use meta::{Fetch, Fetched};
 pub use store::{Store, Stored, Verb};
 
-use petrel_batch::{batched, prefetch};
+use petrel_batch::{batched, prefetch_lines};
 
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
@@ -45,10 +45,8 @@ use crate::limits::{
     LOOKUPS_TOGETHER_MAX, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, STORE_ITEMS_PER_LOG_MIN,
 };
 
-/// Cache lines of an item that a batch of look-ups prefetches: header, key and value of a small item, wherever it begins.
+/// Cache lines of an item that are prefetched: header, key and value of a small item, wherever it begins.
 const ITEM_LINES: usize = 2;
-
-const LINE_BYTES: usize = 64;
 
 /// The behaviour of a partition whose memory is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,10 +253,7 @@ impl Partition {
     #[inline]
     pub fn prefetch_item(&self, hash: u64) {
         let first = self.index.find_first(hash, |offset| self.log.position(offset));
-        if let Some((_, position)) = first {
-            let line = self.log.line(position);
-            (0..ITEM_LINES).for_each(|at| prefetch(line.wrapping_add(at * LINE_BYTES)));
-        }
+        prefetch_lines(first.map(|(_, position)| self.log.line(position)), ITEM_LINES);
     }
 
     /// Looks an item up, and counts the look-up.

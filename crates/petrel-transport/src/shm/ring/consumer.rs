@@ -22,8 +22,8 @@ const NOWHERE: u64 = u64::MAX;
 /// and their answers leave in one burst; otherwise bursts would stay small for ever.
 const ENOUGH_FRAMES: usize = 4;
 
-/// [`ENOUGH_FRAMES`] of a consumer that has not waited for [`BACKLOG_LINES`]: it is the slower side, so
-/// publications wait for it. The peer publishes parts ([`Consumer::begin_burst`]) and works meanwhile; a turn for
+/// [`ENOUGH_FRAMES`] of a consumer that has not waited for [`BACKLOG_LINES`]. Such a consumer is the slower
+/// side, and publications wait for its turns. The peer publishes parts ([`Consumer::begin_burst`]) and works meanwhile; a turn for
 /// each part would only take the slower side's time. With 60 calls in flight, a client that took four frames
 /// had 0.8 of the rate between near cores, and 0.7 between distant ones; sixteen frames were no better than
 /// eight, and worse with 24 and 32 calls in flight.
