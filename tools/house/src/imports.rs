@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{ItemMod, ItemUse, UseTree};
 
-use crate::shape::is_for_tests;
+use crate::test_code::is_for_tests;
 
 /// A module, by the names from the crate's root.
 type Module = Vec<String>;

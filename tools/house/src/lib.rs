@@ -1,14 +1,16 @@
 //! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents,
-//! `petrel-house shape` the shape of the code, `petrel-house links` follows the links of the documents, and
+//! `petrel-house shape` the shape of the code, `petrel-house lines` counts lines, `petrel-house links` follows the links of the documents, and
 //! `petrel-house dependencies` checks licences and sources. `CONTRIBUTING.md` lists the bounds; the tests of this crate
 //! hold those for language, links and dependencies.
 
 pub mod dependencies;
 mod imports;
 pub mod language;
+pub mod lines;
 pub mod links;
 pub mod shape;
 pub mod source;
+mod test_code;
 
 use std::path::PathBuf;
 

@@ -1,13 +1,14 @@
 //! The command: prints the figures that `petrel-house` measures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 use petrel_house::language::{Figures, Kind, Sentence};
-use petrel_house::{Failure, dependencies, language, links, shape, source};
+use petrel_house::lines::Lines;
+use petrel_house::{Failure, dependencies, language, lines, links, shape, source};
 
 /// Figures of Petrel's own source
 #[derive(Debug, Parser)]
@@ -28,6 +29,12 @@ enum Command {
     },
     /// Lines, assertions, private fields, scattered types and circles of imports of each crate
     Shape,
+    /// Lines of each crate: code, comments, blank lines, and tests by themselves
+    Lines {
+        /// Another checkout to count, for example of an earlier commit [default: this one]
+        #[arg(long)]
+        root: Option<PathBuf>,
+    },
     /// Links of the documents that lead nowhere
     Links,
     /// Dependencies whose licence or source `deny.toml` does not allow
@@ -63,6 +70,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Language { worst, folders } => print_language(worst, folders),
         Command::Shape => print_shape(),
+        Command::Lines { root } => print_lines(&root.unwrap_or_else(source::root)),
         Command::Links => print_links(),
         Command::Dependencies => print_dependencies(),
     };
@@ -156,6 +164,22 @@ fn print_shape() -> Result<ExitCode, Failure> {
         let files: Vec<String> = circle.iter().map(|path| path.display().to_string()).collect();
         println!("circle in {folder}: {}", files.join(" "));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_lines(root: &Path) -> Result<ExitCode, Failure> {
+    let mut table = table(&["", "outside tests", "code", "comments", "blank", "tests"]);
+    let mut all = Lines::default();
+    let mut add = |name: String, lines: Lines| {
+        let counts = [lines.outside_tests(), lines.code, lines.comments, lines.blank, lines.tests];
+        table.add_row([name].into_iter().chain(counts.map(|count| count.to_string())));
+    };
+    for (folder, lines) in lines::of_crates(root)? {
+        add(folder.display().to_string(), lines);
+        all += lines;
+    }
+    add("all".to_owned(), all);
+    println!("{table}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Fields, GenericArgument, ImplItemFn, ItemImpl, ItemMod, ItemStruct, Macro,
-    PathArguments, Type, Visibility,
+    Fields, GenericArgument, ImplItemFn, ItemImpl, ItemMod, ItemStruct, Macro, PathArguments, Type,
+    Visibility,
 };
 
 use crate::imports::Imports;
+use crate::test_code::{TestModules, is_for_tests, test_lines};
 use crate::{Failure, source};
 
 /// The figures of a crate.
@@ -65,22 +65,21 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
     let mut parsed = Vec::new();
     for path in source::files(&root, &["rs"])? {
         let text = source::read(&path)?;
-        let file = syn::parse_file(&text)
-            .map_err(|error| Failure::Syntax { path: path.clone(), error })?;
+        let file = source::parse(&path, &text)?;
         parsed.push((path.strip_prefix(&root).unwrap_or(&path).to_owned(), text, file));
     }
-    let tests = test_modules(&parsed);
+    let tests = TestModules::of(parsed.iter().map(|(path, _, file)| (&**path, file)));
     let mut shape = Shape::default();
     let mut files_of: BTreeMap<String, BTreeSet<&Path>> = BTreeMap::new();
     let mut imports = Imports::default();
     let (mut structs, mut changing) = (Vec::new(), BTreeSet::new());
     for (path, text, file) in &parsed {
-        if is_test(path, &tests) {
+        if tests.contain(path) {
             continue;
         }
         let mut counter = Counter::default();
         counter.visit_file(file);
-        shape.lines += text.lines().count() - counter.test_lines;
+        shape.lines += text.lines().count() - test_lines(file).len();
         shape.assertions += counter.assertions;
         structs.append(&mut counter.structs);
         changing.append(&mut counter.changing);
@@ -105,54 +104,8 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
     Ok(shape)
 }
 
-/// Returns the files and folders of modules for tests only.
-fn test_modules(parsed: &[(PathBuf, String, syn::File)]) -> BTreeSet<PathBuf> {
-    let mut tests = BTreeSet::new();
-    for (path, _, file) in parsed {
-        for item in &file.items {
-            if let syn::Item::Mod(module) = item
-                && module.content.is_none()
-                && is_for_tests(&module.attrs)
-            {
-                let folder = folder_of(path);
-                tests.insert(folder.join(format!("{}.rs", module.ident)));
-                tests.insert(folder.join(module.ident.to_string()));
-            }
-        }
-    }
-    tests
-}
-
-/// Returns the folder of a file's modules.
-fn folder_of(path: &Path) -> PathBuf {
-    let parent = path.parent().unwrap_or(Path::new("")).to_owned();
-    match path.file_stem().and_then(|stem| stem.to_str()) {
-        Some("mod" | "lib" | "main") | None => parent,
-        Some(stem) => parent.join(stem),
-    }
-}
-
-fn is_test(path: &Path, tests: &BTreeSet<PathBuf>) -> bool {
-    path.ancestors().any(|part| tests.contains(part))
-        || path.file_name().is_some_and(|name| name == "tests.rs")
-}
-
-/// Returns true if an attribute is a `cfg` for tests only.
-pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let condition = attribute.meta.require_list().map(|list| list.tokens.to_string());
-        attribute.path().is_ident("cfg")
-            && condition.is_ok_and(|condition| {
-                condition == "test"
-                    || condition.starts_with("all (test")
-                    || condition.starts_with("all(test")
-            })
-    })
-}
-
 #[derive(Debug, Default)]
 struct Counter {
-    test_lines: usize,
     assertions: usize,
     structs: Vec<Struct>,
     /// Types of which a method takes `&mut self`.
@@ -196,10 +149,7 @@ fn is_mutable(receiver: &Type) -> bool {
 
 impl<'s> Visit<'s> for Counter {
     fn visit_item_mod(&mut self, module: &'s ItemMod) {
-        if is_for_tests(&module.attrs) {
-            let span = module.span();
-            self.test_lines += span.end().line + 1 - span.start().line;
-        } else {
+        if !is_for_tests(&module.attrs) {
             visit::visit_item_mod(self, module);
         }
     }

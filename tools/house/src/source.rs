@@ -34,6 +34,14 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::Read { path: path.to_owned(), error })
 }
 
+/// Parses the text of a file.
+///
+/// # Errors
+/// The text is not Rust.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<syn::File, Failure> {
+    syn::parse_file(text).map_err(|error| Failure::Syntax { path: path.to_owned(), error })
+}
+
 fn collect(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let failed = |error| Failure::Read { path: folder.to_owned(), error };
     for entry in fs::read_dir(folder).map_err(failed)? {
