@@ -10,7 +10,13 @@ use crate::path::{PathCounts, PathPolicy};
 
 /// Frames with the source port that each left from.
 #[derive(Default)]
-struct Ports(Vec<(u8, Vec<u8>)>);
+pub(super) struct Ports(Vec<(u8, Vec<u8>)>);
+
+impl Ports {
+    pub(super) fn into_frames(self) -> Vec<(u8, Vec<u8>)> {
+        self.0
+    }
+}
 
 impl FrameSink for Ports {
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
@@ -68,7 +74,7 @@ struct World {
 }
 
 /// Offers a frame without a mark to the fast paths of parts, as an endpoint does.
-fn takes_part(core: &mut Core<HeapBuffer>, source: u8, frame: &[u8]) -> bool {
+pub(super) fn takes_part(core: &mut Core<HeapBuffer>, source: u8, frame: &[u8]) -> bool {
     match source {
         0 => core.handle_next_part(PEER, frame),
         _ => core.handle_part_from((PEER, source), frame),
@@ -128,7 +134,7 @@ impl World {
             core.release_paced(now_ns);
             let mut ports = Ports::default();
             while core.transmit(now_ns, &mut ports) > 0 {}
-            for (source, bytes) in ports.0 {
+            for (source, bytes) in ports.into_frames() {
                 if !is_client {
                     self.answers[usize::from(source)] += 1;
                 }

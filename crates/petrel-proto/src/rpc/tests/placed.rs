@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use super::paths::{Ports, takes_part};
 use super::*;
 use crate::buffer::{BufferPool, Destination, Placed};
+use crate::path::PathPolicy;
 
 /// Memory whose owner sees arrived bytes and the drop.
 #[derive(Clone)]
@@ -114,6 +116,35 @@ fn a_placed_request__has_each_byte_once_whatever_the_order() {
         assert_eq!(pool.window.drops.get(), 0, "the handler has it");
         drop(whole);
         assert_eq!((pool.window.drops.get(), pair.server.held_bytes()), (1, 0));
+    }
+}
+
+/// The fast path of parts over several paths leaves the packets of a placed request to the general path.
+#[test]
+fn a_placed_request__over_several_paths() {
+    const LEN: usize = 9 * P as usize + 5;
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::Spray] {
+        let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
+        let choice = PathChoice { policy, ports: 4, seed: 7 };
+        assert!(pair.client.use_paths(pair.session, choice));
+        assert!(pair.server.use_paths(pair.server_session, choice));
+        let request = pattern(LEN, 5);
+        pair.call(&request, 16, 1);
+        let mut pool = Windows::new(LEN, LEN);
+        let mut ports = Ports::default();
+        pair.client.release_paced(pair.now);
+        while pair.client.transmit(pair.now, &mut ports) > 0 {}
+        let mut whole = 0;
+        for (source, frame) in ports.into_frames() {
+            assert!(
+                !takes_part(&mut pair.server, source, &frame),
+                "{policy:?}: into which buffer?"
+            );
+            let from = (PEER, source);
+            let received = pair.server.handle_frame_from(pair.now, from, &frame, false, &mut pool);
+            whole += u32::from(matches!(received, Received::Message { placed: Some(_), .. }));
+        }
+        assert_eq!((whole, pool.window.message()), (1, request), "{policy:?}");
     }
 }
 

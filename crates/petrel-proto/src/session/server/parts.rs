@@ -130,10 +130,12 @@ impl<B> ServerParts<B> {
         Some(place)
     }
 
-    /// Returns true if a packet may arrive in the buffer, and neither this one nor packet `last` has arrived.
+    /// Returns true if a packet may arrive in the buffer, and neither this one nor packet `last` has arrived. The packets of
+    /// a placed request have no place in its buffer.
     #[inline(always)]
     pub(super) fn lacks(&self, packet: u32, last: u32) -> bool {
-        self.request.is_some() && !self.arrived.contains(last) && self.arrived.lacks(packet)
+        let has_buffer = self.request.is_some() && self.placed.is_none();
+        has_buffer && !self.arrived.contains(last) && self.arrived.lacks(packet)
     }
 
     /// Notes a packet that the request [lacks](ServerParts::lacks). Returns the place of its bytes in the request.
