@@ -369,11 +369,15 @@ impl SimTransport {
         self.stats.rx_frames += count as u64;
         self.stats.rx_bytes += self.received.bytes.len() as u64;
         let is_marked = self.received_ecn == Ecn::Ce;
-        self.received.iter().for_each(|frame| match (source, is_marked) {
-            (0, true) => handler.handle_marked(peer, frame),
-            (0, false) => handler.handle(peer, frame, None),
-            _ => handler.handle_from(peer, source, frame, is_marked),
-        });
+        let sender = (self.peers.addr(peer).expect("a known sender has an address"), source);
+        for frame in self.received.iter() {
+            self.fabric.borrow_mut().show_frame_taken(sender, self.binding.at, frame, is_marked);
+            match (source, is_marked) {
+                (0, true) => handler.handle_marked(peer, frame),
+                (0, false) => handler.handle(peer, frame, None),
+                _ => handler.handle_from(peer, source, frame, is_marked),
+            }
+        }
         count
     }
 }

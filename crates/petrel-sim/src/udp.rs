@@ -260,7 +260,7 @@ impl FabricSocket {
         if !fabric.is_bound(self.binding) {
             return None;
         }
-        let head = fabric.take_unshown(self.binding.at, &mut self.frames)?;
+        let head = fabric.take(self.binding.at, &mut self.frames)?;
         let (from, is_marked) = (head.from, head.ecn == Ecn::Ce);
         Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked })
     }
@@ -378,7 +378,7 @@ struct Checked<H> {
 impl<H> Checked<H> {
     fn note(&self, peer: PeerId, frame: &[u8], is_marked: bool) {
         let from = self.incoming.borrow_mut().deliver(self.at, peer, frame);
-        self.fabric.borrow_mut().show_frame_taken(from, self.at, frame, is_marked);
+        self.fabric.borrow_mut().show_frame_taken((from, 0), self.at, frame, is_marked);
     }
 }
 

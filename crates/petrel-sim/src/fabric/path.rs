@@ -117,15 +117,6 @@ impl Fabric {
 
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
     pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
-        let head = self.take_unshown(at, frames)?;
-        let is_marked = head.ecn == Ecn::Ce;
-        let (from, to) = (head.from, head.to);
-        frames.iter().for_each(|frame| self.show_frame_taken(from, to, frame, is_marked));
-        Some(head)
-    }
-
-    /// Like `take`, for an owner that shows frames to the watcher during processing.
-    pub(crate) fn take_unshown(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let clock = self.note_step();
         self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;

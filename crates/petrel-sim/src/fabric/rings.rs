@@ -42,7 +42,7 @@ impl Fabric {
         } else {
             self.note_step();
             self.forget_reading();
-            self.show_frame_taken(from, to, frame, false);
+            self.show_frame_taken((from, 0), to, frame, false);
         }
     }
 }

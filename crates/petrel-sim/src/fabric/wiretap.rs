@@ -23,10 +23,12 @@ pub enum Observation<'a> {
         /// The clock as the sender has seen it.
         clock: TurnClock,
     },
-    /// An endpoint takes a frame out of its receive queue.
+    /// A transport hands a received frame to its endpoint. Frames of unknown senders are dropped before.
     Taken {
-        /// The sender, or the forged sender address.
+        /// The address of the peer that is the sender for the receiver.
         from: SimAddr,
+        /// The source port of the peer, by the list that the receiver has accepted; 0 is the port of `from`.
+        source: u8,
         /// The receiver.
         to: SimAddr,
         /// The frame.
@@ -113,16 +115,16 @@ impl Fabric {
         }
     }
 
-    /// Like `show_frame_sent`, for a received frame.
+    /// Like `show_frame_sent`, for a frame that its receiver attributes to a source port of a peer.
     pub(crate) fn show_frame_taken(
         &mut self,
-        from: SimAddr,
+        (from, source): (SimAddr, u8),
         to: SimAddr,
         frame: &[u8],
         is_marked: bool,
     ) {
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Observation::Taken { from, to, frame, is_marked });
+            watcher(Observation::Taken { from, source, to, frame, is_marked });
         }
     }
 

@@ -84,8 +84,8 @@ struct Session {
 pub(super) enum Event {
     /// Its sender has read the clock so.
     Sent(TurnClock),
-    /// It came, with a mark or without.
-    Taken { is_marked: bool },
+    /// Its receiver has it from this source port of the sender, with a mark or without.
+    Taken { source: u8, is_marked: bool },
 }
 
 /// The description of a broken rule.
@@ -174,8 +174,8 @@ impl WireChecker {
             Observation::Sent { from, to, frame, clock } => {
                 self.check(Event::Sent(clock), from, to, frame)
             }
-            Observation::Taken { from, to, frame, is_marked } => {
-                self.check(Event::Taken { is_marked }, from, to, frame)
+            Observation::Taken { from, source, to, frame, is_marked } => {
+                self.check(Event::Taken { source, is_marked }, from, to, frame)
             }
         }
     }
@@ -200,8 +200,13 @@ impl WireChecker {
         let Some(&(index, to_server)) = self.by_name.get(&name) else { return };
         let session = &mut self.sessions[index];
         let Agreement { client, server, .. } = session.agreement;
-        let source = session.source_ports.source(to_server, from);
         let sender = if to_server { client } else { server };
+        let source = match event {
+            Event::Sent(_) => session.source_ports.source(to_server, from),
+            // The core drops frames of another peer than the session's, also those of a port that a list from an
+            // earlier process of the same address has given to another peer.
+            Event::Taken { source, .. } => (from == sender).then_some(source),
+        };
         let Some(source) = source else {
             if is_sent && from.host == sender.host {
                 let text = format!("{from} sends {frame}: from a port not announced (§14.1)");

@@ -135,19 +135,21 @@ impl SourcePorts {
         bytes: &[u8],
     ) -> Result<(), Broken> {
         let sender = if to_server { &mut self.client } else { &mut self.server };
-        let counts = &mut sender.ports[usize::from(source)];
-        match event {
-            Event::Sent(_) => counts.packets += u64::from(is_data(&frame.header)),
-            Event::Taken { is_marked } => counts.marked += u64::from(is_marked),
+        // The receiver may have a longer list of ports by a later link than the session agreed to.
+        if let Some(counts) = sender.ports.get_mut(usize::from(source)) {
+            match event {
+                Event::Sent(_) => counts.packets += u64::from(is_data(&frame.header)),
+                Event::Taken { is_marked, .. } => counts.marked += u64::from(is_marked),
+            }
         }
         match (event, to_server) {
             (Event::Sent(_), true) => Ok(()),
-            (Event::Taken { is_marked }, true) => {
+            (Event::Taken { is_marked, .. }, true) => {
                 self.server_takes(source, is_marked, frame);
                 Ok(())
             }
             (Event::Sent(_), false) => self.server_sends(source, frame, bytes),
-            (Event::Taken { is_marked }, false) => {
+            (Event::Taken { is_marked, .. }, false) => {
                 self.answers_marked += u64::from(is_marked);
                 Ok(())
             }

@@ -99,7 +99,7 @@ impl WireChecker {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Observation::Taken { from, to, frame, is_marked: false });
+        self.see(Observation::Taken { from, source: 0, to, frame, is_marked: false });
     }
 
     #[track_caller]
@@ -180,7 +180,7 @@ fn client__sends_what_is_acknowledged() {
     let mut wire_checker = wire_checker();
     (0..3).for_each(|packet| wire_checker.sent(&request(packet)));
     let (from, to, frame) = (CLIENT, SERVER, &request(1)[..]);
-    wire_checker.see(Observation::Taken { from, to, frame, is_marked: false });
+    wire_checker.see(Observation::Taken { from, source: 0, to, frame, is_marked: false });
     wire_checker.carried(&credit(0, 1, 0b10));
     wire_checker.sent(&request(0));
     assert_eq!(wire_checker.violation, None);
@@ -264,7 +264,16 @@ impl WireChecker {
     fn packet_by(&mut self, port: u16, packet: u32, is_marked: bool) {
         let (from, to, frame) = (SimAddr { port, ..CLIENT }, SERVER, request(packet));
         self.sent_from(from, to, &frame);
-        self.see(Observation::Taken { from, to, frame: &frame, is_marked });
+        self.taken_from(port, to, &frame, is_marked);
+    }
+
+    /// The server takes a frame from a port of the client.
+    fn taken_from(&mut self, port: u16, to: SimAddr, frame: &[u8], is_marked: bool) {
+        let source = match port {
+            100 | 101 => (port - 99) as u8,
+            _ => 0,
+        };
+        self.see(Observation::Taken { from: CLIENT, source, to, frame, is_marked });
     }
 }
 
@@ -274,8 +283,31 @@ fn asked_from(port: u16) -> WireChecker {
     let (from, to, frame) =
         (SimAddr { port, ..CLIENT }, SERVER, header(Kind::Request, 64).encode());
     wire_checker.sent_from(from, to, &frame);
-    wire_checker.see(Observation::Taken { from, to, frame: &frame, is_marked: false });
+    wire_checker.taken_from(port, to, &frame, false);
     wire_checker
+}
+
+#[test]
+fn source_ports__a_frame_from_another_peer_is_not_taken() {
+    let mut wire_checker = with_ports();
+    (0..2).for_each(|packet| wire_checker.sent_from(CLIENT, SERVER, &request(packet)));
+    let (from, source) = (SimAddr { port: CLIENT.port + 1, ..CLIENT }, 1);
+    for packet in 0..2 {
+        let frame = &request(packet)[..];
+        wire_checker.see(Observation::Taken { from, source, to: SERVER, frame, is_marked: false });
+    }
+    wire_checker.sent_from(SERVER, CLIENT, &credit(1, 2, 0));
+    wire_checker.assert_broken("does not tell");
+}
+
+#[test]
+fn source_ports__a_port_of_a_longer_list_counts_for_none() {
+    let mut wire_checker = with_ports();
+    wire_checker.sent_from(CLIENT, SERVER, &request(0));
+    let frame = &request(0)[..];
+    let (from, to) = (CLIENT, SERVER);
+    wire_checker.see(Observation::Taken { from, source: 7, to, frame, is_marked: true });
+    assert_eq!(wire_checker.violation, None);
 }
 
 #[test]
@@ -321,7 +353,13 @@ fn source_ports__a_response_moves_on_after_a_repeated_frame_and_not_back() {
     let repeated = Header { flags: Flags::REPEATS, ..header(Kind::Request, 64) }.encode();
     wire_checker.sent_from(CLIENT, SERVER, &repeated);
     let (from, to) = (CLIENT, SERVER);
-    wire_checker.see(Observation::Taken { from, to, frame: &repeated, is_marked: false });
+    wire_checker.see(Observation::Taken {
+        from,
+        source: 0,
+        to,
+        frame: &repeated,
+        is_marked: false,
+    });
     wire_checker.sent_from(ports(200), CLIENT, &short);
     assert_eq!(wire_checker.violation, None);
     wire_checker.sent_from(ports(SERVER.port), CLIENT, &short);
