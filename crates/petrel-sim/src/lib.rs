@@ -74,4 +74,4 @@ pub use simulation::{Actor, Simulation, Stop};
 pub use time::Time;
 pub use trace::{FrameDecoder, LineSink, Trace};
 pub use transport::{FRAME_BYTES, Medium, SOURCE_PORTS_MAX, SimTransport, SimTransportConfig};
-pub use world::{SimEndpoint, World};
+pub use world::{SimEndpoint, World, run_turn, start_endpoint};

@@ -95,8 +95,7 @@ fn add_fault(scenario: &Scenario, rng: &mut Rng, at_ns: u64, faults: &mut Vec<(u
             faults.push((at_ns, FaultAction::Pause { target: draw_target(scenario, rng), for_ns }))
         }
         7..12 => {
-            let crash_kind =
-                if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
+            let crash_kind = CrashKind::draw(rng);
             let (target, loses_disk) = (draw_target(scenario, rng), rng.below(4) == 0);
             faults.push((
                 at_ns,

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use petrel_kv::Replica;
 use petrel_kv::api::Status;
 use petrel_sim::fabric::HostId;
-use petrel_sim::{Actor, SimEndpoint};
-use petrel_transport::Transport as _;
+use petrel_sim::{Actor, SimEndpoint, run_turn};
 
 use crate::common::Common;
 use crate::disk::SimDisk;
@@ -37,8 +36,8 @@ impl Actor for Node {
         match self {
             Node::Replica(node) => node.poll(now_ns),
             Node::Client(node) => {
-                let is_busy = turn(&mut node.endpoint);
-                if is_busy {
+                let goes_on = run_turn(&mut node.endpoint);
+                if goes_on {
                     Some(now_ns)
                 } else {
                     node.endpoint.next_due().map(petrel::Time::as_ns)
@@ -56,10 +55,10 @@ impl ReplicaNode {
         if let Some(disk) = &self.disk {
             disk.run();
         }
-        let mut is_busy = turn(&mut self.endpoint);
+        let mut is_busy = run_turn(&mut self.endpoint);
         loop {
             match self.replica.turn(&mut self.endpoint.context()) {
-                Ok(true) => is_busy |= turn(&mut self.endpoint),
+                Ok(true) => is_busy |= run_turn(&mut self.endpoint),
                 Ok(false) => break,
                 Err(error) => {
                     self.common.fail(format!("{} has stopped: {error}", self.host));
@@ -87,12 +86,4 @@ impl ReplicaNode {
         drop(observer);
         observed.unwrap_or_else(|what| self.common.fail(what));
     }
-}
-
-/// Runs a turn of the event loop. Returns true if more work remains now; an endpoint with a full queue is woken when
-/// the queue has room.
-fn turn(endpoint: &mut SimEndpoint) -> bool {
-    let blocked_before = endpoint.transport().stats().tx_blocked;
-    let is_busy = endpoint.run_once();
-    is_busy && endpoint.transport().stats().tx_blocked == blocked_before
 }

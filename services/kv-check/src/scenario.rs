@@ -16,6 +16,18 @@ use crate::disk::DiskConfig;
 /// Most clients of a world, over all hosts.
 const CLIENTS_MAX: u32 = 6;
 
+/// The worst faults of packets. None corrupts a packet: frames have no checksum, as with UDP.
+const FAULTS_MOST: FaultPlan = FaultPlan {
+    loss: Probability::per_million(30_000),
+    duplicate_within_ns: 1 << 24,
+    reorder: Probability::per_million(200_000),
+    reorder_within_ns: 1 << 21,
+    corrupt: Probability::NEVER,
+    spike: Probability::per_million(1_000),
+    spike_within_ns: 1 << 23,
+    ..FaultPlan::RECOVERABLE_MOST
+};
+
 /// The parameters of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
@@ -143,7 +155,7 @@ impl Scenario {
             load: Load::draw(rng, tick_ns * election_ticks),
             kv_client: KvClientLoad::draw(kv_client, tick_ns * election_ticks),
             fabric: draw_fabric(rng),
-            control: draw_control(rng),
+            control: ControlConfig::draw(rng, 5, 500_000),
             faults: draw_faults(rng),
             active_ns: rng.between(20, 90) * tick_ns * election_ticks / 4,
             fault_count: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
@@ -261,35 +273,8 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
     FabricConfig { verify_checksums: true, cpu, ..FabricConfig::default() }
 }
 
-fn draw_control(rng: &mut Rng) -> ControlConfig {
-    ControlConfig {
-        heartbeat_ns: (1 << rng.below(6)) * 1_000_000,
-        delay_ns: (5_000, rng.between(5_000, 500_000)),
-        hop_ns_max: rng.between(100, 100_000),
-        step_timeout_ns: rng.between(3_000_000, 30_000_000),
-        ..ControlConfig::default()
-    }
-}
-
 fn draw_faults(rng: &mut Rng) -> FaultPlan {
-    if rng.below(3) == 0 {
-        return FaultPlan::NONE;
-    }
-    let mut some = |parts_max: u64| {
-        let is_on = rng.below(2) == 0;
-        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
-    };
-    FaultPlan {
-        loss: some(30_000),
-        loss_continues: some(300_000),
-        duplicate: some(50_000),
-        reorder: some(200_000),
-        spike: some(1_000),
-        duplicate_within_ns: 1 << rng.between(8, 24),
-        reorder_within_ns: 1 << rng.between(8, 21),
-        spike_within_ns: 1 << rng.between(12, 23),
-        ..FaultPlan::NONE
-    }
+    if rng.below(3) == 0 { FaultPlan::NONE } else { FaultPlan::draw(rng, &FAULTS_MOST) }
 }
 
 #[cfg(test)]

@@ -4,17 +4,16 @@ mod clients;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::rc::Rc;
 
-use petrel::Endpoint;
-use petrel::endpoint::EndpointId;
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::{LogStore, Volatile};
 use petrel_kv::{Replica, ReplicaConfig};
 use petrel_sim::control::{ControlNetwork, CrashKind};
-use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, SimAddr};
 use petrel_sim::{
-    Rng, SimEndpoint, SimTransport, SimTransportConfig, Simulation, Trace, World as _,
+    Rng, SimEndpoint, SimTransportConfig, Simulation, Trace, World as _, start_endpoint,
 };
 
 use crate::common::{Common, Counters, address_of, node_of};
@@ -123,7 +122,7 @@ impl World {
 
     fn run_fault_window(&mut self) -> Result<(), String> {
         let common = Rc::clone(&self.common);
-        self.set_faults(common.scenario.faults);
+        common.fabric.set_faults(common.scenario.faults);
         let stalls = &mut common.fabric.rng(STREAM_STALLS);
         for (at_ns, fault) in nemesis::plan(&common.scenario, &mut self.rng, stalls) {
             self.run_and_complete(at_ns)?;
@@ -134,22 +133,18 @@ impl World {
 
     /// Ends all faults. Hosts that are down come back.
     fn end_faults(&mut self) -> Result<(), String> {
-        self.set_faults(FaultPlan::NONE);
+        self.common.fabric.set_faults(FaultPlan::NONE);
         self.common.fabric.apply(Action::HealAll);
         self.disks.values().for_each(SimDisk::end_stalls);
         self.common.fabric.note(format_args!("FAULTS END"));
         self.check()
     }
 
-    fn set_faults(&self, plan: FaultPlan) {
-        self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
-    }
-
     fn perform(&mut self, fault: FaultAction) -> Result<(), String> {
         self.common.fabric.note(format_args!("FAULT {fault:?}"));
         match fault {
             FaultAction::Network(action) => self.common.fabric.apply(action),
-            FaultAction::Restore => self.set_faults(self.common.scenario.faults),
+            FaultAction::Restore => self.common.fabric.set_faults(self.common.scenario.faults),
             FaultAction::Pause { target, for_ns } => {
                 if let Some(host) = self.resolve(target) {
                     self.common.fabric.apply(Action::Pause { host, for_ns });
@@ -360,21 +355,24 @@ impl World {
     ) -> Result<(), String> {
         let election_ns = self.common.scenario.election_ns();
         let timeout_ns = (RECOVERY_TIMEOUT_ELECTIONS * election_ns).max(RECOVERY_TIMEOUT_NS_MIN);
-        let limit_ns = self.common.fabric.now_ns() + timeout_ns;
-        loop {
-            if is_well(self) {
-                return Ok(());
-            }
-            if self.common.fabric.now_ns() > limit_ns {
-                return Err(format!("{what} never came to an end: {}", self.describe()));
-            }
-            self.run_and_complete(self.common.fabric.now_ns() + election_ns / 4)?;
+        let ends = self.run_until(timeout_ns, iter::repeat(election_ns / 4), |world| {
+            world.complete()?;
+            Ok(is_well(world))
+        })?;
+        match ends {
+            true => Ok(()),
+            false => Err(format!("{what} never came to an end: {}", self.describe())),
         }
     }
 
     /// Runs until a time, and handles the consequences of completed requests.
     fn run_and_complete(&mut self, limit_ns: u64) -> Result<(), String> {
         self.run_to(limit_ns)?;
+        self.complete()
+    }
+
+    /// Handles the consequences of completed requests.
+    fn complete(&mut self) -> Result<(), String> {
         self.handle_completed();
         self.check()
     }
@@ -448,15 +446,10 @@ impl World {
     }
 
     fn endpoint(&mut self, host: HostId) -> Result<SimEndpoint, String> {
-        let common = Rc::clone(&self.common);
-        let settings = SimTransportConfig::default();
-        let at = data_port(host);
-        let transport =
-            SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
-        let (id, frame_bytes) = (EndpointId(0), settings.max_frame_bytes as u32);
-        let control = common.control.attach(at, id, frame_bytes, self.next_rng());
-        Endpoint::new(transport, control, &common.scenario.endpoint())
-            .map_err(|error| error.to_owned())
+        let (rng, common) = (self.next_rng(), &self.common);
+        let (fabric, control) = (&common.fabric, &common.control);
+        let (at, settings) = (data_port(host), SimTransportConfig::default());
+        start_endpoint(fabric, control, at, settings, rng, &common.scenario.endpoint())
     }
 
     fn next_rng(&mut self) -> Rng {

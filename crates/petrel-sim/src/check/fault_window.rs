@@ -15,19 +15,19 @@ struct FaultWindow {
 
 /// All fault windows of a run.
 #[derive(Debug, Default)]
-pub(super) struct FaultWindows {
+pub(crate) struct FaultWindows {
     all: Vec<FaultWindow>,
     /// Stops of hosts' threads, in the order of their beginning.
     stops: Vec<Stopped>,
     /// The stops of whole hosts.
     pauses: Vec<Stopped>,
     /// How long after its end a fault may still have effects.
-    pub(super) aftermath_ns: u64,
+    pub(crate) aftermath_ns: u64,
 }
 
 impl FaultWindows {
     /// Records a fault window of some hosts.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         hosts: impl IntoIterator<Item = HostId>,
         from_ns: u64,
@@ -40,19 +40,19 @@ impl FaultWindows {
 
     /// Records a stop of a host's threads: a fault window, and the only kind that allows a client to be
     /// late.
-    pub(super) fn add_stop(&mut self, stopped: Stopped) {
+    pub(crate) fn add_stop(&mut self, stopped: Stopped) {
         self.add([stopped.host], stopped.from_ns, stopped.for_ns);
         self.stops.push(stopped);
     }
 
     /// Records a stop of all threads of a host.
-    pub(super) fn add_pause(&mut self, stopped: Stopped) {
+    pub(crate) fn add_pause(&mut self, stopped: Stopped) {
         self.add_stop(stopped);
         self.pauses.push(stopped);
     }
 
     /// Returns how long threads of a host were stopped between two times.
-    pub(super) fn stopped_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
+    pub(crate) fn stopped_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
         let mut counted_ns = from_ns;
         let mut sum_ns = 0;
         for stop in self.stops.iter().filter(|stop| stop.host == host) {
@@ -65,7 +65,7 @@ impl FaultWindows {
     }
 
     /// Returns the longest stop of a host's threads that ended after `from_ns`, counted until `until_ns`.
-    pub(super) fn longest_stop_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
+    pub(crate) fn longest_stop_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
         let stops = self.stops.iter().filter(|stop| stop.host == host);
         let ends = stops.map(|stop| (stop.from_ns, self.end_ns(stop)));
         let lasted_ns =
@@ -88,18 +88,18 @@ impl FaultWindows {
     }
 
     /// Records that an endpoint of a host drains, and is then replaced.
-    pub(super) fn add_drain(&mut self, HostId(host): HostId, from_ns: u64, for_ns: u64) {
+    pub(crate) fn add_drain(&mut self, HostId(host): HostId, from_ns: u64, for_ns: u64) {
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
         self.all.push(FaultWindow { hosts: 1 << host, from_ns, until_ns, is_drain: true });
     }
 
     /// Returns true if a host has an endpoint that drains, or has drained.
-    pub(super) fn drains(&self, HostId(host): HostId, from_ns: u64, until_ns: u64) -> bool {
+    pub(crate) fn drains(&self, HostId(host): HostId, from_ns: u64, until_ns: u64) -> bool {
         self.overlapping(1 << host, from_ns, until_ns).any(|window| window.is_drain)
     }
 
     /// Returns true if a fault window may have made a call between two hosts fail.
-    pub(super) fn justify(&self, hosts: [HostId; 2], from_ns: u64, until_ns: u64) -> bool {
+    pub(crate) fn justify(&self, hosts: [HostId; 2], from_ns: u64, until_ns: u64) -> bool {
         let bits = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1u64 << host);
         self.overlapping(bits, from_ns, until_ns).any(|window| !window.is_drain)
     }
@@ -115,7 +115,7 @@ impl FaultWindows {
         })
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.all.iter().filter(|window| !window.is_drain).count()
     }
 }

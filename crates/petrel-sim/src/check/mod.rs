@@ -58,7 +58,7 @@
 
 mod call;
 mod client_call;
-mod fault_window;
+pub(crate) mod fault_window;
 mod free_list;
 mod ledger;
 mod measure;

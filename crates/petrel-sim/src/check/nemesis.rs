@@ -126,7 +126,7 @@ fn add_fault_window(
         }
         4..6 => actions.push((at_ns, window(Action::Pause { host, for_ns }, vec![host]))),
         6..10 => {
-            let kind = if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
+            let kind = CrashKind::draw(rng);
             let down_ns = if rng.below(15) == 0 { u64::MAX } else { for_ns };
             actions.push((at_ns, FaultAction::Crash { host, kind, down_ns }));
         }

@@ -14,22 +14,12 @@ use crate::fabric::{
     SwitchConfig, Topology,
 };
 use crate::ring::WakeFaults;
-use crate::rng::{Probability, Rng};
+use crate::rng::Rng;
 use crate::transport::{Medium, SimTransportConfig};
+pub(super) use crate::world::FaultLevel;
 
 use super::several_paths::{Parts, Ways};
 use super::swarm::{Feature, Swarm};
-
-/// The fault level of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum FaultLevel {
-    /// No faults, and long queues.
-    None,
-    /// Packets are lost, copied, reordered and delayed, but no call may fail because of this.
-    Recoverable,
-    /// Hosts, processes and the network fail, too.
-    Full,
-}
 
 /// Maximum number of hosts: fault windows store hosts as bits of a word.
 const HOSTS_MAX: u64 = 50;
@@ -139,11 +129,10 @@ impl Scenario {
             path,
             parts,
             fabric: draw_fabric(rng),
-            control: draw_control(rng),
-            faults: if fault_level == FaultLevel::None {
-                FaultPlan::NONE
-            } else {
-                draw_faults(rng)
+            control: ControlConfig::draw(rng, 6, 1_000_000),
+            faults: match fault_level {
+                FaultLevel::None => FaultPlan::NONE,
+                _ => FaultPlan::draw(rng, &FaultPlan::RECOVERABLE_MOST),
             },
             is_attacked: fault_level != FaultLevel::None && rng.below(3) == 0,
             active_ns: rng.between(2_000_000, 150_000_000),
@@ -388,35 +377,6 @@ fn draw_fabric(rng: &mut Rng) -> FabricConfig {
         frame_ns: rng.between(0, 200),
     };
     FabricConfig { verify_checksums: true, cpu, ..FabricConfig::default() }
-}
-
-fn draw_control(rng: &mut Rng) -> ControlConfig {
-    ControlConfig {
-        heartbeat_ns: (1 << rng.below(7)) * 1_000_000,
-        delay_ns: (5_000, rng.between(5_000, 1_000_000)),
-        hop_ns_max: rng.between(100, 100_000),
-        step_timeout_ns: rng.between(3_000_000, 30_000_000),
-        ..ControlConfig::default()
-    }
-}
-
-/// Faults under which every call must still succeed.
-fn draw_faults(rng: &mut Rng) -> FaultPlan {
-    let mut some = |parts_max: u64| {
-        let is_on = rng.below(2) == 0;
-        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
-    };
-    FaultPlan {
-        loss: some(20_000),
-        loss_continues: some(300_000),
-        duplicate: some(50_000),
-        reorder: some(100_000),
-        corrupt: some(5_000),
-        spike: some(300),
-        duplicate_within_ns: 1 << rng.between(8, 26),
-        reorder_within_ns: 1 << rng.between(8, 19),
-        spike_within_ns: 1 << rng.between(12, 22),
-    }
 }
 
 #[cfg(test)]

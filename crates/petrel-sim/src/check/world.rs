@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::iter;
 use std::rc::Rc;
 
 use petrel::Endpoint;
@@ -185,7 +186,7 @@ impl World {
     fn run_faults(&mut self) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         let scenario = &common.scenario;
-        self.set_faults(scenario.faults);
+        common.fabric.set_faults(scenario.faults);
         common.fabric.set_wake_faults(scenario.wake_faults());
         if scenario.is_attacked {
             common.fabric.start_recording(nemesis::RECORDED);
@@ -243,7 +244,7 @@ impl World {
                 self.set_cable(link, false, reconverge_ns);
             }
             FaultAction::Mend { link, reconverge_ns } => self.set_cable(link, true, reconverge_ns),
-            FaultAction::Restore => self.set_faults(common.scenario.faults),
+            FaultAction::Restore => common.fabric.set_faults(common.scenario.faults),
             FaultAction::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
             }
@@ -336,10 +337,6 @@ impl World {
         self.buffers_reused += node.shared.free_list.borrow().reused;
     }
 
-    fn set_faults(&self, plan: FaultPlan) {
-        self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
-    }
-
     fn set_cable(&self, link: LinkId, is_up: bool, reconverge_ns: Option<u64>) {
         self.common.fabric.apply(Action::Link {
             links: LinkSet::Cable(link),
@@ -350,7 +347,7 @@ impl World {
 
     /// Ends all faults. Crashed hosts restart, or stay down.
     fn end_faults(&mut self) -> Result<(), String> {
-        self.set_faults(FaultPlan::NONE);
+        self.common.fabric.set_faults(FaultPlan::NONE);
         self.common.fabric.set_wake_faults(WakeFaults::default());
         self.common.fabric.apply(Action::HealAll);
         if self.common.scenario.ways.is_some() {
@@ -369,18 +366,13 @@ impl World {
     }
 
     fn run_until_done(&mut self) -> Result<(), String> {
-        let time_limit_ns = self.common.fabric.now_ns() + TIME_LIMIT_NS;
-        let mut check_interval_ns = CHECK_INTERVAL_NS;
-        while !self.is_done() {
-            if self.common.fabric.now_ns() > time_limit_ns {
-                return Err(self.describe_stuck());
-            }
-            self.run_for(check_interval_ns)?;
-            self.check_tables()?;
-            check_interval_ns =
-                (check_interval_ns + check_interval_ns / 4).min(CHECK_INTERVAL_NS_MAX);
-        }
-        Ok(())
+        let longer = |ns: &u64| Some((ns + ns / 4).min(CHECK_INTERVAL_NS_MAX));
+        let intervals_ns = iter::successors(Some(CHECK_INTERVAL_NS), longer);
+        let ends = self.run_until(TIME_LIMIT_NS, intervals_ns, |world| {
+            world.check_tables()?;
+            Ok(world.is_done())
+        })?;
+        if ends { Ok(()) } else { Err(self.describe_stuck()) }
     }
 
     /// Returns true if all nodes are done, and no host has yet to restart.

@@ -66,6 +66,20 @@ impl Default for ControlConfig {
     }
 }
 
+impl ControlConfig {
+    /// Draws the settings of a network with heartbeats of up to 2 to the power of `heartbeat_ms_log2` milliseconds, and
+    /// messages that take up to `delay_ns_max`.
+    pub fn draw(rng: &mut Rng, heartbeat_ms_log2: u64, delay_ns_max: u64) -> Self {
+        Self {
+            heartbeat_ns: (1 << rng.between(0, heartbeat_ms_log2)) * 1_000_000,
+            delay_ns: (5_000, rng.between(5_000, delay_ns_max)),
+            hop_ns_max: rng.between(100, 100_000),
+            step_timeout_ns: rng.between(3_000_000, 30_000_000),
+            ..Self::default()
+        }
+    }
+}
+
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
@@ -73,6 +87,13 @@ pub enum CrashKind {
     Killed,
     /// The host loses power: silence.
     PowerLoss,
+}
+
+impl CrashKind {
+    /// Draws one of the two.
+    pub fn draw(rng: &mut Rng) -> Self {
+        if rng.below(2) == 0 { Self::Killed } else { Self::PowerLoss }
+    }
 }
 
 /// The control planes of all processes of a fabric. Clones share the state.

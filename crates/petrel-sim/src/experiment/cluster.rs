@@ -14,12 +14,13 @@ use petrel_transport::Transport as _;
 
 use super::caller::{Caller, Load, Tally};
 use super::driver::{Driver, Phase};
-use super::node::{Node, SimEndpoint};
+use super::node::Node;
 use super::{Controller, ExperimentError};
 use crate::control::{ControlConfig, ControlNetwork};
 use crate::fabric::{ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, SimAddr, Topology};
-use crate::simulation::{Simulation, Stop};
+use crate::simulation::Simulation;
 use crate::transport::{SimTransport, SimTransportConfig};
+use crate::world::{self, SimEndpoint};
 
 /// Virtual time limit for opening sessions and ending calls.
 const TIME_LIMIT_NS: u64 = 60_000_000_000;
@@ -313,27 +314,8 @@ impl Cluster {
 
     /// Runs actors and control planes for a time.
     pub(super) fn run_for(&mut self, duration_ns: u64) {
-        let limit_ns = self.fabric.now_ns() + duration_ns;
-        let control = self.control.clone();
-        loop {
-            let next_ns = control.next_ns().min(limit_ns);
-            match self.simulation.run_while(next_ns, |_| control.next_ns() >= next_ns) {
-                Stop::Satisfied => {}
-                Stop::Limit if next_ns == limit_ns => return,
-                Stop::Limit => {}
-                // The control plane may still have messages to deliver.
-                Stop::Idle | Stop::Deadlock { .. } => {
-                    self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
-                    if next_ns == limit_ns {
-                        return;
-                    }
-                }
-                Stop::Crashed { .. } | Stop::Restarted { .. } => {
-                    unreachable!("nobody crashes in an experiment")
-                }
-            }
-            control.run();
-        }
+        let ran = world::World::run_for(self, duration_ns);
+        ran.expect("no rule is checked meanwhile, and nobody crashes");
     }
 
     /// Returns an endpoint.
@@ -383,6 +365,18 @@ impl Cluster {
 
     fn actors(&self) -> Vec<ActorId> {
         self.simulation.actors().map(|(id, _)| id).collect()
+    }
+}
+
+impl world::World for Cluster {
+    type Actor = Node;
+
+    fn simulation(&mut self) -> &mut Simulation<Node> {
+        &mut self.simulation
+    }
+
+    fn control(&self) -> ControlNetwork {
+        self.control.clone()
     }
 }
 

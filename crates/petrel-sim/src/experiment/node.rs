@@ -2,17 +2,13 @@
 
 use std::rc::Rc;
 
-use petrel::Endpoint;
 use petrel::endpoint::{SessionId, SessionState};
 use petrel_transport::Transport as _;
 
 use super::caller;
 use super::driver::{Driver, Phase};
-use crate::control::SimControl;
 use crate::simulation::Actor;
-use crate::transport::SimTransport;
-
-pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
+use crate::world::SimEndpoint;
 
 pub(super) struct Node {
     pub(super) endpoint: SimEndpoint,

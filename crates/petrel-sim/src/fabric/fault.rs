@@ -44,6 +44,47 @@ impl FaultPlan {
         spike: Probability::NEVER,
         spike_within_ns: 0,
     };
+
+    /// The worst plan under which every call of a library with the default timeouts still succeeds.
+    pub const RECOVERABLE_MOST: Self = Self {
+        loss: Probability::per_million(20_000),
+        loss_continues: Probability::per_million(300_000),
+        duplicate: Probability::per_million(50_000),
+        duplicate_within_ns: 1 << 26,
+        reorder: Probability::per_million(100_000),
+        reorder_within_ns: 1 << 19,
+        corrupt: Probability::per_million(5_000),
+        spike: Probability::per_million(300),
+        spike_within_ns: 1 << 22,
+    };
+
+    /// Draws a plan with each fault in half of the cases, and then less often than in `most`. Times are powers of two, from
+    /// 256 ns, for spikes from 4 µs, up to those of `most`. Draws nothing for corruption if `most` has none.
+    pub fn draw(rng: &mut Rng, most: &Self) -> Self {
+        let mut some = |most: Probability| {
+            let is_on = rng.below(2) == 0;
+            let parts = u64::from(most.parts_per_million());
+            Probability::per_million(if is_on { rng.below(parts) as u32 } else { 0 })
+        };
+        let (loss, loss_continues) = (some(most.loss), some(most.loss_continues));
+        let (duplicate, reorder) = (some(most.duplicate), some(most.reorder));
+        let has_corruption = most.corrupt != Probability::NEVER;
+        let corrupt = if has_corruption { some(most.corrupt) } else { Probability::NEVER };
+        let spike = some(most.spike);
+        let mut within_ns =
+            |least_log2, most_ns: u64| 1 << rng.between(least_log2, most_ns.max(1).ilog2().into());
+        Self {
+            loss,
+            loss_continues,
+            duplicate,
+            duplicate_within_ns: within_ns(8, most.duplicate_within_ns),
+            reorder,
+            reorder_within_ns: within_ns(8, most.reorder_within_ns),
+            corrupt,
+            spike,
+            spike_within_ns: within_ns(12, most.spike_within_ns),
+        }
+    }
 }
 
 /// The fate of one packet.

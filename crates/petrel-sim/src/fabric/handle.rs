@@ -10,9 +10,10 @@ use crate::rng::Rng;
 use crate::time::Time;
 use crate::trace::Trace;
 
-use super::act::Action;
+use super::act::{Action, LinkSet};
 use super::config::FabricConfig;
 use super::cpu::{Stopped, TurnClock};
+use super::fault::FaultPlan;
 use super::packet::SimAddr;
 use super::ports::{BindError, Binding};
 use super::source::{SourceConfig, SourceError, SourceId, SourceStats};
@@ -140,6 +141,11 @@ impl FabricHandle {
         let mut fabric = self.borrow_mut();
         let now = fabric.now;
         fabric.schedule(now, action);
+    }
+
+    /// Replaces the faults of all links.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        self.apply(Action::Faults { links: LinkSet::All, plan });
     }
 
     /// Advances time without running actors, while packets travel. For tests of transports alone; a

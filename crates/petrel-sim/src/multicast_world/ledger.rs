@@ -6,6 +6,7 @@ use petrel::endpoint::SessionId;
 use petrel::group::{GroupReply, Member, MemberOutcome};
 use petrel::{Execution, MsgBuf, Status};
 
+use crate::check::fault_window::FaultWindows;
 use crate::check::pattern;
 use crate::fabric::HostId;
 
@@ -17,7 +18,7 @@ const ID_BYTES: usize = 4;
 pub(super) struct Ledger {
     pub(super) now_ns: u64,
     calls: Vec<Call>,
-    fault_windows: Vec<FaultWindow>,
+    pub(super) fault_windows: FaultWindows,
     pub(super) violation: Option<String>,
     pub(super) succeeded: u64,
 }
@@ -35,26 +36,9 @@ struct Call {
     must_not_execute: Vec<HostId>,
 }
 
-/// A fault window in which calls to a member may fail.
-#[derive(Clone, Copy, Debug)]
-struct FaultWindow {
-    host: HostId,
-    from_ns: u64,
-    until_ns: u64,
-}
-
 impl Ledger {
     pub(super) fn call_count(&self) -> u64 {
         self.calls.len() as u64
-    }
-
-    pub(super) fn has_fault_windows(&self) -> bool {
-        !self.fault_windows.is_empty()
-    }
-
-    pub(super) fn add_fault_window(&mut self, host: HostId, for_ns: u64) {
-        let (from_ns, until_ns) = (self.now_ns, self.now_ns.saturating_add(for_ns));
-        self.fault_windows.push(FaultWindow { host, from_ns, until_ns });
     }
 
     /// Records a call. Returns its number.
@@ -156,11 +140,7 @@ impl Ledger {
                     }
                     call.must_not_execute.extend(is_sure.then_some(host));
                     let is_late = call.has_deadline && failure.status == Status::DeadlineExceeded;
-                    let is_in_window = fault_windows.iter().any(|window| {
-                        window.host == host
-                            && window.from_ns <= now_ns
-                            && call.issued_ns <= window.until_ns
-                    });
+                    let is_in_window = fault_windows.justify([host; 2], call.issued_ns, now_ns);
                     if !is_late && !is_in_window {
                         unjustified =
                             Some(format!("failed at {host} without a reason: {failure:?}"));

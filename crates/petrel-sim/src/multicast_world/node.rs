@@ -4,27 +4,25 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use petrel::endpoint::Handled;
-use petrel::{Context, Endpoint, Request, Status};
-use petrel_transport::Transport as _;
+use petrel::{Context, Request, Status};
 
 use super::ledger::Ledger;
 use crate::check::pattern;
-use crate::control::SimControl;
 use crate::fabric::SimAddr;
 use crate::simulation::Actor;
-use crate::transport::SimTransport;
+use crate::world::{SimEndpoint, run_turn};
 
 /// The method of members.
 pub(super) const METHOD: u16 = 3;
 
 pub(super) struct Node {
-    pub(super) endpoint: Endpoint<(), SimTransport, SimControl>,
+    pub(super) endpoint: SimEndpoint,
     pub(super) at: SimAddr,
 }
 
 impl Node {
     pub(super) fn new(
-        mut endpoint: Endpoint<(), SimTransport, SimControl>,
+        mut endpoint: SimEndpoint,
         at: SimAddr,
         ledger: Rc<RefCell<Ledger>>,
         answer_bytes_max: usize,
@@ -64,14 +62,7 @@ fn answer(
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        let blocked_before = self.endpoint.transport().stats().tx_blocked;
-        let is_busy = self.endpoint.run_once();
-        let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
-        // A full transmit queue wakes the endpoint when there is room.
-        if is_busy && !is_blocked {
-            Some(now_ns)
-        } else {
-            self.endpoint.next_due().map(petrel::Time::as_ns)
-        }
+        let goes_on = run_turn(&mut self.endpoint);
+        if goes_on { Some(now_ns) } else { self.endpoint.next_due().map(petrel::Time::as_ns) }
     }
 }

@@ -1,12 +1,12 @@
 //! A multicast world, from its first session to its last check.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::iter;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::Endpoint;
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{
     CallOptions, EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState,
@@ -21,13 +21,13 @@ use super::ledger::{Ledger, request_of};
 use super::node::{METHOD, Node};
 use crate::control::{ControlConfig, ControlNetwork, CrashKind};
 use crate::fabric::{
-    Action, ActorId, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig, LinkSet, NicConfig,
+    Action, ActorId, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig, NicConfig,
     Observation, SimAddr, SwitchConfig, Topology,
 };
 use crate::rng::{Probability, Rng};
 use crate::simulation::Simulation;
-use crate::transport::{SimTransport, SimTransportConfig};
-use crate::world::{self, World as _};
+use crate::transport::SimTransportConfig;
+use crate::world::{self, FaultLevel, World as _, start_endpoint};
 
 /// Virtual time limit: a phase that has not ended by then never will.
 const TIME_LIMIT_NS: u64 = 30_000_000_000;
@@ -38,6 +38,14 @@ const CHECK_INTERVAL_NS: (u64, u64) = (100_000, 5_000_000);
 /// How long after a fault calls may fail because of it: silences, timeouts of links and sessions, and the
 /// slowest retries.
 const AFTERMATH_NS: u64 = 400_000_000;
+
+/// The worst faults of packets under which every call must still succeed.
+const FAULTS_MOST: FaultPlan = FaultPlan {
+    loss: Probability::per_million(30_000),
+    duplicate_within_ns: 1 << 20,
+    spike_within_ns: 1 << 20,
+    ..FaultPlan::RECOVERABLE_MOST
+};
 
 /// More packets than any request has.
 const PACKETS_MAX: u64 = 256;
@@ -55,17 +63,6 @@ const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
 const STREAM_CONTROL: u32 = 0;
 const STREAM_ACTIONS: u32 = 1;
 const STREAM_NODE: u32 = 0x100;
-
-/// The fault level of a multicast world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FaultLevel {
-    /// No faults of packets, and multicast reaches all members.
-    None,
-    /// Packets are lost, copied, late.
-    Recoverable,
-    /// Members crash, stop and lose multicast, and sessions are closed.
-    Full,
-}
 
 /// Runs the multicast world of a seed.
 pub(crate) fn run_world(seed: u64) -> Result<Report, String> {
@@ -120,12 +117,14 @@ impl World {
             Observation::Taken { to, .. } => seen.borrow_mut().entry(to).or_default().0 += 1,
             Observation::Sent { from, .. } => seen.borrow_mut().entry(from).or_default().1 += 1,
         });
+        let mut ledger = Ledger::default();
+        ledger.fault_windows.aftermath_ns = AFTERMATH_NS;
         let mut world = Self {
             simulation: Simulation::new(fabric.clone()),
             rng: fabric.rng(STREAM_ACTIONS),
             fabric,
             control,
-            ledger: Rc::default(),
+            ledger: Rc::new(RefCell::new(ledger)),
             traffic,
             fault_level,
             members: (1..=members).map(|host| SimAddr::new(HostId(host), 1)).collect(),
@@ -147,14 +146,16 @@ impl World {
     fn run(mut self) -> Result<Report, String> {
         let faults = match self.fault_level {
             FaultLevel::None => FaultPlan::NONE,
-            FaultLevel::Recoverable | FaultLevel::Full => draw_faults(&mut self.rng),
+            FaultLevel::Recoverable | FaultLevel::Full => {
+                FaultPlan::draw(&mut self.rng, &FAULTS_MOST)
+            }
         };
         self.connect()?;
         self.form_group();
         // Members have answered the join before the first large call, in worlds without faults.
         self.run_for(1_000_000)?;
         self.count_refusals();
-        self.set_faults(faults);
+        self.fabric.set_faults(faults);
         for _ in 0..self.rng.between(4, 20) {
             self.act()?;
             let pause = self.rng.between(8, 21);
@@ -178,7 +179,7 @@ impl World {
             action @ 4..6 => {
                 if self.fault_level == FaultLevel::None {
                     // Outstanding calls would be cut short.
-                    self.run_until("calls", |world| world.ledger.borrow().pending() == 0)?;
+                    self.run_until_over("calls", |world| world.ledger.borrow().pending() == 0)?;
                 }
                 self.cut_short += self.ledger.borrow().pending() as u64;
                 match action {
@@ -199,7 +200,7 @@ impl World {
     }
 
     fn add_fault_window(&mut self, host: HostId, for_ns: u64) {
-        self.ledger.borrow_mut().add_fault_window(host, for_ns.saturating_add(AFTERMATH_NS));
+        self.ledger.borrow_mut().fault_windows.add([host], self.fabric.now_ns(), for_ns);
     }
 
     fn kill(&mut self) {
@@ -207,7 +208,7 @@ impl World {
         if !self.fabric.is_up(host) || self.pending_crashes.contains_key(&host) {
             return;
         }
-        let kind = if self.rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
+        let kind = CrashKind::draw(&mut self.rng);
         let down_ns = self.rng.below(1 << 25);
         self.add_fault_window(host, down_ns);
         self.pending_crashes.insert(host, kind);
@@ -259,7 +260,7 @@ impl World {
         }
         self.open = open;
         self.wake_client();
-        self.run_until("opening sessions", |world| {
+        self.run_until_over("opening sessions", |world| {
             let Some(node) = world.client_there() else { return false };
             let state = |session| node.endpoint.session_state(session);
             world.open.iter().all(|&(session, _)| state(session) != SessionState::Opening)
@@ -370,13 +371,13 @@ impl World {
 
     /// Ends all faults, and waits until outstanding calls have ended.
     fn end_faults(&mut self) -> Result<(), String> {
-        self.set_faults(FaultPlan::NONE);
+        self.fabric.set_faults(FaultPlan::NONE);
         self.members.iter().for_each(|at| self.fabric.set_multicast_blocked(at.host, false));
-        self.run_until("the last calls", |world| {
+        self.run_until_over("the last calls", |world| {
             world.ledger.borrow().pending() == 0 && world.pending_crashes.is_empty()
         })?;
         // Broken links are detected.
-        if self.ledger.borrow().has_fault_windows() {
+        if self.ledger.borrow().fault_windows.count() > 0 {
             self.run_for(AFTERMATH_NS)?;
         }
         Ok(())
@@ -389,7 +390,7 @@ impl World {
         self.run_for(1_000_000)?;
         let before = self.ledger.borrow().succeeded;
         self.call_group(40_000, Need::All, None, Late::Finish);
-        self.run_until("the very last call", |world| world.ledger.borrow().pending() == 0)?;
+        self.run_until_over("the very last call", |world| world.ledger.borrow().pending() == 0)?;
         let has_group = self.group.is_some();
         match has_group && self.ledger.borrow().succeeded == before {
             true => Err("a call to all members fails when nothing is wrong any more".to_owned()),
@@ -404,7 +405,7 @@ impl World {
         let node = self.client()?;
         open.into_iter().for_each(|(session, _)| node.endpoint.close(session));
         self.wake_client();
-        self.run_until("closing everything", |world| {
+        self.run_until_over("closing everything", |world| {
             world.simulation.actors().all(|(_, node)| node.left_at_end().is_none())
         })
     }
@@ -466,7 +467,7 @@ impl World {
             let what = format!("{repeated} packets were sent again, {missed} requests missed");
             return if is_right { Ok(()) } else { Err(format!("{what}, and nothing was lost")) };
         }
-        if ledger.has_fault_windows() || self.fault_level == FaultLevel::Full {
+        if ledger.fault_windows.count() > 0 || self.fault_level == FaultLevel::Full {
             return Ok(());
         }
         let fault_count =
@@ -500,23 +501,19 @@ impl World {
         }
     }
 
-    fn set_faults(&self, plan: FaultPlan) {
-        self.fabric.apply(Action::Faults { links: LinkSet::All, plan });
-    }
-
-    fn run_until(&mut self, what: &str, is_over: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let (time_limit_ns, check_interval_ns) =
-            (self.fabric.now_ns() + TIME_LIMIT_NS, Cell::new(CHECK_INTERVAL_NS.0));
-        while !is_over(self) {
-            if self.fabric.now_ns() > time_limit_ns {
-                let nodes = self.simulation.actors().map(|(_, node)| (node.at, node.left_at_end()));
-                let left: Vec<_> = nodes.collect();
-                return Err(format!("{what} takes for ever: {left:?}"));
-            }
-            self.run_for(check_interval_ns.get())?;
-            check_interval_ns.set((check_interval_ns.get() * 2).min(CHECK_INTERVAL_NS.1));
+    fn run_until_over(
+        &mut self,
+        what: &str,
+        is_over: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let longer = |ns: &u64| Some((ns * 2).min(CHECK_INTERVAL_NS.1));
+        let intervals_ns = iter::successors(Some(CHECK_INTERVAL_NS.0), longer);
+        if self.run_until(TIME_LIMIT_NS, intervals_ns, |world| Ok(is_over(world)))? {
+            return Ok(());
         }
-        Ok(())
+        let nodes = self.simulation.actors().map(|(_, node)| (node.at, node.left_at_end()));
+        let left: Vec<_> = nodes.collect();
+        Err(format!("{what} takes for ever: {left:?}"))
     }
 }
 
@@ -558,13 +555,9 @@ impl world::World for World {
             holds: self.nodes_made.is_multiple_of(2),
             ..SimTransportConfig::default()
         };
-        let transport =
-            SimTransport::bind(&self.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());
-        let frame_bytes = settings.max_frame_bytes as u32;
-        let control = self.control.attach(at, EndpointId(0), frame_bytes, tokens);
         let config = draw_endpoint(rng, self.fault_level, at == CLIENT);
-        let endpoint = Endpoint::new(transport, control, &config)?;
+        let endpoint = start_endpoint(&self.fabric, &self.control, at, settings, tokens, &config)?;
         self.simulation
             .spawn(at, Node::new(endpoint, at, Rc::clone(&self.ledger), self.answer_bytes_max));
         Ok(())
@@ -610,23 +603,4 @@ fn draw_endpoint(rng: &mut Rng, fault_level: FaultLevel, is_client: bool) -> End
     config.protocol.fast_path = rng.below(4) > 0;
     config.memory.poison = true;
     config
-}
-
-/// Draws faults under which every call must still succeed.
-fn draw_faults(rng: &mut Rng) -> FaultPlan {
-    let mut some = |parts_max: u64| {
-        let is_on = rng.below(2) == 0;
-        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
-    };
-    FaultPlan {
-        loss: some(30_000),
-        loss_continues: some(300_000),
-        duplicate: some(50_000),
-        reorder: some(100_000),
-        corrupt: some(5_000),
-        spike: some(300),
-        duplicate_within_ns: 1 << rng.between(8, 20),
-        reorder_within_ns: 1 << rng.between(8, 19),
-        spike_within_ns: 1 << rng.between(12, 20),
-    }
 }

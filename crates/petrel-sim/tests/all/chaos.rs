@@ -223,7 +223,7 @@ fn scenario(seed: u64) -> u64 {
     let hosts = topology.host_count() as u16;
     let config = FabricConfig { cpu, ..FabricConfig::default() };
     let fabric = FabricHandle::new(&topology, config, seed).unwrap();
-    fabric.apply(Action::Faults { links: LinkSet::All, plan: allowed(plan(&mut rng), rules) });
+    fabric.set_faults(allowed(plan(&mut rng), rules));
     add_background(&fabric, &mut rng, hosts);
     schedule_faults(&fabric, &mut rng, hosts, rules);
     let mut simulation = Simulation::new(fabric.clone());

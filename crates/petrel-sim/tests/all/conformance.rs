@@ -1,9 +1,7 @@
 //! The conformance suite of all transports, in virtual time.
 
 use crate::common::*;
-use petrel_sim::fabric::{
-    Action, FabricHandle, FaultPlan, HostId, LinkConfig, LinkSet, SwitchConfig,
-};
+use petrel_sim::fabric::{FabricHandle, FaultPlan, HostId, LinkConfig, SwitchConfig};
 use petrel_sim::{DataLink, Probability, RingLink, SimTransport, SimTransportConfig};
 use petrel_transport::Transport;
 use petrel_transport::conformance::{End, Harness, Medium, Star, run_all};
@@ -60,7 +58,7 @@ impl Harness for Simulated {
 
     fn star(&mut self) -> Star<SimTransport> {
         self.fabric = fabric();
-        self.fabric.apply(Action::Faults { links: LinkSet::All, plan: self.plan });
+        self.fabric.set_faults(self.plan);
         let mut hub = self.bind(H0);
         let leaves = [H1, H2].map(|host| {
             let [to_leaf, to_hub] = self.link(H0, host);

@@ -81,7 +81,7 @@ fn corruption__reaches_the_receiver_unless_checksums_stop_it() {
         let topology = Topology::pair(NicConfig::default(), LinkConfig::default());
         let fabric = FabricHandle::new(&topology, config, 3).unwrap();
         let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
-        fabric.apply(Action::Faults { links: LinkSet::All, plan });
+        fabric.set_faults(plan);
         fabric.advance(1);
         send(&mut a, H1, 0, 1_000, LENGTH);
         fabric.advance(MS);
@@ -231,7 +231,7 @@ fn everything(seed: u64) -> (Vec<String>, u64, FabricStats) {
         spike: Probability::percent(1),
         spike_within_ns: 20_000,
     };
-    fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    fabric.set_faults(plan);
     let (from, to) = (vec![H0], vec![H2]);
     fabric.schedule(200_000, Action::Partition { from, to, one_way: false, for_ns: 50_000 });
     fabric.schedule(400_000, Action::Crash { host: H1, down_ns: 50_000 });

@@ -298,7 +298,7 @@ fn cut_through__a_crash_leaves_packets_in_flight() {
 #[test]
 fn cut_through__a_spike_keeps_the_order() {
     use petrel_sim::Probability;
-    use petrel_sim::fabric::{Action, FaultPlan, LinkSet};
+    use petrel_sim::fabric::FaultPlan;
     // A small packet after a large one needs a shorter lead before it is forwarded.
     let cut = SwitchConfig { forwarding: Forwarding::CutThrough, ..Default::default() };
     let fabric = switched(LinkConfig::gbit(1, 0), LinkConfig::gbit(100, 0), cut);
@@ -307,7 +307,7 @@ fn cut_through__a_spike_keeps_the_order() {
         spike_within_ns: 100_000,
         ..FaultPlan::default()
     };
-    fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    fabric.set_faults(plan);
     fabric.advance(1);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
     for number in 0..200 {

@@ -14,15 +14,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::*;
-use petrel::endpoint::{EndpointConfig, EndpointId};
+use petrel::Status;
+use petrel::endpoint::EndpointConfig;
 use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::Handle;
-use petrel::{Endpoint, Status};
-use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
-use petrel_sim::fabric::{
-    Action, ActorId, FabricHandle, FaultPlan, LinkConfig, LinkSet, SwitchConfig,
+use petrel_sim::control::{ControlConfig, ControlNetwork};
+use petrel_sim::fabric::{ActorId, FabricHandle, FaultPlan, LinkConfig, SwitchConfig};
+use petrel_sim::{
+    Actor, Probability, Rng, SimEndpoint, SimTransportConfig, Simulation, start_endpoint,
 };
-use petrel_sim::{Actor, Probability, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 
 /// Seeds of a usual run.
 const SEEDS: u64 = 60;
@@ -56,7 +56,7 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + number("PETREL_REGION_SEEDS", SEEDS)
 }
 
-struct Node(Endpoint<(), SimTransport, SimControl>);
+struct Node(SimEndpoint);
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -264,14 +264,13 @@ impl World {
             control.start_process(host);
             let holds = (seed + u64::from(host.0)).is_multiple_of(2);
             let settings = SimTransportConfig { holds, ..SimTransportConfig::default() };
-            let transport = SimTransport::bind(&fabric, addr(host), settings).unwrap();
-            let tokens = Rng::stream(seed, 1, host.0.into());
-            let port = control.attach(addr(host), EndpointId(0), 1472, tokens);
+            let rng = Rng::stream(seed, 1, host.0.into());
             let mut config = EndpointConfig::default();
             config.protocol.fast_path = !seed.is_multiple_of(3);
             config.memory.poison = true;
             config.sessions.ordered = is_ordered;
-            let mut endpoint = Endpoint::new(transport, port, &config).unwrap();
+            let started = start_endpoint(&fabric, &control, addr(host), settings, rng, &config);
+            let mut endpoint = started.unwrap();
             if host == H0 {
                 endpoint.serve_regions(regions);
             }
@@ -282,17 +281,19 @@ impl World {
     }
 
     fn run_for(&mut self, duration_ns: u64) {
-        let until_ns = self.fabric.now_ns() + duration_ns;
-        while self.fabric.now_ns() < until_ns {
-            let next_ns = self.control.next_ns().min(until_ns);
-            let control = self.control.clone();
-            let goes_on = |_: &Node| control.next_ns() >= next_ns;
-            let stop = self.simulation.run_while(next_ns, goes_on);
-            if let Stop::Idle | Stop::Deadlock { .. } = stop {
-                self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
-            }
-            self.control.run();
-        }
+        petrel_sim::World::run_for(self, duration_ns).unwrap();
+    }
+}
+
+impl petrel_sim::World for World {
+    type Actor = Node;
+
+    fn simulation(&mut self) -> &mut Simulation<Node> {
+        &mut self.simulation
+    }
+
+    fn control(&self) -> ControlNetwork {
+        self.control.clone()
     }
 }
 
@@ -321,7 +322,7 @@ fn run_seed(seed: u64) -> Model {
     let region = register(bytes, Access::READ | Access::WRITE | Access::ATOMIC);
     let revoked = register(8, Access::READ);
     let mut world = World::new(seed, &regions, false);
-    world.fabric.apply(Action::Faults { links: LinkSet::All, plan: faults(rng) });
+    world.fabric.set_faults(faults(rng));
     let model = Rc::new(RefCell::new(Model::default()));
     let (done, is_revoked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let tasks: Vec<_> = (0..TASKS)
@@ -396,7 +397,7 @@ fn run_ordered(seed: u64) -> u64 {
     let memory = RegionMemory::private(MANY_BYTES).unwrap();
     let region = regions.register(memory, access).unwrap();
     let mut world = World::new(seed, &regions, true);
-    world.fabric.apply(Action::Faults { links: LinkSet::All, plan: faults(rng) });
+    world.fabric.set_faults(faults(rng));
     let client = world.nodes[1];
     let endpoint = &mut world.simulation.actor_mut(client).unwrap().0;
     let session = endpoint.connect(ControlNetwork::address_of(H0)).unwrap();

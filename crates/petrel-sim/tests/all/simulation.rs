@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::common::*;
 use petrel_sim::fabric::{
     Action, CpuConfig, DropReason, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig,
-    LinkSet, NicConfig, SimAddr, SwitchConfig, Topology,
+    NicConfig, SimAddr, SwitchConfig, Topology,
 };
 use petrel_sim::{Actor, Probability, SimTransport, Simulation, Stop, Trace};
 use petrel_transport::{PeerId, Transport};
@@ -146,7 +146,7 @@ fn seed__decides_a_whole_simulation() {
         let fabric = FabricHandle::new(&topology, FabricConfig::default(), seed).unwrap();
         fabric.set_trace(Trace::last(100_000));
         let plan = FaultPlan { loss: Probability::percent(5), ..FaultPlan::NONE };
-        fabric.apply(Action::Faults { links: LinkSet::All, plan });
+        fabric.set_faults(plan);
         let mut simulation = Simulation::new(fabric);
         spawn_echo(&mut simulation, H0);
         (1..4).for_each(|host| spawn_caller(&mut simulation, HostId(host), H0, 100));

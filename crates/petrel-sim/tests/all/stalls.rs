@@ -8,23 +8,23 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
-use petrel::Endpoint;
 use petrel::client::ClientConfig;
-use petrel::endpoint::EndpointId;
 use petrel::endpoint::{CallOptions, EndpointConfig, Responder};
 use petrel::group::{Group, Late, Need};
 use petrel::task::Handle;
 use petrel_proto::wire::Frame;
-use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
+use petrel_sim::control::{ControlConfig, ControlNetwork};
 use petrel_sim::fabric::{
     Action, FabricHandle, HostId, LinkConfig, NicConfig, Observation, SimAddr,
 };
-use petrel_sim::{Actor, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
+use petrel_sim::{
+    Actor, Rng, SimEndpoint, SimTransport, SimTransportConfig, Simulation, Stop, start_endpoint,
+};
 use petrel_transport::Transport;
 
 const MS: u64 = 1_000_000;
 
-struct Node(Endpoint<(), SimTransport, SimControl>);
+struct Node(SimEndpoint);
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -40,10 +40,9 @@ fn in_a_stalled_turn<T: Copy + 'static>(
     let fabric = pair_with(NicConfig::default(), LinkConfig::default(), 1);
     let control = ControlNetwork::new(&fabric, ControlConfig::default(), Rng::new(1));
     control.start_process(H0);
-    let settings = SimTransportConfig::default();
-    let transport = SimTransport::bind(&fabric, addr(H0), settings).unwrap();
-    let port = control.attach(addr(H0), EndpointId(0), 1472, Rng::new(2));
-    let endpoint = Endpoint::new(transport, port, &EndpointConfig::default()).unwrap();
+    let (settings, config) = (SimTransportConfig::default(), EndpointConfig::default());
+    let started = start_endpoint(&fabric, &control, addr(H0), settings, Rng::new(2), &config);
+    let endpoint = started.unwrap();
     let handle = endpoint.handle();
     let mut simulation = Simulation::new(fabric.clone());
     let id = simulation.spawn(addr(H0), Node(endpoint));
@@ -128,7 +127,7 @@ const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;
 
 /// A client with one stopped turn.
 struct Stopping {
-    endpoint: Endpoint<(), SimTransport, SimControl>,
+    endpoint: SimEndpoint,
     fabric: FabricHandle,
     turns_before: Option<u64>,
     after: u64,
@@ -170,10 +169,10 @@ fn with_a_stop<F: Future<Output = ()> + 'static>(
     let mut handles = Vec::new();
     for host in [H0, H1] {
         control.start_process(host);
-        let settings = SimTransportConfig::default();
-        let transport = SimTransport::bind(&fabric, addr(host), settings).unwrap();
-        let port = control.attach(addr(host), EndpointId(0), 1472, Rng::new(2 + u64::from(host.0)));
-        let mut endpoint = Endpoint::new(transport, port, &EndpointConfig::default()).unwrap();
+        let (settings, config) = (SimTransportConfig::default(), EndpointConfig::default());
+        let rng = Rng::new(2 + u64::from(host.0));
+        let started = start_endpoint(&fabric, &control, addr(host), settings, rng, &config);
+        let mut endpoint = started.unwrap();
         let kept = RefCell::new(Vec::<Responder>::new());
         endpoint.on(1, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);

@@ -8,16 +8,14 @@
 
 mod node;
 
-use petrel::Endpoint;
 use petrel::endpoint::EndpointConfig;
-use petrel::endpoint::EndpointId;
 use petrel_kv::ReplicaConfig;
 use petrel_sim::control::{ControlConfig, ControlNetwork};
 use petrel_sim::fabric::{
     CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr, SwitchConfig,
     Topology,
 };
-use petrel_sim::{SimEndpoint, SimTransport, SimTransportConfig, Simulation};
+use petrel_sim::{SimEndpoint, SimTransportConfig, Simulation, start_endpoint};
 use serde::Serialize;
 
 use crate::common::address_of;
@@ -162,13 +160,9 @@ impl World {
     }
 
     fn endpoint(&mut self, host: HostId) -> Result<SimEndpoint, String> {
-        let settings = SimTransportConfig::default();
-        let transport = SimTransport::bind(&self.fabric, port(host), settings)
-            .map_err(|error| error.to_string())?;
-        let tokens = self.fabric.rng(1 + u32::from(host.0));
-        let frame_bytes = settings.max_frame_bytes as u32;
-        let control = self.control.attach(port(host), EndpointId(0), frame_bytes, tokens);
-        Endpoint::new(transport, control, &EndpointConfig::default()).map_err(str::to_owned)
+        let (settings, config) = (SimTransportConfig::default(), EndpointConfig::default());
+        let rng = self.fabric.rng(1 + u32::from(host.0));
+        start_endpoint(&self.fabric, &self.control, port(host), settings, rng, &config)
     }
 
     /// Makes this number of puts, and reports the times.
