@@ -1,9 +1,9 @@
-//! Copies of blocks of eight words.
+//! Copies of pairs of words, and of blocks of eight.
 //!
-//! On x86-64 a block is four vectors of 16 bytes: copies of single words, which the compiler neither unrolls nor joins,
-//! took twice as many loads and stores. A vector at a multiple of 16 bytes is read and written at once by every processor
+//! On x86-64 a pair is a vector of 16 bytes, and a block is four: copies of single words, which the compiler neither unrolls
+//! nor joins, took twice as many loads and stores. A vector at a multiple of 16 bytes is read and written at once by every processor
 //! with AVX (Intel SDM volume 3, 8.1.1; AMD APM volume 2, 7.3.2), and in two aligned halves by older ones. A word is never
-//! torn by either, so a block is what eight relaxed accesses to its words may be.
+//! torn by either, so a block is what eight relaxed accesses to its words may be, and a pair is as two.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,15 +13,18 @@ pub(super) const WORD_BYTES: usize = 8;
 /// Words of a block.
 pub(super) const BLOCK_WORDS: usize = 8;
 
-/// Bytes of which the address of a block is a multiple.
-const ALIGNMENT: usize = 16;
+/// Words of a pair.
+pub(super) const PAIR_WORDS: usize = 2;
+
+/// Bytes of which the address of a pair or block is a multiple.
+const ALIGNMENT: usize = PAIR_WORDS * WORD_BYTES;
 
 /// The private bytes of a block's words.
 type Bytes = [[u8; WORD_BYTES]; BLOCK_WORDS];
 
-/// Returns the number of words at the start of `words` before the first that may begin a block: none or one.
+/// Returns the number of words at the start of `words` before the first that may begin a pair or a block: none or one.
 #[inline]
-pub(super) fn words_before_blocks(words: &[AtomicU64]) -> usize {
+pub(super) fn words_before_pairs(words: &[AtomicU64]) -> usize {
     words.as_ptr().addr() % ALIGNMENT / WORD_BYTES
 }
 
@@ -30,6 +33,25 @@ fn assert_aligned(words: &[AtomicU64; BLOCK_WORDS]) {
         words.as_ptr().addr().is_multiple_of(ALIGNMENT),
         "a block begins at a multiple of 16 bytes"
     );
+}
+
+/// Copies a pair out.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYTES]; PAIR_WORDS]) {
+    debug_assert!(words.as_ptr().addr().is_multiple_of(ALIGNMENT), "a pair is aligned");
+    let pair: std::arch::x86_64::__m128i;
+    // SAFETY: the words are 16 bytes long, and the load needs no alignment. That of the caller makes it as two relaxed loads
+    // of words (see above). The compiler keeps other values in registers across a block that writes no memory.
+    unsafe {
+        std::arch::asm!(
+            "movups {pair}, [{from}]",
+            from = in(reg) words.as_ptr(),
+            pair = out(xmm_reg) pair,
+            options(nostack, preserves_flags, readonly),
+        );
+        to.as_mut_ptr().cast::<std::arch::x86_64::__m128i>().write_unaligned(pair);
+    }
 }
 
 /// Copies a block out.
@@ -83,6 +105,16 @@ pub(super) fn store_block(words: &[AtomicU64; BLOCK_WORDS], from: &Bytes) {
             fourth = out(xmm_reg) _,
             options(nostack, preserves_flags),
         );
+    }
+}
+
+/// Copies a pair out.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYTES]; PAIR_WORDS]) {
+    debug_assert!(words.as_ptr().addr().is_multiple_of(ALIGNMENT), "a pair is aligned");
+    for (chunk, word) in to.iter_mut().zip(words) {
+        *chunk = word.load(std::sync::atomic::Ordering::Relaxed).to_ne_bytes();
     }
 }
 

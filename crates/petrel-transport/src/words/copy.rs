@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::block::{BLOCK_WORDS, WORD_BYTES, load_block, store_block, words_before_blocks};
+use super::block::{
+    BLOCK_WORDS, PAIR_WORDS, WORD_BYTES, load_block, load_pair, store_block, words_before_pairs,
+};
 
 /// Bytes of few words.
 const FEW_BYTES: usize = 8 * WORD_BYTES;
@@ -37,13 +39,33 @@ impl Parts {
 pub(super) fn read(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     // Few whole words, as of most reads. The general way has more branches than such a read has words.
     if to.len() <= FEW_BYTES && (offset | to.len()).is_multiple_of(WORD_BYTES) {
-        let words = &words[offset / WORD_BYTES..];
-        for (chunk, word) in to.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(words) {
-            *chunk = load(word);
-        }
-        return;
+        let len = to.len() / WORD_BYTES;
+        return read_words(&words[offset / WORD_BYTES..][..len], to);
     }
     read_any(words, offset, to);
+}
+
+/// Copies whole words out, most of them in pairs.
+///
+/// # Panics
+/// When `to` has another length.
+#[inline(always)]
+pub(super) fn read_words(mut words: &[AtomicU64], to: &mut [u8]) {
+    let (mut chunks, rest) = to.as_chunks_mut::<WORD_BYTES>();
+    assert!(chunks.len() == words.len() && rest.is_empty(), "whole words are read");
+    if words_before_pairs(words) > 0
+        && let (Some(word), Some(chunk)) = (words.split_off_first(), chunks.split_off_first_mut())
+    {
+        *chunk = load(word);
+    }
+    let (pairs, last) = words.as_chunks::<PAIR_WORDS>();
+    let (chunks, last_chunks) = chunks.as_chunks_mut::<PAIR_WORDS>();
+    for (chunk, pair) in chunks.iter_mut().zip(pairs) {
+        load_pair(pair, chunk);
+    }
+    if let ([word], [chunk]) = (last, last_chunks) {
+        *chunk = load(word);
+    }
 }
 
 /// [`read`] of any range.
@@ -56,7 +78,7 @@ fn read_any(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     }
     let (body, tail) = rest.as_chunks_mut::<WORD_BYTES>();
     let words = &words[parts.body()..];
-    let (first, rest) = body.split_at_mut(words_before_blocks(words).min(body.len()));
+    let (first, rest) = body.split_at_mut(words_before_pairs(words).min(body.len()));
     let (blocks, last) = rest.as_chunks_mut::<BLOCK_WORDS>();
     let (first_words, rest_words) = words.split_at(first.len());
     let (block_words, _) = rest_words.as_chunks::<BLOCK_WORDS>();
@@ -86,7 +108,7 @@ pub(super) fn write(words: &[AtomicU64], offset: usize, from: &[u8]) {
     }
     let (body, tail) = rest.as_chunks::<WORD_BYTES>();
     let words = &words[parts.body()..];
-    let (first, rest) = body.split_at(words_before_blocks(words).min(body.len()));
+    let (first, rest) = body.split_at(words_before_pairs(words).min(body.len()));
     let (blocks, last) = rest.as_chunks::<BLOCK_WORDS>();
     let (first_words, rest_words) = words.split_at(first.len());
     let (block_words, _) = rest_words.as_chunks::<BLOCK_WORDS>();

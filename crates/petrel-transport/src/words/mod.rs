@@ -223,6 +223,24 @@ impl WordMemory {
         self.range(offset, to.len() as u64).expect("a read within the memory").read(to);
     }
 
+    /// Copies bytes out, as [`WordMemory::read`] does, if they are whole words within the memory. Returns false otherwise,
+    /// without a change.
+    #[inline(always)]
+    pub fn try_read_words(&self, offset: u64, to: &mut [u8]) -> bool {
+        let len = to.len() as u64;
+        if !(offset | len).is_multiple_of(WORD_BYTES) || !self.contains(offset, len) {
+            return false;
+        }
+        // SAFETY: the range lies within the memory; otherwise as in `words`.
+        let words = unsafe {
+            let first = self.start.as_ptr().byte_add(offset as usize);
+            std::slice::from_raw_parts(first, to.len() / WORD_BYTES as usize)
+        };
+        copy::read_words(words, to);
+        fence(Ordering::Acquire);
+        true
+    }
+
     /// Returns a range to read. `None` if the range is not within the memory.
     #[inline]
     pub fn range(&self, offset: u64, len: u64) -> Option<WordRange<'_>> {
@@ -487,6 +505,24 @@ mod tests {
             }
         }
         assert!(memory.range(u64::MAX, 2).is_none() && memory.range(1, u64::MAX).is_none());
+    }
+
+    #[test]
+    fn try_read_words__of_whole_words_within_the_memory_and_of_nothing_else() {
+        let memory = WordMemory::private(120).unwrap();
+        let all: Vec<u8> = (1..=120).collect();
+        memory.write(0, &all);
+        for offset in 0..=121 {
+            for len in 0..=121 {
+                let mut seen = vec![0xEE; len];
+                let is_whole = offset % 8 == 0 && len % 8 == 0 && offset + len <= 120;
+                assert_eq!(memory.try_read_words(offset as u64, &mut seen), is_whole);
+                let expected = if is_whole { &all[offset..][..len] } else { &[0xEE; 121][..len] };
+                assert_eq!(seen, expected, "{len} at {offset}");
+            }
+        }
+        assert!(!memory.try_read_words(u64::MAX - 7, &mut [0; 16]));
+        assert!(!memory.try_read_words(1 << 63, &mut []));
     }
 
     #[test]

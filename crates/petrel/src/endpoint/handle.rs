@@ -6,7 +6,7 @@ use super::state::State;
 
 /// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
 /// a method of a separate trait does not.
-pub(super) trait Handle {
+pub(crate) trait Handle {
     fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
 }
 

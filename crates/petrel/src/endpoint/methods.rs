@@ -10,6 +10,7 @@ use super::Endpoint;
 use super::batch::Batch;
 use super::context::Context;
 use super::gather::Gather;
+use super::handle;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::locators::Locator;
@@ -119,11 +120,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// # Panics
     /// When the method has a handler.
-    pub(crate) fn take_method(
-        &mut self,
-        method: u16,
-        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
-    ) {
+    pub(crate) fn take_method(&mut self, method: u16, handler: impl handle::Handle + 'static) {
         self.handlers.take(method, Box::new(handler));
     }
 

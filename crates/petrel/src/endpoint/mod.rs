@@ -34,7 +34,7 @@ mod free_bytes;
 mod future_calls;
 mod gather;
 mod groups;
-mod handle;
+pub(crate) mod handle;
 mod handlers;
 mod health;
 mod idle;

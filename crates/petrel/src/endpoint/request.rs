@@ -204,31 +204,17 @@ impl Request<'_> {
         }
     }
 
-    /// Answers with a message that `fill` writes to the memory of the slot's former response, and whose length `fill`
-    /// returns. Returns the request if the slot has no such memory, the request came in several packets, or `fill` returns
-    /// `None`.
+    /// Answers with the buffer of the slot's former response, which `fill` gives its message. Returns `None` if the slot has no
+    /// such buffer, the request came in several packets, or `fill` returns `None`: the caller then answers otherwise.
     #[inline(always)]
     pub(crate) fn try_reply(
-        self,
-        fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
-    ) -> Result<Handled, Self> {
-        // Apart, as in `reply_with`.
-        let Request { handle, method, payload, spare } = self;
-        match (payload, spare) {
-            (Payload::Borrowed(request), Some(mut message)) => {
-                match fill(request, message.storage_mut()) {
-                    Some(len) => {
-                        message.set_len(len);
-                        Ok(Handled(Some(message)))
-                    }
-                    None => {
-                        let payload = Payload::Borrowed(request);
-                        Err(Request { handle, method, payload, spare: Some(message) })
-                    }
-                }
-            }
-            (payload, spare) => Err(Request { handle, method, payload, spare }),
-        }
+        &mut self,
+        fill: impl FnOnce(&[u8], &mut MsgBuf) -> Option<()>,
+    ) -> Option<Handled> {
+        // In its place, and not apart as in `reply_with`: few registers are needed until the answer.
+        let Payload::Borrowed(request) = self.payload else { return None };
+        fill(request, self.spare.as_mut()?)?;
+        Some(Handled(self.spare.take()))
     }
 
     /// Answers with a buffer filled by the handler.

@@ -13,7 +13,8 @@ use super::wire::{
     READ_VERSIONED, Refusal, WRITE, WRITE_VERSIONED,
 };
 use crate::control::ControlPlane;
-use crate::endpoint::{Context, Endpoint, Handled, Request};
+use crate::endpoint::handle::Handle;
+use crate::endpoint::{Context, Endpoint, Handled, Request, State};
 use crate::sync::Arc;
 
 const NO_REGION: Refusal =
@@ -33,13 +34,22 @@ const TRIES_MAX: u64 = 64;
 /// slot's former response, and the core refuses a response that the client does not accept, with the same status.
 const UNCHECKED_BYTES_MAX: usize = 1 << 10;
 
+/// The bits of the length of a read that [`Reader`] executes itself: a number of whole words, below [`UNCHECKED_BYTES_MAX`].
+const FEW_WORDS_MASK: u32 = UNCHECKED_BYTES_MAX as u32 - WORD_BYTES as u32;
+const _: () = assert!(UNCHECKED_BYTES_MAX.is_power_of_two() && WORD_BYTES.is_power_of_two());
+
 /// Largest memory that an agent keeps for versioned values.
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 // The first packet of a WRITE has the whole header, by which its region is found.
 const _: () = assert!(HEADER_BYTES < petrel_proto::limits::PACKET_BYTES_MIN as usize);
 
-/// Executes the operations of a method for an endpoint.
+/// Executes READ for an endpoint.
+struct Reader {
+    view: Arc<View>,
+}
+
+/// Executes the operations of another method.
 struct Agent {
     view: Arc<View>,
     /// A versioned value, before its response has memory.
@@ -66,11 +76,9 @@ where
     C: ControlPlane<T::Link>,
 {
     let view = Arc::new(regions.view());
-    let read_view = Arc::clone(&view);
-    endpoint.take_method(READ, move |_, cx, request| read(&read_view, cx, request));
+    endpoint.take_method(READ, Reader { view: Arc::clone(&view) });
     for method in METHODS.into_iter().filter(|method| *method != READ) {
-        let mut agent = Agent { view: Arc::clone(&view), scratch: Vec::new() };
-        endpoint.take_method(method, move |_, cx, request| agent.handle(cx, request));
+        endpoint.take_method(method, Agent { view: Arc::clone(&view), scratch: Vec::new() });
     }
     endpoint.place_method(WRITE, move |len, first| Writing::begin(&view, len, first));
 }
@@ -131,8 +139,8 @@ impl Destination for Writing {
     }
 }
 
-impl Agent {
-    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+impl Handle for Agent {
+    fn handle(&mut self, _: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         if request.method() == WRITE
             && let Some(writing) = cx.take_placed::<Writing>()
         {
@@ -155,26 +163,35 @@ impl Agent {
     }
 }
 
-/// Executes READ, the operation that clients make most: apart from the others, none of which is as short. The usual read is
-/// executed here, without the reasons of refusals; any other by [`read_otherwise`], from the beginning.
-#[inline]
-fn read(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-    let replied = request.try_reply(|request, room| {
-        let mut state = view.lock();
-        let ViewState { entries, stats } = &mut *state;
-        let range = find_to_read(entries, &wire::alone(request).ok()?).ok()?;
-        if range.len() > UNCHECKED_BYTES_MAX {
-            return None;
+impl Handle for Reader {
+    /// Executes the operation that clients make most: apart from the others, none of which is as short. A read of some whole
+    /// words is executed here, without a call and without the reasons of refusals; any other by [`read_otherwise`], from the
+    /// beginning.
+    fn handle(&mut self, _: State<'_>, cx: &mut Context<'_>, mut request: Request<'_>) -> Handled {
+        let replied = request.try_reply(|request, message| {
+            let header = wire::alone(request).ok()?;
+            if header.len() & !FEW_WORDS_MASK != 0 {
+                return None;
+            }
+            let mut state = self.view.try_lock()?;
+            let ViewState { entries, stats } = &mut *state;
+            let words = find(entries, &header, Access::READ).ok()?.memory().words();
+            let len = header.len() as usize;
+            if len > message.capacity() {
+                return None;
+            }
+            message.set_len(len);
+            words.try_read_words(header.offset(), message).then(|| stats.count_read(len))
+        });
+        match replied {
+            Some(handled) => handled,
+            // In no closure, which would copy the request before.
+            None => read_otherwise(&self.view, cx, request),
         }
-        range.read(room.get_mut(..range.len())?);
-        stats.count_read(range.len());
-        Some(range.len())
-    });
-    replied.unwrap_or_else(|request| read_otherwise(view, cx, request))
+    }
 }
 
-/// Executes a READ that is large, whose slot has no memory of a former response, or that is to be refused.
-#[cold]
+/// Executes a READ of other than some whole words, whose slot has no memory of a former response, or that is to be refused.
 #[inline(never)]
 fn read_otherwise(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let mut state = view.lock();

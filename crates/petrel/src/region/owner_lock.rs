@@ -32,6 +32,15 @@ impl<T> OwnerLock<T> {
         Self { is_held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Returns `None` if another guard exists.
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
+        if self.is_held.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(OwnerGuard { lock: self, _value: PhantomData })
+    }
+
     /// Waits until no other guard exists.
     #[inline]
     pub(super) fn lock(&self) -> OwnerGuard<'_, T> {
@@ -123,6 +132,15 @@ mod tests {
             drop(held);
             assert_eq!(waiting.join().unwrap(), 7);
         });
+    }
+
+    #[test]
+    fn try_lock__leaves_the_other_guard_its_lock() {
+        let lock = OwnerLock::new(3);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none() && lock.try_lock().is_none());
+        drop(held);
+        assert_eq!(lock.try_lock().map(|value| *value), Some(3));
     }
 
     #[test]

@@ -105,6 +105,12 @@ impl View {
         self.state.lock()
     }
 
+    /// Returns `None` while a region is registered or revoked.
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<OwnerGuard<'_, ViewState>> {
+        self.state.try_lock()
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -151,6 +151,34 @@ fn reads__larger_than_the_largest_response_are_refused() {
     assert_eq!(remote.read(0, large).wait().unwrap().len(), large as usize);
 }
 
+/// The endpoint has a short way for some whole words, which begin at both kinds of addresses: at a pair and within one.
+#[test]
+fn reads__of_whole_words_and_of_any_other_bytes() {
+    const BYTES: u64 = 2_048;
+    let world = World::private(UDP, BYTES);
+    let remote = world.remote();
+    let all: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    world.region.write(0, &all).unwrap();
+    let lengths = (0..=48).chain([56, 64, 72, 1_008, 1_015, 1_016, 1_017, 1_024, 1_032, 2_048]);
+    let (mut reads, mut bytes, mut refused) = (0, 0, 0);
+    // The longest first: the memory of its response serves the others.
+    for len in lengths.rev() {
+        for offset in [0, 8, 16, 24, 3, 2_040, 2_047, 2_048, u64::MAX - 7] {
+            let read = remote.read(offset, len).wait();
+            if offset > BYTES || u64::from(len) > BYTES - offset {
+                assert_eq!(status(read), Status::OutOfRange, "{len} bytes at {offset}");
+                refused += 1;
+                continue;
+            }
+            let expected = &all[offset as usize..][..len as usize];
+            assert_eq!(read.unwrap(), expected, "{len} bytes at {offset}");
+            (reads, bytes) = (reads + 1, bytes + u64::from(len));
+        }
+    }
+    let stats = world.regions.stats();
+    assert_eq!((stats.reads, stats.bytes_read, stats.refused), (reads, bytes, refused));
+}
+
 #[test]
 fn read_versioned__of_a_value_whose_writer_died() {
     let world = World::private(SHM, 64);
