@@ -104,9 +104,9 @@ unsafe fn copy_large(from: &[u8], to: *mut u8) {
 #[inline(always)]
 pub(crate) unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if len >= vectors::LONG_BYTES_MIN && vectors::are_better() {
-        // SAFETY: by this function's contract; processors with an answer of yes have AVX.
-        return unsafe { vectors::copy(from, to, len) };
+    if vectors::are_better_for(len) {
+        // SAFETY: by this function's contract.
+        return unsafe { vectors::copy_or_ask(from, to, len) };
     }
     // SAFETY: by this function's contract.
     unsafe { copy_nonoverlapping(from, to, len) }
