@@ -265,26 +265,35 @@ impl Paths {
 
     /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
     /// this has room: they are short, and leave together by a single system call.
+    #[inline]
     pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
         if self.next.is_none() && self.burst_ns == now_ns as u32 && self.has_room_on_burst_path() {
             self.next = Some(self.burst_path);
+            return self.next;
         }
         let path = self.choose(now_ns)?;
         (self.burst_path, self.burst_ns) = (path, now_ns as u32);
         Some(path)
     }
 
+    #[inline]
     fn has_room_on_burst_path(&self) -> bool {
         let path = self.burst_path;
-        let is_roomy = match &self.state {
-            State::Coupled(_) => self.set.room(path) >= PACKET as i32,
+        let has_room = match &self.state {
+            State::Single(window)
+            | State::Plb(_, window)
+            | State::Spray(window)
+            | State::Reps(_, window) => self.set.in_flight() < window.packets(),
+            State::Coupled(coupled) => {
+                self.set.room(path) >= PACKET as i32 && coupled.room(&self.set) > 0
+            }
             // An answer clocks a packet out on its own path.
             State::MpRdma(_) => false,
-            State::Single(_) | State::Plb(..) | State::Spray(_) | State::Reps(..) => true,
         };
-        is_roomy && self.set.is_open(path) && self.room() > 0
+        has_room && self.set.is_open(path)
     }
 
+    #[inline(never)]
     fn choose_anew(&mut self, now_ns: u64) -> Option<PathId> {
         let Self { set, random, state, .. } = self;
         let in_flight = set.in_flight();
@@ -379,6 +388,7 @@ impl Paths {
     }
 
     /// Notes the answer to a packet that was sent once.
+    #[inline]
     pub fn note_answer(&mut self, now_ns: u64, path: PathId, answer: Answer) {
         if let Some(rtt_ns) = answer.rtt_ns {
             self.set.note_rtt(path, rtt_ns);
@@ -474,23 +484,24 @@ impl Paths {
         self.set.is_open(path)
     }
 
+    #[inline]
     fn note(&mut self, now_ns: u64, path: PathId, what: Feedback) {
         self.set.note_gone(path);
         let Self { set, random, state, .. } = self;
         match state {
-            State::Single(window)
-            | State::Plb(_, window)
-            | State::Spray(window)
-            | State::Reps(_, window) => {
+            State::Single(window) => window.note(what),
+            State::Plb(plb, window) => {
                 window.note(what);
+                plb.note(now_ns, path, what, set, random);
             }
-            State::Coupled(_) | State::MpRdma(_) => {}
-        }
-        match state {
-            State::Single(_) => {}
-            State::Plb(plb, _) => plb.note(now_ns, path, what, set, random),
-            State::Spray(_) => spray::note_health(now_ns, path, what, set),
-            State::Reps(reps, _) => reps.note(now_ns, path, what, set),
+            State::Spray(window) => {
+                window.note(what);
+                spray::note_health(now_ns, path, what, set);
+            }
+            State::Reps(reps, window) => {
+                window.note(what);
+                reps.note(now_ns, path, what, set);
+            }
             State::Coupled(coupled) => coupled.note(now_ns, path, what, set),
             State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set),
         }

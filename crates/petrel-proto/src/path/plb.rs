@@ -37,6 +37,7 @@ impl Plb {
         self.path
     }
 
+    #[inline]
     pub(super) fn note(
         &mut self,
         now_ns: u64,
@@ -51,10 +52,15 @@ impl Plb {
         let srtt_ns = set.srtt_ns(path).unwrap_or(0);
         let is_dead = what == Feedback::TimedOut && now_ns >= self.changed_ns + srtt_ns;
         if is_dead || self.is_congested(now_ns, what, srtt_ns) {
-            self.path = set.random(random, Some(path));
-            (self.marked_rounds, self.answers, self.marked) = (0, 0, 0);
-            (self.changed_ns, self.round_ends_ns) = (now_ns, now_ns + srtt_ns);
+            self.leave(now_ns, srtt_ns, set, random);
         }
+    }
+
+    #[cold]
+    fn leave(&mut self, now_ns: u64, srtt_ns: u64, set: &PathSet, random: &mut Random) {
+        self.path = set.random(random, Some(self.path));
+        (self.marked_rounds, self.answers, self.marked) = (0, 0, 0);
+        (self.changed_ns, self.round_ends_ns) = (now_ns, now_ns + srtt_ns);
     }
 
     /// Returns true if good answers do not end the present round.
@@ -71,6 +77,7 @@ impl Plb {
 
     /// Counts an answer. Returns true at the end of the last of some rounds, each with marks on at least half
     /// of its answers.
+    #[inline]
     fn is_congested(&mut self, now_ns: u64, what: Feedback, srtt_ns: u64) -> bool {
         self.answers += 1;
         self.marked += u32::from(what == Feedback::Marked);

@@ -23,6 +23,7 @@ impl SharedWindow {
     }
 
     /// Returns the packets that may be in flight: at least one.
+    #[inline]
     pub(super) fn packets(&self) -> u32 {
         assert!(
             (ONE..=self.most).contains(&self.window),
@@ -32,12 +33,15 @@ impl SharedWindow {
     }
 
     /// Returns true if a good answer cannot widen the window.
+    #[inline]
     pub(super) fn is_widest(&self) -> bool {
         self.window == self.most
     }
 
+    #[inline]
     pub(super) fn note(&mut self, what: Feedback) {
         match what {
+            Feedback::Good if self.is_widest() => {}
             // Rounded up: with 256 packets a step is a single unit.
             Feedback::Good => {
                 self.window = (self.window + (ONE * ONE).div_ceil(self.window)).min(self.most);

@@ -95,6 +95,18 @@ impl<B: Buffer, T> Core<B, T> {
         fast::take_plain(&mut self.sessions, &mut self.shared, peer, parsed, frame_bytes)
     }
 
+    /// [`Core::handle_plain_request`] in a session of several paths: `source` is the index of the peer's source port from
+    /// which the frame came.
+    #[inline(always)]
+    pub fn handle_plain_request_from<'f>(
+        &mut self,
+        (peer, source): (PeerKey, u8),
+        frame: &'f [u8],
+    ) -> Option<PlainRequest<'f, B>> {
+        let parsed = Parsed::of_kind(Kind::Request, frame)?;
+        fast::take_plain_from(&mut self.sessions, &mut self.shared, (peer, source), parsed)
+    }
+
     /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
     /// `head` are the frame's first bytes, which must not change.
     pub fn take_plain_request(
@@ -140,6 +152,19 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Option<PlainCompletion<B, T>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
         self.take_plain_response(now_ns, peer, head, payload, clock)
+    }
+
+    /// [`Core::handle_plain_response`] in a session of several paths. The calls have no deadline.
+    #[inline(always)]
+    pub fn handle_plain_response_from(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &[u8],
+    ) -> Option<PlainCompletion<B, T>> {
+        let parsed = Parsed::of_kind(Kind::Response, frame)?;
+        let Self { sessions, shared, .. } = self;
+        fast::take_plain_response_from(sessions, shared, now_ns, peer, parsed)
     }
 
     /// [`Core::handle_plain_response`] for a payload in any kind of memory. `head` are the frame's first

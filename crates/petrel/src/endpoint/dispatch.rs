@@ -102,6 +102,9 @@ impl Dispatch<'_> {
                     handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
                     return;
                 }
+                if dispatch_plain_from(local, handlers, *now_ns, (peer, 0), frame) {
+                    return;
+                }
             }
             Some(PlainFrame::Response) => {
                 let Local { core, clock, .. } = &mut **local;
@@ -109,6 +112,9 @@ impl Dispatch<'_> {
                 if let Some(ended) = core.handle_plain_response(*now_ns, peer, frame, clock) {
                     let cx = &mut Context::with_route(local, route);
                     return run_continuation(handlers.state(), cx, ended);
+                }
+                if dispatch_plain_from(local, handlers, *now_ns, (peer, 0), frame) {
+                    return;
                 }
             }
             None => {}
@@ -129,12 +135,17 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 
+    #[inline(always)]
     fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
         let Self { local, handlers, now_ns } = self;
         let from = (PeerKey(peer.0), source);
         let may_be_part = frame.len() > SMALL_FRAME_BYTES && !is_marked;
         if may_be_part && local.core.handle_part_from(from, frame) {
             local.count_part(frame.len());
+            return;
+        }
+        let is_plain = !is_marked && PlainFrame::of(frame).is_some();
+        if is_plain && dispatch_plain_from(local, handlers, *now_ns, from, frame) {
             return;
         }
         dispatch_from(local, handlers, *now_ns, from, frame, is_marked);
@@ -221,6 +232,26 @@ fn dispatch_timed(
     Context::with_route(local, route).under_deadline(Some(deadline_ns), |cx| {
         handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
     });
+}
+
+/// Handles a small frame of a session of several paths, from this source port of the peer. Returns false for other frames.
+#[inline(never)]
+fn dispatch_plain_from(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    from: (PeerKey, u8),
+    frame: &[u8],
+) -> bool {
+    if let Some(request) = local.core.handle_plain_request_from(from, frame) {
+        let PlainRequest { handle, method, payload, spare } = request;
+        handlers.run(&mut Context::new(local), handle, method, Payload::Borrowed(payload), spare);
+    } else if let Some(ended) = local.core.handle_plain_response_from(now_ns, from.0, frame) {
+        run_continuation(handlers.state(), &mut Context::new(local), ended);
+    } else {
+        return false;
+    }
+    true
 }
 
 /// Handles all frames outside the fast path; `is_marked` if the frame has an ECN mark.

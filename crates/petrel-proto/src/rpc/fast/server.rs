@@ -4,7 +4,7 @@ use super::Parsed;
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES};
 use crate::rpc::{FrameSink, RequestHandle, Shared};
-use crate::session::server::ServerState;
+use crate::session::server::{ServerSlot, ServerState};
 use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Flags, Kind};
 
@@ -39,12 +39,7 @@ pub(in crate::rpc) fn take_plain<'f, B: Buffer, T>(
     let slot = server.slot_index(number);
     let (last_slot, frame_bytes_max) = (server.stride() - 1, server.plain_frame_bytes_max());
     let state = server.slots_mut().get_mut(slot)?;
-    // Counted from 0 for the next number; earlier numbers wrap to large values.
-    let ahead = number.wrapping_sub(state.current()).wrapping_sub(1);
-    let is_plain = ahead / FUTURE_ROUNDS_MAX <= last_slot
-        && frame_bytes <= frame_bytes_max as usize
-        && state.takes_plain();
-    if !is_plain {
+    if frame_bytes > frame_bytes_max as usize || !begins_plain(state, number, last_slot) {
         return None;
     }
     state.begin_plain(number, parsed.aux(), (frame_bytes - HEADER_BYTES) as u32);
@@ -55,6 +50,14 @@ pub(in crate::rpc) fn take_plain<'f, B: Buffer, T>(
     let session = SessionId { index: parsed.session(), generation: entry.generation() };
     let handle = RequestHandle { session, number };
     Some(PlainRequest { handle, method: parsed.aux(), payload: parsed.payload, spare })
+}
+
+/// Returns true if a request of one packet with this number may begin in the slot by the fast path.
+#[inline(always)]
+pub(super) fn begins_plain<B>(state: &ServerSlot<B>, number: u64, last_slot: u64) -> bool {
+    // Counted from 0 for the next number; earlier numbers wrap to large values.
+    let ahead = number.wrapping_sub(state.current()).wrapping_sub(1);
+    ahead / FUTURE_ROUNDS_MAX <= last_slot && state.takes_plain()
 }
 
 /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or

@@ -69,8 +69,9 @@ struct World {
     done: BTreeMap<u64, Status>,
     /// Data frames of the server by source port.
     answers: Vec<u64>,
-    /// Packets of requests that took the fast path.
+    /// Packets of large requests, and frames of small calls, that took the fast path.
     short_parts: u64,
+    short_frames: u64,
 }
 
 /// Offers a frame without a mark to the fast paths of parts, as an endpoint does.
@@ -78,6 +79,20 @@ pub(super) fn takes_part(core: &mut Core<HeapBuffer>, source: u8, frame: &[u8]) 
     match source {
         0 => core.handle_next_part(PEER, frame),
         _ => core.handle_part_from((PEER, source), frame),
+    }
+}
+
+/// Offers a frame without a mark to the fast paths of small calls, as an endpoint does.
+fn takes_plain(core: &mut Core<HeapBuffer>, now_ns: u64, source: u8, frame: &[u8]) -> Option<Got> {
+    match PlainFrame::of(frame)? {
+        PlainFrame::Request(_) => {
+            let request = core.handle_plain_request_from((PEER, source), frame)?;
+            Some(Got::Request(request.handle, request.payload.to_vec()))
+        }
+        PlainFrame::Response => {
+            let completion = core.handle_plain_response_from(now_ns, PEER, frame)?;
+            Some(Got::Completed(completion.into()))
+        }
     }
 }
 
@@ -111,6 +126,7 @@ impl World {
             done: BTreeMap::new(),
             answers: vec![0; server_ports],
             short_parts: 0,
+            short_frames: 0,
         }
     }
 
@@ -160,9 +176,20 @@ impl World {
             self.short_parts += 1;
             return;
         }
+        if self.pair.fast_path
+            && !is_marked
+            && let Some(taken) = takes_plain(core, now_ns, source, bytes)
+        {
+            self.short_frames += 1;
+            return self.on_taken(taken);
+        }
         let received =
             core.handle_frame_from(now_ns, (PEER, source), bytes, is_marked, &mut POOL.clone());
-        match got(received) {
+        self.on_taken(got(received));
+    }
+
+    fn on_taken(&mut self, taken: Got) {
+        match taken {
             Got::Nothing => {}
             Got::Request(handle, request) => {
                 let tag = u64::from_le_bytes(*request.first_chunk().unwrap());
@@ -243,6 +270,21 @@ fn transmit__packets_of_a_request_take_several_paths_and_answers_follow() {
     assert_eq!(world.pair.client.counters().packets_retransmitted, 0);
     assert!(world.short_parts > 50, "{} packets took the fast path", world.short_parts);
     world.end();
+}
+
+/// Small calls leave the fast path for the first request of a slot alone, whichever policy chooses their paths.
+#[test]
+fn transmit__small_calls_take_the_fast_path() {
+    for policy in PathPolicy::ALL {
+        let mut world = World::new(policy, &[GOOD; 4], 4, 1);
+        for tag in 0..100 {
+            world.call(tag, 30);
+            world.run(tag as usize + 1, SECOND);
+        }
+        // A request and a response each.
+        assert_eq!(world.short_frames, 2 * 100 - 1, "{policy:?}");
+        world.end();
+    }
 }
 
 #[test]
@@ -428,13 +470,13 @@ fn handle_frame_from__of_a_stranger() {
     assert!(matches!(got(received), Got::Request(..)));
 }
 
-/// Calls of these sizes over paths of these delays, losses and marks. Path `cut`, if it is not 0, drops everything: the policy
-/// `Single` keeps to path 0.
+/// Calls of these sizes over paths of these delays, losses and marks: `together` at a time, so that later ones are in slots of
+/// earlier ones. Path `cut`, if it is not 0, drops everything: the policy `Single` keeps to path 0.
 fn run_over_bad_paths(
     policy: PathPolicy,
     ways: &[(u64, u64, u64)],
     (server_ports, cut): (usize, usize),
-    sizes: &[usize],
+    (sizes, together): (&[usize], usize),
     random: u64,
     fast_path: bool,
 ) -> World {
@@ -446,10 +488,14 @@ fn run_over_bad_paths(
         way.loss = 1_000;
     }
     let mut world = World::by(policy, &ways, server_ports, random, fast_path);
-    for (tag, size) in sizes.iter().enumerate() {
-        world.call(tag as u64, *size);
+    let mut called = 0;
+    for sizes in sizes.chunks(together) {
+        for size in sizes {
+            world.call(called as u64, *size);
+            called += 1;
+        }
+        world.run(called, 300 * SECOND);
     }
-    world.run(sizes.len(), 300 * SECOND);
     world
 }
 
@@ -459,7 +505,7 @@ fn run_over_bad_paths(
 fn run__repetitions_measure_the_round_trip() {
     let (ways, sizes) = ([(53_594, 189, 193), (58_527, 87, 458)], [200_000, 30]);
     let random = 14_688_650_773_290_037_452;
-    let world = run_over_bad_paths(PathPolicy::MpRdma, &ways, (2, 1), &sizes, random, true);
+    let world = run_over_bad_paths(PathPolicy::MpRdma, &ways, (2, 1), (&sizes, 2), random, true);
     assert!(world.done.values().all(|status| *status == Status::Ok), "{:?}", world.done);
     assert!(world.pair.now < 30 * SECOND, "{} ns", world.pair.now);
     world.end();
@@ -480,12 +526,13 @@ proptest! {
         ways in prop::collection::vec((1_000u64..60_000, 0u64..200, 0u64..500), 2..9),
         server_ports in 1usize..9,
         cut in 0usize..16,
-        sizes in prop::collection::vec(prop::sample::select(vec![30usize, 1_200, 5_000, 200_000]), 1..12),
+        sizes in prop::collection::vec(prop::sample::select(vec![30usize, 30, 1_200, 5_000, 200_000]), 1..40),
+        together in 1usize..12,
         random in any::<u64>(),
     ) {
         let server_ports = server_ports.min(ways.len());
         let [world, general] = [true, false].map(|fast_path| {
-            run_over_bad_paths(policy, &ways, (server_ports, cut), &sizes, random, fast_path)
+            run_over_bad_paths(policy, &ways, (server_ports, cut), (&sizes, together), random, fast_path)
         });
         prop_assert_eq!(world.outcome(), general.outcome());
         let is_half_dead = cut == 1 && (ways.len() == 2 || server_ports == 2);

@@ -62,6 +62,25 @@ struct SingleCopy {
 
 const _: () = assert!(size_of::<SlotPaths>() <= 16, "a slot has 16 bytes for its paths");
 
+impl SlotPaths {
+    /// Notes the path of a packet that was sent, perhaps once more.
+    #[inline]
+    fn note_path(&mut self, path: PathId, repeats: bool) {
+        self.last = path;
+        if !repeats {
+            self.probes = 0;
+        }
+    }
+
+    /// Notes the copy in flight of a request of one packet.
+    #[inline]
+    fn note_single(&mut self, now_ns: u64, path: PathId, repeats: bool) {
+        assert!(self.single.is_none(), "a request of one packet has one copy in flight");
+        self.note_path(path, repeats);
+        (self.single, self.since_us) = (Some(SingleCopy { repeats }), micros(now_ns));
+    }
+}
+
 fn micros(time_ns: u64) -> u32 {
     (time_ns / 1_000) as u32
 }
@@ -144,6 +163,37 @@ impl ClientPaths {
         }
     }
 
+    /// Returns the path for a request of one packet that is sent for the first time by a fast path; `None` if the slot has
+    /// sent nothing yet, or the packet has to wait.
+    #[inline]
+    pub(crate) fn choose_plain(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        senders: &mut Senders,
+    ) -> Option<PathId> {
+        if slot >= self.slots.len() {
+            return None;
+        }
+        self.note_turn(now_ns, senders);
+        self.paths.choose_alone(now_ns)
+    }
+
+    /// Notes that this request was sent on the path chosen for it.
+    #[inline]
+    pub(crate) fn note_plain_sent(&mut self, now_ns: u64, slot: usize, path: PathId) {
+        self.paths.note_new(path);
+        self.counts[path.index()].packets += 1;
+        self.slots[slot].note_single(now_ns, path, false);
+    }
+
+    /// Notes the immediate answer to a request that a fast path has sent once.
+    #[inline(never)]
+    pub(crate) fn note_plain_answer(&mut self, now_ns: u64, slot: usize) {
+        self.note_sign();
+        self.note_single_acked(now_ns, slot, false, true);
+    }
+
     /// Returns the path for a packet that is repeated, or that needs no room.
     pub(crate) fn choose_again(&mut self, slot: usize, packet: u32) -> PathId {
         let state = self.slots.get(slot);
@@ -200,15 +250,10 @@ impl ClientPaths {
             self.slots.resize_with(slot + 1, SlotPaths::default);
         }
         let state = &mut self.slots[slot];
-        state.last = path;
-        if !repeats {
-            state.probes = 0;
-        }
         if is_single {
-            assert!(state.single.is_none(), "a request of one packet has one copy in flight");
-            (state.single, state.since_us) = (Some(SingleCopy { repeats }), micros(now_ns));
-            return;
+            return state.note_single(now_ns, path, repeats);
         }
+        state.note_path(path, repeats);
         let packets = self.packets_of(slot).packets;
         match repeats {
             true => packets.note_repeat(now_ns, packet, path),
@@ -230,6 +275,7 @@ impl ClientPaths {
 
     /// Notes that the copy of a request of one packet was acknowledged by a CREDIT or a response, if it is in
     /// flight. `is_immediate` is true if the answer came at once: its round trip measures the network.
+    #[inline]
     pub(crate) fn note_single_acked(
         &mut self,
         now_ns: u64,

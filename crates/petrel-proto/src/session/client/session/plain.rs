@@ -2,6 +2,7 @@
 //!
 //! The fast path of `rpc/fast` composes these steps. All are inlined, and the borrowed parts stay in registers.
 
+use super::super::paths::ClientPaths;
 use super::super::slot::{ClientSlot, NO_SLOT, SendPath, SlotCall};
 use super::ClientSession;
 use super::flow::hear;
@@ -96,6 +97,33 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
             slot,
             state,
         })
+    }
+
+    /// [`PlainPlace::of_queued`] in a session of several paths, with the paths: their windows take the place of the
+    /// congestion controller.
+    #[inline(always)]
+    pub(crate) fn of_queued_by_paths(
+        session: &'a mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Option<(Self, &'a mut ClientPaths)> {
+        let ClientSession {
+            to,
+            credits,
+            peer,
+            stalled,
+            slots,
+            trips,
+            congestion,
+            expiry_timer,
+            paths,
+            ..
+        } = session;
+        let state = slots.get_mut(slot)?;
+        let is_first = credits.available() > 0 && stalled.is_empty();
+        let place =
+            Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state };
+        let may_send = is_first && place.state.path() == SendPath::Plain;
+        may_send.then_some((place, paths.as_deref_mut()?))
     }
 
     #[inline(always)]
@@ -209,15 +237,33 @@ impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
     /// Finds the call that a response of one packet answers, if the request was sent by a fast path.
     #[inline(always)]
     pub(crate) fn find(session: &'a mut ClientSession<B, T>, request: u64) -> Option<Self> {
-        let slot = request as usize & usize::from(session.slot_mask);
-        let state = session.slots.get_mut(slot)?;
-        let is_plain = state.path() == SendPath::Sent
-            && state.number() == request
-            && !session.congestion.needs_every_ack();
-        if !is_plain {
+        if session.congestion.needs_every_ack() {
             return None;
         }
-        Some(Self {
+        Self::find_with_paths(session, request).map(|(answer, _)| answer)
+    }
+
+    /// [`PlainAnswer::find`] in a session of several paths, with the paths: they hear each answer themselves.
+    #[inline(always)]
+    pub(crate) fn find_by_paths(
+        session: &'a mut ClientSession<B, T>,
+        request: u64,
+    ) -> Option<(Self, &'a mut ClientPaths)> {
+        let (answer, paths) = Self::find_with_paths(session, request)?;
+        Some((answer, paths.as_deref_mut()?))
+    }
+
+    #[inline(always)]
+    fn find_with_paths(
+        session: &'a mut ClientSession<B, T>,
+        request: u64,
+    ) -> Option<(Self, &'a mut Option<Box<ClientPaths>>)> {
+        let slot = request as usize & usize::from(session.slot_mask);
+        let state = session.slots.get_mut(slot)?;
+        if state.path() != SendPath::Sent || state.number() != request {
+            return None;
+        }
+        let answer = Self {
             slot,
             free: &mut session.free,
             slot_mask: &session.slot_mask,
@@ -228,7 +274,8 @@ impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
             trips: &mut session.trips,
             congestion: &mut session.congestion,
             state,
-        })
+        };
+        Some((answer, &mut session.paths))
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! The answer of a server slot, from its handler to the last repetition (`docs/wire-protocol.md` §6.3).
 
 use super::super::parts::ServerParts;
-use super::{MARKED, ServerSlot, ServerState};
+use super::{BY_PATHS, MARKED, ServerSlot, ServerState};
 use crate::limits::WINDOW_PACKETS;
 use crate::session::fill;
 use crate::session::free_list::FreeList;
@@ -44,6 +44,15 @@ impl<B> ServerSlot<B> {
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
+    }
+
+    /// [`ServerSlot::is_plain`] in a session of several paths.
+    #[inline(always)]
+    pub(crate) fn is_plain_by_paths(&self) -> bool {
+        self.state == ServerState::Answered
+            && self.response_packets == 1
+            && self.response_sent == 0
+            && self.bits == BY_PATHS
     }
 
     /// Returns the text of an error of the core itself.

@@ -1,7 +1,7 @@
 //! The request of a server slot, from its first packet to its handler (`docs/wire-protocol.md` §6.2).
 
 use super::super::parts::ServerParts;
-use super::{MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
+use super::{BY_PATHS, MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
 use crate::buffer::{Buffer, Placed};
 use crate::session::free_list::FreeList;
@@ -64,6 +64,15 @@ impl<B> ServerSlot<B> {
         self.credit_due = false;
         self.echo_repeats = false;
         self.method = method;
+    }
+
+    /// [`ServerSlot::begin_plain`] in a session of several paths. The answer has a path too, and leaves from the queue.
+    #[inline(always)]
+    pub(crate) fn begin_plain_by_paths(&mut self, number: u64, method: u16, size: u32) {
+        assert!(self.bits & BY_PATHS != 0, "the slots of a session of several paths know it");
+        self.begin_plain(number, method, size);
+        self.bits = BY_PATHS;
+        self.takes_plain = false;
     }
 
     /// Frees the slot's content for a request about to begin.

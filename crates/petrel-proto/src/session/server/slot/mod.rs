@@ -71,7 +71,7 @@ const ORDERED: u16 = 1 << 14;
 /// A bit in [`ServerSlot::bits`]: a frame of the request had an ECN mark not yet echoed to the client.
 const MARKED: u8 = 1;
 
-/// A bit in [`ServerSlot::bits`]: the session has several paths, and its answers take the general path.
+/// A bit in [`ServerSlot::bits`]: the session has several paths, of which each answer takes one.
 const BY_PATHS: u8 = 2;
 
 const _: () = assert!((WATCHED | ORDERED) & (ANSWERED_LATER | REFUSED) == 0);
