@@ -20,7 +20,6 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comfy_table::{Cell, CellAlignment};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +27,7 @@ use self::honest::{Honest, newcomer};
 pub(crate) use self::kinds::AttackKind;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
+use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_bytes};
 
 use self::kinds::Target;
@@ -267,42 +266,26 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("?".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
 
-const HEADER: [&str; 11] = [
-    "attack",
-    "honest calls",
-    "failed",
-    "newcomers failed",
-    "rate",
-    "on another",
-    "management",
-    "before",
-    "peak",
-    "after",
-    "holds",
+const COLUMNS: [Column<Figure>; 11] = [
+    ("attack", |figure| figure.attack.to_owned()),
+    ("honest calls", |figure| figure.honest.to_string()),
+    ("failed", |figure| figure.failed.to_string()),
+    ("newcomers failed", |figure| format!("{} of {}", figure.newcomers_failed, figure.newcomers)),
+    ("rate", |figure| {
+        format!("{:.2}{}", figure.ratio, if figure.floods { " (floods)" } else { "" })
+    }),
+    ("on another", |figure| format!("{:.2}", figure.ratio_beside)),
+    ("management", |figure| {
+        [figure.management_calm, figure.management_attacked].map(percent).join(", ")
+    }),
+    ("before", |figure| format_bytes(figure.memory_before)),
+    ("peak", |figure| format_bytes(figure.memory_peak)),
+    ("after", |figure| format_bytes(figure.memory_after)),
+    ("holds", |figure| if figure.holds() { "yes" } else { "NO" }.to_owned()),
 ];
 
 fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
-    let mut table = output.table(&HEADER);
-    for figure in figures {
-        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-        table.add_row(
-            [
-                figure.attack.to_owned(),
-                figure.honest.to_string(),
-                figure.failed.to_string(),
-                format!("{} of {}", figure.newcomers_failed, figure.newcomers),
-                format!("{:.2}{}", figure.ratio, if figure.floods { " (floods)" } else { "" }),
-                format!("{:.2}", figure.ratio_beside),
-                [figure.management_calm, figure.management_attacked].map(percent).join(", "),
-                format_bytes(figure.memory_before),
-                format_bytes(figure.memory_peak),
-                format_bytes(figure.memory_after),
-                if figure.holds() { "yes" } else { "NO" }.to_owned(),
-            ]
-            .map(right),
-        );
-    }
-    output.line(table)?;
+    output.line(output.rows(&COLUMNS, 0, figures))?;
     for figure in figures {
         output.line(format!("{}: {}", figure.attack, figure.obtained))?;
         if let Some(failure) = &figure.failure {

@@ -18,8 +18,8 @@ use std::path::Path;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
 use petrel_command::output::latency::LatencySummary;
+use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_ns};
 use serde::Serialize;
 
@@ -29,6 +29,7 @@ use self::load::Loader;
 use self::workload::{Counts, Kind};
 use super::plot::{self, Bar};
 use crate::args::{BenchTransport, KvBenchArgs};
+use crate::statistics::format_ratio;
 
 /// A result row, for one number of outstanding operations.
 #[derive(Serialize)]
@@ -62,7 +63,7 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
         compare(&mut rows, &etcd::measure(program, args)?);
     }
     rows.iter().try_for_each(|row| output.record(row))?;
-    output.line(table(&rows, output))?;
+    output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     output.line(format!("Again:\n  {}", command(args)))?;
     if let Some(path) = &args.plot {
         draw(&rows, path)?;
@@ -155,36 +156,18 @@ fn compare(rows: &mut Vec<Row>, etcd: &[etcd::EtcdRow]) {
     }));
 }
 
-fn table(rows: &[Row], output: Output) -> comfy_table::Table {
-    let mut table = output.table(&[
-        "transport",
-        "clients",
-        "what",
-        "per second",
-        "p50",
-        "p99",
-        "p50 / raw put's",
-        "rate / etcd's",
-        "etcd's p50 / p50",
-        "wrong",
-    ]);
-    let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-    for row in rows {
-        table.add_row([
-            row.transport.to_owned(),
-            row.clients.to_string(),
-            row.what.to_owned(),
-            format!("{:.0}", row.per_second),
-            format_ns(row.p50_ns),
-            format_ns(row.p99_ns),
-            ratio(row.p50_over_raw_put),
-            ratio(row.rate_over_etcd),
-            ratio(row.etcd_p50_over),
-            row.wrong.to_string(),
-        ]);
-    }
-    table
-}
+const COLUMNS: [Column<Row>; 10] = [
+    ("transport", |row| row.transport.to_owned()),
+    ("clients", |row| row.clients.to_string()),
+    ("what", |row| row.what.to_owned()),
+    ("per second", |row| format!("{:.0}", row.per_second)),
+    ("p50", |row| format_ns(row.p50_ns)),
+    ("p99", |row| format_ns(row.p99_ns)),
+    ("p50 / raw put's", |row| format_ratio(row.p50_over_raw_put)),
+    ("rate / etcd's", |row| format_ratio(row.rate_over_etcd)),
+    ("etcd's p50 / p50", |row| format_ratio(row.etcd_p50_over)),
+    ("wrong", |row| row.wrong.to_string()),
+];
 
 /// Draws medians relative to the raw puts of the same windows.
 fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {

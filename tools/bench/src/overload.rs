@@ -11,7 +11,6 @@ mod wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment};
 use petrel::Endpoint;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel_sim::experiment::overload::Policy;
@@ -21,9 +20,9 @@ use self::client::{Arrivals, OfferedLoad, Outcomes};
 pub(super) use self::server::run as run_server;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
-use petrel_command::output::latency::LatencySummary;
-use petrel_command::units::{exact_duration, format_ns};
+use petrel_command::output::latency::{LatencySummary, format_percentile};
+use petrel_command::output::{Column, Output};
+use petrel_command::units::exact_duration;
 
 use self::wire::Done;
 use super::library::{Caller, EndConfig};
@@ -290,32 +289,27 @@ fn command(args: &BenchOverloadArgs) -> String {
     )
 }
 
-const HEADER: [&str; 16] = [
-    "policy",
-    "back-pressure",
-    "load",
-    "goodput/s",
-    "of best",
-    "of capacity",
-    "p50",
-    "p99",
-    "p99.9",
-    "late",
-    "refused",
-    "refusal p99",
-    "expired",
-    "held back",
-    "executed",
-    "wasted",
+const COLUMNS: [Column<Figure>; 16] = [
+    ("policy", |figure| figure.policy.to_owned()),
+    ("back-pressure", |figure| if figure.back_pressure { "on" } else { "off" }.to_owned()),
+    ("load", |figure| format!("{:.1}", figure.load)),
+    ("goodput/s", |figure| format!("{:.0}", figure.goodput_per_s)),
+    ("of best", |figure| format!("{:.3}", figure.of_best)),
+    ("of capacity", |figure| format!("{:.3}", figure.of_capacity)),
+    ("p50", |figure| format_percentile(&figure.latency, |latency| latency.p50_ns)),
+    ("p99", |figure| format_percentile(&figure.latency, |latency| latency.p99_ns)),
+    ("p99.9", |figure| format_percentile(&figure.latency, |latency| latency.p999_ns)),
+    ("late", |figure| figure.late.to_string()),
+    ("refused", |figure| figure.refused.to_string()),
+    ("refusal p99", |figure| format_percentile(&figure.refusal, |latency| latency.p99_ns)),
+    ("expired", |figure| figure.expired.to_string()),
+    ("held back", |figure| figure.held_back.to_string()),
+    ("executed", |figure| figure.executed.to_string()),
+    ("wasted", |figure| figure.wasted.to_string()),
 ];
 
 fn show(figures: &[Figure], args: &BenchOverloadArgs, output: Output) -> Result<(), Failure> {
-    let mut table = output.table(&HEADER);
-    for figure in figures {
-        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-        table.add_row(cells(figure).into_iter().map(right));
-    }
-    output.line(table)?;
+    output.line(output.rows(&COLUMNS, 0, figures))?;
     output.line(format!(
         "{} workers, {} each; answers within {}, all checked. Latency: of the calls that were answered, from \
          when they were asked for.\nAgain:\n  {}",
@@ -325,27 +319,4 @@ fn show(figures: &[Figure], args: &BenchOverloadArgs, output: Output) -> Result<
         command(args)
     ))?;
     Ok(())
-}
-
-fn cells(figure: &Figure) -> [String; 16] {
-    let latency = |ns: fn(&LatencySummary) -> u64| figure.latency.as_ref().map(ns).map(format_ns);
-    let refusal = figure.refusal.as_ref().map(|summary| format_ns(summary.p99_ns));
-    [
-        figure.policy.to_owned(),
-        if figure.back_pressure { "on" } else { "off" }.to_owned(),
-        format!("{:.1}", figure.load),
-        format!("{:.0}", figure.goodput_per_s),
-        format!("{:.3}", figure.of_best),
-        format!("{:.3}", figure.of_capacity),
-        latency(|summary| summary.p50_ns).unwrap_or_default(),
-        latency(|summary| summary.p99_ns).unwrap_or_default(),
-        latency(|summary| summary.p999_ns).unwrap_or_default(),
-        figure.late.to_string(),
-        figure.refused.to_string(),
-        refusal.unwrap_or_default(),
-        figure.expired.to_string(),
-        figure.held_back.to_string(),
-        figure.executed.to_string(),
-        figure.wasted.to_string(),
-    ]
 }

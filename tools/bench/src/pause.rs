@@ -14,7 +14,7 @@ use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
 use petrel_command::methods;
-use petrel_command::output::Output;
+use petrel_command::output::{Column, Output};
 use petrel_command::server::{Server, ServerConfig};
 use petrel_command::units::{exact_duration, format_ns};
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &PauseArgs, output: Output) -> Result<Outcome, Failure> 
             wakes.push(row);
         }
     }
-    output.line(wake_table(&wakes, output))?;
+    output.line(output.rows(&WAKE_COLUMNS, WAKE_COLUMNS.len(), &wakes))?;
     let mut calls = Vec::new();
     for transport in &args.transport {
         for pause in &args.pause {
@@ -86,7 +86,7 @@ pub(super) fn run(args: &PauseArgs, output: Output) -> Result<Outcome, Failure> 
             }
         }
     }
-    output.line(call_table(&calls, output))?;
+    output.line(output.rows(&CALL_COLUMNS, CALL_COLUMNS.len(), &calls))?;
     output.line(
         "A wake-up is that of a thread in `poll`, by an eventfd, measured beside the calls. The CPU time is that of both \
          ends\nper call, with the polling before they sleep.\nAgain:",
@@ -188,38 +188,26 @@ fn some<V>(value: Option<V>) -> Result<V, Failure> {
     value.ok_or_else(|| Failure::because("no round was measured"))
 }
 
-fn call_table(rows: &[CallRow], output: Output) -> comfy_table::Table {
-    let header =
-        ["over", "idle", "pause", "first call", "wake-up", "in wake-ups", "quartiles", "CPU time"];
-    let mut table = output.table(&header);
-    for row in rows {
-        table.add_row([
-            row.transport.to_owned(),
-            row.idle.clone(),
-            format_ns(row.pause_ns),
-            format_ns(row.call_ns as u64),
-            format_ns(row.wake_up_ns as u64),
-            format!("{:.2}", row.wake_ups),
-            format!("{:.2} .. {:.2}", row.wake_ups_spread.q1, row.wake_ups_spread.q3),
-            format_ns(row.cpu_ns as u64),
-        ]);
-    }
-    table
-}
+const CALL_COLUMNS: [Column<CallRow>; 8] = [
+    ("over", |row| row.transport.to_owned()),
+    ("idle", |row| row.idle.clone()),
+    ("pause", |row| format_ns(row.pause_ns)),
+    ("first call", |row| format_ns(row.call_ns as u64)),
+    ("wake-up", |row| format_ns(row.wake_up_ns as u64)),
+    ("in wake-ups", |row| format!("{:.2}", row.wake_ups)),
+    ("quartiles", |row| format!("{:.2} .. {:.2}", row.wake_ups_spread.q1, row.wake_ups_spread.q3)),
+    ("CPU time", |row| format_ns(row.cpu_ns as u64)),
+];
 
-fn wake_table(rows: &[WakeRow], output: Output) -> comfy_table::Table {
-    let mut table = output.table(&["wake-up by", "pause", "time", "quartiles"]);
-    for row in rows {
-        let [q1, q3] = [row.wake_up_ns_spread.q1, row.wake_up_ns_spread.q3];
-        table.add_row([
-            row.wake_up_by.to_owned(),
-            format_ns(row.pause_ns),
-            format_ns(row.wake_up_ns as u64),
-            format!("{} .. {}", format_ns(q1 as u64), format_ns(q3 as u64)),
-        ]);
-    }
-    table
-}
+const WAKE_COLUMNS: [Column<WakeRow>; 4] = [
+    ("wake-up by", |row| row.wake_up_by.to_owned()),
+    ("pause", |row| format_ns(row.pause_ns)),
+    ("time", |row| format_ns(row.wake_up_ns as u64)),
+    ("quartiles", |row| {
+        let quartiles = [row.wake_up_ns_spread.q1, row.wake_up_ns_spread.q3];
+        quartiles.map(|ns| format_ns(ns as u64)).join(" .. ")
+    }),
+];
 
 fn command(args: &PauseArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();

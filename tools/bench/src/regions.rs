@@ -14,7 +14,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comfy_table::Table;
 use petrel::client::Background;
 use petrel::endpoint::{AllowedTransports, EndpointConfig};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
@@ -22,8 +21,8 @@ use petrel::server::RunningServer;
 use petrel::{Client, Error, Server};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
 use petrel_command::output::latency::{Latencies, LatencySummary};
+use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_ns};
 use serde::Serialize;
 
@@ -116,7 +115,7 @@ pub(super) fn run(args: &RegionsArgs, output: Output) -> Result<Outcome, Failure
         rows.extend(measure(args, *transport, output)?);
     }
     rows.iter().try_for_each(|row| output.record(row))?;
-    output.line(table(&rows, output))?;
+    output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     output.line(format!("Again:\n  {}", command(args)))?;
     let is_valid = rows.iter().all(|row| row.checked > 0 && row.mismatched == 0);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
@@ -353,28 +352,13 @@ fn command(args: &RegionsArgs) -> String {
     )
 }
 
-fn table(rows: &[Row], output: Output) -> Table {
-    let mut table = output.table(&[
-        "operation",
-        "over",
-        "bytes",
-        "p50",
-        "p99",
-        "of a call",
-        "Gbit/s",
-        "checked",
-    ]);
-    for row in rows {
-        table.add_row([
-            row.kind.to_owned(),
-            row.transport.to_owned(),
-            row.bytes.to_string(),
-            format_ns(row.latency.p50_ns),
-            format_ns(row.latency.p99_ns),
-            format!("{:.2}", row.of_call),
-            format!("{:.1}", row.gigabits_per_second),
-            row.checked.to_string(),
-        ]);
-    }
-    table
-}
+const COLUMNS: [Column<Row>; 8] = [
+    ("operation", |row| row.kind.to_owned()),
+    ("over", |row| row.transport.to_owned()),
+    ("bytes", |row| row.bytes.to_string()),
+    ("p50", |row| format_ns(row.latency.p50_ns)),
+    ("p99", |row| format_ns(row.latency.p99_ns)),
+    ("of a call", |row| format!("{:.2}", row.of_call)),
+    ("Gbit/s", |row| format!("{:.1}", row.gigabits_per_second)),
+    ("checked", |row| row.checked.to_string()),
+];

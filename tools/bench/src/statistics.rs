@@ -39,6 +39,11 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     low + (high - low) * position.fract()
 }
 
+/// Returns a ratio as the text of a cell; empty without one.
+pub(crate) fn format_ratio(ratio: Option<f64>) -> String {
+    ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

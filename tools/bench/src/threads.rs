@@ -24,14 +24,13 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comfy_table::Table;
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
-use petrel_command::output::latency::{Latencies, LatencySummary};
-use petrel_command::units::{exact_duration, format_ns};
+use petrel_command::output::latency::{Latencies, LatencySummary, format_percentile};
+use petrel_command::output::{Column, Output};
+use petrel_command::units::exact_duration;
 use serde::Serialize;
 
 use self::caller::Caller;
@@ -195,9 +194,9 @@ pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure
             callers.extend(group);
         }
     }
-    output.line(crossing_table(&crossings, output))?;
-    output.line(table(&rows, output))?;
-    output.line(callers::table(&callers, output))?;
+    output.line(output.rows(&CROSSING_COLUMNS, CROSSING_COLUMNS.len(), &crossings))?;
+    output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
+    output.line(output.rows(&callers::COLUMNS, callers::COLUMNS.len(), &callers))?;
     output.line(format!("Again:\n  {}", command(args)))?;
     let checks = rows.iter().map(|row| row.checks);
     let checks = checks.chain(crossings.iter().map(|row| row.checks));
@@ -341,51 +340,24 @@ fn command(args: &ThreadsArgs) -> String {
     )
 }
 
-fn summary(latency: &Option<LatencySummary>, which: fn(&LatencySummary) -> u64) -> String {
-    latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
-}
+const CROSSING_COLUMNS: [Column<Crossing>; 6] = [
+    ("way", |row| row.way.to_owned()),
+    ("over", |row| row.transport.to_owned()),
+    ("p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
+    ("crossing", |row| format!("{:+} ns", row.crossing_ns)),
+    ("checked", |row| row.checks.checked.to_string()),
+];
 
-fn crossing_table(rows: &[Crossing], output: Output) -> Table {
-    let mut table = output.table(&["way", "over", "p50", "p99", "crossing", "checked"]);
-    for row in rows {
-        table.add_row([
-            row.way.to_owned(),
-            row.transport.to_owned(),
-            summary(&row.latency, |latency| latency.p50_ns),
-            summary(&row.latency, |latency| latency.p99_ns),
-            format!("{:+} ns", row.crossing_ns),
-            row.checks.checked.to_string(),
-        ]);
-    }
-    table
-}
-
-fn table(rows: &[Row], output: Output) -> Table {
-    let mut table = output.table(&[
-        "model",
-        "over",
-        "handler",
-        "threads",
-        "alone p50",
-        "p99",
-        "calls/s",
-        "loaded p50",
-        "p99",
-        "checked",
-    ]);
-    for row in rows {
-        table.add_row([
-            row.model.to_owned(),
-            row.transport.to_owned(),
-            exact_duration(Duration::from_nanos(row.handler_ns)),
-            row.handler_threads.to_string(),
-            summary(&row.latency, |latency| latency.p50_ns),
-            summary(&row.latency, |latency| latency.p99_ns),
-            format!("{:.0}", row.calls_per_second),
-            summary(&row.loaded_latency, |latency| latency.p50_ns),
-            summary(&row.loaded_latency, |latency| latency.p99_ns),
-            row.checks.checked.to_string(),
-        ]);
-    }
-    table
-}
+const COLUMNS: [Column<Row>; 10] = [
+    ("model", |row| row.model.to_owned()),
+    ("over", |row| row.transport.to_owned()),
+    ("handler", |row| exact_duration(Duration::from_nanos(row.handler_ns))),
+    ("threads", |row| row.handler_threads.to_string()),
+    ("alone p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
+    ("calls/s", |row| format!("{:.0}", row.calls_per_second)),
+    ("loaded p50", |row| format_percentile(&row.loaded_latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.loaded_latency, |latency| latency.p99_ns)),
+    ("checked", |row| row.checks.checked.to_string()),
+];

@@ -9,10 +9,13 @@ pub mod progress;
 
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use self::progress::Progress;
+
+/// A column of a table with a line for each row: its title, and the text of a row's cell.
+pub type Column<R> = (&'static str, fn(&R) -> String);
 
 /// The printing mode, decided once from the global flags and the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,25 @@ impl Output {
         table.load_style(presets::UTF8_BORDERS_ONLY.with_rounded_corners());
         table
             .set_header(header.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
+        table
+    }
+
+    /// Returns a table with a line for each row. The first `words` columns stand on the left, and the others, which
+    /// contain numbers, on the right.
+    pub fn rows<'r, R: 'r>(
+        self,
+        columns: &[Column<R>],
+        words: usize,
+        rows: impl IntoIterator<Item = &'r R>,
+    ) -> Table {
+        let titles: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
+        let mut table = self.table(&titles);
+        for row in rows {
+            table.add_row(columns.iter().enumerate().map(|(index, (_, text))| {
+                let side = if index < words { CellAlignment::Left } else { CellAlignment::Right };
+                Cell::new(text(row)).set_alignment(side)
+            }));
+        }
         table
     }
 
@@ -120,6 +142,15 @@ mod tests {
         let mut table = Output { colour: true, ..PLAIN }.table(&["name"]);
         table.add_row([Cell::new("a").fg(comfy_table::Color::Red)]);
         assert!(table.to_string().contains('\u{1b}'));
+    }
+
+    #[test]
+    fn rows__have_words_on_the_left_and_numbers_on_the_right() {
+        let columns: [Column<(&str, u8)>; 2] =
+            [("name", |row| row.0.to_owned()), ("count", |row| row.1.to_string())];
+        let text = PLAIN.rows(&columns, 1, &[("a", 1), ("bcdef", 234)]).to_string();
+        assert!(text.contains("│ a           1 │"), "{text}");
+        assert!(text.contains("│ bcdef     234 │"), "{text}");
     }
 
     #[test]

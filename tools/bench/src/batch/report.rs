@@ -1,8 +1,7 @@
 //! The figures of a table over a transport.
 
-use comfy_table::{Cell, CellAlignment};
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
+use petrel_command::output::{Column, Output};
 use petrel_command::units::exact_duration;
 use serde::Serialize;
 
@@ -10,7 +9,7 @@ use super::side::Window;
 use super::{FORMS, Form};
 use crate::args::{BatchArgs, BenchTransport, LookupTable};
 use crate::plot::{Bar, draw_bars};
-use crate::statistics::{Spread, median, spread};
+use crate::statistics::{Spread, format_ratio, median, spread};
 
 /// A table over a transport, as `--json` prints it.
 #[derive(Serialize)]
@@ -89,6 +88,16 @@ impl Row {
         self.checked > 0 && self.mismatched == 0
     }
 
+    /// Returns the rate of the batched form over that of another.
+    fn batched_over(&self, form: &FormFigures) -> Option<f64> {
+        match form.form {
+            "plain" => Some(self.batched_over_plain),
+            "prefetched" => Some(self.batched_over_prefetched),
+            "echo" => Some(self.batched_over_echo),
+            _ => None,
+        }
+    }
+
     fn bar(&self) -> Bar {
         let quartiles = self.batched_over_plain_spread.map(|spread| (spread.q1, spread.q3));
         let ratio = self.batched_over_plain;
@@ -132,23 +141,26 @@ fn command(args: &BatchArgs, table: LookupTable, transport: BenchTransport) -> S
 
 /// Prints the table and draws the plot.
 pub(super) fn show(rows: &[Row], args: &BatchArgs, output: Output) -> Result<(), Failure> {
-    let mut table = output.table(&[
-        "table",
-        "over",
-        "form",
-        "M/s per server core",
-        "server ns",
-        "client ns",
-        "batched over it",
-        "required",
-        "reached",
-    ]);
-    for row in rows {
-        for form in &row.forms {
-            table.add_row(cells(row, form));
-        }
-    }
-    output.line(table)?;
+    let columns: [Column<(&Row, &FormFigures)>; 9] = [
+        ("table", |(row, _)| row.table.to_owned()),
+        ("over", |(row, _)| row.transport.to_owned()),
+        ("form", |(_, form)| form.form.to_owned()),
+        ("M/s per server core", |(_, form)| format!("{:.2}", form.rate_per_server_core)),
+        ("server ns", |(_, form)| format!("{:.0}", form.server_ns)),
+        ("client ns", |(_, form)| format!("{:.0}", form.client_ns)),
+        ("batched over it", |(row, form)| format_ratio(row.batched_over(form))),
+        ("required", |(row, form)| match form.form {
+            "plain" => row.required.to_string(),
+            _ => String::new(),
+        }),
+        ("reached", |(row, form)| match form.form {
+            "plain" => if row.reached { "yes" } else { "no" }.to_owned(),
+            _ => String::new(),
+        }),
+    ];
+    let forms = rows.iter().flat_map(|row| row.forms.iter().map(move |form| (row, form)));
+    let forms: Vec<_> = forms.collect();
+    output.line(output.rows(&columns, 3, &forms))?;
     for row in rows {
         let share = 100.0 * row.lookup_share;
         output.line(format!(
@@ -165,28 +177,4 @@ pub(super) fn show(rows: &[Row], args: &BatchArgs, output: Output) -> Result<(),
     let bars: Vec<Bar> = rows.iter().map(Row::bar).collect();
     let axis = "batched over plain, calls per server core; thin line: quartiles";
     draw_bars(path, "Lookup servers with batched handlers", axis, &bars)
-}
-
-fn cells(row: &Row, form: &FormFigures) -> Vec<Cell> {
-    let over = match form.form {
-        "plain" => format!("{:.2}", row.batched_over_plain),
-        "prefetched" => format!("{:.2}", row.batched_over_prefetched),
-        "echo" => format!("{:.2}", row.batched_over_echo),
-        _ => String::new(),
-    };
-    let (required, reached) = match form.form {
-        "plain" => (row.required.to_string(), if row.reached { "yes" } else { "no" }),
-        _ => (String::new(), ""),
-    };
-    let words = [row.table, row.transport, form.form].map(Cell::new);
-    let numbers = [
-        format!("{:.2}", form.rate_per_server_core),
-        format!("{:.0}", form.server_ns),
-        format!("{:.0}", form.client_ns),
-        over,
-        required,
-        reached.to_owned(),
-    ];
-    let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-    words.into_iter().chain(numbers.into_iter().map(right)).collect()
 }

@@ -1,15 +1,14 @@
 //! The figures of the windows, as a table and as JSON.
 
-use comfy_table::{Cell, CellAlignment};
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
-use petrel_command::output::latency::LatencySummary;
-use petrel_command::units::{exact_duration, format_ns, format_rate};
+use petrel_command::output::latency::{LatencySummary, format_percentile};
+use petrel_command::output::{Column, Output};
+use petrel_command::units::{exact_duration, format_rate};
 use serde::Serialize;
 
 use super::Series;
 use crate::args::CacheBenchArgs;
-use crate::statistics::{Spread, median, spread};
+use crate::statistics::{Spread, format_ratio, median, spread};
 
 /// A run of more operations without an item than one in this number is invalid. Single items of a sound run are missing: in
 /// cache mode a full bucket of the index loses its oldest item.
@@ -68,48 +67,26 @@ impl Row {
     pub(super) fn is_valid(&self) -> bool {
         self.wrong == 0 && self.missed <= self.checked / CHECKED_PER_MISS && self.checked > 0
     }
-
-    fn cells(&self) -> [String; 9] {
-        let ns = |which: fn(&LatencySummary) -> u64| {
-            self.latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
-        };
-        [
-            format_rate(self.rate_per_s, ""),
-            self.core_rate_per_s.map_or(String::new(), |rate| format_rate(rate, "")),
-            self.of_echo.map_or(String::new(), |ratio| format!("{ratio:.2}")),
-            ns(|latency| latency.p50_ns),
-            ns(|latency| latency.p99_ns),
-            ns(|latency| latency.p999_ns),
-            self.checked.to_string(),
-            self.missed.to_string(),
-            self.wrong.to_string(),
-        ]
-    }
 }
+
+const COLUMNS: [Column<Row>; 11] = [
+    ("over", |row| row.over.to_owned()),
+    ("keys", |row| row.what.to_owned()),
+    ("per second", |row| format_rate(row.rate_per_s, "")),
+    ("per core", |row| row.core_rate_per_s.map_or(String::new(), |rate| format_rate(rate, ""))),
+    ("of echo", |row| format_ratio(row.of_echo)),
+    ("p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
+    ("p99.9", |row| format_percentile(&row.latency, |latency| latency.p999_ns)),
+    ("checked", |row| row.checked.to_string()),
+    ("missed", |row| row.missed.to_string()),
+    ("wrong", |row| row.wrong.to_string()),
+];
 
 /// Prints the records and the table.
 pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Result<(), Failure> {
-    let header = [
-        "over",
-        "keys",
-        "per second",
-        "per core",
-        "of echo",
-        "p50",
-        "p99",
-        "p99.9",
-        "checked",
-        "missed",
-        "wrong",
-    ];
-    let mut table = output.table(&header);
-    for row in rows {
-        output.record(row)?;
-        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-        let words = [row.over, row.what].map(Cell::new);
-        table.add_row(words.into_iter().chain(row.cells().map(right)));
-    }
-    output.line(table)?;
+    rows.iter().try_for_each(|row| output.record(row))?;
+    output.line(output.rows(&COLUMNS, 2, rows))?;
     output.line("Per core: by the run time of the server's threads. Echo: of an item's size.")?;
     Ok(output.line(format!("Again:\n  {}", command(args)))?)
 }

@@ -7,7 +7,7 @@ use petrel_command::units::format_bytes;
 use petrel_sim::experiment::cc_cost::{CostConfig, CostRow, run as run_cost};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, us_of};
+use super::report::{Column, Row, digits, us_of};
 use super::{OnRow, command, show};
 use crate::args::{BenchTransport, CcCostArgs, InstructionsArgs};
 use crate::run_instructions;
@@ -27,35 +27,19 @@ pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure>
 }
 
 impl Row for CostRow {
-    const HEADER: &'static [&'static str] = &[
-        "request",
-        "in flight",
-        "control",
-        "calls/s",
-        "relative",
-        "p50 us",
-        "p99 us",
-        "calls",
-        "bypassed",
-        "heard",
-        "limited",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("request", |row| format_bytes(row.request_bytes as u64)),
+        ("in flight", |row| row.in_flight.to_string()),
+        ("control", |row| row.controller.to_string()),
+        ("calls/s", |row| digits(row.calls_per_s)),
+        ("relative", |row| format!("{:.4}", row.relative)),
+        ("p50 us", |row| us_of(row.latency.p50_ns)),
+        ("p99 us", |row| us_of(row.latency.p99_ns)),
+        ("calls", |row| row.calls.to_string()),
+        ("bypassed", |row| row.acks_bypassed.to_string()),
+        ("heard", |row| row.updates.to_string()),
+        ("limited", |row| row.sessions_limited.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            format_bytes(self.request_bytes as u64),
-            self.in_flight.to_string(),
-            self.controller.to_string(),
-            digits(self.calls_per_s),
-            format!("{:.4}", self.relative),
-            us_of(self.latency.p50_ns),
-            us_of(self.latency.p99_ns),
-            self.calls.to_string(),
-            self.acks_bypassed.to_string(),
-            self.updates.to_string(),
-            self.sessions_limited.to_string(),
-        ]
-    }
 
     fn remarks(_rows: &[Self]) -> Vec<String> {
         let text = "Virtual time charges nothing for congestion control: what is shown is whether it \

@@ -4,9 +4,10 @@ use petrel_sim::experiment::Latency;
 use petrel_sim::experiment::incast::{IncastConfig, IncastRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, us, us_of};
+use super::report::{Column, Row, digits, us, us_of};
 use super::{command, list_flag};
 use crate::args::IncastArgs;
+use crate::statistics::format_ratio;
 
 pub(super) fn config(args: &IncastArgs) -> IncastConfig {
     let seed = args.common.seed;
@@ -32,51 +33,31 @@ pub(super) fn repeat(args: &IncastArgs) -> String {
     .concat()
 }
 
-impl Row for IncastRow {
-    const HEADER: &'static [&'static str] = &[
-        "senders",
-        "control",
-        "Gbit/s",
-        "of port",
-        "p50 us",
-        "p99 us",
-        "session p50",
-        "session p99",
-        "queue us",
-        "at most",
-        "dropped",
-        "sent again",
-        "timeouts",
-        "Jain",
-        "near/far",
-        "others p50",
-        "others p99",
-    ];
+/// Returns a percentile of the calls between the other hosts, if these make any.
+fn of_others(row: &IncastRow, which: fn(&Latency) -> u64) -> String {
+    row.background.as_ref().map_or(String::new(), |latency| us_of(which(latency)))
+}
 
-    fn cells(&self) -> Vec<String> {
-        let others = |of: fn(&Latency) -> u64| {
-            self.background.as_ref().map_or(String::new(), |latency| us_of(of(latency)))
-        };
-        vec![
-            self.senders.to_string(),
-            self.controller.to_string(),
-            digits(self.goodput_gbit),
-            format!("{:.3}", self.share),
-            us_of(self.probe.p50_ns),
-            us_of(self.probe.p99_ns),
-            us_of(self.session_rtt.p50_ns),
-            us_of(self.session_rtt.p99_ns),
-            us(self.queue_mean_ns),
-            us(self.queue_max_ns),
-            self.drops.to_string(),
-            self.retransmissions.to_string(),
-            self.timeouts.to_string(),
-            format!("{:.3}", self.jain),
-            self.near_over_far.map_or(String::new(), |ratio| format!("{ratio:.2}")),
-            others(|latency| latency.p50_ns),
-            others(|latency| latency.p99_ns),
-        ]
-    }
+impl Row for IncastRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("senders", |row| row.senders.to_string()),
+        ("control", |row| row.controller.to_string()),
+        ("Gbit/s", |row| digits(row.goodput_gbit)),
+        ("of port", |row| format!("{:.3}", row.share)),
+        ("p50 us", |row| us_of(row.probe.p50_ns)),
+        ("p99 us", |row| us_of(row.probe.p99_ns)),
+        ("session p50", |row| us_of(row.session_rtt.p50_ns)),
+        ("session p99", |row| us_of(row.session_rtt.p99_ns)),
+        ("queue us", |row| us(row.queue_mean_ns)),
+        ("at most", |row| us(row.queue_max_ns)),
+        ("dropped", |row| row.drops.to_string()),
+        ("sent again", |row| row.retransmissions.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("Jain", |row| format!("{:.3}", row.jain)),
+        ("near/far", |row| format_ratio(row.near_over_far)),
+        ("others p50", |row| of_others(row, |latency| latency.p50_ns)),
+        ("others p99", |row| of_others(row, |latency| latency.p99_ns)),
+    ];
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -6,7 +6,7 @@ use petrel_command::units::exact_duration;
 use petrel_sim::experiment::loss::{LossConfig, LossRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, probability, us};
+use super::report::{Column, Row, digits, probability, us};
 use super::{command, flag, list_flag};
 use crate::args::LossArgs;
 
@@ -45,37 +45,23 @@ fn rto_min(row: &LossRow) -> String {
 const LOSSES_FEW: u64 = 30;
 
 impl Row for LossRow {
-    const HEADER: &'static [&'static str] = &[
-        "Gbit/s",
-        "recovery",
-        "least RTO",
-        "control",
-        "loss",
-        "goodput",
-        "relative",
-        "requests",
-        "lost",
-        "us per lost",
-        "sent again",
-        "timeouts",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("Gbit/s", |row| row.gbit.to_string()),
+        ("recovery", |row| row.recovery.to_owned()),
+        ("least RTO", |row| rto_min(row)),
+        ("control", |row| row.controller.to_string()),
+        ("loss", |row| probability(row.loss)),
+        ("goodput", |row| digits(row.goodput_gbit)),
+        ("relative", |row| format!("{:.3}", row.relative)),
+        ("requests", |row| row.requests.to_string()),
+        ("lost", |row| row.losses.to_string()),
+        (
+            "us per lost",
+            |row| if row.losses == 0 { String::new() } else { us(row.cost_ns_per_loss) },
+        ),
+        ("sent again", |row| row.retransmissions.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.gbit.to_string(),
-            self.recovery.to_owned(),
-            rto_min(self),
-            self.controller.to_string(),
-            probability(self.loss),
-            digits(self.goodput_gbit),
-            format!("{:.3}", self.relative),
-            self.requests.to_string(),
-            self.losses.to_string(),
-            if self.losses == 0 { String::new() } else { us(self.cost_ns_per_loss) },
-            self.retransmissions.to_string(),
-            self.timeouts.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let text = "Requests of 8 MiB, one outstanding, and answers of 32 B, all checked; goodput in \

@@ -6,7 +6,7 @@ use petrel_command::units::exact_duration;
 use petrel_sim::experiment::overload::{OverloadConfig, OverloadRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, us_of};
+use super::report::{Column, Row, digits, us_of};
 use super::{command, flag, list_flag};
 use crate::args::OverloadArgs;
 
@@ -55,48 +55,25 @@ pub(super) fn repeat(args: &OverloadArgs) -> String {
 }
 
 impl Row for OverloadRow {
-    const HEADER: &'static [&'static str] = &[
-        "service",
-        "policy",
-        "back-pressure",
-        "load",
-        "goodput k/s",
-        "of best",
-        "of capacity",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "late",
-        "refused",
-        "expired",
-        "held back",
-        "executed",
-        "wasted",
-        "busy",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("service", |row| row.service.to_owned()),
+        ("policy", |row| row.policy.to_owned()),
+        ("back-pressure", |row| if row.back_pressure { "on" } else { "off" }.to_owned()),
+        ("load", |row| format!("{:.1}", row.load)),
+        ("goodput k/s", |row| digits(row.goodput_per_s / 1e3)),
+        ("of best", |row| format!("{:.3}", row.of_best)),
+        ("of capacity", |row| format!("{:.3}", row.of_capacity)),
+        ("p50 us", |row| us_of(row.latency.p50_ns)),
+        ("p99 us", |row| us_of(row.latency.p99_ns)),
+        ("p99.9 us", |row| us_of(row.latency.p999_ns)),
+        ("late", |row| row.late.to_string()),
+        ("refused", |row| row.refused.to_string()),
+        ("expired", |row| row.expired.to_string()),
+        ("held back", |row| row.held_back.to_string()),
+        ("executed", |row| row.executed.to_string()),
+        ("wasted", |row| row.wasted.to_string()),
+        ("busy", |row| format!("{:.3}", row.busy)),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let latency = &self.latency;
-        vec![
-            self.service.to_owned(),
-            self.policy.to_owned(),
-            if self.back_pressure { "on" } else { "off" }.to_owned(),
-            format!("{:.1}", self.load),
-            digits(self.goodput_per_s / 1e3),
-            format!("{:.3}", self.of_best),
-            format!("{:.3}", self.of_capacity),
-            us_of(latency.p50_ns),
-            us_of(latency.p99_ns),
-            us_of(latency.p999_ns),
-            self.late.to_string(),
-            self.refused.to_string(),
-            self.expired.to_string(),
-            self.held_back.to_string(),
-            self.executed.to_string(),
-            self.wasted.to_string(),
-            format!("{:.3}", self.busy),
-        ]
-    }
 
     fn remarks(_rows: &[Self]) -> Vec<String> {
         let text = "Goodput: answers within the objective, all checked. Latency: of the calls that \

@@ -1,19 +1,16 @@
 //! Rows for human readers.
 
-use comfy_table::{Cell, CellAlignment};
 use petrel_command::failure::Failure;
+pub(crate) use petrel_command::output::Column;
 use petrel_command::output::Output;
 use serde::Serialize;
 
 use super::chart::Chart;
 
 /// A row of an experiment.
-pub(crate) trait Row: Serialize + Sized {
+pub(crate) trait Row: Serialize + Sized + 'static {
     /// The columns of the table.
-    const HEADER: &'static [&'static str];
-
-    /// Returns the cells, one per column.
-    fn cells(&self) -> Vec<String>;
+    const COLUMNS: &'static [Column<Self>];
 
     /// Returns remarks that a reader of the table needs.
     fn remarks(rows: &[Self]) -> Vec<String>;
@@ -31,14 +28,7 @@ pub(crate) struct Report<'a, R> {
 impl<R: Row> Report<'_, R> {
     /// Prints the table, the remarks and the command.
     pub(crate) fn print(&self, output: Output) -> Result<(), Failure> {
-        let mut table = output.table(R::HEADER);
-        for row in self.rows {
-            let cells = row.cells();
-            assert_eq!(cells.len(), R::HEADER.len(), "a cell for each column");
-            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-            table.add_row(cells.into_iter().map(right));
-        }
-        output.line(table)?;
+        output.line(output.rows(R::COLUMNS, 0, self.rows))?;
         for remark in R::remarks(self.rows) {
             output.line(remark)?;
         }

@@ -4,7 +4,7 @@ use petrel_sim::experiment::scale::{ScaleConfig, ScaleRow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, us_of};
+use super::report::{Column, Row, digits, us_of};
 use super::{command, flag, list_flag};
 use crate::args::ScaleArgs;
 
@@ -39,44 +39,23 @@ pub(super) fn repeat(args: &ScaleArgs) -> String {
 }
 
 impl Row for ScaleRow {
-    const HEADER: &'static [&'static str] = &[
-        "hosts",
-        "threads",
-        "control",
-        "sessions/host",
-        "M/s per host",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "p99.99 us",
-        "sent again/s",
-        "timeouts",
-        "dropped",
-        "limited",
-        "calls",
-        "digest",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("hosts", |row| row.hosts.to_string()),
+        ("threads", |row| row.threads.to_string()),
+        ("control", |row| row.controller.to_string()),
+        ("sessions/host", |row| row.sessions_per_host.to_string()),
+        ("M/s per host", |row| digits(row.rate_per_host_mrps)),
+        ("p50 us", |row| us_of(row.latency.p50_ns)),
+        ("p99 us", |row| us_of(row.latency.p99_ns)),
+        ("p99.9 us", |row| us_of(row.latency.p999_ns)),
+        ("p99.99 us", |row| us_of(row.latency.p9999_ns)),
+        ("sent again/s", |row| format!("{:.0}", row.retransmissions_per_host_s)),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("dropped", |row| row.drops.to_string()),
+        ("limited", |row| row.sessions_limited.to_string()),
+        ("calls", |row| row.calls.to_string()),
+        ("digest", |row| row.digest.clone()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let latency = &self.latency;
-        vec![
-            self.hosts.to_string(),
-            self.threads.to_string(),
-            self.controller.to_string(),
-            self.sessions_per_host.to_string(),
-            digits(self.rate_per_host_mrps),
-            us_of(latency.p50_ns),
-            us_of(latency.p99_ns),
-            us_of(latency.p999_ns),
-            us_of(latency.p9999_ns),
-            format!("{:.0}", self.retransmissions_per_host_s),
-            self.timeouts.to_string(),
-            self.drops.to_string(),
-            self.sessions_limited.to_string(),
-            self.calls.to_string(),
-            self.digest.clone(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

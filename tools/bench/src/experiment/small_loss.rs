@@ -3,7 +3,7 @@
 use petrel_sim::experiment::small_loss::{SmallLossConfig, SmallLossRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, probability, us_of};
+use super::report::{Column, Row, digits, probability, us_of};
 use super::{command, flag};
 use crate::args::SmallLossArgs;
 
@@ -26,40 +26,21 @@ pub(super) fn repeat(args: &SmallLossArgs) -> String {
 }
 
 impl Row for SmallLossRow {
-    const HEADER: &'static [&'static str] = &[
-        "control",
-        "loss",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "p99.99 us",
-        "max us",
-        "M/s",
-        "calls",
-        "lost",
-        "sent again",
-        "timeouts",
-        "limited",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("control", |row| row.controller.to_string()),
+        ("loss", |row| probability(row.loss)),
+        ("p50 us", |row| us_of(row.latency.p50_ns)),
+        ("p99 us", |row| us_of(row.latency.p99_ns)),
+        ("p99.9 us", |row| us_of(row.latency.p999_ns)),
+        ("p99.99 us", |row| us_of(row.latency.p9999_ns)),
+        ("max us", |row| us_of(row.latency.max_ns)),
+        ("M/s", |row| digits(row.rate_mrps)),
+        ("calls", |row| row.calls.to_string()),
+        ("lost", |row| row.losses.to_string()),
+        ("sent again", |row| row.retransmissions.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("limited", |row| row.sessions_limited.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let latency = &self.latency;
-        vec![
-            self.controller.to_string(),
-            probability(self.loss),
-            us_of(latency.p50_ns),
-            us_of(latency.p99_ns),
-            us_of(latency.p999_ns),
-            us_of(latency.p9999_ns),
-            us_of(latency.max_ns),
-            digits(self.rate_mrps),
-            self.calls.to_string(),
-            self.losses.to_string(),
-            self.retransmissions.to_string(),
-            self.timeouts.to_string(),
-            self.sessions_limited.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -5,12 +5,13 @@ use std::time::Duration;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
 use petrel_command::units::exact_duration;
 use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::chart::{Axis, Chart};
-use super::report::{Row, digits, probability, us, us_of};
+use super::report::{Column, Row, digits, probability, us, us_of};
 use super::{OnRow, show};
 use crate::args::{CommonArgs, LossArgs, SmallLossArgs, VethArgs};
 use crate::{LossFigure, LossPlan, LossyCalls, Pace, run_lossy};
@@ -88,44 +89,23 @@ fn repeat(name: &str, common: &CommonArgs, args: &VethArgs) -> String {
 }
 
 impl Row for LargeRow {
-    const HEADER: &'static [&'static str] = &[
-        "recovery",
-        "loss",
-        "goodput",
-        "without",
-        "relative",
-        "quartiles",
-        "requests",
-        "packets",
-        "lost",
-        "us per lost",
-        "sent again",
-        "needlessly",
-        "timeouts",
-        "probes",
-        "no room",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("recovery", |row| row.0.recovery.to_owned()),
+        ("loss", |row| probability(row.0.loss)),
+        ("goodput", |row| digits(row.0.with.goodput_gbit)),
+        ("without", |row| digits(row.0.without.goodput_gbit)),
+        ("relative", |row| format!("{:.3}", row.0.relative)),
+        ("quartiles", |row| format!("{:.3}-{:.3}", row.0.spread.q1, row.0.spread.q3)),
+        ("requests", |row| row.0.with.answered.to_string()),
+        ("packets", |row| row.0.with.arrived.to_string()),
+        ("lost", |row| row.0.with.dropped.to_string()),
+        ("us per lost", |row| row.0.cost_ns_per_loss.map_or(String::new(), us)),
+        ("sent again", |row| row.0.with.retransmissions.to_string()),
+        ("needlessly", |row| row.0.with.duplicates.to_string()),
+        ("timeouts", |row| row.0.with.timeouts.to_string()),
+        ("probes", |row| row.0.with.probes.to_string()),
+        ("no room", |row| row.0.with.dropped_by_kernel.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let LossFigure { with, without, spread, .. } = &self.0;
-        vec![
-            self.0.recovery.to_owned(),
-            probability(self.0.loss),
-            digits(with.goodput_gbit),
-            digits(without.goodput_gbit),
-            format!("{:.3}", self.0.relative),
-            format!("{:.3}-{:.3}", spread.q1, spread.q3),
-            with.answered.to_string(),
-            with.arrived.to_string(),
-            with.dropped.to_string(),
-            self.0.cost_ns_per_loss.map_or(String::new(), us),
-            with.retransmissions.to_string(),
-            with.duplicates.to_string(),
-            with.timeouts.to_string(),
-            with.probes.to_string(),
-            with.dropped_by_kernel.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let text = "Requests of 8 MiB, one outstanding, and answers of 16 B, all checked; goodput in \
@@ -144,48 +124,31 @@ impl Row for LargeRow {
     }
 }
 
-impl Row for SmallRow {
-    const HEADER: &'static [&'static str] = &[
-        "loss",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "max us",
-        "p50 without",
-        "p99 without",
-        "p99.9 without",
-        "max without",
-        "rate relative",
-        "calls",
-        "packets",
-        "lost",
-        "sent again",
-        "timeouts",
-        "probes",
-        "no room",
-    ];
+/// Returns a percentile in microseconds, if a call was answered.
+fn us_if(latency: &Option<LatencySummary>, which: fn(&LatencySummary) -> u64) -> String {
+    latency.as_ref().map_or(String::new(), |latency| us_of(which(latency)))
+}
 
-    fn cells(&self) -> Vec<String> {
-        let LossFigure { with, without, .. } = &self.0;
-        let latencies = [with, without].into_iter().flat_map(|side| match &side.latency {
-            Some(all) => [all.p50_ns, all.p99_ns, all.p999_ns, all.max_ns].map(us_of),
-            None => Default::default(),
-        });
-        let counts = [
-            with.answered,
-            with.arrived,
-            with.dropped,
-            with.retransmissions,
-            with.timeouts,
-            with.probes,
-            with.dropped_by_kernel,
-        ];
-        std::iter::once(probability(self.0.loss))
-            .chain(latencies)
-            .chain([format!("{:.3}", self.0.relative)])
-            .chain(counts.map(|count| count.to_string()))
-            .collect()
-    }
+impl Row for SmallRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("loss", |row| probability(row.0.loss)),
+        ("p50 us", |row| us_if(&row.0.with.latency, |latency| latency.p50_ns)),
+        ("p99 us", |row| us_if(&row.0.with.latency, |latency| latency.p99_ns)),
+        ("p99.9 us", |row| us_if(&row.0.with.latency, |latency| latency.p999_ns)),
+        ("max us", |row| us_if(&row.0.with.latency, |latency| latency.max_ns)),
+        ("p50 without", |row| us_if(&row.0.without.latency, |latency| latency.p50_ns)),
+        ("p99 without", |row| us_if(&row.0.without.latency, |latency| latency.p99_ns)),
+        ("p99.9 without", |row| us_if(&row.0.without.latency, |latency| latency.p999_ns)),
+        ("max without", |row| us_if(&row.0.without.latency, |latency| latency.max_ns)),
+        ("rate relative", |row| format!("{:.3}", row.0.relative)),
+        ("calls", |row| row.0.with.answered.to_string()),
+        ("packets", |row| row.0.with.arrived.to_string()),
+        ("lost", |row| row.0.with.dropped.to_string()),
+        ("sent again", |row| row.0.with.retransmissions.to_string()),
+        ("timeouts", |row| row.0.with.timeouts.to_string()),
+        ("probes", |row| row.0.with.probes.to_string()),
+        ("no room", |row| row.0.with.dropped_by_kernel.to_string()),
+    ];
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(SmallRow(row)) = rows.first() else { return Vec::new() };

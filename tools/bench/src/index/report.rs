@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use comfy_table::{Cell, CellAlignment};
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
-use petrel_command::output::latency::LatencySummary;
-use petrel_command::units::{exact_duration, format_ns, format_rate};
+use petrel_command::output::latency::{LatencySummary, format_percentile};
+use petrel_command::output::{Column, Output};
+use petrel_command::units::{exact_duration, format_rate};
 use serde::Serialize;
 
 use super::{KINDS, Kind, Series};
@@ -143,51 +142,26 @@ pub(super) fn show(
     args: &IndexBenchArgs,
     output: Output,
 ) -> Result<(), Failure> {
-    let header = [
-        "over",
-        "what",
-        "per second",
-        "p50",
-        "p99",
-        "p99.9",
-        "scan p50",
-        "scan p99",
-        "refused",
-        "checked",
+    let columns: [Column<(&Report, &Row)>; 10] = [
+        ("over", |(report, _)| report.transport.to_owned()),
+        ("what", |(_, row)| row.kind.to_owned()),
+        ("per second", |(_, row)| format_rate(row.rate_per_s, "")),
+        ("p50", |(_, row)| format_percentile(&row.latency, |latency| latency.p50_ns)),
+        ("p99", |(_, row)| format_percentile(&row.latency, |latency| latency.p99_ns)),
+        ("p99.9", |(_, row)| format_percentile(&row.latency, |latency| latency.p999_ns)),
+        ("scan p50", |(_, row)| format_percentile(&row.scan_latency, |latency| latency.p50_ns)),
+        ("scan p99", |(_, row)| format_percentile(&row.scan_latency, |latency| latency.p99_ns)),
+        ("refused", |(_, row)| row.refused.to_string()),
+        ("checked", |(_, row)| row.checked.to_string()),
     ];
-    let mut table = output.table(&header);
-    for report in reports {
-        for row in &report.rows {
-            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-            let mut cells = vec![Cell::new(report.transport), Cell::new(row.kind)];
-            cells.extend(row.figures().map(right));
-            table.add_row(cells);
-        }
-    }
-    output.line(table)?;
+    let rows = reports.iter().flat_map(|report| report.rows.iter().map(move |row| (report, row)));
+    let rows: Vec<_> = rows.collect();
+    output.line(output.rows(&columns, 2, &rows))?;
     for report in reports {
         output.line(report.verdict())?;
     }
     output.line(format!("Again:\n  {}", command(args)))?;
     Ok(())
-}
-
-impl Row {
-    fn figures(&self) -> [String; 8] {
-        let ns = |latency: &Option<LatencySummary>, which: fn(&LatencySummary) -> u64| {
-            latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
-        };
-        [
-            format_rate(self.rate_per_s, ""),
-            ns(&self.latency, |latency| latency.p50_ns),
-            ns(&self.latency, |latency| latency.p99_ns),
-            ns(&self.latency, |latency| latency.p999_ns),
-            ns(&self.scan_latency, |latency| latency.p50_ns),
-            ns(&self.scan_latency, |latency| latency.p99_ns),
-            self.refused.to_string(),
-            self.checked.to_string(),
-        ]
-    }
 }
 
 impl Report {

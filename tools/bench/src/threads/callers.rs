@@ -11,11 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comfy_table::Table;
 use petrel::endpoint::EndpointConfig;
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
-use petrel_command::output::latency::LatencySummary;
+use petrel_command::output::latency::{LatencySummary, format_percentile};
+use petrel_command::output::{Column, Output};
 use serde::Serialize;
 
 use super::caller::Caller;
@@ -24,7 +23,7 @@ use super::locked::{LockedCaller, LockedEndpoint};
 use super::remote::{ClientThread, RemoteCaller};
 use super::server::Server;
 use super::work::Work;
-use super::{Calls, Checks, Counts, command, config, summary};
+use super::{Calls, Checks, Counts, command, config};
 use crate::args::{BenchTransport, ThreadsArgs};
 
 #[derive(Clone, Copy)]
@@ -144,22 +143,14 @@ pub(super) fn measure(
     Ok(setups.into_iter().map(row).collect())
 }
 
-pub(super) fn table(rows: &[CallersRow], output: Output) -> Table {
-    let header =
-        ["way", "over", "callers", "alone p50", "p99", "calls/s", "loaded p50", "p99", "checked"];
-    let mut table = output.table(&header);
-    for row in rows {
-        table.add_row([
-            row.way.to_owned(),
-            row.transport.to_owned(),
-            row.callers.to_string(),
-            summary(&row.latency, |latency| latency.p50_ns),
-            summary(&row.latency, |latency| latency.p99_ns),
-            format!("{:.0}", row.calls_per_second),
-            summary(&row.loaded_latency, |latency| latency.p50_ns),
-            summary(&row.loaded_latency, |latency| latency.p99_ns),
-            row.checks.checked.to_string(),
-        ]);
-    }
-    table
-}
+pub(super) const COLUMNS: [Column<CallersRow>; 9] = [
+    ("way", |row| row.way.to_owned()),
+    ("over", |row| row.transport.to_owned()),
+    ("callers", |row| row.callers.to_string()),
+    ("alone p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
+    ("calls/s", |row| format!("{:.0}", row.calls_per_second)),
+    ("loaded p50", |row| format_percentile(&row.loaded_latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.loaded_latency, |latency| latency.p99_ns)),
+    ("checked", |row| row.checks.checked.to_string()),
+];

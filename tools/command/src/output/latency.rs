@@ -54,6 +54,14 @@ impl Latencies {
     }
 }
 
+/// Returns a percentile as the text of a cell; empty without latencies.
+pub fn format_percentile(
+    latency: &Option<LatencySummary>,
+    which: fn(&LatencySummary) -> u64,
+) -> String {
+    latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
+}
+
 /// Percentiles of latencies, in nanoseconds; the field names are those of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LatencySummary {

@@ -1,15 +1,14 @@
 //! The figures of the forms, as a table and as JSON.
 
-use comfy_table::{Cell, CellAlignment};
 use petrel_command::failure::Failure;
-use petrel_command::output::Output;
+use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_rate};
 use serde::Serialize;
 
 use super::side::Window;
 use super::{Form, Series};
 use crate::args::{BenchTransport, CacheBenchArgs};
-use crate::statistics::{Spread, median, spread};
+use crate::statistics::{Spread, format_ratio, median, spread};
 
 /// Chance of a draw may bring so many times the expected misses, and a few more.
 const MISSES_FACTOR: f64 = 2.0;
@@ -117,24 +116,24 @@ impl Row {
         let misses_max = expected * MISSES_FACTOR + MISSES_FREE;
         self.wrong == 0 && self.checked > 0 && self.missed as f64 <= misses_max
     }
-
-    fn cells(&self) -> [String; 11] {
-        let ratio = |ratio: Option<f64>| ratio.map_or(String::new(), |it| format!("{it:.2}"));
-        [
-            self.accesses.to_string(),
-            format_rate(self.rate_per_s, ""),
-            format!("{:.0}", self.server_ns),
-            format!("{:.0}", self.client_ns),
-            ratio(self.of_plain),
-            ratio(self.of_no_access),
-            ratio(self.of_uniform),
-            ratio(self.of_echo),
-            ratio(self.imbalance),
-            self.missed.to_string(),
-            self.wrong.to_string(),
-        ]
-    }
 }
+
+const COLUMNS: [Column<Row>; 14] = [
+    ("over", |row| row.over.to_owned()),
+    ("keys", |row| row.keys.to_owned()),
+    ("look-ups", |row| row.form.to_owned()),
+    ("accesses", |row| row.accesses.to_string()),
+    ("per second", |row| format_rate(row.rate_per_s, "")),
+    ("server ns", |row| format!("{:.0}", row.server_ns)),
+    ("client ns", |row| format!("{:.0}", row.client_ns)),
+    ("of plain", |row| format_ratio(row.of_plain)),
+    ("of no access", |row| format_ratio(row.of_no_access)),
+    ("of uniform", |row| format_ratio(row.of_uniform)),
+    ("of echo", |row| format_ratio(row.of_echo)),
+    ("imbalance", |row| format_ratio(row.imbalance)),
+    ("missed", |row| row.missed.to_string()),
+    ("wrong", |row| row.wrong.to_string()),
+];
 
 /// Returns the ratios of the rates in each round.
 fn ratios(windows: &[Window], others: &[Window]) -> Vec<f64> {
@@ -143,30 +142,8 @@ fn ratios(windows: &[Window], others: &[Window]) -> Vec<f64> {
 
 /// Prints the records and the table.
 pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Result<(), Failure> {
-    let header = [
-        "over",
-        "keys",
-        "look-ups",
-        "accesses",
-        "per second",
-        "server ns",
-        "client ns",
-        "of plain",
-        "of no access",
-        "of uniform",
-        "of echo",
-        "imbalance",
-        "missed",
-        "wrong",
-    ];
-    let mut table = output.table(&header);
-    for row in rows {
-        output.record(row)?;
-        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-        let words = [row.over, row.keys, row.form].map(Cell::new);
-        table.add_row(words.into_iter().chain(row.cells().map(right)));
-    }
-    output.line(table)?;
+    rows.iter().try_for_each(|row| output.record(row))?;
+    output.line(output.rows(&COLUMNS, 3, rows))?;
     output.line(
         "Clients and servers took turns on one thread; per second: servers with a CPU each.",
     )?;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::keys::Popularity;
 use crate::args::CacheBenchArgs;
 use crate::experiment::chart::{self, Axis, Chart};
-use crate::experiment::report::{Report, Row, digits};
+use crate::experiment::report::{Column, Report, Row, digits};
 
 pub(crate) use self::schemes::Scheme;
 
@@ -183,19 +183,14 @@ fn point(
 }
 
 impl Row for Point {
-    const HEADER: &'static [&'static str] =
-        &["figure", "line", "x", "million/s", "latency us", "the seed's million/s"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.figure.to_string(),
-            self.line.clone(),
-            self.x.to_string(),
-            digits(self.mops),
-            digits(self.latency_us),
-            self.seed_mops.map_or(String::new(), digits),
-        ]
-    }
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("figure", |row| row.figure.to_string()),
+        ("line", |row| row.line.clone()),
+        ("x", |row| row.x.to_string()),
+        ("million/s", |row| digits(row.mops)),
+        ("latency us", |row| digits(row.latency_us)),
+        ("the seed's million/s", |row| row.seed_mops.map_or(String::new(), digits)),
+    ];
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let of = |line: &str| {

@@ -3,34 +3,22 @@
 use petrel_sim::experiment::paths::CutRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits};
+use super::super::report::{Column, Row, digits};
 
 impl Row for CutRow {
-    const HEADER: &'static [&'static str] = &[
-        "kind",
-        "change",
-        "policy",
-        "recovery",
-        "control",
-        "paths up",
-        "Gbit/s",
-        "of these",
-        "full after ms",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("kind", |row| row.kind.name().to_owned()),
+        ("change", |row| row.change.to_owned()),
+        ("policy", |row| row.setting.policy.to_string()),
+        ("recovery", |row| row.setting.recovery.to_owned()),
+        ("control", |row| row.setting.control()),
+        ("paths up", |row| row.paths_up.to_string()),
+        ("Gbit/s", |row| digits(row.goodput_gbit)),
+        ("of these", |row| format!("{:.3}", row.share)),
+        ("full after ms", |row| {
+            row.full_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6))
+        }),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.kind.name().to_owned(),
-            self.change.to_owned(),
-            self.setting.policy.to_string(),
-            self.setting.recovery.to_owned(),
-            self.setting.control(),
-            self.paths_up.to_string(),
-            digits(self.goodput_gbit),
-            format!("{:.3}", self.share),
-            self.full_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6)),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -4,35 +4,27 @@ use petrel_sim::experiment::paths::FlowsRow;
 use petrel_sim::traffic::SizeClass;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits, us, us_of};
+use super::super::report::{Column, Row, digits, us, us_of};
 
 impl Row for FlowsRow {
-    const HEADER: &'static [&'static str] = &[
-        "network", "sizes", "load", "policy", "recovery", "control", "flows of", "count",
-        "mean us", "p99 us", "slowdown", "p50", "p95", "p99", "timeouts", "dropped",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("network", |row| row.network.to_owned()),
+        ("sizes", |row| row.sizes.to_owned()),
+        ("load", |row| row.load.to_string()),
+        ("policy", |row| row.setting.policy.to_string()),
+        ("recovery", |row| row.setting.recovery.to_owned()),
+        ("control", |row| row.setting.control()),
+        ("flows of", |row| row.flows.class.name().to_owned()),
+        ("count", |row| row.flows.count.to_string()),
+        ("mean us", |row| us(row.flows.duration_mean_ns)),
+        ("p99 us", |row| us_of(row.flows.duration_p99_ns)),
+        ("slowdown", |row| digits(row.flows.slowdown_mean)),
+        ("p50", |row| digits(row.flows.slowdown_p50)),
+        ("p95", |row| digits(row.flows.slowdown_p95)),
+        ("p99", |row| digits(row.flows.slowdown_p99)),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("dropped", |row| row.drops.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let flows = &self.flows;
-        vec![
-            self.network.to_owned(),
-            self.sizes.to_owned(),
-            self.load.to_string(),
-            self.setting.policy.to_string(),
-            self.setting.recovery.to_owned(),
-            self.setting.control(),
-            flows.class.name().to_owned(),
-            flows.count.to_string(),
-            us(flows.duration_mean_ns),
-            us_of(flows.duration_p99_ns),
-            digits(flows.slowdown_mean),
-            digits(flows.slowdown_p50),
-            digits(flows.slowdown_p95),
-            digits(flows.slowdown_p99),
-            self.timeouts.to_string(),
-            self.drops.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

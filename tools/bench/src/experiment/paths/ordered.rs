@@ -3,24 +3,19 @@
 use petrel_sim::experiment::paths::OrderedRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits};
+use super::super::report::{Column, Row, digits};
 
 impl Row for OrderedRow {
-    const HEADER: &'static [&'static str] =
-        &["KiB", "policy", "control", "method", "ordered %", "Gbit/s", "relative", "calls"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            (self.request_bytes >> 10).to_string(),
-            self.setting.policy.to_string(),
-            self.setting.control(),
-            self.method.to_owned(),
-            self.ordered_percent.to_string(),
-            digits(self.session_gbit),
-            format!("{:.3}", self.relative),
-            self.calls.to_string(),
-        ]
-    }
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("KiB", |row| (row.request_bytes >> 10).to_string()),
+        ("policy", |row| row.setting.policy.to_string()),
+        ("control", |row| row.setting.control()),
+        ("method", |row| row.method.to_owned()),
+        ("ordered %", |row| row.ordered_percent.to_string()),
+        ("Gbit/s", |row| digits(row.session_gbit)),
+        ("relative", |row| format!("{:.3}", row.relative)),
+        ("calls", |row| row.calls.to_string()),
+    ];
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -3,39 +3,21 @@
 use petrel_sim::experiment::paths::{FairRow, PinnedRow};
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits};
+use super::super::report::{Column, Row, digits};
 
 impl Row for FairRow {
-    const HEADER: &'static [&'static str] = &[
-        "policy",
-        "recovery",
-        "control",
-        "a session",
-        "sessions",
-        "Gbit/s",
-        "of the link",
-        "Jain",
-        "least",
-        "most",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("policy", |row| row.setting.policy.to_string()),
+        ("recovery", |row| row.setting.recovery.to_owned()),
+        ("control", |row| row.setting.control()),
+        ("a session", |row| row.change.to_owned()),
+        ("sessions", |row| row.sessions.to_string()),
+        ("Gbit/s", |row| digits(row.goodput_gbit)),
+        ("of the link", |row| format!("{:.3}", row.share)),
+        ("Jain", |row| format!("{:.4}", row.jain)),
+        ("least", |row| digits(row.session_gbit.iter().copied().fold(f64::INFINITY, f64::min))),
+        ("most", |row| digits(row.session_gbit.iter().copied().fold(0.0, f64::max))),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let ends = self.session_gbit.iter().fold((f64::INFINITY, 0.0f64), |(least, most), gbit| {
-            (least.min(*gbit), most.max(*gbit))
-        });
-        vec![
-            self.setting.policy.to_string(),
-            self.setting.recovery.to_owned(),
-            self.setting.control(),
-            self.change.to_owned(),
-            self.sessions.to_string(),
-            digits(self.goodput_gbit),
-            format!("{:.3}", self.share),
-            format!("{:.4}", self.jain),
-            digits(ends.0),
-            digits(ends.1),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };
@@ -62,25 +44,16 @@ impl Row for FairRow {
 }
 
 impl Row for PinnedRow {
-    const HEADER: &'static [&'static str] = &[
-        "policy",
-        "share before",
-        "share after",
-        "left after ms",
-        "three others",
-        "pinned session",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("policy", |row| row.setting.policy.to_string()),
+        ("share before", |row| format!("{:.3}", row.share_before)),
+        ("share after", |row| format!("{:.3}", row.share_after)),
+        ("left after ms", |row| {
+            row.left_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6))
+        }),
+        ("three others", |row| format!("{:.3}", row.others)),
+        ("pinned session", |row| format!("{:.3}", row.pinned)),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.setting.policy.to_string(),
-            format!("{:.3}", self.share_before),
-            format!("{:.3}", self.share_after),
-            self.left_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6)),
-            format!("{:.3}", self.others),
-            format!("{:.3}", self.pinned),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -3,43 +3,24 @@
 use petrel_sim::experiment::paths::SmallRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits, us_of};
+use super::super::report::{Column, Row, digits, us_of};
 
 impl Row for SmallRow {
-    const HEADER: &'static [&'static str] = &[
-        "dead",
-        "policy",
-        "recovery",
-        "control",
-        "calls",
-        "p50 us",
-        "p99",
-        "p99.9",
-        "p99.99",
-        "longest",
-        "over limit",
-        "timeouts",
-        "again",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("dead", |row| row.case.to_owned()),
+        ("policy", |row| row.setting.policy.to_string()),
+        ("recovery", |row| row.setting.recovery.to_owned()),
+        ("control", |row| row.setting.control()),
+        ("calls", |row| row.latency.count.to_string()),
+        ("p50 us", |row| us_of(row.latency.p50_ns)),
+        ("p99", |row| us_of(row.latency.p99_ns)),
+        ("p99.9", |row| us_of(row.latency.p999_ns)),
+        ("p99.99", |row| us_of(row.latency.p9999_ns)),
+        ("longest", |row| us_of(row.latency.max_ns)),
+        ("over limit", |row| row.over_limit.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("again", |row| row.retransmissions.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let latency = &self.latency;
-        vec![
-            self.case.to_owned(),
-            self.setting.policy.to_string(),
-            self.setting.recovery.to_owned(),
-            self.setting.control(),
-            latency.count.to_string(),
-            us_of(latency.p50_ns),
-            us_of(latency.p99_ns),
-            us_of(latency.p999_ns),
-            us_of(latency.p9999_ns),
-            us_of(latency.max_ns),
-            self.over_limit.to_string(),
-            self.timeouts.to_string(),
-            self.retransmissions.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -3,35 +3,27 @@
 use petrel_sim::experiment::paths::ThroughputRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits};
+use super::super::report::{Column, Row, digits};
 
 impl Row for ThroughputRow {
-    const HEADER: &'static [&'static str] = &[
-        "network", "case", "policy", "recovery", "control", "Gbit/s", "of links", "relative",
-        "least", "most", "Jain", "sent", "again", "needless", "timeouts", "dropped",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("network", |row| row.network.to_owned()),
+        ("case", |row| row.case.clone()),
+        ("policy", |row| row.setting.policy.to_string()),
+        ("recovery", |row| row.setting.recovery.to_owned()),
+        ("control", |row| row.setting.control()),
+        ("Gbit/s", |row| digits(row.goodput_gbit)),
+        ("of links", |row| format!("{:.3}", row.share)),
+        ("relative", |row| format!("{:.3}", row.relative)),
+        ("least", |row| digits(row.session_range_gbit().0)),
+        ("most", |row| digits(row.session_range_gbit().1)),
+        ("Jain", |row| format!("{:.3}", row.jain)),
+        ("sent", |row| row.packets.to_string()),
+        ("again", |row| row.retransmissions.to_string()),
+        ("needless", |row| row.needless.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("dropped", |row| row.drops.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        let (least, most) = self.session_range_gbit();
-        vec![
-            self.network.to_owned(),
-            self.case.clone(),
-            self.setting.policy.to_string(),
-            self.setting.recovery.to_owned(),
-            self.setting.control(),
-            digits(self.goodput_gbit),
-            format!("{:.3}", self.share),
-            format!("{:.3}", self.relative),
-            digits(least),
-            digits(most),
-            format!("{:.3}", self.jain),
-            self.packets.to_string(),
-            self.retransmissions.to_string(),
-            self.needless.to_string(),
-            self.timeouts.to_string(),
-            self.drops.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };

@@ -9,10 +9,10 @@ use petrel_command::units::exact_duration;
 use petrel_proto::path::PathPolicy;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Row, digits};
+use super::super::report::{Column, Row, digits};
 use super::super::{OnRow, flag, list_flag, show};
 use crate::args::VethPathArgs;
-use crate::paths_veth::{self, Column, PathsPlan, VethRow};
+use crate::paths_veth::{self, PathsPlan, VethRow};
 
 /// Loss on three of four links, in parts per million.
 const LOSSES_PPM: [u32; 5] = [0, 5_000, 10_000, 50_000, 100_000];
@@ -37,7 +37,7 @@ pub(super) fn run(name: &str, args: &VethPathArgs, output: Output) -> Result<Out
         true => vec![PathPolicy::Coupled, PathPolicy::Single],
         false => args.paths.policy.iter().map(|policy| policy.0).collect(),
     };
-    let columns = Column::of(&policies);
+    let columns = paths_veth::Column::of(&policies);
     let losses = if common.quick { &LOSSES_QUICK_PPM[..] } else { &LOSSES_PPM };
     let run = |on_row: OnRow<'_, VethRow>| match name {
         "loss" => paths_veth::loss(plan, &columns, losses, on_row),
@@ -61,28 +61,21 @@ fn repeat(name: &str, args: &VethPathArgs) -> String {
 }
 
 impl Row for VethRow {
-    const HEADER: &'static [&'static str] = &[
-        "case", "policy", "recovery", "Mbit/s", "of links", "relative", "least", "most",
-        "requests", "again", "needless", "timeouts", "probes",
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("case", |row| row.case.clone()),
+        ("policy", |row| row.policy.to_owned()),
+        ("recovery", |row| row.recovery.to_owned()),
+        ("Mbit/s", |row| digits(row.goodput_mbit)),
+        ("of links", |row| format!("{:.3}", row.share)),
+        ("relative", |row| format!("{:.3}", row.relative)),
+        ("least", |row| digits(row.least_mbit)),
+        ("most", |row| digits(row.most_mbit)),
+        ("requests", |row| row.answered.to_string()),
+        ("again", |row| row.retransmissions.to_string()),
+        ("needless", |row| row.duplicates.to_string()),
+        ("timeouts", |row| row.timeouts.to_string()),
+        ("probes", |row| row.probes.to_string()),
     ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.case.clone(),
-            self.policy.to_owned(),
-            self.recovery.to_owned(),
-            digits(self.goodput_mbit),
-            format!("{:.3}", self.share),
-            format!("{:.3}", self.relative),
-            digits(self.least_mbit),
-            digits(self.most_mbit),
-            self.answered.to_string(),
-            self.retransmissions.to_string(),
-            self.duplicates.to_string(),
-            self.timeouts.to_string(),
-            self.probes.to_string(),
-        ]
-    }
 
     fn remarks(rows: &[Self]) -> Vec<String> {
         let Some(row) = rows.first() else { return Vec::new() };
