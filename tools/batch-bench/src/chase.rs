@@ -3,7 +3,7 @@
 use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::{bytes_of, filled};
 use crate::random::Numbers;
 use crate::served::{Service, Size, WIDTH, Workload};
@@ -67,22 +67,16 @@ async fn as_future(links: &[u32], steps: usize, start: u32) -> u32 {
 
 fn forms<const WIDTH: usize>(links: &[u32], steps: usize) -> Forms<'_, u32> {
     Forms {
-        batched: Box::new(move |starts| {
-            let mut sum = 0;
+        batched: summed(move |starts, sum| {
             let starts = starts.iter().copied();
-            chase_batch::<WIDTH>(links, steps, starts, |_, place| sum += u64::from(place));
-            sum
+            chase_batch::<WIDTH>(links, steps, starts, |_, place| *sum += u64::from(place));
         }),
-        by_hand: Some(Box::new(move |starts| {
-            let mut sum = 0;
-            by_hand::<WIDTH>(links, steps, starts, |place| sum += u64::from(place));
-            sum
+        by_hand: Some(summed(move |starts, sum| {
+            by_hand::<WIDTH>(links, steps, starts, |place| *sum += u64::from(place))
         })),
-        futures: Box::new(move |starts| {
-            let mut sum = 0;
+        futures: summed(move |starts, sum| {
             let make = |start| as_future(links, steps, start);
-            futures::run(WIDTH, starts, make, |place| sum += u64::from(place));
-            sum
+            futures::run(WIDTH, starts, make, |place| *sum += u64::from(place));
         }),
     }
 }

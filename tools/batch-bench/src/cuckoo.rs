@@ -3,7 +3,7 @@
 use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::filled;
 use crate::random::{Numbers, number};
 
@@ -116,9 +116,9 @@ fn find<const WIDTH: usize>(#[shared] table: &Table<Small>, key: u32) -> Option<
     table.bucket(second).value(key)
 }
 
-fn by_hand<const WIDTH: usize>(
-    table: &Table<Small>,
-    keys: &[u32],
+pub(crate) fn by_hand<const WIDTH: usize, B: Bucket>(
+    table: &Table<B>,
+    keys: &[B::Key],
     mut each: impl FnMut(Option<u32>),
 ) {
     let mut places = [(0, 0); WIDTH];
@@ -146,7 +146,7 @@ fn by_hand<const WIDTH: usize>(
     }
 }
 
-async fn as_future(table: &Table<Small>, key: u32) -> Option<u32> {
+pub(crate) async fn as_future<B: Bucket>(table: &Table<B>, key: B::Key) -> Option<u32> {
     let (first, second) = table.places(key);
     fetched(table.bucket(first)).await;
     if let Some(value) = table.bucket(first).value(key) {
@@ -163,20 +163,14 @@ pub(crate) fn summand(value: Option<u32>) -> u64 {
 
 fn forms<const WIDTH: usize>(table: &Table<Small>) -> Forms<'_, u32> {
     Forms {
-        batched: Box::new(|keys| {
-            let mut sum = 0;
-            find_batch::<WIDTH>(table, keys.iter().copied(), |_, value| sum += summand(value));
-            sum
+        batched: summed(|keys, sum| {
+            find_batch::<WIDTH>(table, keys.iter().copied(), |_, value| *sum += summand(value))
         }),
-        by_hand: Some(Box::new(|keys| {
-            let mut sum = 0;
-            by_hand::<WIDTH>(table, keys, |value| sum += summand(value));
-            sum
+        by_hand: Some(summed(|keys, sum| {
+            by_hand::<WIDTH, _>(table, keys, |value| *sum += summand(value))
         })),
-        futures: Box::new(|keys| {
-            let mut sum = 0;
-            futures::run(WIDTH, keys, |key| as_future(table, key), |value| sum += summand(value));
-            sum
+        futures: summed(|keys, sum| {
+            futures::run(WIDTH, keys, |key| as_future(table, key), |value| *sum += summand(value))
         }),
     }
 }

@@ -32,6 +32,15 @@ pub struct Pace {
 /// The sum of the results of some inputs, by one form of a lookup.
 pub(crate) type Run<'a, I> = Box<dyn Fn(&[I]) -> u64 + 'a>;
 
+/// Returns a form that adds to a sum for each input.
+pub(crate) fn summed<'a, I>(run: impl Fn(&[I], &mut u64) + 'a) -> Run<'a, I> {
+    Box::new(move |inputs| {
+        let mut sum = 0;
+        run(inputs, &mut sum);
+        sum
+    })
+}
+
 /// The forms with one group.
 pub(crate) struct Forms<'a, I> {
     pub(crate) batched: Run<'a, I>,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::{bytes_of, filled};
 use crate::random::Numbers;
 use crate::served::{Service, Size, WIDTH, Workload};
@@ -111,21 +111,15 @@ async fn as_future(routes: &Routes, address: u32) -> u32 {
 
 fn forms<const WIDTH: usize>(routes: &Routes) -> Forms<'_, u32> {
     Forms {
-        batched: Box::new(|addresses| {
-            let mut sum = 0;
-            hop_batch::<WIDTH>(routes, addresses.iter().copied(), |_, hop| sum += u64::from(hop));
-            sum
+        batched: summed(|addresses, sum| {
+            hop_batch::<WIDTH>(routes, addresses.iter().copied(), |_, hop| *sum += u64::from(hop))
         }),
-        by_hand: Some(Box::new(|addresses| {
-            let mut sum = 0;
-            by_hand::<WIDTH>(routes, addresses, |hop| sum += u64::from(hop));
-            sum
+        by_hand: Some(summed(|addresses, sum| {
+            by_hand::<WIDTH>(routes, addresses, |hop| *sum += u64::from(hop))
         })),
-        futures: Box::new(|addresses| {
-            let mut sum = 0;
+        futures: summed(|addresses, sum| {
             let make = |address| as_future(routes, address);
-            futures::run(WIDTH, addresses, make, |hop| sum += u64::from(hop));
-            sum
+            futures::run(WIDTH, addresses, make, |hop| *sum += u64::from(hop));
         }),
     }
 }

@@ -6,7 +6,7 @@ use petrel_batch::batched;
 
 use crate::cuckoo::{Bucket, Small, Table, summand};
 use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::{bytes_of, filled};
 use crate::random::{Numbers, number};
 use crate::served::{ABSENT, Service, Size, WIDTH, Workload};
@@ -75,19 +75,15 @@ async fn as_future(routes: &Routes, name: &Name) -> Option<u32> {
 
 fn forms<const WIDTH: usize>(routes: &Routes) -> Forms<'_, Name> {
     Forms {
-        batched: Box::new(|names| {
-            let mut sum = 0;
-            route_batch::<WIDTH>(routes, names, |_, index| sum += summand(index));
-            sum
+        batched: summed(|names, sum| {
+            route_batch::<WIDTH>(routes, names, |_, index| *sum += summand(index))
         }),
         // Group prefetching needs a list per step here, which is the state machine again.
         by_hand: None,
-        futures: Box::new(|names| {
-            let mut sum = 0;
+        futures: summed(|names, sum| {
             let names: Vec<&Name> = names.iter().collect();
             let make = |name| as_future(routes, name);
-            futures::run(WIDTH, &names, make, |index| sum += summand(index));
-            sum
+            futures::run(WIDTH, &names, make, |index| *sum += summand(index));
         }),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use petrel_batch::{batched, prefetch};
 
 use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::filled;
 use crate::random::Numbers;
 
@@ -123,22 +123,16 @@ async fn as_future(automaton: &Automaton, packet: &Packet) -> u32 {
 
 fn forms<const WIDTH: usize>(automaton: &Automaton) -> Forms<'_, Packet> {
     Forms {
-        batched: Box::new(|packets| {
-            let mut sum = 0;
-            matches_batch::<WIDTH>(automaton, packets, |_, count| sum += u64::from(count));
-            sum
+        batched: summed(|packets, sum| {
+            matches_batch::<WIDTH>(automaton, packets, |_, count| *sum += u64::from(count))
         }),
-        by_hand: Some(Box::new(|packets| {
-            let mut sum = 0;
-            by_hand::<WIDTH>(automaton, packets, |count| sum += u64::from(count));
-            sum
+        by_hand: Some(summed(|packets, sum| {
+            by_hand::<WIDTH>(automaton, packets, |count| *sum += u64::from(count))
         })),
-        futures: Box::new(|packets| {
-            let mut sum = 0;
+        futures: summed(|packets, sum| {
             let packets: Vec<&Packet> = packets.iter().collect();
             let make = |packet| as_future(automaton, packet);
-            futures::run(WIDTH, &packets, make, |count| sum += u64::from(count));
-            sum
+            futures::run(WIDTH, &packets, make, |count| *sum += u64::from(count));
         }),
     }
 }

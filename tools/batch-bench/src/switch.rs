@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use petrel_batch::{batched, prefetch};
+use petrel_batch::batched;
 
-use crate::cuckoo::{Bucket, Table, summand};
-use crate::futures::{self, fetched};
-use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::cuckoo::{Bucket, Table, as_future, by_hand, summand};
+use crate::futures;
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width, summed};
 use crate::memory::bytes_of;
 use crate::random::{Numbers, number};
 use crate::served::{ABSENT, Service, Size, WIDTH, Workload};
@@ -61,63 +61,17 @@ fn port<const WIDTH: usize>(#[shared] table: &Table<Ports>, address: u64) -> Opt
     table.bucket(second).value(address)
 }
 
-fn by_hand<const WIDTH: usize>(
-    table: &Table<Ports>,
-    addresses: &[u64],
-    mut each: impl FnMut(Option<u32>),
-) {
-    let mut places = [(0, 0); WIDTH];
-    for addresses in addresses.chunks(WIDTH) {
-        for (address, places) in addresses.iter().zip(&mut places) {
-            *places = table.places(*address);
-            prefetch(std::ptr::from_ref(table.bucket(places.0)).cast());
-        }
-        let mut missed = [0_u8; WIDTH];
-        let mut count = 0;
-        for (index, (address, places)) in addresses.iter().zip(&places).enumerate() {
-            match table.bucket(places.0).value(*address) {
-                Some(port) => each(Some(port)),
-                None => {
-                    prefetch(std::ptr::from_ref(table.bucket(places.1)).cast());
-                    missed[count] = index as u8;
-                    count += 1;
-                }
-            }
-        }
-        for index in &missed[..count] {
-            let index = usize::from(*index);
-            each(table.bucket(places[index].1).value(addresses[index]));
-        }
-    }
-}
-
-async fn as_future(table: &Table<Ports>, address: u64) -> Option<u32> {
-    let (first, second) = table.places(address);
-    fetched(table.bucket(first)).await;
-    if let Some(port) = table.bucket(first).value(address) {
-        return Some(port);
-    }
-    fetched(table.bucket(second)).await;
-    table.bucket(second).value(address)
-}
-
 fn forms<const WIDTH: usize>(table: &Table<Ports>) -> Forms<'_, u64> {
     Forms {
-        batched: Box::new(|addresses| {
-            let mut sum = 0;
-            port_batch::<WIDTH>(table, addresses.iter().copied(), |_, port| sum += summand(port));
-            sum
+        batched: summed(|addresses, sum| {
+            port_batch::<WIDTH>(table, addresses.iter().copied(), |_, port| *sum += summand(port))
         }),
-        by_hand: Some(Box::new(|addresses| {
-            let mut sum = 0;
-            by_hand::<WIDTH>(table, addresses, |port| sum += summand(port));
-            sum
+        by_hand: Some(summed(|addresses, sum| {
+            by_hand::<WIDTH, _>(table, addresses, |port| *sum += summand(port))
         })),
-        futures: Box::new(|addresses| {
-            let mut sum = 0;
+        futures: summed(|addresses, sum| {
             let make = |address| as_future(table, address);
-            futures::run(WIDTH, addresses, make, |port| sum += summand(port));
-            sum
+            futures::run(WIDTH, addresses, make, |port| *sum += summand(port));
         }),
     }
 }

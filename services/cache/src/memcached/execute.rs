@@ -1,7 +1,7 @@
 //! Runs operations on a partition, and writes the replies.
 
 use super::clock::Clock;
-use super::execute_meta::execute_meta;
+use super::execute_meta::{Request, execute_meta};
 use super::numbers::put;
 use super::operation::{Action, Operation, Refusal};
 use super::replies::{NO_MEMORY, NOT_A_NUMBER, TOO_LARGE};
@@ -63,7 +63,8 @@ pub fn execute(
             (reply.err().unwrap_or_default(), is_quiet)
         }
         Action::Meta(command, params) => {
-            return execute_meta(partition, clock, key, command, &params, operation, out);
+            let request = Request { clock, key, params: &params, operation };
+            return execute_meta(partition, command, &request, out);
         }
     };
     if !is_quiet {

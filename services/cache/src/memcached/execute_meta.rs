@@ -30,13 +30,19 @@ struct KeyText<'a> {
     is_base64: bool,
 }
 
+/// A meta command with its key and flags.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) clock: &'a Clock,
+    pub(super) key: Key<'a>,
+    pub(super) params: &'a MetaParams,
+    pub(super) operation: &'a Operation<'a>,
+}
+
 pub(super) fn execute_meta(
     partition: &mut Partition,
-    clock: &Clock,
-    key: Key<'_>,
     command: MetaCommand,
-    params: &MetaParams,
-    operation: &Operation<'_>,
+    request: &Request<'_>,
     out: &mut Vec<u8>,
 ) {
     let run = match command {
@@ -46,26 +52,20 @@ pub(super) fn execute_meta(
         MetaCommand::Count => count,
         MetaCommand::Debug => debug,
     };
-    run(partition, clock, key, params, operation, out);
+    run(partition, request, out);
 }
 
-fn get(
-    partition: &mut Partition,
-    clock: &Clock,
-    key: Key<'_>,
-    params: &MetaParams,
-    operation: &Operation<'_>,
-    out: &mut Vec<u8>,
-) {
+fn get(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
+    let Request { clock, key, params, operation } = *request;
     let now = partition.time();
-    let request = Fetch {
+    let fetch = Fetch {
         touch: params.exptime.map(|exptime| clock.expiry(exptime, now)),
         vivify: params.vivify.map(|exptime| clock.expiry(exptime, now)),
         recache_s: params.recache_s,
         is_silent: params.is_silent,
     };
     let text = KeyText { key, is_base64: params.is_base64 };
-    match partition.fetch(key, &request) {
+    match partition.fetch(key, &fetch) {
         Err(error) => out.extend_from_slice(store_error(error)),
         Ok(None) if params.is_quiet => {}
         Ok(None) => {
@@ -110,15 +110,9 @@ fn put_found(
     }
 }
 
-fn set(
-    partition: &mut Partition,
-    clock: &Clock,
-    key: Key<'_>,
-    params: &MetaParams,
-    operation: &Operation<'_>,
-    out: &mut Vec<u8>,
-) {
-    let request = Store {
+fn set(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
+    let Request { clock, key, params, operation } = *request;
+    let store = Store {
         key,
         value: operation.value,
         flags: params.client_flags,
@@ -127,7 +121,7 @@ fn set(
         compare: params.compare,
         allows_stale: params.invalidates,
     };
-    let (code, cas): (&[u8], u64) = match partition.store(&request) {
+    let (code, cas): (&[u8], u64) = match partition.store(&store) {
         Ok(Stored::Done { .. }) if params.is_quiet => return,
         Ok(Stored::Done { cas }) => (b"HD", cas),
         Ok(Stored::Refused) => (b"NS", 0),
@@ -146,14 +140,8 @@ fn set(
     out.extend_from_slice(b"\r\n");
 }
 
-fn delete(
-    partition: &mut Partition,
-    clock: &Clock,
-    key: Key<'_>,
-    params: &MetaParams,
-    operation: &Operation<'_>,
-    out: &mut Vec<u8>,
-) {
+fn delete(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
+    let Request { clock, key, params, operation } = *request;
     let expiry = params.exptime.map(|exptime| clock.expiry(exptime, partition.time()));
     let removed = match params.invalidates {
         true => partition.invalidate(key, params.compare, expiry),
@@ -170,17 +158,11 @@ fn delete(
     out.extend_from_slice(b"\r\n");
 }
 
-fn count(
-    partition: &mut Partition,
-    clock: &Clock,
-    key: Key<'_>,
-    params: &MetaParams,
-    operation: &Operation<'_>,
-    out: &mut Vec<u8>,
-) {
+fn count(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
+    let Request { clock, key, params, operation } = *request;
     let now = partition.time();
     let expiry = |exptime| clock.expiry(exptime, now);
-    let request = Arithmetic {
+    let arithmetic = Arithmetic {
         key,
         delta: params.delta,
         is_increment: params.is_increment,
@@ -189,7 +171,7 @@ fn count(
         initial: params.vivify.map(|exptime| (params.initial, expiry(exptime))),
     };
     let text = KeyText { key, is_base64: params.is_base64 };
-    let code: &[u8] = match partition.count(&request) {
+    let code: &[u8] = match partition.count(&arithmetic) {
         Ok(Counted::Number { number, cas, expiry }) => {
             if !params.is_quiet {
                 let facts = Facts { cas, ttl_s: ttl_s(expiry, now), ..Facts::default() };
@@ -232,14 +214,8 @@ fn put_counted(
 }
 
 /// Describes an item for people.
-fn debug(
-    partition: &mut Partition,
-    _: &Clock,
-    key: Key<'_>,
-    params: &MetaParams,
-    _: &Operation<'_>,
-    out: &mut Vec<u8>,
-) {
+fn debug(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
+    let Request { key, params, .. } = *request;
     let now = partition.time();
     let Some(found) = partition.peek(key) else { return out.extend_from_slice(b"EN\r\n") };
     out.extend_from_slice(b"ME ");
