@@ -30,36 +30,34 @@ pub fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
         ExperimentCommand::SmallLoss(args) if args.veth.veth => veth::run_small(args, output),
         ExperimentCommand::Loss(args) => {
             let config = loss::config(args);
-            let run =
-                |on_row: OnRow<'_, _>| sim::loss::run(&config, on_row).map_err(Failure::because);
-            show(&args.common, output, run, &loss::repeat(args))
+            simulate(&args.common, output, &loss::repeat(args), |on_row| {
+                sim::loss::run(&config, on_row)
+            })
         }
         ExperimentCommand::SmallLoss(args) => {
             let config = small_loss::config(args);
-            let run = |on_row: OnRow<'_, _>| {
-                sim::small_loss::run(&config, on_row).map_err(Failure::because)
-            };
-            show(&args.common, output, run, &small_loss::repeat(args))
+            simulate(&args.common, output, &small_loss::repeat(args), |on_row| {
+                sim::small_loss::run(&config, on_row)
+            })
         }
         ExperimentCommand::Incast(args) => {
             let config = incast::config(args);
-            let run =
-                |on_row: OnRow<'_, _>| sim::incast::run(&config, on_row).map_err(Failure::because);
-            show(&args.common, output, run, &incast::repeat(args))
+            simulate(&args.common, output, &incast::repeat(args), |on_row| {
+                sim::incast::run(&config, on_row)
+            })
         }
         ExperimentCommand::Scale(args) => {
             let config = scale::config(args);
             scale::raise_open_files();
-            let run =
-                |on_row: OnRow<'_, _>| sim::scale::run(&config, on_row).map_err(Failure::because);
-            show(&args.common, output, run, &scale::repeat(args))
+            simulate(&args.common, output, &scale::repeat(args), |on_row| {
+                sim::scale::run(&config, on_row)
+            })
         }
         ExperimentCommand::Overload(args) => {
             let config = overload::config(args);
-            let run = |on_row: OnRow<'_, _>| {
-                sim::overload::run(&config, on_row).map_err(Failure::because)
-            };
-            show(&args.common, output, run, &overload::repeat(args))
+            simulate(&args.common, output, &overload::repeat(args), |on_row| {
+                sim::overload::run(&config, on_row)
+            })
         }
         ExperimentCommand::Paths(args) => paths::run(&args.what, output),
         ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
@@ -92,6 +90,23 @@ fn show<R: Row>(
         output.line(format!("Plot: {}", path.display()))?;
     }
     Ok(Outcome::Success)
+}
+
+/// Runs an experiment of the simulator, as [`show`] does.
+fn simulate<R: Row>(
+    common: &CommonArgs,
+    output: Output,
+    command: &str,
+    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, sim::ExperimentError>,
+) -> Result<Outcome, Failure> {
+    show(common, output, |on_row| run(on_row).map_err(Failure::because), command)
+}
+
+/// Replaces a list of the configuration if the command line has one.
+fn set_list<T: Clone>(list: &mut Vec<T>, given: &[T]) {
+    if !given.is_empty() {
+        *list = given.to_vec();
+    }
 }
 
 /// Returns the command of an experiment with its common flags.

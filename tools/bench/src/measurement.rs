@@ -325,7 +325,7 @@ impl Measurement {
         let server = || receiver.recv().map_err(Failure::because);
         match quantity {
             Quantity::Latency => test_bed.create_ends(
-                move || ping::Pong::new(bind_server()?, client),
+                move || echo::Echo::new(bind_server()?, client, size, Grouping::Singles),
                 |_| ping::Ping::new(client_socket, server()?, size),
             ),
             Quantity::Rate => test_bed.create_ends(

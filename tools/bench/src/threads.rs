@@ -137,18 +137,41 @@ struct Row {
     handler_ns: u64,
     /// Threads that run handlers.
     handler_threads: usize,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// The figures of a model, or of a way of several threads to the network.
+#[derive(Serialize)]
+struct Figures {
+    /// Calls in flight of each calling thread.
     in_flight: usize,
     cpus: usize,
     windows: usize,
     command: String,
-    /// The median of the windows with `in_flight` calls at a time.
+    /// Calls of all threads: the median of the windows with `in_flight` calls of each at a time.
     calls_per_second: f64,
     /// Latency in these windows.
     loaded_latency: Option<LatencySummary>,
-    /// Latency of one call at a time.
+    /// Latency of one call of each thread at a time.
     latency: Option<LatencySummary>,
     #[serde(flatten)]
     checks: Checks,
+}
+
+impl Figures {
+    fn new(args: &ThreadsArgs, alone: &Counts, loaded: &mut Counts) -> Self {
+        Self {
+            in_flight: usize::from(args.in_flight),
+            cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
+            windows: loaded.rates.len(),
+            command: command(args),
+            calls_per_second: loaded.median_rate(),
+            loaded_latency: loaded.latencies.summary(),
+            latency: alone.latencies.summary(),
+            checks: alone.checks.and(loaded.checks),
+        }
+    }
 }
 
 /// One way of crossing threads, as `--json` prints it.
@@ -198,9 +221,9 @@ pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     output.line(output.rows(&callers::COLUMNS, callers::COLUMNS.len(), &callers))?;
     output.line(format!("Again:\n  {}", command(args)))?;
-    let checks = rows.iter().map(|row| row.checks);
+    let checks = rows.iter().map(|row| row.figures.checks);
     let checks = checks.chain(crossings.iter().map(|row| row.checks));
-    let mut checks = checks.chain(callers.iter().map(|row| row.checks));
+    let mut checks = checks.chain(callers.iter().map(|row| row.figures.checks));
     let is_valid = checks.all(Checks::are_valid);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
@@ -310,14 +333,7 @@ impl ModelSetup {
             model: self.model.name(),
             handler_ns: handler.as_nanos() as u64,
             handler_threads: self.handler_threads,
-            in_flight: usize::from(args.in_flight),
-            cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
-            windows: self.loaded.rates.len(),
-            command: command(args),
-            calls_per_second: self.loaded.median_rate(),
-            loaded_latency: self.loaded.latencies.summary(),
-            latency: self.alone.latencies.summary(),
-            checks: self.alone.checks.and(self.loaded.checks),
+            figures: Figures::new(args, &self.alone, &mut self.loaded),
         }
     }
 }
@@ -354,10 +370,10 @@ const COLUMNS: [Column<Row>; 10] = [
     ("over", |row| row.transport.to_owned()),
     ("handler", |row| exact_duration(Duration::from_nanos(row.handler_ns))),
     ("threads", |row| row.handler_threads.to_string()),
-    ("alone p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
-    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
-    ("calls/s", |row| format!("{:.0}", row.calls_per_second)),
-    ("loaded p50", |row| format_percentile(&row.loaded_latency, |latency| latency.p50_ns)),
-    ("p99", |row| format_percentile(&row.loaded_latency, |latency| latency.p99_ns)),
-    ("checked", |row| row.checks.checked.to_string()),
+    ("alone p50", |row| format_percentile(&row.figures.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.figures.latency, |latency| latency.p99_ns)),
+    ("calls/s", |row| format!("{:.0}", row.figures.calls_per_second)),
+    ("loaded p50", |row| format_percentile(&row.figures.loaded_latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.figures.loaded_latency, |latency| latency.p99_ns)),
+    ("checked", |row| row.figures.checks.checked.to_string()),
 ];

@@ -78,6 +78,13 @@ pub(crate) struct CommonArgs {
     pub(crate) plot: Option<PathBuf>,
 }
 
+impl CommonArgs {
+    /// Returns the configuration of the short or of the usual variant, with the seed.
+    pub(crate) fn choose<C>(&self, quick: fn(u64) -> C, full: fn(u64) -> C) -> C {
+        if self.quick { quick(self.seed) } else { full(self.seed) }
+    }
+}
+
 /// Flags of the experiments that can also run on this machine's kernel.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VethArgs {

@@ -1,4 +1,4 @@
-//! UDP, one datagram at a time: the baseline round trip.
+//! UDP, one datagram at a time: the baseline round trip. The other end is an [`Echo`](super::echo::Echo) of single datagrams.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use petrel_command::failure::Failure;
 use petrel_command::output::latency::Latencies;
 use petrel_transport::clock;
 
-use super::super::ends::{ClientEnd, ServerEnd};
+use super::super::ends::ClientEnd;
 use super::super::window::Window;
 use super::socket::{self, CALL_BYTES_MAX, LossTimeout};
 use super::{WindowCounts, message_bytes};
@@ -25,12 +25,6 @@ pub(in super::super) struct Ping {
     loss_timeout: LossTimeout,
     window: WindowCounts,
     latencies: Latencies,
-}
-
-/// The answering end.
-pub(in super::super) struct Pong {
-    socket: UdpSocket,
-    buffer: Box<[u8]>,
 }
 
 impl Ping {
@@ -78,14 +72,6 @@ impl Ping {
     }
 }
 
-impl Pong {
-    /// Creates an answering end.
-    pub(in super::super) fn new(socket: UdpSocket, client: SocketAddr) -> Result<Self, Failure> {
-        socket.connect(client)?;
-        Ok(Self { socket, buffer: vec![0; CALL_BYTES_MAX].into() })
-    }
-}
-
 impl ClientEnd for Ping {
     fn begin(&mut self, end_ns: u64) {
         self.window = WindowCounts::default();
@@ -126,33 +112,27 @@ impl ClientEnd for Ping {
     }
 }
 
-impl ServerEnd for Pong {
-    #[inline]
-    fn poll_once(&mut self) {
-        if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
-            let _ = self.socket.send(&self.buffer[..bytes]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::echo::{Echo, Grouping};
     use super::*;
+    use crate::ends::ServerEnd as _;
 
-    fn ends(size: usize) -> (Ping, Pong) {
+    fn ends(size: usize) -> (Ping, Echo) {
         let [client, server] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
         let [from, to] = [&client, &server].map(|socket| socket.local_addr().unwrap());
-        (Ping::new(client, to, size).unwrap(), Pong::new(server, from).unwrap())
+        let echo = Echo::new(server, from, size, Grouping::Singles).unwrap();
+        (Ping::new(client, to, size).unwrap(), echo)
     }
 
     #[test]
     fn ping__times_each_round_trip() {
-        let (mut ping, mut pong) = ends(32);
+        let (mut ping, mut echo) = ends(32);
         assert_eq!(ping.request.len(), 48);
         ping.begin(clock::now_ns() + 1_000_000);
         while !ping.is_over() {
             ping.poll_once();
-            pong.poll_once();
+            echo.poll_once();
         }
         let window = ping.finish();
         assert!(window.checked > 0 && window.mismatched == 0);
@@ -162,14 +142,14 @@ mod tests {
 
     #[test]
     fn ping__goes_on_without_what_was_lost() {
-        let (mut ping, mut pong) = ends(32);
+        let (mut ping, mut echo) = ends(32);
         ping.begin(u64::MAX);
         while ping.window.lost == 0 {
             ping.poll_once();
         }
         // Both calls arrive now; the answer to the first is ignored.
         while ping.window.answered == 0 {
-            pong.poll_once();
+            echo.poll_once();
             ping.poll_once();
         }
         assert_eq!(ping.window.mismatched, 0);

@@ -8,16 +8,15 @@ use petrel_sim::experiment::cc_cost::{CostConfig, CostRow, run as run_cost};
 
 use super::chart::{Axis, Chart};
 use super::report::{Column, Row, digits, us_of};
-use super::{OnRow, command, show};
+use super::{command, simulate};
 use crate::args::{BenchTransport, CcCostArgs, InstructionsArgs};
 use crate::run_instructions;
 
 /// Runs the experiment and prints its figures.
 pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure> {
-    let seed = args.common.seed;
-    let config = if args.common.quick { CostConfig::quick(seed) } else { CostConfig::full(seed) };
-    let run = |on_row: OnRow<'_, _>| run_cost(&config, on_row).map_err(Failure::because);
-    let outcome = show(&args.common, output, run, &command("cc-cost", &args.common))?;
+    let config = args.common.choose(CostConfig::quick, CostConfig::full);
+    let repeat = command("cc-cost", &args.common);
+    let outcome = simulate(&args.common, output, &repeat, |on_row| run_cost(&config, on_row))?;
     // Counting takes a minute.
     if args.common.quick {
         return Ok(outcome);

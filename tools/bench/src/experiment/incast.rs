@@ -5,20 +5,14 @@ use petrel_sim::experiment::incast::{IncastConfig, IncastRow};
 
 use super::chart::{Axis, Chart};
 use super::report::{Column, Row, digits, us, us_of};
-use super::{command, list_flag};
+use super::{command, list_flag, set_list};
 use crate::args::IncastArgs;
 use crate::statistics::format_ratio;
 
 pub(super) fn config(args: &IncastArgs) -> IncastConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { IncastConfig::quick(seed) } else { IncastConfig::full(seed) };
-    if !args.senders.is_empty() {
-        config.senders.clone_from(&args.senders);
-    }
-    if !args.congestion.is_empty() {
-        config.controllers.clone_from(&args.congestion);
-    }
+    let mut config = args.common.choose(IncastConfig::quick, IncastConfig::full);
+    set_list(&mut config.senders, &args.senders);
+    set_list(&mut config.controllers, &args.congestion);
     if args.background { config.with_background() } else { config }
 }
 

@@ -7,16 +7,12 @@ use petrel_sim::experiment::loss::{LossConfig, LossRow};
 
 use super::chart::{Axis, Chart};
 use super::report::{Column, Row, digits, probability, us};
-use super::{command, flag, list_flag};
+use super::{command, flag, list_flag, set_list};
 use crate::args::LossArgs;
 
 pub(super) fn config(args: &LossArgs) -> LossConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { LossConfig::quick(seed) } else { LossConfig::full(seed) };
-    if !args.gbit.is_empty() {
-        config.gbit.clone_from(&args.gbit);
-    }
+    let mut config = args.common.choose(LossConfig::quick, LossConfig::full);
+    set_list(&mut config.gbit, &args.gbit);
     config.controller = args.congestion.unwrap_or(config.controller);
     if !args.rto_min.is_empty() {
         config.rto_min_ns = args.rto_min.iter().map(|least| least.as_nanos() as u64).collect();

@@ -7,22 +7,16 @@ use petrel_sim::experiment::overload::{OverloadConfig, OverloadRow};
 
 use super::chart::{Axis, Chart};
 use super::report::{Column, Row, digits, us_of};
-use super::{command, flag, list_flag};
+use super::{command, flag, list_flag, set_list};
 use crate::args::OverloadArgs;
 
 pub(super) fn config(args: &OverloadArgs) -> OverloadConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { OverloadConfig::quick(seed) } else { OverloadConfig::full(seed) };
+    let mut config = args.common.choose(OverloadConfig::quick, OverloadConfig::full);
     if !args.load.is_empty() {
         config.loads_percent = args.load.iter().map(|&percent| percent.into()).collect();
     }
-    if !args.policy.is_empty() {
-        config.policies.clone_from(&args.policy);
-    }
-    if !args.service.is_empty() {
-        config.services.clone_from(&args.service);
-    }
+    set_list(&mut config.policies, &args.policy);
+    set_list(&mut config.services, &args.service);
     config.clients = args.clients.unwrap_or(config.clients);
     config.workers = args.workers.unwrap_or(config.workers);
     set_ns(&mut config.target_ns, args.target);

@@ -5,16 +5,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::chart::{Axis, Chart};
 use super::report::{Column, Row, digits, us_of};
-use super::{command, flag, list_flag};
+use super::{command, flag, list_flag, set_list};
 use crate::args::ScaleArgs;
 
 pub(super) fn config(args: &ScaleArgs) -> ScaleConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { ScaleConfig::quick(seed) } else { ScaleConfig::full(seed) };
-    if !args.threads.is_empty() {
-        config.threads.clone_from(&args.threads);
-    }
+    let mut config = args.common.choose(ScaleConfig::quick, ScaleConfig::full);
+    set_list(&mut config.threads, &args.threads);
     config.oversubscription = args.oversubscription.unwrap_or(config.oversubscription);
     config.controller = args.congestion.unwrap_or(config.controller);
     config

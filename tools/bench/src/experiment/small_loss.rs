@@ -8,9 +8,7 @@ use super::{command, flag};
 use crate::args::SmallLossArgs;
 
 pub(super) fn config(args: &SmallLossArgs) -> SmallLossConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { SmallLossConfig::quick(seed) } else { SmallLossConfig::full(seed) };
+    let mut config = args.common.choose(SmallLossConfig::quick, SmallLossConfig::full);
     config.controller = args.congestion.unwrap_or(config.controller);
     config.calls = args.calls.unwrap_or(config.calls);
     config

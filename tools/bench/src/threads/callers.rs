@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use petrel::endpoint::EndpointConfig;
 use petrel_command::failure::Failure;
-use petrel_command::output::latency::{LatencySummary, format_percentile};
+use petrel_command::output::latency::format_percentile;
 use petrel_command::output::{Column, Output};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ use super::locked::{LockedCaller, LockedEndpoint};
 use super::remote::{ClientThread, RemoteCaller};
 use super::server::Server;
 use super::work::Work;
-use super::{Calls, Checks, Counts, command, config};
+use super::{Calls, Counts, Figures, config};
 use crate::args::{BenchTransport, ThreadsArgs};
 
 #[derive(Clone, Copy)]
@@ -78,19 +78,8 @@ pub(super) struct CallersRow {
     way: &'static str,
     /// Threads that call.
     callers: usize,
-    /// Calls in flight of each of them.
-    in_flight: usize,
-    cpus: usize,
-    windows: usize,
-    command: String,
-    /// Calls of all threads; the median of the windows with `in_flight` calls of each at a time.
-    calls_per_second: f64,
-    /// Latency in these windows.
-    loaded_latency: Option<LatencySummary>,
-    /// Latency of one call of each thread at a time.
-    latency: Option<LatencySummary>,
     #[serde(flatten)]
-    pub(super) checks: Checks,
+    pub(super) figures: Figures,
 }
 
 /// A way that is set up.
@@ -131,14 +120,7 @@ pub(super) fn measure(
         transport: transport.name(),
         way: way.name(),
         callers,
-        in_flight,
-        cpus: std::thread::available_parallelism().map_or(1, |count| count.get()),
-        windows: loaded.rates.len(),
-        command: command(args),
-        calls_per_second: loaded.median_rate(),
-        loaded_latency: loaded.latencies.summary(),
-        latency: alone.latencies.summary(),
-        checks: alone.checks.and(loaded.checks),
+        figures: Figures::new(args, &alone, &mut loaded),
     };
     Ok(setups.into_iter().map(row).collect())
 }
@@ -147,10 +129,10 @@ pub(super) const COLUMNS: [Column<CallersRow>; 9] = [
     ("way", |row| row.way.to_owned()),
     ("over", |row| row.transport.to_owned()),
     ("callers", |row| row.callers.to_string()),
-    ("alone p50", |row| format_percentile(&row.latency, |latency| latency.p50_ns)),
-    ("p99", |row| format_percentile(&row.latency, |latency| latency.p99_ns)),
-    ("calls/s", |row| format!("{:.0}", row.calls_per_second)),
-    ("loaded p50", |row| format_percentile(&row.loaded_latency, |latency| latency.p50_ns)),
-    ("p99", |row| format_percentile(&row.loaded_latency, |latency| latency.p99_ns)),
-    ("checked", |row| row.checks.checked.to_string()),
+    ("alone p50", |row| format_percentile(&row.figures.latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.figures.latency, |latency| latency.p99_ns)),
+    ("calls/s", |row| format!("{:.0}", row.figures.calls_per_second)),
+    ("loaded p50", |row| format_percentile(&row.figures.loaded_latency, |latency| latency.p50_ns)),
+    ("p99", |row| format_percentile(&row.figures.loaded_latency, |latency| latency.p99_ns)),
+    ("checked", |row| row.figures.checks.checked.to_string()),
 ];

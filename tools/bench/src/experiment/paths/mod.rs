@@ -11,10 +11,11 @@ mod veth;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig, ThroughputRow};
+use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig};
 use petrel_sim::experiment::{ExperimentError, recovery_name};
 
-use super::{OnRow, command, flag, list_flag, show};
+use super::report::Row;
+use super::{OnRow, command, flag, list_flag, set_list, simulate};
 use crate::args::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};
 
 /// Runs the experiment and prints its figures.
@@ -24,84 +25,62 @@ pub(super) fn run(what: &PathsCommand, output: Output) -> Result<Outcome, Failur
         PathsCommand::Cut(args) if args.veth => veth::run("cut", args, output),
         PathsCommand::Permutation(args) if args.veth => veth::run("permutation", args, output),
         PathsCommand::Loss(args) => {
-            throughput("loss", &args.paths, output, |config, on_row| paths::loss(config, on_row))
+            simulate_paths("loss", &args.paths, output, |config, on_row| {
+                paths::loss(config, on_row)
+            })
         }
         PathsCommand::Unequal(args) => {
-            throughput("unequal", args, output, |config, on_row| paths::unequal(config, on_row))
+            simulate_paths("unequal", args, output, |config, on_row| paths::unequal(config, on_row))
         }
         PathsCommand::Permutation(args) => {
-            throughput("permutation", &args.paths, output, |config, on_row| {
+            simulate_paths("permutation", &args.paths, output, |config, on_row| {
                 paths::permutation(config, on_row)
             })
         }
         PathsCommand::Fabric(args) => {
-            throughput("fabric", args, output, |config, on_row| paths::fabric(config, on_row))
+            simulate_paths("fabric", args, output, |config, on_row| paths::fabric(config, on_row))
         }
         PathsCommand::Incast(args) => {
-            throughput("incast", args, output, |config, on_row| paths::incast(config, on_row))
+            simulate_paths("incast", args, output, |config, on_row| paths::incast(config, on_row))
         }
         PathsCommand::Cut(VethPathArgs { paths: args, .. }) => {
-            let run =
-                |on_row: OnRow<'_, _>| paths::cut(&config(args), on_row).map_err(Failure::because);
-            show(&args.common, output, run, &repeat("cut", args))
+            simulate_paths("cut", args, output, |config, on_row| paths::cut(config, on_row))
         }
         PathsCommand::Fair(args) => {
-            let run =
-                |on_row: OnRow<'_, _>| paths::fair(&config(args), on_row).map_err(Failure::because);
-            show(&args.common, output, run, &repeat("fair", args))
+            simulate_paths("fair", args, output, |config, on_row| paths::fair(config, on_row))
         }
         PathsCommand::Ordered(args) => {
-            let run = |on_row: OnRow<'_, _>| {
-                paths::ordered(&config(args), on_row).map_err(Failure::because)
-            };
-            show(&args.common, output, run, &repeat("ordered", args))
+            simulate_paths("ordered", args, output, |config, on_row| paths::ordered(config, on_row))
         }
         PathsCommand::Pinned(args) => {
-            let run = |on_row: OnRow<'_, _>| {
-                paths::pinned(&config(args), on_row).map_err(Failure::because)
-            };
-            show(&args.common, output, run, &repeat("pinned", args))
+            simulate_paths("pinned", args, output, |config, on_row| paths::pinned(config, on_row))
         }
         PathsCommand::Small(args) => {
-            let run = |on_row: OnRow<'_, _>| {
-                paths::small(&config(args), on_row).map_err(Failure::because)
-            };
-            show(&args.common, output, run, &repeat("small", args))
+            simulate_paths("small", args, output, |config, on_row| paths::small(config, on_row))
         }
         PathsCommand::Flows(args) => {
-            let run = |on_row: OnRow<'_, _>| {
-                let what = flows_config(args);
-                paths::flows(&config(&args.paths), &what, on_row).map_err(Failure::because)
-            };
-            show(&args.paths.common, output, run, &repeat_flows(args))
+            let (config, flows) = (config(&args.paths), flows_config(args));
+            simulate(&args.paths.common, output, &repeat_flows(args), |on_row| {
+                paths::flows(&config, &flows, on_row)
+            })
         }
     }
 }
 
-/// An experiment whose rows are about goodput.
-type Throughput =
-    fn(&PathsConfig, OnRow<'_, ThroughputRow>) -> Result<Vec<ThroughputRow>, ExperimentError>;
-
-fn throughput(
+fn simulate_paths<R: Row>(
     name: &str,
     args: &PathArgs,
     output: Output,
-    run: Throughput,
+    run: impl FnOnce(&PathsConfig, OnRow<'_, R>) -> Result<Vec<R>, ExperimentError>,
 ) -> Result<Outcome, Failure> {
-    let run = |on_row: OnRow<'_, _>| run(&config(args), on_row).map_err(Failure::because);
-    show(&args.common, output, run, &repeat(name, args))
+    let config = config(args);
+    simulate(&args.common, output, &repeat(name, args), |on_row| run(&config, on_row))
 }
 
 fn config(args: &PathArgs) -> PathsConfig {
-    let seed = args.common.seed;
-    let mut config =
-        if args.common.quick { PathsConfig::quick(seed) } else { PathsConfig::full(seed) };
-    if !args.policy.is_empty() {
-        config.policies.clone_from(&args.policy);
-    }
-    if !args.recovery.is_empty() {
-        config.recoveries.clone_from(&args.recovery);
-    }
+    let mut config = args.common.choose(PathsConfig::quick, PathsConfig::full);
+    set_list(&mut config.policies, &args.policy);
+    set_list(&mut config.recoveries, &args.recovery);
     config.ports = args.ports.unwrap_or(config.ports);
     config.controller = args.congestion.unwrap_or(config.controller);
     config
@@ -109,9 +88,7 @@ fn config(args: &PathArgs) -> PathsConfig {
 
 fn flows_config(args: &FlowsArgs) -> FlowsConfig {
     let mut config = FlowsConfig::default();
-    if !args.load.is_empty() {
-        config.loads_percent.clone_from(&args.load);
-    }
+    set_list(&mut config.loads_percent, &args.load);
     config.sizes = args.sizes.unwrap_or(config.sizes);
     config
 }
