@@ -265,35 +265,53 @@ impl Paths {
 
     /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
     /// this has room: they are short, and leave together by a single system call.
-    #[inline]
     pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
         if self.next.is_none() && self.burst_ns == now_ns as u32 && self.has_room_on_burst_path() {
             self.next = Some(self.burst_path);
-            return self.next;
         }
         let path = self.choose(now_ns)?;
         (self.burst_path, self.burst_ns) = (path, now_ns as u32);
         Some(path)
     }
 
+    /// Returns the choice of [`Paths::choose_alone`] for a further packet of the present burst, if the policy has one window for
+    /// all paths, with room. The choice need not be used.
     #[inline]
-    fn has_room_on_burst_path(&self) -> bool {
-        let path = self.burst_path;
-        let has_room = match &self.state {
+    pub(crate) fn burst_choice(&self, now_ns: u64) -> Option<PathId> {
+        let window = match &self.state {
             State::Single(window)
             | State::Plb(_, window)
             | State::Spray(window)
-            | State::Reps(_, window) => self.set.in_flight() < window.packets(),
-            State::Coupled(coupled) => {
-                self.set.room(path) >= PACKET as i32 && coupled.room(&self.set) > 0
-            }
-            // An answer clocks a packet out on its own path.
-            State::MpRdma(_) => false,
+            | State::Reps(_, window) => window,
+            State::Coupled(_) | State::MpRdma(_) => return None,
         };
-        has_room && self.set.is_open(path)
+        let is_further = self.next.is_none() && self.burst_ns == now_ns as u32;
+        let has_room = self.set.in_flight() < window.packets();
+        (is_further && has_room && self.set.is_open(self.burst_path)).then_some(self.burst_path)
     }
 
-    #[inline(never)]
+    /// Notes that a packet was sent on the path of [`Paths::choose_alone`] or [`Paths::burst_choice`].
+    #[inline]
+    pub(crate) fn note_alone(&mut self, path: PathId) {
+        let chosen = self.next.take();
+        assert!(
+            chosen.is_none_or(|next| next == path),
+            "a new packet takes the path chosen for it"
+        );
+        self.set.note_sent(path);
+    }
+
+    fn has_room_on_burst_path(&self) -> bool {
+        let path = self.burst_path;
+        let is_roomy = match &self.state {
+            State::Coupled(_) => self.set.room(path) >= PACKET as i32,
+            // An answer clocks a packet out on its own path.
+            State::MpRdma(_) => false,
+            State::Single(_) | State::Plb(..) | State::Spray(_) | State::Reps(..) => true,
+        };
+        is_roomy && self.set.is_open(path) && self.room() > 0
+    }
+
     fn choose_anew(&mut self, now_ns: u64) -> Option<PathId> {
         let Self { set, random, state, .. } = self;
         let in_flight = set.in_flight();
@@ -387,8 +405,15 @@ impl Paths {
         self.set.note_sent(path);
     }
 
-    /// Notes the answer to a packet that was sent once.
+    /// [`Paths::note_answer`] to a packet alone in its message, without a mark, that came at once.
     #[inline]
+    pub(crate) fn note_prompt(&mut self, now_ns: u64, path: PathId, rtt_ns: u32) {
+        self.margin_ns -= self.margin_ns >> MARGIN_DECAY_LOG2;
+        self.set.note_prompt(path, rtt_ns);
+        self.hear(now_ns, path, Feedback::Good);
+    }
+
+    /// Notes the answer to a packet that was sent once.
     pub fn note_answer(&mut self, now_ns: u64, path: PathId, answer: Answer) {
         if let Some(rtt_ns) = answer.rtt_ns {
             self.set.note_rtt(path, rtt_ns);
@@ -484,9 +509,14 @@ impl Paths {
         self.set.is_open(path)
     }
 
-    #[inline]
     fn note(&mut self, now_ns: u64, path: PathId, what: Feedback) {
         self.set.note_gone(path);
+        self.hear(now_ns, path, what);
+    }
+
+    /// Passes an event to the policy, of a copy that is in flight no longer.
+    #[inline(always)]
+    fn hear(&mut self, now_ns: u64, path: PathId, what: Feedback) {
         let Self { set, random, state, .. } = self;
         match state {
             State::Single(window) => window.note(what),

@@ -49,21 +49,32 @@ impl Plb {
         if path != self.path {
             return;
         }
-        let srtt_ns = set.srtt_ns(path).unwrap_or(0);
+        if what != Feedback::TimedOut && self.is_in_round(now_ns) {
+            return self.count(what);
+        }
+        self.end_round(now_ns, what, set, random);
+    }
+
+    #[inline]
+    fn count(&mut self, what: Feedback) {
+        self.answers += 1;
+        self.marked += u32::from(what == Feedback::Marked);
+    }
+
+    /// Hears an answer that ends the round, or a timeout.
+    #[inline(never)]
+    fn end_round(&mut self, now_ns: u64, what: Feedback, set: &PathSet, random: &mut Random) {
+        let srtt_ns = set.srtt_ns(self.path).unwrap_or(0);
         let is_dead = what == Feedback::TimedOut && now_ns >= self.changed_ns + srtt_ns;
         if is_dead || self.is_congested(now_ns, what, srtt_ns) {
-            self.leave(now_ns, srtt_ns, set, random);
+            self.path = set.random(random, Some(self.path));
+            (self.marked_rounds, self.answers, self.marked) = (0, 0, 0);
+            (self.changed_ns, self.round_ends_ns) = (now_ns, now_ns + srtt_ns);
         }
     }
 
-    #[cold]
-    fn leave(&mut self, now_ns: u64, srtt_ns: u64, set: &PathSet, random: &mut Random) {
-        self.path = set.random(random, Some(self.path));
-        (self.marked_rounds, self.answers, self.marked) = (0, 0, 0);
-        (self.changed_ns, self.round_ends_ns) = (now_ns, now_ns + srtt_ns);
-    }
-
     /// Returns true if good answers do not end the present round.
+    #[inline]
     pub(super) fn is_in_round(&self, now_ns: u64) -> bool {
         now_ns < self.round_ends_ns
     }
@@ -77,11 +88,9 @@ impl Plb {
 
     /// Counts an answer. Returns true at the end of the last of some rounds, each with marks on at least half
     /// of its answers.
-    #[inline]
     fn is_congested(&mut self, now_ns: u64, what: Feedback, srtt_ns: u64) -> bool {
-        self.answers += 1;
-        self.marked += u32::from(what == Feedback::Marked);
-        if now_ns < self.round_ends_ns {
+        self.count(what);
+        if self.is_in_round(now_ns) {
             return false;
         }
         assert!(self.marked <= self.answers, "a marked answer is an answer of its round");

@@ -50,6 +50,32 @@ struct Path {
 const _: () = assert!(size_of::<Path>() <= 16, "the state of a path is small");
 const _: () = assert!(WINDOW_PACKETS * PACKET <= u16::MAX as u32);
 
+impl Path {
+    #[inline]
+    fn note_rtt(&mut self, rtt_ns: u32) {
+        let rtt_ns = rtt_ns.max(1);
+        let old = self.srtt_ns;
+        if old == 0 {
+            (self.srtt_ns, self.deviation_ns) = (rtt_ns, rtt_ns);
+            return;
+        }
+        self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + old.abs_diff(rtt_ns) / 4;
+        self.srtt_ns = match old / 2 > rtt_ns {
+            true => old / 2 + rtt_ns / 2,
+            false => old - old / 8 + rtt_ns / 8,
+        };
+    }
+
+    /// Notes that a copy is in flight no longer, of `all` copies on all paths.
+    #[inline]
+    fn note_gone(&mut self, all: &mut u32) {
+        assert!(self.in_flight > 0, "a packet leaves the path that it was sent on");
+        assert!(*all > 0, "the packets in flight are those of all paths");
+        self.in_flight -= 1;
+        *all -= 1;
+    }
+}
+
 /// The paths of a session.
 ///
 /// A path is *open* or *closed*. New packets take open paths; a closed one gets a single packet at a time, as a
@@ -162,11 +188,7 @@ impl PathSet {
 
     /// Notes that a copy is in flight no longer: acknowledged, lost, or replaced by another copy.
     pub(super) fn note_gone(&mut self, path: PathId) {
-        let path = &mut self.paths[path.index()];
-        assert!(path.in_flight > 0, "a packet leaves the path that it was sent on");
-        assert!(self.in_flight > 0, "the packets in flight are those of all paths");
-        path.in_flight -= 1;
-        self.in_flight -= 1;
+        self.paths[path.index()].note_gone(&mut self.in_flight);
     }
 
     /// Notes that this number of copies is in flight no longer.
@@ -182,18 +204,16 @@ impl PathSet {
 
     /// Notes a round trip. One below half of the former ones means that a queue has gone, and counts half.
     pub(super) fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
-        let rtt_ns = u32::try_from(rtt_ns.max(1)).unwrap_or(u32::MAX);
-        let Path { srtt_ns, deviation_ns, .. } = &mut self.paths[path.index()];
-        let deviation = match *srtt_ns {
-            0 => rtt_ns,
-            old => *deviation_ns - *deviation_ns / 4 + old.abs_diff(rtt_ns) / 4,
-        };
-        *deviation_ns = deviation;
-        *srtt_ns = match *srtt_ns {
-            0 => rtt_ns,
-            old if old / 2 > rtt_ns => old / 2 + rtt_ns / 2,
-            old => old - old / 8 + rtt_ns / 8,
-        };
+        let rtt_ns = u32::try_from(rtt_ns).unwrap_or(u32::MAX);
+        self.paths[path.index()].note_rtt(rtt_ns);
+    }
+
+    /// [`PathSet::note_rtt`] and [`PathSet::note_gone`], of a copy whose answer came at once.
+    #[inline]
+    pub(super) fn note_prompt(&mut self, path: PathId, rtt_ns: u32) {
+        let path = &mut self.paths[path.index()];
+        path.note_rtt(rtt_ns);
+        path.note_gone(&mut self.in_flight);
     }
 
     /// Returns the smoothed round trip of a path; before its first measurement the longest of the others.

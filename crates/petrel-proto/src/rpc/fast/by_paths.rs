@@ -7,9 +7,9 @@ use super::{Parsed, PlainRequest, completion, conclude};
 use crate::buffer::{Buffer, Payload};
 use crate::limits::HEADER_BYTES;
 use crate::rpc::{FrameSink, PlainCompletion, RequestHandle, Shared};
-use crate::session::client::{ClientSession, PlainAnswer, PlainPlace, PlainSend};
+use crate::session::client::{PlainAnswer, PlainPlace, PlainSend};
 use crate::session::server::ServerSession;
-use crate::session::{PeerKey, Role, SessionId, SessionTable};
+use crate::session::{Entry, PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Flags, Kind};
 
 /// Sends a queued request of one packet without a deadline on the path that the policy chooses. Returns false if the
@@ -19,11 +19,13 @@ use crate::wire::{Flags, Kind};
 pub(super) fn send_request_by_paths<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     now_ns: u64,
-    id: SessionId,
-    client: &mut ClientSession<B, T>,
+    session: u32,
+    entry: &mut Entry<B, T>,
     slot: usize,
     sink: &mut S,
 ) -> bool {
+    let id = SessionId { index: session, generation: entry.generation() };
+    let Role::Client(client) = entry.role_mut() else { return false };
     let Some((mut place, paths)) = PlainPlace::of_queued_by_paths(client, slot) else {
         return false;
     };

@@ -295,7 +295,6 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
     match work {
         Work::Client { session, slot } => {
             let Some(entry) = sessions.at_mut(session) else { return false };
-            let generation = entry.generation();
             let Role::Client(client) = entry.role_mut() else { return false };
             let (slot, path) = (slot.into(), if TIMED { SendPath::Timed } else { SendPath::Plain });
             let Some(mut place) = PlainPlace::of_queued(client, slot, path) else {
@@ -306,8 +305,7 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
                 {
                     return false;
                 }
-                let id = SessionId { index: session, generation };
-                return send_request_by_paths(shared, now_ns, id, client, slot, sink);
+                return send_request_by_paths(shared, now_ns, session, entry, slot, sink);
             };
             let peer = place.peer();
             let Some(send) = place.outgoing() else { return false };

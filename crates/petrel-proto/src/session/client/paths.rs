@@ -175,14 +175,17 @@ impl ClientPaths {
         if slot >= self.slots.len() {
             return None;
         }
-        self.note_turn(now_ns, senders);
-        self.paths.choose_alone(now_ns)
+        // The burst's first packet has noted the turn.
+        self.paths.burst_choice(now_ns).or_else(|| {
+            self.note_turn(now_ns, senders);
+            self.paths.choose_alone(now_ns)
+        })
     }
 
     /// Notes that this request was sent on the path chosen for it.
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64, slot: usize, path: PathId) {
-        self.paths.note_new(path);
+        self.paths.note_alone(path);
         self.counts[path.index()].packets += 1;
         self.slots[slot].note_single(now_ns, path, false);
     }
@@ -191,7 +194,11 @@ impl ClientPaths {
     #[inline(never)]
     pub(crate) fn note_plain_answer(&mut self, now_ns: u64, slot: usize) {
         self.note_sign();
-        self.note_single_acked(now_ns, slot, false, true);
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        let Some(SingleCopy { repeats }) = state.single.take() else { return };
+        assert!(!repeats, "the request of a fast path was sent once");
+        let age_us = micros(now_ns).wrapping_sub(state.since_us);
+        self.paths.note_prompt(now_ns, state.last, age_us.saturating_mul(1_000));
     }
 
     /// Returns the path for a packet that is repeated, or that needs no room.
@@ -275,7 +282,6 @@ impl ClientPaths {
 
     /// Notes that the copy of a request of one packet was acknowledged by a CREDIT or a response, if it is in
     /// flight. `is_immediate` is true if the answer came at once: its round trip measures the network.
-    #[inline]
     pub(crate) fn note_single_acked(
         &mut self,
         now_ns: u64,
