@@ -1,17 +1,12 @@
 //! The cost of congestion control without congestion: call rate, and how often it limits sessions.
 
-use petrel_proto::Recovery;
-use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
+use super::cluster::{Cluster, FRAME_BYTES, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::HostId;
-
-/// Payload of the largest datagram.
-const FRAME_BYTES: usize = 1_472;
 
 /// The settings of the experiment.
 #[derive(Clone, Debug)]
@@ -106,18 +101,12 @@ fn run_one(
     controller: Controller,
 ) -> Result<CostRow, ExperimentError> {
     let Workload { sessions, load } = workload;
-    let settings = Settings {
-        seed: config.seed,
+    let settings = Settings::new(
+        config.seed,
         controller,
-        recovery: Recovery::Selective,
-        rto: RtoBounds::default(),
-        line_gbit: config.gbit,
-        frame_bytes: FRAME_BYTES,
-        cpu: cpu::of_frames(load.request_bytes.min(FRAME_BYTES)),
-        credits: CREDITS,
-        one_way_ns: ONE_WAY_NS,
-        paths: Paths::ONE,
-    };
+        config.gbit,
+        cpu::of_frames(load.request_bytes.min(FRAME_BYTES)),
+    );
     let mut cluster = Cluster::new(&one_switch(config.gbit, controller), settings)?;
     let server = Place::new(HostId(1), 0);
     cluster.add(server)?;

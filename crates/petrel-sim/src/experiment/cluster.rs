@@ -51,6 +51,25 @@ pub(super) struct Settings {
     pub(super) paths: Paths,
 }
 
+impl Settings {
+    /// Returns the settings of most experiments: eRPC's credits, Ethernet packets, and sessions of one path with the
+    /// default timeouts.
+    pub(super) fn new(seed: u64, controller: Controller, line_gbit: u64, cpu: CpuConfig) -> Self {
+        Self {
+            seed,
+            controller,
+            recovery: Recovery::Selective,
+            rto: RtoBounds::default(),
+            line_gbit,
+            frame_bytes: FRAME_BYTES,
+            cpu,
+            credits: CREDITS,
+            one_way_ns: ONE_WAY_NS,
+            paths: Paths::ONE,
+        }
+    }
+}
+
 /// The paths of all sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paths {
@@ -63,11 +82,14 @@ impl Paths {
     pub(super) const ONE: Self = Self { policy: PathPolicy::Single, ports: 1 };
 }
 
+/// Payload of a UDP datagram in an Ethernet packet.
+pub(super) const FRAME_BYTES: usize = 1_472;
+
 /// Credits of a session in eRPC, to compare with its figures.
-pub(super) const CREDITS: u16 = 32;
+const CREDITS: u16 = 32;
 
 /// Half of the round trip under one switch, as kernels measure it.
-pub(super) const ONE_WAY_NS: u64 = 5_000;
+const ONE_WAY_NS: u64 = 5_000;
 
 /// An endpoint, by host and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,17 @@
 
 use std::rc::Rc;
 
+use petrel_proto::SessionId;
 use petrel_proto::limits::PACKET_OVERHEAD_BYTES;
-use petrel_proto::recovery::rtt::RtoBounds;
-use petrel_proto::{Recovery, SessionId};
 use serde::Serialize;
 
 use super::caller::{Caller, Load};
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
+use super::cluster::{Cluster, FRAME_BYTES, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Histogram, HostId, LeafSpine, LinkStats};
 
 /// Rate of the hosts' links, including the victim's, in Gbit/s.
 const LINE_GBIT: u64 = 25;
-
-/// Payload of the largest datagram: Ethernet's.
-const FRAME_BYTES: usize = 1_472;
 
 /// Bytes of a request in a full packet.
 const PACKET_BYTES: u64 = (FRAME_BYTES - PACKET_OVERHEAD_BYTES) as u64;
@@ -188,18 +184,8 @@ impl Incast {
         let mut network = LeafSpine::cx4(HOSTS_PER_LEAF);
         network.leaf.ecn = controller.marks(LINE_GBIT);
         network.spine.ecn = controller.marks(network.spine_link.rate_bps / 1_000_000_000);
-        let settings = Settings {
-            seed: config.seed,
-            controller,
-            recovery: Recovery::Selective,
-            rto: RtoBounds::default(),
-            line_gbit: LINE_GBIT,
-            frame_bytes: FRAME_BYTES,
-            cpu: cpu::of_frames(FRAME_BYTES),
-            credits: CREDITS,
-            one_way_ns: ONE_WAY_NS,
-            paths: Paths::ONE,
-        };
+        let settings =
+            Settings::new(config.seed, controller, LINE_GBIT, cpu::of_frames(FRAME_BYTES));
         let cluster = Cluster::new(&network.topology(), settings)?;
         let (victim, senders_of) = (network.host(0, 0), Vec::new());
         let background = Vec::new();

@@ -6,7 +6,7 @@ use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
+use super::cluster::{Cluster, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, cpu, recovery_name};
 use crate::fabric::{
     Action, FaultPlan, Forwarding, HostId, LinkConfig, LinkSet, SwitchConfig, Topology,
@@ -181,17 +181,12 @@ fn run_one(
     let frame_bytes = frame_bytes(gbit);
     let packets = packets_of(REQUEST_BYTES, (frame_bytes - PACKET_OVERHEAD_BYTES) as u32);
     let requests = config.requests(loss, packets.into());
+    let (controller, cpu) = (config.controller, cpu::of_frames(frame_bytes));
     let settings = Settings {
-        seed: config.seed,
-        controller: config.controller,
         recovery,
         rto: RtoBounds { min_ns: rto_min_ns, ..RtoBounds::default() },
-        line_gbit: gbit,
         frame_bytes,
-        cpu: cpu::of_frames(frame_bytes),
-        credits: CREDITS,
-        one_way_ns: ONE_WAY_NS,
-        paths: Paths::ONE,
+        ..Settings::new(config.seed, controller, gbit, cpu)
     };
     let mut cluster = Cluster::new(&one_switch(gbit, config.controller), settings)?;
     let (client, server) = (HostId(0), Place::new(HostId(1), 0));

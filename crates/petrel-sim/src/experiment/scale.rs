@@ -1,19 +1,14 @@
 //! A hundred hosts with calls from every endpoint to all endpoints of further hosts (eRPC's Figure 5).
 
-use petrel_proto::Recovery;
-use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::{Load, Tally};
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
+use super::cluster::{Cluster, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{HostId, LeafSpine};
 
 /// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;
-
-/// Payload of the largest datagram.
-const FRAME_BYTES: usize = 1_472;
 
 /// Concurrent calls of a group, to random endpoints.
 const BATCH: usize = 3;
@@ -170,18 +165,8 @@ fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster,
     let line_gbit = network.host_link.rate_bps / 1_000_000_000;
     network.leaf.ecn = config.controller.marks(line_gbit);
     network.spine.ecn = config.controller.marks(network.spine_link.rate_bps / 1_000_000_000);
-    let settings = Settings {
-        seed: config.seed,
-        controller: config.controller,
-        recovery: Recovery::Selective,
-        rto: RtoBounds::default(),
-        line_gbit,
-        frame_bytes: FRAME_BYTES,
-        cpu: cpu::of_frames(MESSAGE_BYTES),
-        credits: CREDITS,
-        one_way_ns: ONE_WAY_NS,
-        paths: Paths::ONE,
-    };
+    let settings =
+        Settings::new(config.seed, config.controller, line_gbit, cpu::of_frames(MESSAGE_BYTES));
     Cluster::new(&network.topology(), settings)
 }
 

@@ -1,11 +1,9 @@
 //! Small RPCs over a link that loses packets at random, and the effect on their latency.
 
-use petrel_proto::Recovery;
-use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
+use super::cluster::{Cluster, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet};
@@ -13,9 +11,6 @@ use crate::rng::Probability;
 
 /// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;
-
-/// Payload of the largest datagram.
-const FRAME_BYTES: usize = 1_472;
 
 /// The settings of the experiment.
 #[derive(Clone, Debug)]
@@ -101,18 +96,8 @@ pub fn run(
 }
 
 fn run_one(config: &SmallLossConfig, loss: Probability) -> Result<SmallLossRow, ExperimentError> {
-    let settings = Settings {
-        seed: config.seed,
-        controller: config.controller,
-        recovery: Recovery::Selective,
-        rto: RtoBounds::default(),
-        line_gbit: config.gbit,
-        frame_bytes: FRAME_BYTES,
-        cpu: cpu::of_frames(MESSAGE_BYTES),
-        credits: CREDITS,
-        one_way_ns: ONE_WAY_NS,
-        paths: Paths::ONE,
-    };
+    let settings =
+        Settings::new(config.seed, config.controller, config.gbit, cpu::of_frames(MESSAGE_BYTES));
     let mut cluster = Cluster::new(&one_switch(config.gbit, config.controller), settings)?;
     let (client, server) = (HostId(0), Place::new(HostId(1), 0));
     cluster.add(server)?;

@@ -16,20 +16,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::overload::{Admission, ConcurrencyLimit};
-use petrel_proto::Recovery;
-use petrel_proto::recovery::rtt::RtoBounds;
 use serde::Serialize;
 
 use self::client::{Client, Demand, Outcomes};
 pub use self::policy::Policy;
 use self::server::{Plan, Server};
 pub use self::service::Service;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings};
+use super::cluster::{Cluster, Place, Settings};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Forwarding, HostId, LinkConfig, SwitchConfig, Topology};
-
-/// Payload of the largest datagram.
-const FRAME_BYTES: usize = 1_472;
 
 /// Bytes of a small message with its header, for the price of a frame.
 const MESSAGE_BYTES: usize = 32;
@@ -232,18 +227,7 @@ fn run_one(
 }
 
 fn settings(seed: u64) -> Settings {
-    Settings {
-        seed,
-        controller: Controller::Dcqcn,
-        recovery: Recovery::Selective,
-        rto: RtoBounds::default(),
-        line_gbit: LINE_GBIT,
-        frame_bytes: FRAME_BYTES,
-        cpu: cpu::of_frames(MESSAGE_BYTES),
-        credits: CREDITS,
-        one_way_ns: ONE_WAY_NS,
-        paths: Paths::ONE,
-    }
+    Settings::new(seed, Controller::Dcqcn, LINE_GBIT, cpu::of_frames(MESSAGE_BYTES))
 }
 
 /// Makes a topology with the server and all clients under one switch, with the settings of all experiments.

@@ -4,19 +4,15 @@ use std::rc::Rc;
 
 use petrel::endpoint::SessionId;
 use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
-use petrel_proto::recovery::rtt::RtoBounds;
 
 use super::super::caller::Load;
-use super::super::cluster::{Cluster, Paths, Place, Settings};
+use super::super::cluster::{Cluster, FRAME_BYTES, Paths, Place, Settings};
 use super::super::driver::Phase;
 use super::super::incast::packet_bytes_mean;
 use super::super::{ExperimentError, cpu};
 use super::Variant;
 use super::network::{BuiltNetwork, HOST_GBIT, PathNetwork};
 use crate::fabric::{ActorId, FabricConfig, HostId, LinkId, SimAddr};
-
-/// Payload of the largest datagram: Ethernet's.
-pub(super) const FRAME_BYTES: usize = 1_472;
 
 /// Bytes of a message in a full packet.
 pub(super) const PACKET_BYTES: u64 = (FRAME_BYTES - PACKET_OVERHEAD_BYTES) as u64;
@@ -221,15 +217,10 @@ pub(super) fn gbit(packets: u64, elapsed_ns: u64) -> f64 {
 pub(super) fn settings(variant: Variant, network: &BuiltNetwork, seed: u64) -> Settings {
     let Variant { recovery, controller, .. } = variant;
     Settings {
-        seed,
-        controller,
         recovery,
-        rto: RtoBounds::default(),
-        line_gbit: HOST_GBIT,
-        frame_bytes: FRAME_BYTES,
-        cpu: cpu::NEARLY_FREE,
         credits: CREDITS,
         one_way_ns: network.one_way_ns,
         paths: variant.paths(),
+        ..Settings::new(seed, controller, HOST_GBIT, cpu::NEARLY_FREE)
     }
 }
