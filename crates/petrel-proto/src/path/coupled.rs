@@ -149,6 +149,9 @@ impl Coupled {
             self.open(path, set);
             return;
         }
+        if self.is_widest(set) {
+            return self.note_goods(1, set);
+        }
         let share = set.total_window() / set.open_count();
         if self.fresh & path.bit() != 0 && set.window(path) < 2 * share {
             set.widen(path, QUICK_UNITS, self.total_most);

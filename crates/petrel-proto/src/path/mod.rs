@@ -266,28 +266,26 @@ impl Paths {
     /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
     /// this has room: they are short, and leave together by a single system call.
     pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
-        if self.next.is_none() && self.burst_ns == now_ns as u32 && self.has_room_on_burst_path() {
-            self.next = Some(self.burst_path);
+        if let Some(path) = self.burst_choice(now_ns) {
+            self.next = Some(path);
         }
         let path = self.choose(now_ns)?;
         (self.burst_path, self.burst_ns) = (path, now_ns as u32);
         Some(path)
     }
 
-    /// Returns the choice of [`Paths::choose_alone`] for a further packet of the present burst, if the policy has one window for
-    /// all paths, with room. The choice need not be used.
+    /// Returns true if other sessions of the endpoint that send make the windows smaller: see [`Paths::share_link`].
+    #[inline]
+    pub(crate) fn heeds_others(&self) -> bool {
+        matches!(self.state, State::Coupled(_))
+    }
+
+    /// Returns the choice of [`Paths::choose_alone`] for a further packet of the present burst, if the burst's path has room.
+    /// The choice need not be used.
     #[inline]
     pub(crate) fn burst_choice(&self, now_ns: u64) -> Option<PathId> {
-        let window = match &self.state {
-            State::Single(window)
-            | State::Plb(_, window)
-            | State::Spray(window)
-            | State::Reps(_, window) => window,
-            State::Coupled(_) | State::MpRdma(_) => return None,
-        };
         let is_further = self.next.is_none() && self.burst_ns == now_ns as u32;
-        let has_room = self.set.in_flight() < window.packets();
-        (is_further && has_room && self.set.is_open(self.burst_path)).then_some(self.burst_path)
+        (is_further && self.has_room_on_burst_path()).then_some(self.burst_path)
     }
 
     /// Notes that a packet was sent on the path of [`Paths::choose_alone`] or [`Paths::burst_choice`].
@@ -301,15 +299,19 @@ impl Paths {
         self.set.note_sent(path);
     }
 
+    #[inline]
     fn has_room_on_burst_path(&self) -> bool {
-        let path = self.burst_path;
-        let is_roomy = match &self.state {
-            State::Coupled(_) => self.set.room(path) >= PACKET as i32,
+        let (set, path) = (&self.set, self.burst_path);
+        let has_room = match &self.state {
+            State::Single(window)
+            | State::Plb(_, window)
+            | State::Spray(window)
+            | State::Reps(_, window) => set.in_flight() < window.packets(),
+            State::Coupled(coupled) => set.room(path) >= PACKET as i32 && coupled.room(set) > 0,
             // An answer clocks a packet out on its own path.
             State::MpRdma(_) => false,
-            State::Single(_) | State::Plb(..) | State::Spray(_) | State::Reps(..) => true,
         };
-        is_roomy && self.set.is_open(path) && self.room() > 0
+        has_room && set.is_open(path)
     }
 
     fn choose_anew(&mut self, now_ns: u64) -> Option<PathId> {

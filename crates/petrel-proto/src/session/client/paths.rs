@@ -175,7 +175,10 @@ impl ClientPaths {
         if slot >= self.slots.len() {
             return None;
         }
-        // The burst's first packet has noted the turn.
+        // The burst's first packet has noted the turn, but other sessions may have sent since.
+        if self.paths.heeds_others() {
+            self.note_turn(now_ns, senders);
+        }
         self.paths.burst_choice(now_ns).or_else(|| {
             self.note_turn(now_ns, senders);
             self.paths.choose_alone(now_ns)
