@@ -184,6 +184,12 @@ impl Placed {
         *destination.downcast().expect("a request's destination has the type that its method names")
     }
 
+    /// Returns the destination, if it has this type.
+    pub(crate) fn get_mut<D: Destination>(&mut self) -> Option<&mut D> {
+        let destination: &mut dyn Any = &mut *self.0;
+        destination.downcast_mut()
+    }
+
     #[inline]
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.0.store(offset, bytes);

@@ -54,6 +54,12 @@ impl<'a> SharedBytes<'a> {
         Self { start, len, memory: PhantomData }
     }
 
+    /// The address of the first byte, for copies by assembler.
+    #[inline(always)]
+    pub(crate) fn start(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
     /// The number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {

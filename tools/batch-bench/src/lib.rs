@@ -14,7 +14,7 @@ mod futures;
 mod harness;
 mod ipv4;
 mod ipv6;
-mod memory;
+pub mod memory;
 mod names;
 mod patterns;
 mod random;

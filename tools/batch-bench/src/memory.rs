@@ -9,7 +9,7 @@ use rustix::mm::{Advice, madvise};
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Returns `count` results of `make`, in huge pages where the kernel provides them.
-pub(crate) fn filled<T>(count: usize, make: impl FnMut(usize) -> T) -> Box<[T]> {
+pub fn filled<T>(count: usize, make: impl FnMut(usize) -> T) -> Box<[T]> {
     let mut memory = Vec::with_capacity(count);
     // Before the first write, at which the kernel allocates the pages.
     advise(memory.spare_capacity_mut());

@@ -8,6 +8,8 @@
 //! | `mapped` | 64 B copied from the mapped region, without the server |
 //! | `bulk-call` | a call with a large request, whose handler looks at two words |
 //! | `bulk-write` | a WRITE of as many bytes |
+//! | `mapped-write` | as many bytes copied to the mapped region, without the server |
+//! | `mapped-read` | as many bytes copied from there |
 //!
 //! The kinds take turns, so other load on the machine affects all of them.
 
@@ -52,10 +54,20 @@ enum Kind {
     Mapped,
     BulkCall,
     BulkWrite,
+    MappedWrite,
+    MappedRead,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Call, Kind::Read, Kind::FetchAdd, Kind::Mapped, Kind::BulkCall, Kind::BulkWrite];
+const KINDS: [Kind; 8] = [
+    Kind::Call,
+    Kind::Read,
+    Kind::FetchAdd,
+    Kind::Mapped,
+    Kind::BulkCall,
+    Kind::BulkWrite,
+    Kind::MappedWrite,
+    Kind::MappedRead,
+];
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -66,15 +78,27 @@ impl Kind {
             Kind::Mapped => "mapped",
             Kind::BulkCall => "bulk-call",
             Kind::BulkWrite => "bulk-write",
+            Kind::MappedWrite => "mapped-write",
+            Kind::MappedRead => "mapped-read",
         }
     }
 
     fn bytes(self) -> usize {
         match self {
             Kind::FetchAdd => 8,
-            Kind::BulkCall | Kind::BulkWrite => BULK_BYTES,
+            Kind::BulkCall | Kind::BulkWrite | Kind::MappedWrite | Kind::MappedRead => BULK_BYTES,
             _ => SMALL_BYTES,
         }
+    }
+
+    /// Returns true for an operation with a large message.
+    fn has_bulk(self) -> bool {
+        matches!(self, Kind::BulkCall | Kind::BulkWrite | Kind::MappedWrite)
+    }
+
+    /// Returns true for an operation on the mapped region, or one that is checked there.
+    fn needs_mapping(self) -> bool {
+        matches!(self, Kind::Mapped | Kind::BulkWrite | Kind::MappedWrite | Kind::MappedRead)
     }
 
     /// The kind to compare with.
@@ -208,14 +232,13 @@ impl World {
     /// Runs operations of a kind, one after the other, on the thread of the client's endpoint.
     fn window(&self, kind: Kind, length: Duration, counts: &mut Counts) -> Result<(), Failure> {
         let remote = RemoteRegion::new(&self.client, self.region.key());
-        let mapped = match kind {
-            Kind::Mapped | Kind::BulkWrite => Some(remote.map_wait()?),
-            _ => None,
-        };
+        let mapped = kind.needs_mapping().then(|| remote.map_wait()).transpose()?;
         let client = self.client.clone();
         let task = self.client.spawn(async move |_| {
-            let mut caller = Caller { client, remote, mapped, number: 0, last: None };
+            let seen = Vec::new();
+            let mut caller = Caller { client, remote, mapped, number: 0, last: None, seen };
             let mut counts = Counts::default();
+            caller.prepare(kind)?;
             let end = Instant::now() + length;
             while Instant::now() < end {
                 let (took, is_right) = caller.run(kind).await?;
@@ -244,9 +267,20 @@ struct Caller {
     number: u64,
     /// The last result of FETCH_ADD.
     last: Option<u64>,
+    /// The bytes of `mapped-read`.
+    seen: Vec<u8>,
 }
 
 impl Caller {
+    /// Writes the bytes that `mapped-read` reads, and provides memory for them.
+    fn prepare(&mut self, kind: Kind) -> Result<(), Error> {
+        if kind == Kind::MappedRead {
+            self.mapped().write(COUNTER_OFFSET, &bulk(0))?;
+            self.seen = vec![0; BULK_BYTES];
+        }
+        Ok(())
+    }
+
     /// Runs an operation. Returns its time, without those of making its message and of checking its result, and true if
     /// the result is right.
     async fn run(&mut self, kind: Kind) -> Result<(Duration, bool), Error> {
@@ -254,7 +288,7 @@ impl Caller {
         let offset = self.number * SMALL_BYTES as u64 % TABLE_BYTES;
         let message = match kind {
             Kind::Call => words(self.number).to_vec(),
-            Kind::BulkCall | Kind::BulkWrite => bulk(self.number),
+            _ if kind.has_bulk() => bulk(self.number),
             _ => Vec::new(),
         };
         let expected = if kind == Kind::Call { message.clone() } else { ends(&message) };
@@ -284,9 +318,20 @@ impl Caller {
             Kind::BulkWrite => {
                 self.remote.write(COUNTER_OFFSET, message).await?;
                 let took = began.elapsed();
-                // The write covers the counter.
-                self.last = None;
                 (took, self.has_written(&expected)?)
+            }
+            Kind::MappedWrite => {
+                self.mapped().write(COUNTER_OFFSET, &message)?;
+                let took = began.elapsed();
+                (took, self.has_written(&expected)?)
+            }
+            Kind::MappedRead => {
+                let mut seen = std::mem::take(&mut self.seen);
+                self.mapped().read(COUNTER_OFFSET, &mut seen)?;
+                let took = began.elapsed();
+                let is_right = self.is_bulk(0, &seen);
+                self.seen = seen;
+                (took, is_right)
             }
         })
     }
@@ -295,13 +340,29 @@ impl Caller {
         self.mapped.as_ref().expect("the window has mapped the region")
     }
 
-    /// Returns true if the region has these as first and last word of a large write.
-    fn has_written(&self, expected: &[u8]) -> Result<bool, Error> {
-        let mut seen = vec![0; 8];
-        self.mapped().read(COUNTER_OFFSET, &mut seen)?;
-        seen.resize(16, 0);
-        self.mapped().read(COUNTER_OFFSET + BULK_BYTES as u64 - 8, &mut seen[8..])?;
+    /// Returns true if the region has these as first and last word of a large write; and, for the first write of a window, all
+    /// bytes of its message.
+    fn has_written(&mut self, expected: &[u8]) -> Result<bool, Error> {
+        // The write covers the counter.
+        self.last = None;
+        if self.number == 1 {
+            let mut seen = vec![0; BULK_BYTES];
+            self.mapped().read(COUNTER_OFFSET, &mut seen)?;
+            return Ok(self.is_bulk(self.number, &seen));
+        }
+        let mut seen = vec![0; 16];
+        let (first, last) = seen.split_at_mut(8);
+        self.mapped().read(COUNTER_OFFSET, first)?;
+        self.mapped().read(COUNTER_OFFSET + BULK_BYTES as u64 - 8, last)?;
         Ok(seen == expected)
+    }
+
+    /// Returns true if bytes have the ends of a large message, and for the first of a window all of its bytes.
+    fn is_bulk(&self, number: u64, seen: &[u8]) -> bool {
+        match self.number {
+            1 => seen == bulk(number),
+            _ => ends(seen) == bulk_ends(number).concat(),
+        }
     }
 
     fn copy_mapped(&self, start: u64) -> Result<bool, Error> {
@@ -327,12 +388,18 @@ fn words(offset: u64) -> [u8; SMALL_BYTES] {
 }
 
 fn bulk(number: u64) -> Vec<u8> {
-    // The room for the header of a WRITE: both kinds have it.
+    // The room for the header of a WRITE: all kinds have it.
     let mut message = Vec::with_capacity(BULK_BYTES + 24);
-    message.resize(BULK_BYTES, 0);
-    message[..8].copy_from_slice(&number.to_le_bytes());
-    message[BULK_BYTES - 8..].copy_from_slice(&(!number).to_le_bytes());
+    message.resize(BULK_BYTES, number as u8);
+    let [first, last] = bulk_ends(number);
+    message[..8].copy_from_slice(&first);
+    message[BULK_BYTES - 8..].copy_from_slice(&last);
     message
+}
+
+/// The first and the last word of a large message.
+fn bulk_ends(number: u64) -> [[u8; 8]; 2] {
+    [number.to_le_bytes(), (!number).to_le_bytes()]
 }
 
 /// Returns the first and the last word of a message.

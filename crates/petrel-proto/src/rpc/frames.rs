@@ -15,7 +15,7 @@ use super::timers::Due;
 use super::transmit::transmit_by;
 use super::turn::Then;
 use super::{Core, FrameSink, PlainCompletion, PlainRequest, Received, UpcomingFrame, fast};
-use crate::buffer::{Buffer, BufferPool, Payload};
+use crate::buffer::{Buffer, BufferPool, Destination, Payload};
 use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX};
 use crate::session::{PeerKey, Role};
 use crate::wire::{Flags, Kind};
@@ -252,6 +252,18 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Option<&mut [u8]> {
         let Self { sessions, shared, .. } = self;
         fast::next_part_place(sessions, shared, peer, head, payload_bytes).ok()
+    }
+
+    /// Like [`Core::next_part_place`], if the request is put together in a [`Destination`] of type `D`. The caller stores the
+    /// payload in the returned destination, at the returned offset of the request.
+    pub fn next_part_destination<D: Destination>(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; PART_HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<(&mut D, usize)> {
+        let Self { sessions, shared, .. } = self;
+        fast::next_part_destination(sessions, shared, peer, head, payload_bytes)
     }
 
     /// Handles due timers. To be called after handling all frames received so far.

@@ -7,6 +7,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use crate::shared::SharedBytes;
+
 /// Bytes of a word.
 pub(super) const WORD_BYTES: usize = 8;
 
@@ -81,30 +83,37 @@ pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
     }
 }
 
-/// Copies a block in.
+/// Copies blocks in, each byte of `from` once.
+///
+/// # Panics
+/// When `from` has another length.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-pub(super) fn store_block(words: &[AtomicU64; BLOCK_WORDS], from: &Bytes) {
-    assert_aligned(words);
-    // SAFETY: both are 64 bytes long, and `words` is aligned. The stores are as eight relaxed stores of words (see above).
-    unsafe {
-        std::arch::asm!(
-            "movups {first}, [{from}]",
-            "movups {second}, [{from} + 16]",
-            "movups {third}, [{from} + 32]",
-            "movups {fourth}, [{from} + 48]",
-            "movaps [{to}], {first}",
-            "movaps [{to} + 16], {second}",
-            "movaps [{to} + 32], {third}",
-            "movaps [{to} + 48], {fourth}",
-            from = in(reg) from.as_ptr(),
-            to = in(reg) words.as_ptr(),
-            first = out(xmm_reg) _,
-            second = out(xmm_reg) _,
-            third = out(xmm_reg) _,
-            fourth = out(xmm_reg) _,
-            options(nostack, preserves_flags),
-        );
+pub(super) fn store_blocks(blocks: &[[AtomicU64; BLOCK_WORDS]], from: SharedBytes<'_>) {
+    assert!(from.len() == size_of_val(blocks), "as many bytes as the blocks have");
+    for (place, block) in blocks.iter().enumerate() {
+        assert_aligned(block);
+        // SAFETY: `from` has the 64 bytes of each block, and `block` is aligned. The stores are as eight relaxed stores of
+        // words (see above).
+        unsafe {
+            std::arch::asm!(
+                "movups {first}, [{from}]",
+                "movups {second}, [{from} + 16]",
+                "movups {third}, [{from} + 32]",
+                "movups {fourth}, [{from} + 48]",
+                "movaps [{to}], {first}",
+                "movaps [{to} + 16], {second}",
+                "movaps [{to} + 32], {third}",
+                "movaps [{to} + 48], {fourth}",
+                from = in(reg) from.start().add(place * size_of_val(block)),
+                to = in(reg) block.as_ptr(),
+                first = out(xmm_reg) _,
+                second = out(xmm_reg) _,
+                third = out(xmm_reg) _,
+                fourth = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }
 
@@ -128,12 +137,21 @@ pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
     }
 }
 
-/// Copies a block in.
+/// Copies blocks in, each byte of `from` once.
+///
+/// # Panics
+/// When `from` has another length.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
-pub(super) fn store_block(words: &[AtomicU64; BLOCK_WORDS], from: &Bytes) {
-    assert_aligned(words);
-    for (chunk, word) in from.iter().zip(words) {
-        word.store(u64::from_ne_bytes(*chunk), std::sync::atomic::Ordering::Relaxed);
+pub(super) fn store_blocks(blocks: &[[AtomicU64; BLOCK_WORDS]], from: SharedBytes<'_>) {
+    assert!(from.len() == size_of_val(blocks), "as many bytes as the blocks have");
+    for (place, block) in blocks.iter().enumerate() {
+        assert_aligned(block);
+        let mut bytes = [[0; WORD_BYTES]; BLOCK_WORDS];
+        let start = place * size_of_val(block);
+        from.slice(start..start + size_of_val(block)).copy_to_slice(bytes.as_flattened_mut());
+        for (chunk, word) in bytes.iter().zip(block) {
+            word.store(u64::from_ne_bytes(*chunk), std::sync::atomic::Ordering::Relaxed);
+        }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::block::{
-    BLOCK_WORDS, PAIR_WORDS, WORD_BYTES, load_block, load_pair, store_block, words_before_pairs,
+    BLOCK_WORDS, PAIR_WORDS, WORD_BYTES, load_block, load_pair, store_blocks, words_before_pairs,
 };
+use crate::shared::SharedBytes;
 
 /// Bytes of few words.
 const FEW_BYTES: usize = 8 * WORD_BYTES;
@@ -97,33 +98,96 @@ fn read_any(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     }
 }
 
+/// Bytes to be written: private ones, or those of a frame that its sender may still change.
+pub(super) trait Source: Copy {
+    fn len(self) -> usize;
+
+    /// Returns the first `at` bytes, and the others.
+    fn split_at(self, at: usize) -> (Self, Self);
+
+    /// Copies all bytes to as many, each once.
+    fn copy_to(self, to: &mut [u8]);
+
+    fn as_shared(&self) -> SharedBytes<'_>;
+}
+
+impl Source for &[u8] {
+    #[inline(always)]
+    fn len(self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline(always)]
+    fn split_at(self, at: usize) -> (Self, Self) {
+        <[u8]>::split_at(self, at)
+    }
+
+    #[inline(always)]
+    fn copy_to(self, to: &mut [u8]) {
+        to.copy_from_slice(self);
+    }
+
+    #[inline(always)]
+    fn as_shared(&self) -> SharedBytes<'_> {
+        SharedBytes::from(*self)
+    }
+}
+
+impl Source for SharedBytes<'_> {
+    #[inline]
+    fn len(self) -> usize {
+        SharedBytes::len(&self)
+    }
+
+    #[inline]
+    fn split_at(self, at: usize) -> (Self, Self) {
+        (self.slice(0..at), self.slice(at..SharedBytes::len(&self)))
+    }
+
+    #[inline]
+    fn copy_to(self, to: &mut [u8]) {
+        self.copy_to_slice(to);
+    }
+
+    #[inline]
+    fn as_shared(&self) -> SharedBytes<'_> {
+        *self
+    }
+}
+
 /// Copies bytes to `offset`. The other bytes of the first and the last word stay as they are, also
 /// while another thread writes them.
 #[inline]
-pub(super) fn write(words: &[AtomicU64], offset: usize, from: &[u8]) {
+pub(super) fn write<S: Source>(words: &[AtomicU64], offset: usize, from: S) {
     let parts = Parts::of(offset, from.len());
     let (head, rest) = from.split_at(parts.head);
-    if !head.is_empty() {
+    if head.len() > 0 {
         write_some(&words[parts.word], parts.skipped, head);
     }
-    let (body, tail) = rest.as_chunks::<WORD_BYTES>();
     let words = &words[parts.body()..];
-    let (first, rest) = body.split_at(words_before_pairs(words).min(body.len()));
-    let (blocks, last) = rest.as_chunks::<BLOCK_WORDS>();
-    let (first_words, rest_words) = words.split_at(first.len());
-    let (block_words, _) = rest_words.as_chunks::<BLOCK_WORDS>();
-    let last_words = &rest_words[BLOCK_WORDS * blocks.len()..];
-    for (chunk, word) in first.iter().zip(first_words) {
-        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    let (words, tail_word) = words.split_at(rest.len() / WORD_BYTES);
+    let (body, tail) = rest.split_at(WORD_BYTES * words.len());
+    let (first, words) = words.split_at(words_before_pairs(words).min(words.len()));
+    let (blocks, last) = words.as_chunks::<BLOCK_WORDS>();
+    let (first_bytes, body) = body.split_at(size_of_val(first));
+    let (block_bytes, last_bytes) = body.split_at(size_of_val(blocks));
+    store_words(first, first_bytes);
+    store_blocks(blocks, block_bytes.as_shared());
+    store_words(last, last_bytes);
+    if tail.len() > 0 {
+        write_some(&tail_word[0], 0, tail);
     }
-    for (block, words) in blocks.iter().zip(block_words) {
-        store_block(words, block);
-    }
-    for (chunk, word) in last.iter().zip(last_words) {
-        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
-    }
-    if !tail.is_empty() {
-        write_some(&words[body.len()], 0, tail);
+}
+
+/// Replaces words, one by one.
+#[inline]
+fn store_words<S: Source>(words: &[AtomicU64], mut from: S) {
+    for word in words {
+        let (chunk, rest) = from.split_at(WORD_BYTES);
+        let mut bytes = [0; WORD_BYTES];
+        chunk.copy_to(&mut bytes);
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        from = rest;
     }
 }
 
@@ -133,7 +197,13 @@ fn load(word: &AtomicU64) -> [u8; WORD_BYTES] {
 }
 
 /// Replaces some bytes of a word.
-fn write_some(word: &AtomicU64, at: usize, from: &[u8]) {
+fn write_some<S: Source>(word: &AtomicU64, at: usize, from: S) {
+    let mut copy = [0; WORD_BYTES];
+    let from = {
+        let copy = &mut copy[..from.len()];
+        from.copy_to(copy);
+        &*copy
+    };
     let replaced = |found: u64| {
         let mut bytes = found.to_ne_bytes();
         bytes[at..at + from.len()].copy_from_slice(from);
@@ -181,10 +251,13 @@ mod tests {
             for end in start..=200 {
                 let words = words(&[0xEE; 200]);
                 let from: Vec<u8> = (start..end).map(|at| at as u8).collect();
-                write(&words, start, &from);
                 let mut expected = [0xEE; 200];
                 expected[start..end].copy_from_slice(&from);
+                write(&words, start, &*from);
                 assert_eq!(bytes(&words), expected, "{start}..{end}");
+                let words = self::words(&[0xEE; 200]);
+                write(&words, start, SharedBytes::from(&*from));
+                assert_eq!(bytes(&words), expected, "{start}..{end} of shared bytes");
             }
         }
     }
@@ -200,7 +273,7 @@ mod tests {
             read(source, 3, &mut to);
             assert_eq!(to, all[WORD_BYTES * skipped + 3..][..320]);
             let target = words(&[0xEE; 400]);
-            write(&target[skipped..], 3, &to);
+            write(&target[skipped..], 3, &*to);
             let mut expected = [0xEE; 400];
             expected[WORD_BYTES * skipped + 3..][..320].copy_from_slice(&to);
             assert_eq!(bytes(&target), expected);
@@ -215,7 +288,7 @@ mod tests {
                 let words = &words;
                 scope.spawn(move || {
                     for round in 1..=10_000_u32 {
-                        write(words, half, &round.to_le_bytes());
+                        write(words, half, &round.to_le_bytes()[..]);
                         let mut seen = [0; 4];
                         read(words, half, &mut seen);
                         assert_eq!(

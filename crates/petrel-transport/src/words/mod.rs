@@ -29,6 +29,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::shared::SharedBytes;
 use crate::shm::{discard, is_in_huge_pages, new_memory_file};
 
 /// Bytes of a word.
@@ -261,6 +262,20 @@ impl WordMemory {
     /// When the range is not within the memory, or the memory is not writable.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) {
+        self.write_from(offset, from);
+    }
+
+    /// [`WordMemory::write`] of bytes that another process may change meanwhile, in one copy.
+    ///
+    /// # Panics
+    /// As [`WordMemory::write`].
+    #[inline]
+    pub fn write_shared(&self, offset: u64, from: SharedBytes<'_>) {
+        self.write_from(offset, from);
+    }
+
+    #[inline]
+    fn write_from(&self, offset: u64, from: impl copy::Source) {
         assert!(self.is_writable, "a mapping for reading is not written to");
         assert!(self.contains(offset, from.len() as u64), "a write within the memory");
         fence(Ordering::Release);

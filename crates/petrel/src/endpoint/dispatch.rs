@@ -14,6 +14,7 @@ use super::handlers::Handlers;
 use super::request::Payload;
 use super::return_route::ReturnRoute;
 use crate::msgbuf::{MsgBuf, Pool};
+use crate::region::Writing;
 
 /// A longer frame is probably a packet of a large message, whose packets have at least this size.
 const SMALL_FRAME_BYTES: usize = 1024;
@@ -168,7 +169,7 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
     }
 }
 
-/// Handles a long frame in shared memory that is not the next packet of a request.
+/// Handles a long frame in shared memory that is not the next packet of a request in a buffer.
 #[inline(never)]
 fn dispatch_shared(
     dispatch: &mut Dispatch<'_>,
@@ -176,8 +177,18 @@ fn dispatch_shared(
     frame: SharedFrame<'_>,
     path: Option<&mut Outgoing>,
 ) {
-    let Dispatch { local, handlers, now_ns } = dispatch;
     let (key, bytes) = (PeerKey(peer.0), frame.bytes());
+    if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
+        && let payload = bytes.slice(PART_HEADER_BYTES..bytes.len())
+        && let core = &mut dispatch.local.core
+        && let Some((writing, offset)) =
+            core.next_part_destination::<Writing>(key, &head, payload.len())
+    {
+        writing.store_shared(offset, payload);
+        dispatch.local.count_part(bytes.len());
+        return;
+    }
+    let Dispatch { local, handlers, now_ns } = dispatch;
     if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
         let payload = bytes.slice(HEADER_BYTES..bytes.len());
         let (now_ns, len) = (*now_ns, payload.len());

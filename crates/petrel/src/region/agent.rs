@@ -2,8 +2,8 @@
 
 use petrel_proto::Status;
 use petrel_proto::buffer::Destination;
-use petrel_transport::Transport;
 use petrel_transport::words::{WORD_BYTES, WordMemory, WordRange};
+use petrel_transport::{SharedBytes, Transport};
 
 use super::access::Access;
 use super::memory::{OUT_OF_RANGE, check_word};
@@ -86,7 +86,7 @@ where
 /// A large WRITE whose packets go to the region as they arrive, so that its bytes are copied once.
 ///
 /// Between packets, the region may be revoked. The rest of the bytes is then dropped, and the operation refused.
-struct Writing {
+pub(crate) struct Writing {
     view: Arc<View>,
     header: Header,
     bytes: u64,
@@ -123,19 +123,36 @@ impl Writing {
 
 impl Destination for Writing {
     fn store(&mut self, offset: usize, bytes: &[u8]) {
-        let (skipped, at) = match offset {
-            0 => (HEADER_BYTES, 0),
-            _ => (0, (offset - HEADER_BYTES) as u64),
-        };
-        let state = self.view.lock();
-        match find(&state.entries, &self.header, Access::WRITE) {
-            Ok(entry) => entry.memory().words().write(self.header.offset() + at, &bytes[skipped..]),
-            Err(_) => self.is_alive = false,
-        }
+        let skipped = self.header_bytes(offset);
+        self.write(offset + skipped, |words, at| words.write(at, &bytes[skipped..]));
     }
 
     fn held_bytes(&self) -> usize {
         size_of::<Self>()
+    }
+}
+
+impl Writing {
+    /// [`Destination::store`] of bytes that their sender may still change: in one copy.
+    pub(crate) fn store_shared(&mut self, offset: usize, bytes: SharedBytes<'_>) {
+        let skipped = self.header_bytes(offset);
+        let data = bytes.slice(skipped..bytes.len());
+        self.write(offset + skipped, |words, at| words.write_shared(at, data));
+    }
+
+    /// Returns the bytes of the header in the packet that begins at this offset of the request.
+    fn header_bytes(&self, offset: usize) -> usize {
+        if offset == 0 { HEADER_BYTES } else { 0 }
+    }
+
+    /// Writes bytes that begin at an offset of the request, if the key still grants it.
+    fn write(&mut self, offset: usize, write: impl FnOnce(&WordMemory, u64)) {
+        let at = self.header.offset() + (offset - HEADER_BYTES) as u64;
+        let state = self.view.lock();
+        match find(&state.entries, &self.header, Access::WRITE) {
+            Ok(entry) => write(entry.memory().words(), at),
+            Err(_) => self.is_alive = false,
+        }
     }
 }
 

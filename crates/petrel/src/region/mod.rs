@@ -55,7 +55,7 @@ mod vectors;
 mod wire;
 
 pub use access::Access;
-pub(crate) use agent::serve;
+pub(crate) use agent::{Writing, serve};
 pub use key::{ParseKeyError, RegionKey};
 pub use memory::RegionMemory;
 pub use registry::{Region, RegionStats, Regions};

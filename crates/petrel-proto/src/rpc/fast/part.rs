@@ -1,6 +1,6 @@
 //! The fast path of packets of large requests, at the server.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Destination};
 use crate::limits::PART_HEADER_BYTES;
 use crate::rpc::Shared;
 use crate::session::{PeerKey, Role, SessionTable};
@@ -43,6 +43,33 @@ pub(in crate::rpc) fn next_part_place<'c, B: Buffer, T>(
     let Some(place) = state.take_next(third, payload_bytes) else { return Err(NotNext::Other) };
     shared.counters.frames_accepted += 1;
     Ok(place)
+}
+
+/// Like [`next_part_place`], for a request that is put together in a destination of this type. Returns the destination and
+/// the offset of the payload. A function of its own: with a common part, packets to buffers took 3 to 12 instructions more.
+pub(in crate::rpc) fn next_part_destination<'c, B: Buffer, T, D: Destination>(
+    sessions: &'c mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    peer: PeerKey,
+    head: &[u8; PART_HEADER_BYTES],
+    payload_bytes: usize,
+) -> Option<(&'c mut D, usize)> {
+    let [first, second, third] = part_words(head);
+    let entry = sessions.at_mut((first >> 12) as u32 & 0xF_FFFF)?;
+    let is_part = first as u32 & 0xFFF == first_bits(Kind::RequestPart);
+    if !is_part || !entry.is_from((first >> 32) as u32, peer) {
+        return None;
+    }
+    let Role::Server(server) = entry.role_mut() else { return None };
+    let (slot, packet_bytes) = (server.slot_index(second >> 16), server.agreed().packet_bytes);
+    let state = server.slots_mut().get_mut(slot)?;
+    let is_next = state.current() == second >> 16 && state.is_queued();
+    if !is_next || payload_bytes != packet_bytes as usize {
+        return None;
+    }
+    let placed = state.take_next_placed(third, payload_bytes)?;
+    shared.counters.frames_accepted += 1;
+    Some(placed)
 }
 
 /// Like [`next_part_place`], for a packet of an arriving request in a session of several paths. The packets of different

@@ -78,9 +78,18 @@ impl BufferPool for Windows {
     }
 }
 
-/// Passes a frame to the server, by the fast path if it takes it. Returns the destination of a whole request.
+/// Passes a frame to the server by the fast path of destinations. Returns false if that does not take it.
+fn takes_placed(pair: &mut Pair, frame: &[u8]) -> bool {
+    let (head, payload) = frame.split_first_chunk().expect("a packet of a large request");
+    let other = pair.server.next_part_destination::<Vec<u8>>(PEER, head, payload.len());
+    assert!(other.is_none(), "the destination has another type");
+    let placed = pair.server.next_part_destination::<Inside>(PEER, head, payload.len());
+    placed.map(|(inside, offset)| inside.store(offset, payload)).is_some()
+}
+
+/// Passes a frame to the server by the general path. Returns the destination of a whole request.
 fn at_server(pair: &mut Pair, pool: &mut Windows, frame: &[u8]) -> Option<(RequestHandle, Inside)> {
-    assert!(!pair.server.handle_next_part(PEER, frame), "the fast path knows buffers alone");
+    assert!(!pair.server.handle_next_part(PEER, frame), "this fast path knows buffers alone");
     match pair.server.handle_frame(pair.now, PEER, frame, pool) {
         Received::Nothing => None,
         Received::Message { handle, message, placed: Some(placed), .. } => {
@@ -94,7 +103,8 @@ fn at_server(pair: &mut Pair, pool: &mut Windows, frame: &[u8]) -> Option<(Reque
 #[test]
 fn a_placed_request__has_each_byte_once_whatever_the_order() {
     const LEN: usize = 7 * P as usize + 5;
-    for seed in 0..40_usize {
+    let mut taken = 0;
+    for (seed, is_fast) in (0..40_usize).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut pair = Pair::new();
         let request = pattern(LEN, seed as u64);
         pair.call(&request, 16, 1);
@@ -106,8 +116,15 @@ fn a_placed_request__has_each_byte_once_whatever_the_order() {
         order.swap(seed % 3, seed % 7);
         // Each packet comes twice.
         let twice = order.iter().flat_map(|&packet| [&frames[packet], &frames[packet]]);
-        let whole: Vec<_> =
-            twice.filter_map(|frame| at_server(&mut pair, &mut pool, frame)).collect();
+        let whole: Vec<_> = twice
+            .filter_map(|frame| {
+                if is_fast && takes_placed(&mut pair, frame) {
+                    taken += 1;
+                    return None;
+                }
+                at_server(&mut pair, &mut pool, frame)
+            })
+            .collect();
         assert_eq!(whole.len(), 1, "the handler runs once");
         assert_eq!(pool.window.message(), request, "seed {seed}");
         let [(method, len, first)] = pool.asked[..] else { panic!("asked {:?}", pool.asked) };
@@ -117,6 +134,31 @@ fn a_placed_request__has_each_byte_once_whatever_the_order() {
         drop(whole);
         assert_eq!((pool.window.drops.get(), pair.server.held_bytes()), (1, 0));
     }
+    assert!(taken > 10, "{taken} packets went by the fast path");
+}
+
+/// The fast path does what the general one does.
+#[test]
+fn next_part_destination__is_as_the_general_path() {
+    let len = 9 * P as usize + 3;
+    let outcome = |is_fast: bool| {
+        let mut pair = Pair::new();
+        pair.call(&pattern(len, 5), 16, 1);
+        let mut pool = Windows::new(len, len);
+        let (mut taken, mut whole) = (0, 0);
+        for frame in pair.client_sends() {
+            if is_fast && takes_placed(&mut pair, &frame) {
+                taken += 1;
+                continue;
+            }
+            whole += u32::from(at_server(&mut pair, &mut pool, &frame).is_some());
+        }
+        let counters = *pair.server.counters();
+        (taken, (whole, pool.window.message(), pair.server_sends(), counters))
+    };
+    let ((none, general), (taken, fast)) = (outcome(false), outcome(true));
+    assert_eq!((none, taken), (0, 8), "all packets but the first and the last");
+    assert_eq!(fast, general);
 }
 
 /// The fast path of parts over several paths leaves the packets of a placed request to the general path.

@@ -1,7 +1,7 @@
 //! The state of a server slot for recovery and for messages of several packets.
 
 use crate::bitmap::{Insert, Window, Words};
-use crate::buffer::{Buffer, Placed};
+use crate::buffer::{Buffer, Destination, Placed};
 use crate::recovery::answer::Resends;
 use crate::session::backlog::NEVER;
 use crate::session::free_list::Reusable;
@@ -128,6 +128,14 @@ impl<B> ServerParts<B> {
         let place = request.storage_mut().get_mut(offset..offset + len)?;
         arrived.insert_next();
         Some(place)
+    }
+
+    /// Notes the packet that [`ServerParts::next_in_order`] returned, if the request is put together in a destination of this
+    /// type. Returns the destination, in which the caller stores the packet.
+    pub(super) fn place_in_order<D: Destination>(&mut self) -> Option<&mut D> {
+        let destination = self.placed.as_mut()?.get_mut()?;
+        self.arrived.insert_next();
+        Some(destination)
     }
 
     /// Returns true if a packet may arrive in the buffer, and neither this one nor packet `last` has arrived. The packets of

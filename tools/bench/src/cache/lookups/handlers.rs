@@ -4,22 +4,12 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use petrel::{Endpoint, Status};
-use petrel_batch::batched;
 use petrel_cache::wire::{self, got_bytes, put_got};
 use petrel_cache::{KeyRange, Lookups, Partition, serve_partition};
 use petrel_command::methods;
 
 use super::Form;
-use crate::index::mix;
-
-/// Largest table that further accesses read, in bytes: more than the caches of most processors.
-const TABLE_BYTES_MAX: usize = 1 << 30;
-
-/// Accesses of a burst that overlap.
-const WIDTH: usize = 32;
-
-/// The table of further accesses: a power of two of words.
-pub(super) struct Table(Vec<u64>);
+use super::accesses::Table;
 
 /// The memory of a server.
 pub(super) struct Served {
@@ -29,26 +19,6 @@ pub(super) struct Served {
 
 /// The state of a server's endpoint: it has its memory during windows of its form.
 pub(super) type Slot = Option<Served>;
-
-impl Table {
-    /// A table of at most so many bytes, and of a word at least.
-    pub(super) fn new(bytes: usize) -> Self {
-        let words = (bytes.min(TABLE_BYTES_MAX) / size_of::<u64>()).max(1);
-        Self((0..1 << words.ilog2()).map(mix).collect())
-    }
-}
-
-/// Reads words at random, each of which decides about the place of the next.
-#[batched(width = WIDTH)]
-fn walk(#[shared] words: &[u64], #[shared] accesses: u8, start: u64) -> u64 {
-    let mut at = start;
-    for _ in 0..accesses {
-        let word = &words[at as usize & (words.len() - 1)];
-        prefetch!(word);
-        at = mix(at ^ *word);
-    }
-    at
-}
 
 fn served(slot: &mut Slot) -> &mut Served {
     slot.as_mut().expect("a server has its memory during windows of its form")
@@ -80,7 +50,7 @@ fn get(endpoint: &mut Endpoint<Slot>, range: KeyRange, accesses: u8) {
         let Ok(key) = range.key(request.data()) else {
             return request.fail(cx, Status::InvalidArgument, "no key of this partition");
         };
-        black_box(walk(&table.0, accesses, key.hash()));
+        black_box(table.walk(accesses, key.hash()));
         let Some(item) = partition.get(key) else { return request.reply(cx, &[]) };
         request.reply_with(cx, got_bytes(&item), |_, out| {
             put_got(&item, out);
@@ -96,9 +66,7 @@ fn get_batched(endpoint: &mut Endpoint<Slot>, range: KeyRange, accesses: u8) {
         let keys = batch.messages().enumerate();
         let keys = keys.filter_map(|(index, message)| Some((index, range.key(message).ok()?)));
         let starts = keys.clone().map(|(_, key)| key.hash());
-        walk_batch(&table.0, accesses, starts, |_, end| {
-            black_box(end);
-        });
+        table.walk_together(accesses, starts);
         partition.get_batch(keys, |index, item| match item {
             None => batch.reply(cx, index, &[]),
             Some(item) => batch.reply_with(cx, index, got_bytes(&item), |_, out| {

@@ -6,12 +6,14 @@
 //! | `plain` | looks up one item |
 //! | `prefetched` | the same; the endpoint prefetches the index's lines for the requests of a burst |
 //! | `batched` | looks the items of a burst up together |
+//! | `bare` | no server: the further accesses of `--accesses` alone, in groups as large as the largest burst |
 //!
 //! All forms look up in the same partitions, which go from one form's servers to the next's. The clients and all servers
 //! take turns on one thread, and each turn is timed. So the time of each server is known without a CPU for each, and the
 //! rate of servers with a CPU each follows from the busiest one. The forms take turns as well: other load on the machine
 //! affects all of them.
 
+mod accesses;
 mod handlers;
 mod report;
 mod side;
@@ -27,7 +29,8 @@ use petrel_command::cores::{self, CpuPlacement};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
-use self::handlers::{Served, Table};
+use self::accesses::Table;
+use self::handlers::Served;
 use self::report::Row;
 use self::side::{Side, Window};
 use super::keys::{Items, Popularity};
@@ -58,6 +61,10 @@ enum Form {
         lookups: Lookups,
         accesses: u8,
     },
+    /// Further accesses alone.
+    Bare {
+        accesses: u8,
+    },
 }
 
 impl Form {
@@ -65,13 +72,42 @@ impl Form {
         match self {
             Self::Echo => "echo",
             Self::Items { lookups, .. } => lookups.name(),
+            Self::Bare { .. } => "bare",
         }
     }
 
     fn accesses(self) -> u8 {
         match self {
             Self::Echo => 0,
-            Self::Items { accesses, .. } => accesses,
+            Self::Items { accesses, .. } | Self::Bare { accesses } => accesses,
+        }
+    }
+}
+
+/// What is measured of a form.
+enum Subject {
+    Served(Box<Side>),
+    Bare { accesses: u8, table: Rc<Table> },
+}
+
+impl Subject {
+    fn form(&self) -> Form {
+        match self {
+            Self::Served(side) => side.form(),
+            Self::Bare { accesses, .. } => Form::Bare { accesses: *accesses },
+        }
+    }
+
+    /// Measures for a while. Takes the servers' memory, and returns it.
+    fn window(
+        &mut self,
+        kind: &Kind,
+        length: Duration,
+        served: Vec<Served>,
+    ) -> Result<(Window, Vec<Served>), Failure> {
+        match self {
+            Self::Served(side) => side.window(kind, length, served),
+            Self::Bare { accesses, table } => Ok((table.window(*accesses, length), served)),
         }
     }
 }
@@ -167,28 +203,36 @@ fn measure(
     let items = args.lookups.iter().flat_map(|lookups| {
         args.accesses.iter().map(|accesses| Form::Items { lookups: *lookups, accesses: *accesses })
     });
-    let mut sides = Vec::new();
+    let mut subjects = Vec::new();
     for form in [Form::Echo].into_iter().chain(items) {
         let (side, returned) = Side::start(form, args, transport, hasher, served)?;
         served = returned;
-        sides.push(side);
+        subjects.push(Subject::Served(Box::new(side)));
     }
+    let table = served.first().map(|served| Rc::clone(&served.table));
+    let further = args.accesses.iter().filter(|accesses| **accesses > 0);
+    subjects.extend(
+        further.zip(table.iter().cycle()).map(|(accesses, table)| Subject::Bare {
+            accesses: *accesses,
+            table: Rc::clone(table),
+        }),
+    );
     let popularities = super::popularities(args);
     let mut all: Vec<Vec<Series>> =
-        sides.iter().map(|side| series(side.form(), args, &popularities)).collect();
+        subjects.iter().map(|subject| series(subject.form(), args, &popularities)).collect();
     let cpu = cores::pair().map(|[cpu, _]| cpu);
     let _placement = CpuPlacement { cpu, is_realtime: false }.apply()?;
     let mut progress = output.progress(u64::from(args.rounds), transport.name());
     for round in 0..args.rounds + WARM_UP_ROUNDS {
-        let mut turn: Vec<_> = sides.iter_mut().zip(&mut all).collect();
+        let mut turn: Vec<_> = subjects.iter_mut().zip(&mut all).collect();
         // No form always runs before another.
         if round % 2 == 1 {
             turn.reverse();
         }
-        for (side, all) in turn {
+        for (subject, all) in turn {
             for series in all {
                 thread::sleep(PAUSE);
-                let (window, returned) = side.window(&series.kind, args.window, served)?;
+                let (window, returned) = subject.window(&series.kind, args.window, served)?;
                 served = returned;
                 if round >= WARM_UP_ROUNDS {
                     series.windows.push(window);
@@ -200,7 +244,7 @@ fn measure(
     Ok((all.into_iter().flatten().collect(), served))
 }
 
-/// The windows of a form: an echo has no keys.
+/// The windows of a form: an echo has no keys, and neither have accesses alone.
 fn series(
     form: Form,
     args: &CacheBenchArgs,
@@ -208,7 +252,7 @@ fn series(
 ) -> Vec<Series> {
     let new = |distribution, kind| Series { form, distribution, kind, windows: Vec::new() };
     match form {
-        Form::Echo => vec![new("", Kind::Echo)],
+        Form::Echo | Form::Bare { .. } => vec![new("", Kind::Echo)],
         Form::Items { .. } => popularities
             .iter()
             .map(|(name, it)| new(*name, Kind::Mix(Rc::clone(it), args.get)))

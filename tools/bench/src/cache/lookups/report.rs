@@ -39,6 +39,9 @@ pub(super) struct Row {
     of_echo: Option<f64>,
     /// By the same form without further accesses.
     of_no_access: Option<f64>,
+    /// The rate by that without further accesses that a server would have whose further accesses take the time of the bare
+    /// ones.
+    of_no_access_bound: Option<f64>,
     /// By the same form with even popularity.
     of_uniform: Option<f64>,
     /// The operations of the partition with the most, over those of the partition with the fewest.
@@ -79,8 +82,23 @@ impl Row {
                 *accesses = 0;
             }
         });
+        let time_ns = |other: Form, keys: &str| {
+            let other = all.iter().find(|it| it.form == other && it.distribution == keys)?;
+            median(other.windows.iter().map(Window::server_ns))
+        };
+        let bound = match *form {
+            Form::Items { lookups, accesses } if accesses > 0 => {
+                let none_ns = time_ns(Form::Items { lookups, accesses: 0 }, distribution);
+                let bare_ns = time_ns(Form::Bare { accesses }, "");
+                none_ns.zip(bare_ns).map(|(none_ns, bare_ns)| {
+                    let further_ns = bare_ns * f64::from(args.get) / 100.0;
+                    none_ns / (none_ns + further_ns)
+                })
+            }
+            _ => None,
+        };
         let imbalances = windows.iter().map(Window::imbalance);
-        let has_balance = args.partitions > 1 && *form != Form::Echo;
+        let has_balance = args.partitions > 1 && matches!(form, Form::Items { .. });
         let sum = |of: fn(&Window) -> u64| windows.iter().map(of).sum();
         Self {
             bench: "cache-lookups",
@@ -101,6 +119,7 @@ impl Row {
             of_plain_spread: plain.and_then(spread),
             of_echo: over(Form::Echo, "").and_then(median),
             of_no_access: no_access.and_then(median),
+            of_no_access_bound: bound,
             of_uniform: over(*form, "uniform").and_then(median),
             imbalance: if has_balance { median(imbalances) } else { None },
             lost: u64::from(args.items).saturating_sub(stored),
@@ -118,7 +137,7 @@ impl Row {
     }
 }
 
-const COLUMNS: [Column<Row>; 14] = [
+const COLUMNS: [Column<Row>; 15] = [
     ("over", |row| row.over.to_owned()),
     ("keys", |row| row.keys.to_owned()),
     ("look-ups", |row| row.form.to_owned()),
@@ -128,6 +147,7 @@ const COLUMNS: [Column<Row>; 14] = [
     ("client ns", |row| format!("{:.0}", row.client_ns)),
     ("of plain", |row| format_ratio(row.of_plain)),
     ("of no access", |row| format_ratio(row.of_no_access)),
+    ("bound", |row| format_ratio(row.of_no_access_bound)),
     ("of uniform", |row| format_ratio(row.of_uniform)),
     ("of echo", |row| format_ratio(row.of_echo)),
     ("imbalance", |row| format_ratio(row.imbalance)),
@@ -147,6 +167,11 @@ pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Resul
     output.line(
         "Clients and servers took turns on one thread; per second: servers with a CPU each.",
     )?;
+    if rows.iter().any(|row| row.of_no_access_bound.is_some()) {
+        output.line(
+            "bare: the further accesses alone, by hand, in groups of 32; bound: of no access, if these were all that is added.",
+        )?;
+    }
     let (items, lost) = (args.items, rows.first().map_or(0, |row| row.lost));
     output.line(format!("{items} items, of which the index had no room for {lost}."))?;
     Ok(output.line(format!("Again:\n  {}", command(args)))?)

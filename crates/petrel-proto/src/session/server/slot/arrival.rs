@@ -3,7 +3,7 @@
 use super::super::parts::ServerParts;
 use super::{BY_PATHS, MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
-use crate::buffer::{Buffer, Placed};
+use crate::buffer::{Buffer, Destination, Placed};
 use crate::session::free_list::FreeList;
 use crate::session::held::HoldingId;
 use crate::wire::{Credit, Flags, Part};
@@ -281,6 +281,28 @@ impl<B: Buffer> ServerSlot<B> {
         self.echo = packet;
         self.echo_repeats = false;
         Some(place)
+    }
+
+    /// [`ServerSlot::take_next`] for a request that is put together in a destination of this type. Returns the destination,
+    /// and the offset at which the caller stores the payload.
+    pub(crate) fn take_next_placed<D: Destination>(
+        &mut self,
+        fields: u64,
+        len: usize,
+    ) -> Option<(&mut D, usize)> {
+        let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
+            return None;
+        };
+        let packet = parts.next_in_order()?;
+        let expected = Part { size: self.request_size, packet, grant: 1 };
+        if fields != expected.word() || packet + 1 == self.request_packets {
+            return None;
+        }
+        let destination = parts.place_in_order()?;
+        self.credit_due = true;
+        self.echo = packet;
+        self.echo_repeats = false;
+        Some((destination, packet as usize * len))
     }
 
     /// Returns the packet of the arriving request that has these fields, if it is new and the last packet has not arrived: so
