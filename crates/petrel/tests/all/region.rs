@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::client::{Background, Target};
-use petrel::endpoint::{CallOptions, EndpointId};
+use petrel::endpoint::{CallOptions, EndpointId, PathPolicy};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
 use petrel::{Client, Error, Execution, Server, Status};
@@ -98,6 +98,34 @@ fn operations__of_many_packets() {
 }
 
 /// The bytes of a large write that is refused go nowhere.
+/// Over several paths the packets of a write overtake each other, and have no buffer in which to wait.
+#[test]
+fn operations__of_many_packets_over_several_paths() {
+    const BYTES: u64 = 300_000;
+    for policy in [PathPolicy::Plb, PathPolicy::Spray] {
+        let mut config = over(true, false);
+        config.host.udp.further_ports = 3;
+        config.sessions.path_policy = policy;
+        let regions = Regions::new();
+        let memory = RegionMemory::private(BYTES).unwrap();
+        let region = regions.register(memory, Access::READ | Access::WRITE).unwrap();
+        let served = regions.clone();
+        let server = Server::bind("127.0.0.1:0")
+            .endpoint(config.clone())
+            .serve(|| (), move |endpoint| endpoint.serve_regions(&served))
+            .start()
+            .unwrap();
+        let background = Background::builder().endpoint(config).start().unwrap();
+        let client = Client::builder().background(&background);
+        let client = client.connect_wait(server.local_addr()).unwrap();
+        let remote = RemoteRegion::new(&client, region.key());
+        let data: Vec<u8> = (0..BYTES - 10).map(|at| (at % 253) as u8).collect();
+        remote.write(5, data.clone()).wait().unwrap();
+        assert!(remote.read(5, data.len() as u32).wait().unwrap() == data, "{policy:?}");
+        assert_eq!(regions.stats().writes, 1);
+    }
+}
+
 #[test]
 fn writes__of_many_packets_that_are_refused_change_nothing() {
     const BYTES: usize = 1_000_000;
