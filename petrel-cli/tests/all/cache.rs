@@ -174,17 +174,19 @@ fn bench__compares_ways_of_looking_items_up() {
     assert!(output.status.success(), "{}", stderr(&output));
     let rows: Vec<Value> =
         stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // For each transport an echo, and three ways with two numbers of accesses and two distributions.
-    assert_eq!(rows.len(), 2 * (1 + 3 * 2 * 2));
+    // For each transport an echo, three ways with two numbers of accesses and two distributions, and the accesses alone.
+    assert_eq!(rows.len(), 2 * (1 + 3 * 2 * 2 + 1));
     for row in &rows {
         assert!(
             row["checked"].as_u64() > Some(0) && row["rate_per_s"].as_f64() > Some(0.0),
             "{row}"
         );
         assert_eq!((&row["wrong"], &row["lost"]), (&json!(0), &json!(0)), "{row}");
-        let (is_echo, is_plain) = (row["form"] == "echo", row["form"] == "plain");
-        assert_eq!(row["of_plain"].is_f64(), !is_echo && !is_plain, "{row}");
-        assert_eq!(row["of_no_access"].is_f64(), row["accesses"] == 2, "{row}");
+        let form = row["form"].as_str().unwrap();
+        let is_compared = form != "bare" && row["accesses"] == 2;
+        assert_eq!(row["of_plain"].is_f64(), !["echo", "plain", "bare"].contains(&form), "{row}");
+        assert_eq!(row["of_no_access"].is_f64(), is_compared, "{row}");
+        assert_eq!(row["of_no_access_bound"].is_f64(), is_compared, "{row}");
         assert_eq!(row["of_uniform"].is_f64(), row["keys"] == "zipf", "{row}");
     }
 }
