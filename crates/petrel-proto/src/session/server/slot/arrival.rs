@@ -1,7 +1,7 @@
 //! The request of a server slot, from its first packet to its handler (`docs/wire-protocol.md` §6.2).
 
 use super::super::parts::ServerParts;
-use super::{BY_PATHS, MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
+use super::{ASKED, BY_PATHS, MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
 use crate::buffer::{Buffer, Destination, Placed};
 use crate::session::free_list::FreeList;
@@ -204,22 +204,27 @@ impl<B> ServerSlot<B> {
     /// Notes that the CREDIT was sent, and the ECN mark echoed.
     pub(crate) fn note_credit_sent(&mut self) {
         assert!(self.credit_due, "a CREDIT is sent when one is due");
+        if self.is_waiting() {
+            self.response_limit = 1;
+        }
         self.credit_due = false;
         self.bits &= !MARKED;
     }
 
     /// Notes that the client asks for the answer of a running request. The next CREDIT acknowledges the
-    /// request, and the answer begins with one packet, whatever was granted (§6.3).
+    /// request, and from then on the answer begins with one packet, whatever was granted (§6.3). An answer before that
+    /// CREDIT has all packets that were granted: the client has not taken their credits back, and asks for none.
     pub(crate) fn note_asked(&mut self) {
         if self.state == ServerState::Running {
-            self.response_limit = 1;
+            self.answer_bits |= ASKED;
         }
     }
 
     /// Returns true if the client may take the request's credits back (flag W): the answer begins with one
     /// packet.
     pub(super) fn is_waiting(&self) -> bool {
-        self.state == ServerState::Running && self.response_limit <= 1
+        self.state == ServerState::Running
+            && (self.response_limit <= 1 || self.answer_bits & ASKED != 0)
     }
 
     /// Notes that the running request has a place in the order.
@@ -234,18 +239,19 @@ impl<B> ServerSlot<B> {
         self.state == ServerState::Running && self.answer_bits & ORDERED != 0
     }
 
-    /// Stores the account of a complete request that waits for earlier ones. The answer will begin with one packet.
+    /// Stores the account of a complete request that waits for earlier ones. The next CREDIT returns its credits, as if
+    /// the client had asked for the answer.
     pub(crate) fn hold_early(&mut self, id: HoldingId) {
         assert!(self.is_ordered(), "only a numbered request waits for others");
         assert!(!self.held.is_some(), "a slot has one account at a time");
         self.held = id;
-        self.response_limit = 1;
+        self.note_asked();
     }
 
     /// Requests a notice if the client gives the request up before the answer.
     pub(crate) fn watch(&mut self) {
         assert!(self.state == ServerState::Running, "only a running request is watched");
-        self.answer_bits = self.answer_bits & ORDERED | WATCHED;
+        self.answer_bits = self.answer_bits & (ORDERED | ASKED) | WATCHED;
         // The slot's next request must not bypass the notice.
         self.takes_plain = false;
     }

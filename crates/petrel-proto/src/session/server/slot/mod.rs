@@ -55,7 +55,7 @@ pub(crate) struct ServerSlot<B> {
     queued: bool,
     /// [`MARKED`], [`BY_PATHS`].
     bits: u8,
-    /// Bits of the answer's aux field beside the status. In RUNNING: [`WATCHED`] and [`ORDERED`] count.
+    /// Bits of the answer's aux field beside the status. In RUNNING: [`WATCHED`], [`ORDERED`] and [`ASKED`] count.
     answer_bits: u16,
     /// The account of the memory held by a half-arrived request or a large answer.
     held: HoldingId,
@@ -68,13 +68,16 @@ const WATCHED: u16 = 1 << 15;
 /// A bit in [`ServerSlot::answer_bits`] of a running request: the request has a place in the order.
 const ORDERED: u16 = 1 << 14;
 
+/// A bit in [`ServerSlot::answer_bits`] of a running request: the next CREDIT has flag W, whatever was granted.
+const ASKED: u16 = 1 << 13;
+
 /// A bit in [`ServerSlot::bits`]: a frame of the request had an ECN mark not yet echoed to the client.
 const MARKED: u8 = 1;
 
 /// A bit in [`ServerSlot::bits`]: the session has several paths, of which each answer takes one.
 const BY_PATHS: u8 = 2;
 
-const _: () = assert!((WATCHED | ORDERED) & (ANSWERED_LATER | REFUSED) == 0);
+const _: () = assert!((WATCHED | ORDERED | ASKED) & (ANSWERED_LATER | REFUSED) == 0);
 
 const _: () = assert!(size_of::<ServerSlot<Box<u8>>>() == 64);
 

@@ -223,10 +223,34 @@ fn is_waiting__of_requests_that_run_and_whose_answer_begins_with_one_packet() {
             let runs = state == ServerState::Running;
             assert_eq!(slot.is_waiting(), runs && response_limit < 2);
             slot.note_asked();
-            assert_eq!(slot.response_limit, if runs { 1 } else { response_limit });
+            assert_eq!((slot.is_waiting(), slot.response_limit), (runs, response_limit));
             assert_eq!(slot.is_watched(), runs);
         }
     }
+}
+
+#[test]
+fn note_asked__lowers_the_limit_with_the_credit_and_not_before() {
+    let asked = || {
+        let mut slot = ServerSlot {
+            state: ServerState::Running,
+            response_limit: 3,
+            ..ServerSlot::<Vec<u8>>::new(5)
+        };
+        slot.note_asked();
+        slot
+    };
+    let mut answered = asked();
+    set_answer(&mut answered, vec![1], 3);
+    assert_eq!((answered.response_limit, answered.answer_aux()), (3, ANSWERED_LATER));
+
+    let mut credited = asked();
+    credited.credit_due = true;
+    let (_, flags) = credited.due_credit().expect("one is due");
+    assert!(flags.waits());
+    credited.note_credit_sent();
+    set_answer(&mut credited, vec![1], 3);
+    assert_eq!(credited.response_limit, 1);
 }
 
 /// Answers with a message that holds no memory.
