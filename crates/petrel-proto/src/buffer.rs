@@ -41,6 +41,12 @@ pub trait Buffer {
         0
     }
 
+    /// Sets the growth of a replacement to that of the replaced buffer: the caller may use it for another response. Buffers
+    /// without replacements ignore it.
+    fn set_growth(&mut self, bytes_max: usize) {
+        let _ = bytes_max;
+    }
+
     /// Sets the message's length, at most the capacity.
     fn set_len(&mut self, len: usize);
 

@@ -183,6 +183,10 @@ impl Buffer for MsgBuf {
         self.0.growth()
     }
 
+    fn set_growth(&mut self, bytes_max: usize) {
+        self.0.set_growth(bytes_max);
+    }
+
     #[inline(always)]
     fn set_len(&mut self, len: usize) {
         self.0.set_len(len);

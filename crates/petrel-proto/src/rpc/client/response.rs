@@ -229,8 +229,9 @@ fn grow<B: Buffer, P: BufferPool<Buffer = B>>(
     }
     // With room for the headers of the smallest packets, because the caller may forward the message.
     match pool.take(len, packets_of(len as u32, PACKET_BYTES_MIN)) {
-        Some(larger) => {
+        Some(mut larger) => {
             assert!(larger.capacity() >= len, "a pool lends buffers of the size asked for");
+            larger.set_growth(growth);
             *response = larger;
         }
         None => return Err(no_memory(len)),
@@ -298,6 +299,10 @@ mod tests {
             self.1
         }
 
+        fn set_growth(&mut self, bytes_max: usize) {
+            self.1 = bytes_max;
+        }
+
         fn set_len(&mut self, len: usize) {
             self.0.set_len(len);
         }
@@ -354,6 +359,7 @@ mod tests {
             let made = make_room(&mut response, len, &mut pool);
             let found = made.map(|()| response.capacity()).map_err(said);
             assert_eq!(found, expected.map_err(said), "{len} {growth} {memory}");
+            assert_eq!(response.growth(), growth, "also of a replacement");
         }
     }
 }
