@@ -9,6 +9,7 @@ use petrel_proto::{Config, Recovery, limits};
 use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
 
+use super::description::ServiceDescription;
 use super::optimisations::Optimisations;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
@@ -96,6 +97,8 @@ pub struct EndpointConfig {
     pub protocol: Config,
     /// Settings of the sessions.
     pub sessions: SessionConfig,
+    /// The description for clients that connect: no name, and this endpoint alone.
+    pub service: ServiceDescription,
     /// Memory for messages: up to 1 GiB, mapped as it is used.
     pub memory: PoolConfig,
     /// Limit of outstanding calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint
@@ -159,6 +162,7 @@ impl Default for EndpointConfig {
             idle: IdlePolicy::default(),
             protocol: Config::default(),
             sessions: SessionConfig::default(),
+            service: ServiceDescription::default(),
             memory: PoolConfig::default(),
             client_calls_max: CLIENT_CALLS_MAX,
             optimisations: Optimisations::default(),
@@ -170,6 +174,7 @@ impl EndpointConfig {
     /// Checks the settings; the error is the first violated rule.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         self.sessions.check()?;
+        self.service.check()?;
         self.protocol.check()
     }
 

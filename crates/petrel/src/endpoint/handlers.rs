@@ -7,6 +7,7 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
 use super::context::Context;
+use super::description::{DESCRIBE, ServiceDescription};
 use super::gather::{Gather, Gathered};
 use super::handle::Handle;
 use super::health::{HEALTH_METHOD, Health, Healths};
@@ -42,6 +43,8 @@ pub(super) struct Handlers {
     is_batched: bool,
     gathered: Gathered,
     healths: Healths,
+    /// The answer to requests for the service's description.
+    description: Vec<u8>,
 }
 
 impl Handlers {
@@ -81,7 +84,7 @@ impl Handlers {
         self.in_place.is_wanted(method)
     }
 
-    pub(super) fn new(state: Box<dyn Any>) -> Self {
+    pub(super) fn new(state: Box<dyn Any>, service: &ServiceDescription) -> Self {
         Self {
             state,
             by_method: Vec::new(),
@@ -92,6 +95,7 @@ impl Handlers {
             is_batched: false,
             gathered: Gathered::default(),
             healths: Healths::default(),
+            description: service.to_bytes(),
         }
     }
 
@@ -158,6 +162,9 @@ impl Handlers {
         payload: Payload<'_>,
     ) {
         if method == HEALTH_METHOD {
+            if payload.data() == DESCRIBE {
+                return answer_own(cx, handle, &self.description);
+            }
             let has_handler =
                 |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
             return answer_health(cx, handle, self.healths.answer(payload.data(), has_handler));
@@ -263,13 +270,18 @@ impl Handlers {
     }
 }
 
-/// Answers a request of [`HEALTH_METHOD`].
+/// Answers a request of [`HEALTH_METHOD`] with these bytes.
+fn answer_own(cx: &mut Context<'_>, handle: RequestHandle, answer: &[u8]) {
+    match cx.alloc_message(answer) {
+        Ok(message) => cx.respond(handle, Status::Ok, message),
+        Err(_) => cx.respond_error(handle, Status::ResourceExhausted, "no memory"),
+    }
+}
+
+/// Answers a request for health.
 fn answer_health(cx: &mut Context<'_>, handle: RequestHandle, health: Option<Health>) {
     match health {
-        Some(health) => match cx.alloc_message(&[health as u8]) {
-            Ok(message) => cx.respond(handle, Status::Ok, message),
-            Err(_) => cx.respond_error(handle, Status::ResourceExhausted, "no memory"),
-        },
+        Some(health) => answer_own(cx, handle, &[health as u8]),
         None => {
             let text = "a request for health is empty, or the two bytes of a method";
             cx.respond_error(handle, Status::InvalidArgument, text);
@@ -283,7 +295,7 @@ mod tests {
 
     #[test]
     fn reads_in_place__methods_whose_latest_handler_does() {
-        let mut handlers = Handlers::new(Box::new(()));
+        let mut handlers = Handlers::new(Box::new(()), &ServiceDescription::default());
         let wanted = |handlers: &Handlers| {
             (0..8).filter(|&method| handlers.reads_in_place(Some(method))).collect::<Vec<_>>()
         };
@@ -305,7 +317,7 @@ mod tests {
     fn take__of_a_method_with_a_handler_or_before_another_handler() {
         let answer = |_: State<'_>, _: &mut Context<'_>, _: Request<'_>| Handled::later();
         let panics = |run: &dyn Fn(&mut Handlers)| {
-            let mut handlers = Handlers::new(Box::new(()));
+            let mut handlers = Handlers::new(Box::new(()), &ServiceDescription::default());
             handlers.take(65_520, Box::new(answer));
             let run = std::panic::AssertUnwindSafe(|| run(&mut handlers));
             std::panic::catch_unwind(run).is_err()
@@ -327,6 +339,7 @@ mod tests {
     #[should_panic(expected = "answers requests for its health itself")]
     fn set_in_place__of_the_health_method() {
         let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
-        Handlers::new(Box::new(())).set_in_place(HEALTH_METHOD, answer);
+        Handlers::new(Box::new(()), &ServiceDescription::default())
+            .set_in_place(HEALTH_METHOD, answer);
     }
 }

@@ -25,6 +25,7 @@ mod compiled;
 mod config;
 mod connect;
 mod context;
+mod description;
 mod dispatch;
 mod dispatch_ahead;
 mod drain;
@@ -79,6 +80,7 @@ pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
 pub use context::continuation::{CallKey, Continuation, Reply};
+pub use description::ServiceDescription;
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
 pub use groups::{MembershipState, MulticastConfig};
 pub use health::{HEALTH_METHOD, Health};
@@ -259,7 +261,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 ),
                 Sessions::new(config.sessions, config.transports, receive_packets),
             ),
-            handlers: Handlers::new(Box::new(state)),
+            handlers: Handlers::new(Box::new(state), &config.service),
             joined: JoinedGroups::default(),
             drain: Drain::default(),
             bursts: Bursts::new(config.optimisations, config.protocol.fast_path),

@@ -1,0 +1,160 @@
+//! The description of a service: its name, and the endpoints of its process that serve it.
+//!
+//! A client asks an endpoint for the description when it connects (`docs/wire-protocol.md` §8.9). It then knows whether the address still
+//! belongs to the service that it wants, and which endpoints share the load.
+
+use crate::control::EndpointId;
+
+/// The request for a description, to [`HEALTH_METHOD`](super::HEALTH_METHOD): requests for health have zero or two bytes.
+pub(crate) const DESCRIBE: [u8; 1] = [1];
+
+/// Bytes of the longest name of a service.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Most endpoints of a service in one process: more than any host has cores.
+pub(crate) const ENDPOINTS_MAX: usize = 4096;
+
+/// The kinds of records.
+const NAME: u8 = 1;
+const ENDPOINTS: u8 = 2;
+
+/// Bytes of a record's kind and length.
+const RECORD_HEAD_BYTES: usize = 3;
+
+// A description is as long as a record may be, and no client allocates more than that for one.
+const _: () =
+    assert!(2 * ENDPOINTS_MAX <= u16::MAX as usize && NAME_BYTES_MAX <= u16::MAX as usize);
+
+/// Bytes of the longest description that a client accepts; records that it does not know included.
+pub(crate) const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
+
+/// What a server tells clients of itself when they connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceDescription {
+    /// The name of the service: up to 255 bytes. A client that wants another name makes no calls. `None` by default: the service has
+    /// no name.
+    pub name: Option<String>,
+    /// The endpoints of this process that serve clients alike, in the order in which they own keys. Empty by default: clients call the
+    /// endpoint to which they connect.
+    pub endpoints: Vec<EndpointId>,
+}
+
+impl ServiceDescription {
+    /// Checks the description; the error is the first violated rule.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let is_name = |name: &String| {
+            (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control)
+        };
+        if !self.name.as_ref().is_none_or(is_name) {
+            Err("the name of a service has 1 to 255 bytes, and no control characters")
+        } else if self.endpoints.len() > ENDPOINTS_MAX {
+            Err("a service has at most 4096 endpoints")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the answer to a request for the description.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut push = |kind, value: &[u8]| {
+            let len = u16::try_from(value.len()).expect("a checked description has short records");
+            bytes.push(kind);
+            bytes.extend_from_slice(&len.to_le_bytes());
+            bytes.extend_from_slice(value);
+        };
+        if let Some(name) = &self.name {
+            push(NAME, name.as_bytes());
+        }
+        if !self.endpoints.is_empty() {
+            let numbers: Vec<u8> =
+                self.endpoints.iter().flat_map(|id| id.0.to_le_bytes()).collect();
+            push(ENDPOINTS, &numbers);
+        }
+        bytes
+    }
+
+    /// Parses a server's answer. `None` if it breaks the format. Records of unknown kinds are skipped.
+    pub(crate) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        let mut description = Self::default();
+        while let Some((head, rest)) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>() {
+            let [kind, low, high] = *head;
+            let (value, rest) = rest.split_at_checked(u16::from_le_bytes([low, high]).into())?;
+            bytes = rest;
+            match kind {
+                NAME => description.name = Some(String::from_utf8(value.to_vec()).ok()?),
+                ENDPOINTS => {
+                    let (numbers, []) = value.as_chunks::<2>() else { return None };
+                    let id = |number: &[u8; 2]| EndpointId(u16::from_le_bytes(*number));
+                    description.endpoints = numbers.iter().map(id).collect();
+                }
+                _ => {}
+            }
+        }
+        (bytes.is_empty() && description.check().is_ok()).then_some(description)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
+
+    fn described(name: Option<&str>, endpoints: &[u16]) -> ServiceDescription {
+        let endpoints = endpoints.iter().copied().map(EndpointId).collect();
+        ServiceDescription { name: name.map(str::to_owned), endpoints }
+    }
+
+    /// The bytes of the vector with this name in `docs/wire-protocol.md` §8.9.
+    fn vector(name: &str) -> Vec<u8> {
+        let blocks = PAGE.split("\n```description-vector\n").skip(1);
+        let mut blocks = blocks.map(|block| block.split("\n```").next().expect("a block"));
+        let block = blocks.find_map(|block| {
+            let (of, bytes) = block.split_once('\n').unwrap_or((block, ""));
+            (of == format!("name: {name}")).then_some(bytes)
+        });
+        let block = block.expect("the page has the vector");
+        let digits = block.split_whitespace();
+        digits.map(|digits| u8::from_str_radix(digits, 16).expect("two digits")).collect()
+    }
+
+    #[test]
+    fn to_bytes__as_in_the_specification_and_back() {
+        for (name, description) in [
+            ("a service of three endpoints", described(Some("kv"), &[0, 1, 258])),
+            ("an endpoint alone", described(None, &[])),
+        ] {
+            assert_eq!(description.to_bytes(), vector(name), "{name}");
+            assert_eq!(ServiceDescription::from_bytes(&vector(name)), Some(description), "{name}");
+        }
+        let later = vector("a record of a later version");
+        assert_eq!(ServiceDescription::from_bytes(&later), Some(described(Some("kv"), &[])));
+    }
+
+    #[test]
+    fn from_bytes__refuses_each_part_of_a_description_and_wrong_values() {
+        let whole = described(Some("kv"), &[7]).to_bytes();
+        let at_records = [0, RECORD_HEAD_BYTES + 2, whole.len()];
+        for len in 0..=whole.len() {
+            let is_some = ServiceDescription::from_bytes(&whole[..len]).is_some();
+            assert_eq!(is_some, at_records.contains(&len), "{len} bytes");
+        }
+        let wrong: [&[u8]; 4] =
+            [&[NAME, 0, 0], &[NAME, 1, 0, 0xff], &[NAME, 1, 0, b'\n'], &[ENDPOINTS, 1, 0, 5]];
+        for bytes in wrong {
+            assert_eq!(ServiceDescription::from_bytes(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn check__of_names_and_counts() {
+        assert_eq!(
+            described(Some(&"n".repeat(NAME_BYTES_MAX)), &[0; ENDPOINTS_MAX]).check(),
+            Ok(())
+        );
+        assert!(described(Some(&"n".repeat(NAME_BYTES_MAX + 1)), &[]).check().is_err());
+        assert!(described(Some(""), &[]).check().is_err());
+        assert!(described(None, &[0; ENDPOINTS_MAX + 1]).check().is_err());
+    }
+}
