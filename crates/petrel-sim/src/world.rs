@@ -1,7 +1,7 @@
 //! Worlds of checkers: actors and control planes that run together, in virtual time, under rules.
 
 use petrel::Endpoint;
-use petrel::endpoint::{EndpointConfig, EndpointId};
+use petrel::endpoint::{EndpointConfig, EndpointId, PanicPolicy};
 use petrel_transport::Transport as _;
 
 use crate::control::{ControlNetwork, SimControl};
@@ -29,7 +29,10 @@ pub fn start_endpoint(
     let transport = SimTransport::bind(fabric, at, settings).map_err(|error| error.to_string())?;
     let frame_bytes = settings.max_frame_bytes as u32;
     let control = control.attach(at, EndpointId(at.port - 1), frame_bytes, rng);
-    Endpoint::new(transport, control, config).map_err(str::to_owned)
+    // A rule that a handler finds broken ends the run.
+    let mut config = config.clone();
+    config.panics = PanicPolicy::CatchNone;
+    Endpoint::new(transport, control, &config).map_err(str::to_owned)
 }
 
 /// Runs a turn of the event loop. Returns true if more work remains now; an endpoint with a full transmit queue is woken

@@ -6,7 +6,7 @@ const GREET: u16 = 1;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::bind("127.0.0.1:0").serve(
-        || (),
+        |_| (),
         |endpoint| {
             endpoint.on(GREET, |_, cx, request| {
                 let name = String::from_utf8_lossy(request.data()).into_owned();

@@ -21,9 +21,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
@@ -32,6 +31,7 @@ use std::time::{Duration, Instant};
 use petrel::client::Background;
 use petrel::endpoint::{AllowedTransports, EndpointConfig, Handled};
 use petrel::nexus::NexusBuilder;
+use petrel::server::start_successor;
 use petrel::{Client, Context, Execution, Nexus, Request, Server};
 use petrel_skip::{Need, skip};
 use rustix::process::{Pid, Signal, kill_process};
@@ -224,7 +224,7 @@ fn serve(address: &str, transport: &str, heartbeat_ms: u64, log: PathBuf) -> Res
     let nexus = nexus(address.parse()?, Duration::from_millis(heartbeat_ms));
     let open = move || File::options().append(true).create(true).open(&log).map(Executions);
     let server = Server::inherit_or_bind(address).nexus(nexus).endpoint(endpoint(transport)).serve(
-        move || open().expect("a log"),
+        move |_| open().expect("a log"),
         |endpoint| {
             endpoint.on(LOG, Executions::log);
             // The nexus listens by now.
@@ -269,19 +269,21 @@ impl Listen {
         }
     }
 
-    /// The server's command, with the socket as the inherited descriptor.
+    /// The server's command.
     fn program(&self) -> Result<Command, Failure> {
         let program = std::env::current_exe()?;
         Ok(match self {
-            Self::At(_) => Command::new(program),
+            Self::At(_) | Self::On(..) => Command::new(program),
             Self::Beyond(network) => network.on_server(&program),
-            Self::On(_, socket) => {
-                let mut command = Command::new("sh");
-                command.args(["-c", r#"exec "$0" "$@" 3<&0"#]).arg(program);
-                command.stdin(OwnedFd::from(socket.try_clone()?)).env("LISTEN_FDS", "1");
-                command
-            }
         })
+    }
+
+    /// Starts the server, with the socket if there is one.
+    fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        match self {
+            Self::On(_, socket) => start_successor(command, [socket], b""),
+            Self::At(_) | Self::Beyond(_) => command.spawn(),
+        }
     }
 }
 
@@ -293,13 +295,13 @@ impl Process {
     }
 
     fn start_child(plan: &Plan, listen: &Listen, log: &Path) -> Result<Child, Failure> {
-        let mut child = listen
-            .program()?
+        let mut command = listen.program()?;
+        command
             .args(["be-the-server", &listen.address().to_string(), &plan.transport])
             .arg(plan.heartbeat.as_millis().to_string())
             .arg(log)
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        let mut child = listen.spawn(&mut command)?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("it is piped")?).read_line(&mut line)?;
         if line != "ready\n" {

@@ -14,10 +14,13 @@ const PUT: u16 = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:31850".to_owned());
-    let server = Server::bind(&address).serve(Store::default, |endpoint| {
-        endpoint.on(GET, Store::get);
-        endpoint.on(PUT, Store::put);
-    });
+    let server = Server::bind(&address).serve(
+        |_| Store::default(),
+        |endpoint| {
+            endpoint.on(GET, Store::get);
+            endpoint.on(PUT, Store::put);
+        },
+    );
     println!("listening on {address}");
     server.run()?;
     Ok(())

@@ -29,7 +29,7 @@ fn main() -> Result<(), Failure> {
         let mut config = EndpointConfig::default();
         config.transports = AllowedTransports { udp, shm: !udp };
         let server = Server::bind("127.0.0.1:0").endpoint(config.clone()).serve(
-            || (),
+            |_| (),
             |endpoint| {
                 endpoint.on(WAIT, |_, cx, request| {
                     spin_until(Instant::now() + HANDLER_TIME);

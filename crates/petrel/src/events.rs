@@ -120,6 +120,11 @@ pub(crate) fn request_refused(session: SessionId, status: Status, why: &str) {
     );
 }
 
+/// A closure of the application panicked, and the event loop goes on.
+pub(crate) fn panic_caught(of: &'static str, why: &str) {
+    emit!(ERROR, "panic_caught", of, why, "a closure of the application panicked");
+}
+
 /// A link is up over this transport.
 pub(crate) fn link_up(endpoint: EndpointId, link: LinkId, peer: PeerName, transport: &'static str) {
     emit!(DEBUG, "link_up", endpoint = endpoint.0, link = link.0, %peer, transport, "a link is up");

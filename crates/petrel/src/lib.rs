@@ -8,7 +8,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! const GREET: u16 = 1;
 //!
-//! let server = Server::bind("127.0.0.1:0").serve(|| (), |endpoint| {
+//! let server = Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
 //!     endpoint.on(GREET, |_, cx, request| {
 //!         let name = String::from_utf8_lossy(request.data()).into_owned();
 //!         request.reply(cx, format!("Hello, {name}!").as_bytes())
@@ -79,7 +79,9 @@ pub mod model;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;
+mod panics;
 pub mod region;
+mod runtime;
 pub mod server;
 mod slot_shares;
 mod sync;

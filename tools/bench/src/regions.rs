@@ -207,7 +207,7 @@ impl World {
         }
         let server = Server::bind("127.0.0.1:0").endpoint(config.clone());
         let server = server.serve(
-            || (),
+            |_| (),
             move |endpoint| {
                 endpoint.on(ECHO, |_, cx, request| {
                     request.reply_with(cx, SMALL_BYTES, |data, out| {

@@ -13,7 +13,7 @@
 //! The addresses are returned, not read from. A load delays the instructions behind it if memory is slow, and
 //! the prefetch instruction is not available in safe code.
 
-use super::fast::Parsed;
+use super::fast::{Parsed, peek_timed};
 use crate::limits::HEADER_BYTES;
 use crate::wire::Kind;
 
@@ -44,15 +44,48 @@ impl UpcomingFrame {
 }
 
 /// Returns the method and the message of an upcoming frame, if the frame is a request of one packet without
-/// flags. Checks nothing else.
+/// flags, or with a deadline alone, as all calls of clients have it. Checks nothing else.
 #[inline]
 pub fn peek_request(frame: &[u8]) -> Option<(u16, &[u8])> {
-    let parsed = Parsed::of_kind(Kind::Request, frame)?;
-    Some((parsed.aux(), parsed.payload))
+    match Parsed::of_kind(Kind::Request, frame) {
+        Some(parsed) => Some((parsed.aux(), parsed.payload)),
+        None => peek_timed(frame),
+    }
 }
 
 /// Returns the method of a frame with this header, if the frame is a request. Checks nothing else.
 #[inline]
 pub fn method_of(head: &[u8; HEADER_BYTES]) -> Option<u16> {
     Parsed::of_kind(Kind::Request, head).map(|parsed| parsed.aux())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Destination, Flags, deadline_word};
+
+    fn frame(kind: Kind, flags: Flags, block: &[u8]) -> Vec<u8> {
+        let [first, second] = Destination::new(5, 6).words(kind, flags, 7, 8);
+        let mut frame = Vec::new();
+        frame.extend_from_slice(&first.to_le_bytes());
+        frame.extend_from_slice(&second.to_le_bytes());
+        frame.extend_from_slice(block);
+        frame.extend_from_slice(b"message");
+        frame
+    }
+
+    #[test]
+    fn peek_request__of_requests_of_one_packet_with_and_without_a_deadline() {
+        let deadline = deadline_word(1_000).to_le_bytes();
+        let wanted = Some((7, &b"message"[..]));
+        assert_eq!(peek_request(&frame(Kind::Request, Flags::NONE, b"")), wanted);
+        let timed = frame(Kind::Request, Flags::EXTENDED, &deadline);
+        assert_eq!(peek_request(&timed), wanted);
+        for len in 0..crate::limits::PART_HEADER_BYTES {
+            assert_eq!(peek_request(&timed[..len]), None, "{len} bytes");
+        }
+        assert_eq!(peek_request(&frame(Kind::Response, Flags::NONE, b"")), None);
+        assert_eq!(peek_request(&frame(Kind::RequestPart, Flags::EXTENDED, &deadline)), None);
+        assert_eq!(peek_request(&frame(Kind::Request, Flags::EXTENDED, &[9; 8])), None);
+    }
 }

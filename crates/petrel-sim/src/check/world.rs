@@ -6,8 +6,7 @@ use std::iter;
 use std::rc::Rc;
 
 use petrel::Endpoint;
-use petrel::endpoint::EndpointId;
-use petrel::endpoint::SessionId;
+use petrel::endpoint::{EndpointId, PanicPolicy, SessionId};
 use petrel_proto::Recovery;
 use petrel_proto::counters::Counters;
 use petrel_transport::Transport as _;
@@ -427,6 +426,8 @@ impl World {
         if is_controlled {
             common.ledger.borrow_mut().controlled.insert(endpoint_number);
         }
+        // A handler that finds a rule broken ends the run.
+        config.panics = PanicPolicy::CatchNone;
         let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
         common.wire_checker.borrow_mut().add_endpoint(at, goes_back_n);
         let transport =

@@ -11,6 +11,7 @@ use super::Client;
 use crate::error::Error;
 use crate::inbox_message::InboxMessage;
 use crate::local::{Handle, Hub};
+use crate::panics::Closure;
 use crate::sync::{Arc, Mutex, lock, now_ns};
 use crate::time::Time;
 
@@ -70,7 +71,7 @@ impl Client {
         let begin = move |handle: &Handle| {
             let task = task(handle.clone());
             // Detached: the task ends by itself, or when the result is dropped.
-            drop(handle.spawn_within(None, running.run(task)));
+            drop(handle.spawn_within(Closure::Task, None, running.run(task)));
         };
         // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
         self.endpoint().post(InboxMessage::Run(Box::new(begin)));

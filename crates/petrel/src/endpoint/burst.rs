@@ -109,7 +109,7 @@ impl Bursts {
         let sends_at_once = self.sends_at_once();
         while let Some(gather) = handlers.gathered().pop() {
             let gather = &mut *gather.borrow_mut();
-            gather.run(handlers.state(), &mut Context::new(local));
+            gather.run_caught(handlers.state(), &mut Context::new(local));
             if sends_at_once {
                 let mut refused = Vec::new();
                 let refuse = |handle, rejected| refused.push((handle, rejected));

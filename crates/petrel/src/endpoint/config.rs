@@ -13,6 +13,7 @@ use super::description::ServiceDescription;
 use super::optimisations::Optimisations;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
+use crate::panics::PanicPolicy;
 
 /// Default limit of outstanding calls of clients: far below the capacity of one session's queue, so the limit applies
 /// where the request can be returned.
@@ -99,6 +100,8 @@ pub struct EndpointConfig {
     pub sessions: SessionConfig,
     /// The description for clients that connect: no name, and this endpoint alone.
     pub service: ServiceDescription,
+    /// Which panics of handlers and continuations end the event loop: by default, a handler's panic ends its call alone.
+    pub panics: PanicPolicy,
     /// Memory for messages: up to 1 GiB, mapped as it is used.
     pub memory: PoolConfig,
     /// Limit of outstanding calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint
@@ -163,6 +166,7 @@ impl Default for EndpointConfig {
             protocol: Config::default(),
             sessions: SessionConfig::default(),
             service: ServiceDescription::default(),
+            panics: PanicPolicy::default(),
             memory: PoolConfig::default(),
             client_calls_max: CLIENT_CALLS_MAX,
             optimisations: Optimisations::default(),

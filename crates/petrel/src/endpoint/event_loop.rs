@@ -385,8 +385,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
 /// Refuses requests whose handler has dropped them.
 fn answer_dropped(local: &mut Local) {
-    while let Some(handle) = local.late_answers().pop_dropped() {
-        let text = "the handler dropped the request";
+    while let Some((handle, text)) = local.late_answers().pop_dropped() {
         local.forget_watchers(handle);
         local.core.respond_error(handle, Status::Internal, text);
     }

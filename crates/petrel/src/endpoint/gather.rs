@@ -21,6 +21,7 @@ use super::late_answers::LateAnswers;
 use super::request::{Handled, Request};
 use super::state::State;
 use crate::msgbuf::MsgBuf;
+use crate::panics::{Closure, catch};
 use crate::sync::thread;
 
 /// Most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
@@ -97,7 +98,7 @@ impl Gather {
     }
 
     /// Runs the handler with all requests whose callers still wait. The lanes then have the responses.
-    pub(super) fn run(&mut self, state: State<'_>, cx: &mut Context<'_>) {
+    fn run(&mut self, state: State<'_>, cx: &mut Context<'_>) {
         self.remove_cancelled(cx);
         if self.has_deadline {
             self.refuse_expired(cx);
@@ -107,6 +108,14 @@ impl Gather {
         if !lanes.list.is_empty() {
             handler(state, cx, &Batch::new(*method, lanes.list, Messages::Copied(copies)));
             settle(cx, lanes.list);
+        }
+    }
+
+    /// The same, where a panic of the handler ends no more than its batch.
+    #[inline]
+    pub(super) fn run_caught(&mut self, state: State<'_>, cx: &mut Context<'_>) {
+        if let Err(payload) = catch(|| self.run(state, cx)) {
+            cx.local.settle_panic(Closure::Handler, payload);
         }
     }
 
@@ -141,7 +150,7 @@ impl Gather {
     #[inline(never)]
     fn run_full(&mut self, state: State<'_>, cx: &mut Context<'_>) {
         // Calls of the handler are not made for the current request.
-        cx.under_deadline(None, |cx| self.run(state, cx));
+        cx.under_deadline(None, |cx| self.run_caught(state, cx));
         self.take_replies().for_each(|(handle, message)| cx.respond_at_once(handle, message));
     }
 

@@ -17,6 +17,7 @@ use super::request::{Handled, Payload, Request};
 use super::state::State;
 use crate::events;
 use crate::msgbuf::MsgBuf;
+use crate::panics::catch;
 
 const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 
@@ -191,7 +192,11 @@ impl Handlers {
             return self.run_in_last_room(cx, handle, method, payload);
         }
         let request = Request::new(&handle, method, payload, spare);
-        let handled = handler.handle(State::of(&mut *self.state), cx, request);
+        let state = State::of(&mut *self.state);
+        let handled = match catch(|| handler.handle(state, cx, request)) {
+            Ok(handled) => handled,
+            Err(payload) => return cx.end_panicked(handle, payload),
+        };
         if let Some(message) = handled.into_message() {
             // By its fields: the compiler would copy the whole from memory to memory.
             let RequestHandle { session, number } = handle;
@@ -262,10 +267,11 @@ impl Handlers {
     ) {
         let handler = self.in_place.get(method).expect("the method's handler reads in place");
         let request = InPlaceRequest::shared(&handle, method, message, spare);
-        if let Some(message) =
-            (handler.borrow_mut())(State::of(&mut *self.state), cx, request).into_message()
-        {
-            cx.respond_at_once(handle, message);
+        let state = State::of(&mut *self.state);
+        match catch(|| (handler.borrow_mut())(state, cx, request)).map(Handled::into_message) {
+            Ok(Some(message)) => cx.respond_at_once(handle, message),
+            Ok(None) => {}
+            Err(payload) => cx.end_panicked(handle, payload),
         }
     }
 }

@@ -7,17 +7,19 @@ use std::rc::Rc;
 
 use petrel_proto::RequestHandle;
 
+use super::context::HANDLER_PANICKED;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
+use crate::sync::thread;
 
 /// The response to a request, or the failure.
 pub(super) type Outcome = Result<MsgBuf, Error>;
 
 /// Requests that wait for the event loop's answer.
 pub(super) struct LateAnswers {
-    /// Requests with a dropped responder.
-    dropped: RefCell<Vec<RequestHandle>>,
+    /// Requests with a dropped responder, and why it was dropped.
+    dropped: RefCell<Vec<(RequestHandle, &'static str)>>,
     /// Requests answered by tasks, oldest first.
     answered: RefCell<VecDeque<(RequestHandle, Outcome)>>,
     work_flag: WorkFlag,
@@ -28,13 +30,17 @@ impl LateAnswers {
         Rc::new(Self { dropped: RefCell::default(), answered: RefCell::default(), work_flag })
     }
 
-    /// Adds a request whose responder was dropped.
+    /// Adds a request whose responder is being dropped.
     pub(super) fn push_dropped(&self, handle: RequestHandle) {
-        self.dropped.borrow_mut().push(handle);
+        let why = match thread::panicking() {
+            true => HANDLER_PANICKED,
+            false => "the handler dropped the request",
+        };
+        self.dropped.borrow_mut().push((handle, why));
         self.work_flag.raise();
     }
 
-    pub(super) fn pop_dropped(&self) -> Option<RequestHandle> {
+    pub(super) fn pop_dropped(&self) -> Option<(RequestHandle, &'static str)> {
         self.dropped.borrow_mut().pop()
     }
 

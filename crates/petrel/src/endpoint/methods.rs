@@ -1,6 +1,7 @@
 //! The methods that an endpoint serves.
 
 use std::future::Future;
+use std::ptr;
 use std::rc::Rc;
 
 use petrel_proto::buffer::{Destination, Placed};
@@ -20,6 +21,7 @@ use super::worker_requests::refuse;
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::local::{Handle, OwnRequest, serve};
+use crate::panics::Closure;
 use crate::workers::{WorkerRequest, Workers};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
@@ -53,7 +55,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// drop of its destination, and the handler is not called.
     ///
     /// `destination` may be called twice for a request, if the server's memory for messages is short; the first result is
-    /// dropped. [`Destination::held_bytes`] are charged to the client, by the rules for all half-arrived requests.
+    /// dropped. After a panic of `destination` the request arrives in a buffer. [`Destination::held_bytes`] are charged to the client, by the rules for all half-arrived requests.
     ///
     /// ```
     /// # use petrel::endpoint::EndpointConfig;
@@ -87,9 +89,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handler(unsafe { state.get::<S>() }, cx.typed(), request, placed)
         };
         self.set_handler(method, run);
+        let panics = Rc::clone(self.local.panics());
         let place = move |state: State<'_>, len: usize, _: Option<&[u8]>| {
             // SAFETY: a closure of an endpoint with this type of state.
-            destination(unsafe { state.get::<S>() }, len).map(Placed::new)
+            let state = unsafe { state.get::<S>() };
+            let placed = panics.contain(Closure::Handler, || destination(state, len));
+            placed.flatten().map(Placed::new)
         };
         self.handlers.set_placer(method, Box::new(place));
     }
@@ -203,7 +208,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// Gain and cost: PERFORMANCE.md, section "The ordered index".
     pub fn prefetch(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
-        let locate = move |message: &[u8]| (locate(message), 0);
+        let panics = Rc::clone(self.local.panics());
+        let locate = move |message: &[u8]| {
+            let address = panics.contain(Closure::Handler, || locate(message));
+            (address.unwrap_or(ptr::null()), 0)
+        };
         self.handlers.locators().set(method, Locator::new(Box::new(locate), None));
     }
 
@@ -243,8 +252,16 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         locate: impl Fn(&[u8]) -> (*const u8, u64) + 'static,
         then: impl Fn(&mut S, u64) + 'static,
     ) {
-        // SAFETY: the locator of an endpoint with this type of state.
-        let then = move |state: State<'_>, word| then(unsafe { state.get::<S>() }, word);
+        let panics = Rc::clone(self.local.panics());
+        let of_then = Rc::clone(&panics);
+        let locate = move |message: &[u8]| {
+            panics.contain(Closure::Handler, || locate(message)).unwrap_or((ptr::null(), 0))
+        };
+        let then = move |state: State<'_>, word| {
+            // SAFETY: the locator of an endpoint with this type of state.
+            let state = unsafe { state.get::<S>() };
+            of_then.contain(Closure::Handler, || then(state, word)).unwrap_or(());
+        };
         let locator = Locator::new(Box::new(locate), Some(Box::new(then)));
         self.handlers.locators().set(method, locator);
     }
@@ -292,11 +309,49 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         workers: &Workers,
         handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
     ) {
+        let prepare = |_: &mut S, _: &Request<'_>| ();
+        self.on_worker_with(method, workers, prepare, move |(), request| handler(request));
+    }
+
+    /// The same for a handler that needs a part of the state. `prepare` runs on the endpoint's thread, and returns the part, which goes
+    /// with the request to the worker: a copy, or an `Arc`.
+    ///
+    /// ```
+    /// # use petrel::Server;
+    /// # use petrel::workers::Workers;
+    /// # use std::sync::Arc;
+    /// let workers = Workers::builder().threads(2).start()?;
+    /// let server = Server::bind("127.0.0.1:0").serve(
+    ///     |_| Arc::new(vec![3_u64, 4, 5]),
+    ///     move |endpoint| {
+    ///         let prepare = |table: &mut Arc<Vec<u64>>, _: &petrel::Request<'_>| Arc::clone(table);
+    ///         endpoint.on_worker_with(7, &workers, prepare, |table, request| {
+    ///             let sum: u64 = table.iter().sum();
+    ///             request.reply(&sum.to_le_bytes());
+    ///         });
+    ///     },
+    /// );
+    /// # let server = server.start()?;
+    /// # let client = petrel::Client::connect_wait(server.local_addr())?;
+    /// # assert_eq!(client.call(7, "").wait()?, 12_u64.to_le_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_worker_with<P: Send + 'static>(
+        &mut self,
+        method: u16,
+        workers: &Workers,
+        mut prepare: impl FnMut(&mut S, &Request<'_>) -> P + 'static,
+        handler: impl Fn(P, WorkerRequest) + Send + Sync + 'static,
+    ) {
         let handler = std::sync::Arc::new(handler);
         let queue = workers.queue();
-        self.set_handler(method, move |_, cx, request| {
+        self.on(method, move |state, cx, request| {
+            let part = prepare(state, &request);
+            let cx = cx.untyped();
             let (request, handled) = request.detach(cx);
-            if let Err(refused) = queue.push(cx.now().as_ns(), handler.clone(), request) {
+            let handler = std::sync::Arc::clone(&handler);
+            let job = Box::new(move |request| handler(part, request));
+            if let Err(refused) = queue.push(cx.now().as_ns(), job, request) {
                 let (handle, reason) = refused.into_parts();
                 refuse(cx.local, handle, reason.status(), reason.text());
             }

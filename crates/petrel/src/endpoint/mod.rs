@@ -98,6 +98,7 @@ pub use stats::EndpointStats;
 pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
+pub use crate::panics::PanicPolicy;
 pub use petrel_proto::SessionId;
 pub use petrel_proto::buffer::Destination;
 pub use petrel_proto::path::{PathCounts, PathPolicy};
@@ -136,6 +137,7 @@ use crate::inbox::WorkFlag;
 use crate::local::{Handle, Hub, Session};
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
+use crate::panics::Panics;
 use crate::sync::thread;
 
 /// The RPC endpoint of a thread: makes and serves calls, over sessions to other endpoints, in an event loop run by the
@@ -239,8 +241,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let work_flag = WorkFlag::new();
         let waker = transport.waker();
         let clock = transport.clock();
+        let panics = Panics::new(config.panics);
         let hub = Hub::new(
-            pool.clone(),
+            (pool.clone(), Rc::clone(&panics)),
             message_bytes_max,
             clock.clone(),
             seed,
@@ -259,7 +262,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     LateAnswers::new(work_flag.clone()),
                     Remote::new(work_flag.clone(), waker, config.client_calls_max),
                 ),
-                Sessions::new(config.sessions, config.transports, receive_packets),
+                (Sessions::new(config.sessions, config.transports, receive_packets), panics),
             ),
             handlers: Handlers::new(Box::new(state), &config.service),
             joined: JoinedGroups::default(),

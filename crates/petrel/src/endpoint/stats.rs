@@ -33,6 +33,8 @@ pub struct EndpointStats {
     pub links: usize,
     /// Tasks spawned and not ended.
     pub tasks: usize,
+    /// Panics of handlers, continuations and tasks after which the event loop went on.
+    pub panics: u64,
     /// Buffers in use.
     pub buffers: InUse,
     /// Ended sessions, by the kind of end.
@@ -64,6 +66,7 @@ impl EndpointStats {
             sessions: local.core.session_count(),
             links: local.sessions.link_count(),
             tasks: local.hub.task_count(),
+            panics: local.panics().caught(),
             buffers: local.pool.in_use(),
             session_ends: local.sessions.ends(),
             call_failures: local.remote.failures(),
@@ -83,6 +86,7 @@ impl EndpointStats {
             ("sessions", u64::from(self.sessions)),
             ("links", self.links as u64),
             ("tasks", self.tasks as u64),
+            ("panics_caught", self.panics),
             ("buffers_in_use", self.buffers.count as u64),
             ("buffer_bytes_in_use", self.buffers.bytes as u64),
             ("client_calls_made", self.client_calls.made),

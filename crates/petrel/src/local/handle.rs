@@ -16,6 +16,7 @@ use crate::control::EndpointId;
 use crate::endpoint::SharedMsg;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::panics::Closure;
 use crate::time::{Time, as_ns};
 
 /// A handle of an endpoint for futures: to connect, spawn, wait for a time. Clones are the same handle; a handle stays
@@ -85,16 +86,17 @@ impl<S> Handle<S> {
     /// Spawns a future: the event loop polls it until ready, beside other work. A future spawned by a task of a request
     /// inherits the request's deadline, too.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
-        self.spawn_within(self.hub.inherited_ns(), future)
+        Task::spawn(&self.hub, Closure::Task, self.hub.inherited_ns(), future)
     }
 
-    /// The same with a deadline inherited by the future's calls.
+    /// Spawns a future of the library, whose calls inherit a deadline; `kind` is that of the application's code in it.
     pub(crate) fn spawn_within<T: 'static>(
         &self,
+        kind: Closure,
         deadline_ns: Option<u64>,
         future: impl Future<Output = T> + 'static,
     ) -> Task<T> {
-        Task::spawn(&self.hub, deadline_ns, future)
+        Task::spawn(&self.hub, kind, deadline_ns, future)
     }
 
     /// Returns the deadline inherited by calls made here: the deadline of the task's request.

@@ -31,6 +31,7 @@ use crate::endpoint::{CallOptions, SessionState, State};
 use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
+use crate::panics::{Closure, Panics};
 
 /// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
 /// one packet.
@@ -80,7 +81,7 @@ const MEMORY_BYTES_MAX: usize = 4096;
 
 impl Hub {
     pub(crate) fn new(
-        pool: BufPool,
+        (pool, panics): (BufPool, Rc<Panics>),
         message_bytes_max: u32,
         clock: Clock,
         seed: u64,
@@ -93,7 +94,7 @@ impl Hub {
             growth: Growth::up_to(message_bytes_max as usize),
             now_ns: Cell::new(clock.now_ns()),
             clock,
-            tasks: Tasks::new(ready, work_flag.clone()),
+            tasks: Tasks::new(ready, work_flag.clone(), panics),
             work_flag,
             calls: Calls::default(),
             orders: Orders::default(),
@@ -332,8 +333,13 @@ impl Hub {
     }
 
     /// Adds a task, whose calls inherit `deadline_ns`. None if the endpoint is gone.
-    pub(super) fn spawn(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Option<Key> {
-        (!self.is_closed()).then(|| self.tasks.insert(future, deadline_ns))
+    pub(super) fn spawn(
+        &self,
+        kind: Closure,
+        future: BoxedFuture,
+        deadline_ns: Option<u64>,
+    ) -> Option<Key> {
+        (!self.is_closed()).then(|| self.tasks.insert(kind, future, deadline_ns))
     }
 
     pub(super) fn abort(&self, task: Key) {
@@ -464,7 +470,14 @@ mod tests {
     fn hub(seed: u64) -> Rc<Hub> {
         let pool = BufPool::new(PoolConfig::default());
         let waker = EndpointWaker::new().unwrap();
-        Hub::new(pool, 1 << 20, Clock::of(|| 5), seed, WorkFlag::new(), waker)
+        Hub::new(
+            (pool, Panics::new(crate::panics::PanicPolicy::CatchNone)),
+            1 << 20,
+            Clock::of(|| 5),
+            seed,
+            WorkFlag::new(),
+            waker,
+        )
     }
 
     /// Endpoints started alike must not retry at the same times.

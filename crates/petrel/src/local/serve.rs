@@ -12,6 +12,7 @@ use super::task::Task;
 use crate::endpoint::{Context, Handled, Peer, Request};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::panics::Closure;
 use crate::time::Time;
 
 /// A request owned by an async handler.
@@ -84,7 +85,7 @@ where
         handler(handle.clone(), OwnRequest { message, method, session, deadline_ns, peer });
     let hub = handle.hub().clone();
     // Dropping it with the responder inside answers with INTERNAL, for which no caller waits then.
-    running.set(Some(handle.spawn_within(deadline_ns, async move {
+    running.set(Some(handle.spawn_within(Closure::Handler, deadline_ns, async move {
         let outcome = future.await;
         let outcome = outcome.and_then(|answer| Ok(MsgBuf::holding(hub.pool(), answer.as_ref())?));
         responder.answer_later(outcome);

@@ -3,23 +3,31 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::hub::Hub;
 use super::slab::Key;
+use crate::panics::Closure;
 
 /// A task's result, and the waker of its waiter.
 struct TaskResult<T> {
     value: RefCell<Option<T>>,
     waker: RefCell<Option<Waker>>,
+    /// The task has panicked, and there will be no value.
+    has_panicked: Cell<bool>,
 }
 
 impl<T> TaskResult<T> {
     fn put(&self, value: T) {
         let before = self.value.borrow_mut().replace(value);
         assert!(before.is_none(), "a task has one result");
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -32,6 +40,16 @@ struct Reported<F, T> {
     to: Rc<TaskResult<T>>,
 }
 
+/// Tells the waiter of a task that there will be no result.
+struct OnPanic<'a, T>(&'a TaskResult<T>);
+
+impl<T> Drop for OnPanic<'_, T> {
+    fn drop(&mut self) {
+        self.0.has_panicked.set(true);
+        self.0.wake();
+    }
+}
+
 impl<T, F: Future<Output = T>> Future for Reported<F, T> {
     type Output = ();
 
@@ -41,14 +59,18 @@ impl<T, F: Future<Output = T>> Future for Reported<F, T> {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &this.to)
         };
-        to.put(ready!(future.poll(cx)));
+        let on_panic = OnPanic(to);
+        let polled = future.poll(cx);
+        mem::forget(on_panic);
+        to.put(ready!(polled));
         Poll::Ready(())
     }
 }
 
 /// A spawned task: a future of its result. Dropping it leaves the task running.
 ///
-/// An aborted task, or a task whose endpoint is gone, never returns a result.
+/// An aborted task, or a task whose endpoint is gone, never returns a result. Where [panics of tasks are
+/// caught](crate::endpoint::PanicPolicy), a task that awaits a panicked task panics as well.
 pub struct Task<T> {
     hub: Rc<Hub>,
     key: Cell<Option<Key>>,
@@ -59,12 +81,17 @@ impl<T: 'static> Task<T> {
     /// Spawns a future, whose calls inherit `deadline_ns`.
     pub(super) fn spawn(
         hub: &Rc<Hub>,
+        kind: Closure,
         deadline_ns: Option<u64>,
         future: impl Future<Output = T> + 'static,
     ) -> Self {
-        let result = Rc::new(TaskResult { value: RefCell::default(), waker: RefCell::default() });
+        let result = Rc::new(TaskResult {
+            value: RefCell::default(),
+            waker: RefCell::default(),
+            has_panicked: Cell::new(false),
+        });
         let reported = Reported { future, to: Rc::clone(&result) };
-        let key = hub.spawn(Box::pin(reported), deadline_ns);
+        let key = hub.spawn(kind, Box::pin(reported), deadline_ns);
         Self { hub: Rc::clone(hub), key: Cell::new(key), result }
     }
 }
@@ -90,6 +117,7 @@ impl<T> Future for Task<T> {
         if let Some(value) = self.try_take() {
             return Poll::Ready(value);
         }
+        assert!(!self.result.has_panicked.get(), "the awaited task panicked");
         *self.result.waker.borrow_mut() = Some(cx.waker().clone());
         Poll::Pending
     }

@@ -11,6 +11,7 @@ use std::task::{Context, RawWakerVTable, Waker};
 use super::ready::{Ready, TaskWaker};
 use super::slab::{Key, Slab};
 use crate::inbox::WorkFlag;
+use crate::panics::{Closure, PanicPayload, Panics, catch};
 use crate::sync::Arc;
 
 pub(super) type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -25,6 +26,8 @@ struct Entry {
     task: Arc<TaskWaker>,
     /// The deadline inherited by the task's calls and spawned tasks.
     deadline_ns: Option<u64>,
+    /// Whether the task is a handler.
+    kind: Closure,
 }
 
 #[derive(Default)]
@@ -46,6 +49,7 @@ pub(super) struct Tasks {
     polled: Cell<Option<Polled>>,
     /// The deadline inherited by calls made now: that of the task being polled.
     inherited_ns: Cell<Option<u64>>,
+    panics: Rc<Panics>,
 }
 
 /// The task being polled, and the identity of its waker.
@@ -76,7 +80,7 @@ impl Polled {
 }
 
 impl Tasks {
-    pub(super) fn new(ready: Arc<Ready>, work_flag: WorkFlag) -> Self {
+    pub(super) fn new(ready: Arc<Ready>, work_flag: WorkFlag, panics: Rc<Panics>) -> Self {
         Self {
             entries: RefCell::default(),
             woken: RefCell::default(),
@@ -84,6 +88,7 @@ impl Tasks {
             work_flag,
             polled: Cell::new(None),
             inherited_ns: Cell::new(None),
+            panics,
         }
     }
 
@@ -108,14 +113,19 @@ impl Tasks {
     }
 
     /// Adds a task, to be polled in the next round. Its calls inherit `deadline_ns`.
-    pub(super) fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
+    pub(super) fn insert(
+        &self,
+        kind: Closure,
+        future: BoxedFuture,
+        deadline_ns: Option<u64>,
+    ) -> Key {
         let mut entries = self.entries.borrow_mut();
         let vacant = entries.tasks.vacant();
         let key = vacant.key();
         let task = Arc::new(TaskWaker::queued(key, Arc::clone(&self.ready)));
         let waker = Waker::from(Arc::clone(&task));
         let future = Cell::new(Some(future));
-        vacant.insert(Rc::new(Entry { future, waker, task, deadline_ns }));
+        vacant.insert(Rc::new(Entry { future, waker, task, deadline_ns, kind }));
         drop(entries);
         self.woken.borrow_mut().push(key);
         self.work_flag.raise();
@@ -156,7 +166,10 @@ impl Tasks {
         // Before the poll: a wake-up from now on requests another.
         entry.task.unqueue();
         self.polled.set(Some(Polled::new(key, &entry.waker)));
-        let polled = future.as_mut().poll(&mut Context::from_waker(&entry.waker));
+        let polled = match catch(|| future.as_mut().poll(&mut Context::from_waker(&entry.waker))) {
+            Ok(polled) => polled,
+            Err(payload) => return self.end_panicked(key, (entry, future), outer, payload),
+        };
         if polled.is_pending() {
             // It was absent: no instruction is spent on dropping it.
             mem::forget(entry.future.replace(Some(future)));
@@ -170,6 +183,25 @@ impl Tasks {
         // The same for an ended task.
         self.set_outer(outer);
         drop((removed, future));
+    }
+
+    /// Ends a task whose future has panicked.
+    #[cold]
+    fn end_panicked(
+        &self,
+        key: Key,
+        (entry, future): (Rc<Entry>, BoxedFuture),
+        outer: &Outer,
+        payload: PanicPayload,
+    ) {
+        let kind = entry.kind;
+        let removed = self.entries.borrow_mut().tasks.remove(key);
+        self.set_outer(outer);
+        // What the future still holds may panic as well.
+        if catch(|| drop((removed, entry, future))).is_err() {
+            self.panics.settle(kind, Box::new("the drop of a panicked task"));
+        }
+        self.panics.settle(kind, payload);
     }
 
     fn set_outer(&self, outer: &Outer) {

@@ -14,7 +14,7 @@
 //! table.write(0, b"petrel")?;
 //!
 //! let served = regions.clone();
-//! let server = Server::bind("127.0.0.1:0").serve(|| (), move |endpoint| endpoint.serve_regions(&served)).start()?;
+//! let server = Server::bind("127.0.0.1:0").serve(|_| (), move |endpoint| endpoint.serve_regions(&served)).start()?;
 //!
 //! let client = Client::connect_wait(server.local_addr())?;
 //! let remote = RemoteRegion::new(&client, table.key());

@@ -2,19 +2,25 @@
 
 mod inherited;
 mod running;
+mod successor;
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use inherited::inherited_listeners;
+pub use inherited::{inherited_listeners, inherited_state};
 pub use running::RunningServer;
+pub use successor::start_successor;
 
-use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::endpoint::{
+    AllowedTransports, Endpoint, EndpointConfig, EndpointId, IdlePolicy, PanicPolicy,
+};
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder};
+use running::{Signalled, ThreadCode};
 
 /// Default limit of the time that a stopping server waits for clients to leave.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
@@ -29,7 +35,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     Server::bind("127.0.0.1:31850")
 ///         .threads(2)
-///         .serve(|| (), |endpoint| {
+///         .serve(|_| (), |endpoint| {
 ///             endpoint.on(GREET, |_, cx, request| request.reply(cx, b"hello"));
 ///         })
 ///         .run()?;
@@ -56,10 +62,22 @@ pub struct Server {
 
 /// A server with its handlers: to be [run](ReadyServer::run), or [started](ReadyServer::start).
 #[must_use = "it serves when it is run"]
-pub struct ReadyServer<M, F> {
+pub struct ReadyServer<S, M, F, D = fn(ServerThread, S)> {
     server: Server,
     make_state: M,
     set_up: F,
+    at_end: D,
+    state: PhantomData<fn(S)>,
+}
+
+/// A thread of a server, for the closure that makes its state: a thread may own a part of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerThread {
+    /// The thread's place among the threads, from 0 on. Clients see the endpoints in this order.
+    pub index: usize,
+    /// The number of threads.
+    pub count: usize,
 }
 
 impl Server {
@@ -80,10 +98,10 @@ impl Server {
         Self { socket: Some(Arc::new(socket)), ..server }
     }
 
-    /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A
-    /// service can thus be replaced without a refused connection, by systemd's socket units or any parent that keeps
-    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM). The old process stops
-    /// listening at once, and sends the clients to the new.
+    /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A service can
+    /// thus be replaced without a refused connection, by systemd's socket units, or by a parent that keeps the socket
+    /// open ([`start_successor`]). Start the new process first, then ask the old one to end (SIGTERM). The old process
+    /// stops listening at once, and sends the clients to the new.
     pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         match inherited_listeners().map(|sockets| sockets.into_iter().next()) {
             Ok(Some(socket)) => Self::listen_on(socket),
@@ -103,8 +121,8 @@ impl Server {
         }
     }
 
-    /// Sets the number of threads, with an endpoint each; 1 by default. The endpoints are numbered 0, 1, and so on; a
-    /// client names the endpoints to call.
+    /// Sets the number of threads, with an endpoint each; 1 by default. Clients learn of the endpoints when they connect, and spread
+    /// their calls over them. The endpoints are numbered 0, 1, and so on, for clients that name the endpoint to call.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -127,7 +145,8 @@ impl Server {
         self
     }
 
-    /// Sets the endpoints' settings; [`EndpointConfig::default`] by default.
+    /// Sets all of the endpoints' settings; [`EndpointConfig::default`] by default. It replaces the settings of the methods above and below,
+    /// if these are called before.
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
         self
@@ -139,30 +158,103 @@ impl Server {
         self
     }
 
+    /// Sets the service's name, of up to 255 bytes. A client that [wants a name](crate::client::ClientBuilder::service) calls no server
+    /// that has another: an address may have passed to another service.
+    pub fn service(mut self, name: impl Into<String>) -> Self {
+        self.endpoint.service.name = Some(name.into());
+        self
+    }
+
+    /// Sets the transports that clients may use; all by default.
+    pub fn transports(mut self, allowed: AllowedTransports) -> Self {
+        self.endpoint.transports = allowed;
+        self
+    }
+
+    /// Sets the largest request and response, in bytes: up to 1 GiB, and 8 MiB by default. Clients have a limit of their own.
+    pub fn message_bytes_max(mut self, bytes: u32) -> Self {
+        self.endpoint.sessions.message_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how the threads wait when they are idle; by default they poll for 100 µs, then sleep.
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.endpoint.idle = idle;
+        self
+    }
+
+    /// Lets a panic of a handler, continuation or task end all threads of the server. By default it ends its call, and the server goes
+    /// on ([`PanicPolicy::CatchAll`]).
+    pub fn end_on_panic(mut self) -> Self {
+        self.endpoint.panics = PanicPolicy::CatchNone;
+        self
+    }
+
     /// Sets the endpoints' state and handlers. On each thread `make_state` makes the endpoint's own state, lent to
-    /// handlers (`|| ()` for none), and `set_up` registers the handlers.
-    pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<M, F>
+    /// handlers (`|_| ()` for none), and `set_up` registers the handlers.
+    ///
+    /// If a tokio runtime is running where the server is started, its context is entered on each thread: async handlers may use tokio's
+    /// timers and sockets. They still run on the endpoint's thread (crate feature `tokio`, on by default).
+    pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<S, M, F>
     where
         S: 'static,
-        M: Fn() -> S + Clone + Send + 'static,
+        M: Fn(ServerThread) -> S + Clone + Send + 'static,
         F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
     {
-        ReadyServer { server: self, make_state, set_up }
+        let at_end = |_: ServerThread, state: S| drop(state);
+        ReadyServer { server: self, make_state, set_up, at_end, state: PhantomData }
     }
 }
 
-impl<S, M, F> ReadyServer<M, F>
+impl<S, M, F, D> ReadyServer<S, M, F, D>
 where
     S: 'static,
-    M: Fn() -> S + Clone + Send + 'static,
+    M: Fn(ServerThread) -> S + Clone + Send + 'static,
     F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
+    D: Fn(ServerThread, S) + Clone + Send + 'static,
 {
+    /// Has each thread pass its state to `keep` at its end, when its clients have left or the drain limit is reached: to save the state,
+    /// or to [hand it over](start_successor). A thread that ends by a panic passes none on.
+    ///
+    /// ```
+    /// # use petrel::{Client, Server};
+    /// # use std::sync::{Arc, Mutex};
+    /// let saved = Arc::new(Mutex::new(Vec::new()));
+    /// let keep = Arc::clone(&saved);
+    /// let server = Server::bind("127.0.0.1:0")
+    ///     .threads(2)
+    ///     .serve(|_| 0_u64, |endpoint| endpoint.on(1, |calls, cx, request| { *calls += 1; request.reply(cx, b"") }))
+    ///     .at_end(move |thread, calls| keep.lock().unwrap().push((thread.index, calls)));
+    /// let server = server.start()?;
+    /// Client::connect_wait(server.local_addr())?.call(1, "").wait()?;
+    /// server.stop();
+    /// server.wait()?;
+    /// assert_eq!(saved.lock().unwrap().iter().map(|(_, calls)| calls).sum::<u64>(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_end<E>(self, keep: E) -> ReadyServer<S, M, F, E>
+    where
+        E: Fn(ServerThread, S) + Clone + Send + 'static,
+    {
+        let Self { server, make_state, set_up, state, .. } = self;
+        ReadyServer { server, make_state, set_up, at_end: keep, state }
+    }
+
     /// Serves until the process gets a signal; see [`Server`].
     ///
     /// # Errors
     /// As [`ReadyServer::start`], and [`SetupError::Panicked`] when a thread of the server panics.
     pub fn run(self) -> Result<(), SetupError> {
-        running::run_until_signals(|| self.start())
+        Signalled::start(|| self.start())?.wait()
+    }
+
+    /// The same as a future, for programs in which an executor runs: the server has threads of its own, and does not block the executor's.
+    /// Dropping the future ends the server at once.
+    ///
+    /// # Errors
+    /// As [`ReadyServer::run`].
+    pub async fn run_async(self) -> Result<(), SetupError> {
+        Signalled::start(|| self.start())?.ended().await
     }
 
     /// Serves on its own threads, until [`RunningServer::stop`].
@@ -170,23 +262,31 @@ where
     /// # Errors
     /// The address cannot be listened on, an endpoint did not start, or a thread panicked at its start.
     pub fn start(self) -> Result<RunningServer, SetupError> {
-        let Server { listen, socket, threads, nexus, endpoint, drain_limit } = self.server;
+        let Self { server, make_state, set_up, at_end, .. } = self;
+        let Server { listen, socket, threads, nexus, mut endpoint, drain_limit } = server;
         let address =
             listen.map_err(|text| SetupError::refused(format!("cannot listen at {text}")))?;
         let nexus = match socket {
             Some(socket) => nexus.listen_on(socket.try_clone().map_err(cannot_start)?),
             None => nexus.listen(address),
         };
-        let nexus = nexus.start()?;
-        RunningServer::start(
-            &nexus,
-            threads,
-            &endpoint,
-            drain_limit,
-            &self.make_state,
-            &self.set_up,
-        )
+        if endpoint.service.endpoints.is_empty() {
+            endpoint.service.endpoints = numbered(&endpoint, threads)?;
+        }
+        if endpoint.panics == PanicPolicy::CatchHandlers {
+            endpoint.panics = PanicPolicy::CatchAll;
+        }
+        let code = ThreadCode { make_state, set_up, at_end };
+        RunningServer::start(&nexus.start()?, threads, &endpoint, drain_limit, &code)
     }
+}
+
+/// Returns the numbers of a server's endpoints: from the configured one on, or from 0.
+fn numbered(config: &EndpointConfig, threads: usize) -> Result<Vec<EndpointId>, SetupError> {
+    let first = config.id.map_or(0, |id| usize::from(id.0));
+    let last = u16::try_from(first + threads - 1);
+    let last = last.map_err(|_| SetupError::refused("an endpoint's number is at most 65535"))?;
+    Ok((first as u16..=last).map(EndpointId).collect())
 }
 
 /// The system lacked a thread or descriptor, or does not deliver signals.
@@ -194,7 +294,7 @@ fn cannot_start(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot start a server's threads: {source}"), source }
 }
 
-impl<M, F> fmt::Debug for ReadyServer<M, F> {
+impl<S, M, F, D> fmt::Debug for ReadyServer<S, M, F, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.server.fmt(f)
     }

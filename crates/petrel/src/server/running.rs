@@ -1,19 +1,22 @@
 //! The threads of a server, from start to end.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 
-use super::cannot_start;
-use crate::endpoint::{Endpoint, EndpointConfig, Stop};
+use super::{ServerThread, cannot_start};
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointId, Stop};
 use crate::error::SetupError;
 use crate::nexus::Nexus;
+use crate::runtime::Runtime;
 
 /// How often a draining endpoint checks whether it should end at once.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -27,6 +30,57 @@ pub struct RunningServer {
     address: SocketAddr,
     stop_handles: StopHandles,
     threads: Vec<JoinHandle<()>>,
+    ends: Arc<Ends>,
+}
+
+/// The application's code of a server's threads.
+#[derive(Clone)]
+pub(super) struct ThreadCode<M, F, D> {
+    pub(super) make_state: M,
+    pub(super) set_up: F,
+    pub(super) at_end: D,
+}
+
+/// The threads of a server that have not ended, for a future of the end.
+#[derive(Default)]
+struct Ends {
+    waiting: Mutex<(usize, Option<Waker>)>,
+}
+
+impl Ends {
+    /// Counts a thread that starts, until the returned value is dropped.
+    fn count(self: &Arc<Self>) -> Running {
+        self.lock().0 += 1;
+        Running(Arc::clone(self))
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut waiting = self.lock();
+        if waiting.0 == 0 {
+            return Poll::Ready(());
+        }
+        waiting.1 = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Option<Waker>)> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread of a server that has not ended.
+struct Running(Arc<Ends>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.0 -= 1;
+        if waiting.0 == 0
+            && let Some(waker) = waiting.1.take()
+        {
+            waker.wake();
+        }
+    }
 }
 
 /// The handles that stop the threads of a server.
@@ -38,25 +92,36 @@ struct StopHandles {
 }
 
 impl RunningServer {
+    /// Starts the threads. The endpoints' numbers are those of the service's description.
     pub(super) fn start<S: 'static>(
         nexus: &Nexus,
         threads: usize,
         config: &EndpointConfig,
         drain_limit: Duration,
-        make_state: &(impl Fn() -> S + Clone + Send + 'static),
-        set_up: &(impl Fn(&mut Endpoint<S>) + Clone + Send + 'static),
+        code: &ThreadCode<
+            impl Fn(ServerThread) -> S + Clone + Send + 'static,
+            impl Fn(&mut Endpoint<S>) + Clone + Send + 'static,
+            impl Fn(ServerThread, S) + Clone + Send + 'static,
+        >,
     ) -> Result<Self, SetupError> {
         let address = nexus.local_addr().expect("a server's nexus listens");
-        let mut server =
-            Self { address, stop_handles: StopHandles::default(), threads: Vec::new() };
-        for number in 0..threads {
+        let mut server = Self {
+            address,
+            stop_handles: StopHandles::default(),
+            threads: Vec::new(),
+            ends: Arc::default(),
+        };
+        let first = config.id.map_or(0, |id| id.0);
+        for (index, number) in (first..).enumerate().take(threads) {
             let thread = Thread {
                 nexus: nexus.clone(),
-                config: config.clone(),
+                config: EndpointConfig { id: Some(EndpointId(number)), ..config.clone() },
+                of: ServerThread { index, count: threads },
                 stop_handles: server.stop_handles.clone(),
                 drain_limit,
+                runtime: Runtime::current(),
             };
-            server.threads.push(thread.start(number, make_state.clone(), set_up.clone())?);
+            server.threads.push(thread.start(server.ends.count(), code.clone())?);
         }
         Ok(server)
     }
@@ -76,6 +141,16 @@ impl RunningServer {
     /// # Errors
     /// [`SetupError::Panicked`] if a thread panicked.
     pub fn wait(mut self) -> Result<(), SetupError> {
+        self.join()
+    }
+
+    /// The same as a future. Dropping it ends the server at once.
+    ///
+    /// # Errors
+    /// As [`RunningServer::wait`].
+    pub async fn ended(mut self) -> Result<(), SetupError> {
+        poll_fn(|cx| self.ends.poll(cx)).await;
+        // The threads have run their last line.
         self.join()
     }
 
@@ -124,61 +199,105 @@ impl Drop for StopAllOnPanic {
     }
 }
 
-/// Runs a server until it has ended: by the first signal when its clients have left, by the second at once.
-pub(super) fn run_until_signals(
-    start: impl FnOnce() -> Result<RunningServer, SetupError>,
-) -> Result<(), SetupError> {
-    // Before the server listens: a process may signal a listening server.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
-    let handle = signals.handle();
-    let server = start()?;
-    let stop_handles = server.stop_handles.clone();
-    let watcher = thread::Builder::new().name("petrel-signals".to_owned()).spawn(move || {
-        let mut signals = signals.forever();
-        if signals.next().is_some() {
-            stop_handles.stop();
+/// A server that ends by the process's signals: by the first when its clients have left, by the second at once.
+pub(super) struct Signalled {
+    server: RunningServer,
+    watcher: Watcher,
+}
+
+/// The thread that waits for signals.
+struct Watcher {
+    signals: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.signals.close();
+        if let Some(thread) = self.thread.take() {
+            // It contains nothing that could panic.
+            let _ = thread.join();
         }
-        if signals.next().is_some() {
-            stop_handles.end();
-        }
-    });
-    let watcher = watcher.map_err(cannot_start)?;
-    let ended = server.wait();
-    handle.close();
-    // It contains nothing that could panic.
-    let _ = watcher.join();
-    ended
+    }
+}
+
+impl Signalled {
+    pub(super) fn start(
+        start: impl FnOnce() -> Result<RunningServer, SetupError>,
+    ) -> Result<Self, SetupError> {
+        // Before the server listens: a process may signal a listening server.
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
+        let handle = signals.handle();
+        let server = start()?;
+        let stop_handles = server.stop_handles.clone();
+        let thread = thread::Builder::new().name("petrel-signals".to_owned()).spawn(move || {
+            let mut signals = signals.forever();
+            if signals.next().is_some() {
+                stop_handles.stop();
+            }
+            if signals.next().is_some() {
+                stop_handles.end();
+            }
+        });
+        let thread = Some(thread.map_err(cannot_start)?);
+        Ok(Self { server, watcher: Watcher { signals: handle, thread } })
+    }
+
+    /// Waits for the end.
+    pub(super) fn wait(self) -> Result<(), SetupError> {
+        let Self { server, watcher } = self;
+        let ended = server.wait();
+        drop(watcher);
+        ended
+    }
+
+    /// The same as a future.
+    pub(super) async fn ended(self) -> Result<(), SetupError> {
+        let Self { server, watcher } = self;
+        let ended = server.ended().await;
+        drop(watcher);
+        ended
+    }
 }
 
 /// A thread to be started.
 struct Thread {
     nexus: Nexus,
     config: EndpointConfig,
+    of: ServerThread,
     stop_handles: StopHandles,
     drain_limit: Duration,
+    runtime: Runtime,
 }
 
 impl Thread {
     /// Starts the thread, and waits until its endpoint serves.
     fn start<S: 'static>(
         self,
-        number: usize,
-        make_state: impl Fn() -> S + Send + 'static,
-        set_up: impl Fn(&mut Endpoint<S>) + Send + 'static,
+        running: Running,
+        code: ThreadCode<
+            impl Fn(ServerThread) -> S + Send + 'static,
+            impl Fn(&mut Endpoint<S>) + Send + 'static,
+            impl Fn(ServerThread, S) + Send + 'static,
+        >,
     ) -> Result<JoinHandle<()>, SetupError> {
         let (sender, receiver) = mpsc::channel();
-        let named = thread::Builder::new().name(format!("petrel-{number}"));
+        let named = thread::Builder::new().name(format!("petrel-{}", self.of.index));
         let handle = named.spawn(move || {
-            match self.nexus.endpoint_with(self.config.clone(), make_state()) {
+            let _running = running;
+            let _entered = self.runtime.enter();
+            let _stops_others = StopAllOnPanic(self.stop_handles.clone());
+            let state = (code.make_state)(self.of);
+            match self.nexus.endpoint_with(self.config.clone(), state) {
                 Err(error) => drop(sender.send(Err(error))),
                 Ok(mut endpoint) => {
-                    let _stops_others = StopAllOnPanic(self.stop_handles.clone());
-                    set_up(&mut endpoint);
+                    (code.set_up)(&mut endpoint);
                     let stop = endpoint.stop_handle();
                     self.stop_handles.stops().push(stop.clone());
                     if sender.send(Ok(())).is_ok() {
                         endpoint.run(&stop);
                         self.drain(&mut endpoint);
+                        (code.at_end)(self.of, endpoint.into_state());
                     }
                 }
             }

@@ -4,9 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use super::queue::Queue;
-use super::{Workers, work};
+use super::{Pool, Workers, work};
 use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, AdmissionConfig, Shedding};
+use crate::runtime::Runtime;
 use crate::sync::{Arc, Mutex, thread};
 
 /// Settings of a worker pool.
@@ -76,7 +77,7 @@ impl WorkersBuilder {
         })
     }
 
-    /// Starts the threads.
+    /// Starts the threads. If a tokio runtime runs in the context, its context is entered on each of them.
     ///
     /// # Errors
     /// `InvalidInput` for zero threads or a queue of zero requests; else the operating system's error in starting a
@@ -88,15 +89,20 @@ impl WorkersBuilder {
         }
         let admission = Admission::new(self.admission, self.threads);
         let queue = Arc::new(Queue::new(admission, self.idle_policy()));
+        let runtime = Runtime::current();
         // Dropped if a thread cannot be started; the drop ends the started threads.
-        let workers = Workers { queue: Arc::clone(&queue), threads: Mutex::default() };
+        let pool = Arc::new(Pool { queue: Arc::clone(&queue), threads: Mutex::default() });
         for number in 0..self.threads {
             let queue = Arc::clone(&queue);
             let thread = thread::Builder::new().name(format!("{}-{number}", self.name));
-            let thread = thread.spawn(move || work(&queue))?;
-            crate::sync::lock(&workers.threads).push(thread);
+            let runtime = runtime.clone();
+            let thread = thread.spawn(move || {
+                let _entered = runtime.enter();
+                work(&queue);
+            })?;
+            crate::sync::lock(&pool.threads).push(thread);
         }
-        Ok(workers)
+        Ok(Workers { pool })
     }
 }
 

@@ -22,7 +22,7 @@ use crate::time::Time;
 use queue::{Done, Job, Queue};
 use stats::RunOutcome;
 
-/// A pool of threads that run handlers; endpoints may share a pool.
+/// A pool of threads that run handlers; endpoints may share a pool. Clones are the same pool.
 ///
 /// Endpoints register handlers for it with [`Endpoint::on_worker`](crate::Endpoint::on_worker). Requests reach it
 /// through one queue, bounded in requests and in bytes, and responses return through the endpoint's inbox: a worker
@@ -34,7 +34,7 @@ use stats::RunOutcome;
 ///
 /// A panic in a handler answers its request with INTERNAL, and the thread goes on.
 ///
-/// Dropping the pool answers queued requests with UNAVAILABLE, and waits for running handlers. A handler that waits for
+/// Dropping the last clone answers queued requests with UNAVAILABLE, and waits for running handlers. A handler that waits for
 /// a call ends only if that call's endpoint still runs, or is gone. If the endpoint's own thread ends the pool, call
 /// [`Workers::stop`] first, and run the event loop until [`Workers::is_idle`].
 ///
@@ -61,7 +61,13 @@ use stats::RunOutcome;
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct Workers {
+    pool: Arc<Pool>,
+}
+
+/// The part of a pool that its clones share.
+struct Pool {
     queue: Arc<Queue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -74,29 +80,31 @@ impl Workers {
 
     /// Stops accepting requests: later ones are answered with UNAVAILABLE. Queued requests are still executed.
     pub fn stop(&self) {
-        self.queue.stop();
+        self.pool.queue.stop();
     }
 
     /// Returns true if no request is queued or running. Responses may still be on their way to the endpoint.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_idle()
+        self.pool.queue.is_idle()
     }
 
     /// Stops accepting requests, waits until all accepted ones are executed, and ends the threads.
     pub fn shutdown(self) {
         self.stop();
-        self.join();
+        self.pool.join();
     }
 
     /// Returns the current counters.
     pub fn stats(&self) -> WorkersStats {
-        self.queue.stats()
+        self.pool.queue.stats()
     }
 
     pub(crate) fn queue(&self) -> Arc<Queue> {
-        Arc::clone(&self.queue)
+        Arc::clone(&self.pool.queue)
     }
+}
 
+impl Pool {
     fn join(&self) {
         for thread in lock(&self.threads).drain(..) {
             // A handler may own and drop its pool: a thread cannot join itself.
@@ -107,7 +115,7 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Drop for Pool {
     fn drop(&mut self) {
         self.queue.stop_and_fail();
         self.join();
@@ -201,7 +209,7 @@ mod tests {
                 *lock(&seen) = Some((now_ns() - began_ns, inherited_deadline_ns()));
                 assert!(!panics, "a handler may panic");
             };
-            assert!(queue.push(now_ns(), Arc::new(handler), request).is_ok());
+            assert!(queue.push(now_ns(), Box::new(handler), request).is_ok());
             let job = queue.next(None).expect("a request");
             let before_ns = now_ns();
             let done = perform(job);

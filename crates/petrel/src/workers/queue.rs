@@ -11,22 +11,22 @@ use super::stats::{RunOutcome, WorkersStats};
 use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, Shed, Waiting};
 use crate::sync::{
-    Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError, hint, lock,
-    now_ns, thread,
+    AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError, hint, lock, now_ns,
+    thread,
 };
 use crate::time::Time;
 
-pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
+pub(super) type Handler = Box<dyn FnOnce(WorkerRequest) + Send>;
 
 /// A request that waits for a worker.
 pub(super) struct Job {
-    handler: Arc<Handler>,
+    handler: Handler,
     request: WorkerRequest,
     enqueued_ns: u64,
 }
 
 impl Job {
-    pub(super) fn into_parts(self) -> (Arc<Handler>, WorkerRequest) {
+    pub(super) fn into_parts(self) -> (Handler, WorkerRequest) {
         (self.handler, self.request)
     }
 }
@@ -112,7 +112,7 @@ impl Queue {
     pub(crate) fn push(
         &self,
         now_ns: u64,
-        handler: Arc<Handler>,
+        handler: Handler,
         request: WorkerRequest,
     ) -> Result<(), Box<Refused>> {
         let has_sleeper = {
@@ -319,7 +319,7 @@ mod tests {
     use crate::inbox::{Inbox, WorkFlag};
     use crate::inbox_message::InboxMessage;
     use crate::overload::{AdmissionConfig, Shedding};
-    use crate::sync::AtomicBool;
+    use crate::sync::{Arc, AtomicBool};
 
     /// The counters, except the ones derived from the clock.
     fn counts(queue: &Queue) -> WorkersStats {
@@ -350,7 +350,7 @@ mod tests {
                 flag,
                 sender.clone(),
             );
-            let pushed = queue.push(0, Arc::new(|_| ()), request);
+            let pushed = queue.push(0, Box::new(|_| ()), request);
             pushed.map_err(|refused| {
                 let (handle, reason) = refused.into_parts();
                 assert_eq!(handle.number, number);
@@ -409,7 +409,7 @@ mod tests {
             let handle = RequestHandle { session, number };
             let flag = Arc::new(AtomicBool::new(false));
             let request = WorkerRequest::new(handle, 7, None, vec![0], flag, sender.clone());
-            assert!(queue.push(0, Arc::new(|_| ()), request).is_ok());
+            assert!(queue.push(0, Box::new(|_| ()), request).is_ok());
         };
         (Queue::new(Admission::new(config, 1), IdlePolicy::Block), push)
     }

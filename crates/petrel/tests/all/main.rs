@@ -24,6 +24,7 @@ mod memory;
 mod multicast;
 mod multicast_networks;
 mod nexus;
+mod panics;
 mod paths;
 mod prefetch;
 mod reasons;

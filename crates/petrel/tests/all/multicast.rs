@@ -192,7 +192,7 @@ fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;
     let others = servers(2, &ethernet());
     let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(
-        || (),
+        |_| (),
         |endpoint| {
             let kept = RefCell::new(Vec::new());
             endpoint.on(NEVER, move |_, cx, request| {

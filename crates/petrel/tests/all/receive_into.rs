@@ -84,7 +84,7 @@ fn receive_into__puts_large_requests_in_their_place() {
         let server = Server::bind("127.0.0.1:0")
             .endpoint(over(udp, shm))
             .serve(
-                move || state.clone(),
+                move |_| state.clone(),
                 |endpoint| endpoint.receive_into(APPEND, |log, len| Some(log.window(len)), append),
             )
             .start()
@@ -106,7 +106,7 @@ fn receive_into__without_a_destination_is_a_usual_request() {
     let state = log.clone();
     let server = Server::bind("127.0.0.1:0")
         .serve(
-            move || state.clone(),
+            move |_| state.clone(),
             |endpoint| endpoint.receive_into(APPEND, |_, _| None::<Window>, append),
         )
         .start()
@@ -130,7 +130,7 @@ fn receive_into__of_a_destination_beyond_the_memory_is_refused() {
     }
     let server = Server::bind("127.0.0.1:0")
         .serve(
-            || (),
+            |_| (),
             |endpoint| {
                 let destination = |_: &mut (), len| Some(Huge(vec![0; len]));
                 endpoint

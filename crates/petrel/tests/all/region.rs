@@ -33,7 +33,7 @@ impl World {
         let server = Server::bind("127.0.0.1:0")
             .threads(threads)
             .endpoint(over(udp, shm))
-            .serve(|| (), move |endpoint| endpoint.serve_regions(&served))
+            .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
             .start()
             .unwrap();
         let client = Client::connect_wait(server.local_addr()).unwrap();
@@ -112,7 +112,7 @@ fn operations__of_many_packets_over_several_paths() {
         let served = regions.clone();
         let server = Server::bind("127.0.0.1:0")
             .endpoint(config.clone())
-            .serve(|| (), move |endpoint| endpoint.serve_regions(&served))
+            .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
             .start()
             .unwrap();
         let background = Background::builder().endpoint(config).start().unwrap();

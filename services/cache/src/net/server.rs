@@ -230,7 +230,7 @@ impl CacheConfig {
             .endpoint(endpoint)
             .drain_limit(DRAIN_LIMIT);
         let set_up = move |endpoint: &mut petrel::Endpoint<State>| endpoints.set_up(endpoint);
-        Ok(server.serve(State::default, set_up).start()?)
+        Ok(server.serve(|_| State::default(), set_up).start()?)
     }
 }
 

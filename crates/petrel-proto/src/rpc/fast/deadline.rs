@@ -17,6 +17,15 @@ use crate::wire::{Extensions, Flags, Kind, deadline_word, first_bits, part_words
 /// The lowest twelve bits of a REQUEST with an extension block and no other flag.
 const FIRST_BITS: u32 = first_bits(Kind::Request) | (Flags::EXTENDED.0 as u32) << 8;
 
+/// Returns the method and the message of a request of one packet with a deadline and without any peculiarity.
+#[inline]
+pub(in crate::rpc) fn peek_timed(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let (head, payload) = frame.split_first_chunk::<PART_HEADER_BYTES>()?;
+    let [first, second, block] = part_words(head);
+    let is_timed = first as u32 & 0xFFF == FIRST_BITS && word_left_us(block).is_some();
+    is_timed.then_some((second as u16, payload))
+}
+
 /// Makes a call like [`call_plain`], if the call has its own deadline and inherits none. Otherwise
 /// returns the call.
 #[inline(always)]

@@ -21,7 +21,7 @@ mod part;
 mod server;
 
 pub(super) use by_paths::{take_plain_from, take_plain_response_from};
-pub(super) use deadline::{call_timed, is_timed, send_queued_timed, take_timed};
+pub(super) use deadline::{call_timed, is_timed, peek_timed, send_queued_timed, take_timed};
 pub(super) use part::{NotNext, next_part_destination, next_part_place, part_place_from};
 pub use server::PlainRequest;
 pub(super) use server::{respond_plain, take_plain};

@@ -5,9 +5,11 @@ use petrel_proto::RequestHandle;
 
 use super::Context;
 use super::continuation::{CallKey, Named};
+use super::watchers::Watcher;
 use crate::endpoint::request::Responder;
 use crate::endpoint::service::cancel_call;
 use crate::endpoint::state::State;
+use crate::panics::{Closure, catch};
 
 impl<S: 'static> Context<'_, S> {
     /// Cancels a call: it ends with CANCELLED, and the continuation runs in the current or the next turn of the event
@@ -53,14 +55,21 @@ impl Context<'_> {
     pub(in crate::endpoint) fn run_watcher(&mut self, state: State<'_>, handle: RequestHandle) {
         self.local.remote.cancel(handle);
         if let Some(watcher) = self.local.watchers.take(handle) {
-            watcher(state, self);
+            self.run_caught(state, watcher);
         }
     }
 
     /// Runs the watchers added after their call had ended.
     pub(in crate::endpoint) fn run_late_watchers(&mut self, mut state: State<'_>) {
         while let Some(watcher) = self.local.watchers.pop_late() {
-            watcher(state.reborrow(), self);
+            self.run_caught(state.reborrow(), watcher);
+        }
+    }
+
+    /// Runs a watcher. Its panic is one of a handler: the handler has left it, and a client has caused it to run.
+    fn run_caught(&mut self, state: State<'_>, watcher: Watcher) {
+        if let Err(payload) = catch(|| watcher(state, self)) {
+            self.local.settle_panic(Closure::Handler, payload);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::events;
 use crate::local::Key;
 use crate::msgbuf::MsgBuf;
+use crate::panics::{Closure, catch};
 
 /// The outcome of a call, passed to its continuation.
 #[derive(Debug)]
@@ -108,9 +109,9 @@ trait Stored: 'static {
 }
 
 /// A closure, or its box.
-struct Closure<S, F>(F, PhantomData<fn(&mut S)>);
+struct Plain<S, F>(F, PhantomData<fn(&mut S)>);
 
-impl<S: 'static, F> Stored for Closure<S, F>
+impl<S: 'static, F> Stored for Plain<S, F>
 where
     F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
 {
@@ -119,7 +120,10 @@ where
     #[inline(always)]
     unsafe fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
         // SAFETY: by the caller's promise.
-        (self.0)(unsafe { state.get::<S>() }, cx.typed(), reply);
+        let state = unsafe { state.get::<S>() };
+        if let Err(payload) = catch(|| (self.0)(state, cx.typed(), reply)) {
+            cx.local.settle_panic(Closure::Continuation, payload);
+        }
     }
 }
 
@@ -225,10 +229,10 @@ impl Continuation {
         F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
     {
         if fits::<F>() {
-            Self::of(Closure(continuation, PhantomData::<fn(&mut S)>))
+            Self::of(Plain(continuation, PhantomData::<fn(&mut S)>))
         } else {
             // A box of a closure is a closure, too, and of one word.
-            Self::of(Closure(Box::new(continuation), PhantomData::<fn(&mut S)>))
+            Self::of(Plain(Box::new(continuation), PhantomData::<fn(&mut S)>))
         }
     }
 
@@ -359,7 +363,9 @@ impl NumberedEnd for KeyedEnd {
 
     fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
         if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
-            continuation(state, cx, reply);
+            if let Err(payload) = catch(|| continuation(state, cx, reply)) {
+                cx.local.settle_panic(Closure::Continuation, payload);
+            }
         }
     }
 }

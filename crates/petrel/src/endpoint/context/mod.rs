@@ -32,10 +32,14 @@ use crate::error::Error;
 use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
+use crate::panics::{Closure, PanicPayload, Panics};
 use crate::sync::Arc;
 use crate::time::Time;
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
+
+/// The failure of a call whose handler panicked.
+pub(super) const HANDLER_PANICKED: &str = "the handler panicked";
 
 /// The transport-independent part of an endpoint: handlers and continuations use it while the transport is busy
 /// delivering.
@@ -64,6 +68,7 @@ pub(crate) struct Local {
     /// The services of clients.
     pub(super) services: Box<Services>,
     announced: Announced,
+    panics: Rc<Panics>,
     /// The transport, while it is lent.
     lent: Option<LentTransport>,
 }
@@ -75,7 +80,7 @@ impl Local {
         core: Core<MsgBuf, Continuation>,
         (pool, hub): (BufPool, Rc<Hub>),
         (late_answers, remote): (Rc<LateAnswers>, Remote),
-        sessions: Sessions,
+        (sessions, panics): (Sessions, Rc<Panics>),
     ) -> Self {
         Self {
             core,
@@ -93,8 +98,19 @@ impl Local {
             sessions,
             services: Box::default(),
             announced: Announced::default(),
+            panics,
             lent: None,
         }
+    }
+
+    /// Counts and reports a panic of a closure, or lets it unwind further.
+    #[cold]
+    pub(super) fn settle_panic(&self, of: Closure, payload: PanicPayload) {
+        self.panics.settle(of, payload);
+    }
+
+    pub(super) fn panics(&self) -> &Rc<Panics> {
+        &self.panics
     }
 
     pub(super) fn late_answers(&self) -> &Rc<LateAnswers> {
@@ -268,6 +284,20 @@ impl<'a> Context<'a> {
     pub(crate) fn typed<S>(&mut self) -> &mut Context<'a, S> {
         // SAFETY: as in `untyped`.
         unsafe { &mut *ptr::from_mut(self).cast() }
+    }
+
+    /// Ends a call whose handler has panicked.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::endpoint) fn end_panicked(
+        &mut self,
+        handle: RequestHandle,
+        payload: PanicPayload,
+    ) {
+        self.local.settle_panic(Closure::Handler, payload);
+        self.local.forget_watchers(handle);
+        // The handler may have answered before.
+        self.local.core.respond_error(handle, Status::Internal, HANDLER_PANICKED);
     }
 
     /// Takes the application's memory with the request whose handler runs, if the request was placed.

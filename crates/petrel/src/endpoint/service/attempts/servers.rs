@@ -11,6 +11,7 @@ use crate::endpoint::service::connection::Connection;
 use crate::endpoint::service::keeper::keep;
 use crate::endpoint::service::steps::remove_connection;
 use crate::local::{Handle, Key};
+use crate::panics::Closure;
 
 /// The number of servers of a client, configured or named by responses, from which on no named server is added.
 const SERVERS_NAMED_MAX: usize = 64;
@@ -77,7 +78,7 @@ impl Attempts<'_, '_> {
             });
         };
         let keeper = keep(handle.clone(), target, config.connect_backoff, report);
-        let keeper = handle.spawn_within(None, keeper);
+        let keeper = handle.spawn_within(Closure::Task, None, keeper);
         let connection = connections.get_mut(key).expect("it was put there");
         connection.keep(keeper);
         service.servers_mut().push(key, Rc::clone(connection.load()));
