@@ -31,7 +31,7 @@ pub fn start_endpoint(
     let control = control.attach(at, EndpointId(at.port - 1), frame_bytes, rng);
     // A rule that a handler finds broken ends the run.
     let mut config = config.clone();
-    config.panics = PanicPolicy::CatchNone;
+    config.panics = PanicPolicy::Unwind;
     Endpoint::new(transport, control, &config).map_err(str::to_owned)
 }
 

@@ -14,18 +14,18 @@ use crate::events;
 ///
 /// An async handler is a handler, too. A panic that is caught has been printed by the panic hook. It is counted
 /// ([`EndpointStats::panics`](crate::endpoint::EndpointStats::panics)), and reported as an event. The state keeps the changes made before the panic;
-/// if they may have left it inconsistent, check it in the handlers, or choose [`PanicPolicy::CatchNone`] and start anew.
+/// if they may have left it inconsistent, check it in the handlers, or choose [`PanicPolicy::Unwind`] and start anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PanicPolicy {
     /// Each panic ends the event loop. With a [`Server`](crate::Server), it ends all threads of the server.
-    CatchNone,
+    Unwind,
     /// A panic in a handler ends its call with INTERNAL. Panics in continuations and tasks end the event loop: the caller of the loop has
     /// started them. The default of an endpoint.
     #[default]
-    CatchHandlers,
+    Handlers,
     /// A panic in a handler ends its call with INTERNAL, and a panic in a continuation or task ends only this. A responder in it is
     /// dropped, which ends the call with INTERNAL. The default of a [`Server`](crate::Server).
-    CatchAll,
+    All,
 }
 
 /// A caught panic.
@@ -66,9 +66,9 @@ impl Panics {
     #[cold]
     pub(crate) fn settle(&self, of: Closure, payload: PanicPayload) {
         let is_caught = match self.policy {
-            PanicPolicy::CatchNone => false,
-            PanicPolicy::CatchHandlers => of == Closure::Handler,
-            PanicPolicy::CatchAll => true,
+            PanicPolicy::Unwind => false,
+            PanicPolicy::Handlers => of == Closure::Handler,
+            PanicPolicy::All => true,
         };
         if !is_caught {
             panic::resume_unwind(payload);

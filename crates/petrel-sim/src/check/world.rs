@@ -427,7 +427,7 @@ impl World {
             common.ledger.borrow_mut().controlled.insert(endpoint_number);
         }
         // A handler that finds a rule broken ends the run.
-        config.panics = PanicPolicy::CatchNone;
+        config.panics = PanicPolicy::Unwind;
         let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
         common.wire_checker.borrow_mut().add_endpoint(at, goes_back_n);
         let transport =

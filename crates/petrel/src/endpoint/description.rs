@@ -22,8 +22,8 @@ const ENDPOINTS: u8 = 2;
 const RECORD_HEAD_BYTES: usize = 3;
 
 // A description is as long as a record may be, and no client allocates more than that for one.
-const _: () =
-    assert!(2 * ENDPOINTS_MAX <= u16::MAX as usize && NAME_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(2 * ENDPOINTS_MAX <= u16::MAX as usize);
+const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize);
 
 /// Bytes of the longest description that a client accepts; records that it does not know included.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 64 << 10;

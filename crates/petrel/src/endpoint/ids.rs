@@ -1,11 +1,36 @@
 //! Tables keyed by names assigned in this process.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+use petrel_proto::RequestHandle;
 
 /// A table by sessions or links. The keys are numbers assigned by this process, and no attacker can make them collide.
 /// A multiplication spreads them, at a tenth of the cost of the standard library's hash.
 pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// A table by requests, whose numbers the clients choose. The secret keeps a client from choosing numbers that all collide: without it,
+/// numbers that differ in their highest bits alone do, and these are few.
+pub(super) type RequestMap<V> = HashMap<RequestHandle, V, Secret>;
+
+/// The secret of a table.
+#[derive(Clone)]
+pub(super) struct Secret(u64);
+
+impl Default for Secret {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for Secret {
+    type Hasher = IdHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher(self.0)
+    }
+}
 
 #[derive(Default)]
 pub(super) struct IdHasher(u64);
@@ -38,7 +63,6 @@ impl Hasher for IdHasher {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::hash::BuildHasher;
 
     use petrel_proto::SessionId;
 
@@ -46,6 +70,18 @@ mod tests {
     use crate::control::LinkId;
 
     /// Numbers assigned in turn, and reused with another generation, as for sessions and links.
+    /// A client can choose the number of a request, and has one for each of its 4 096 slots.
+    #[test]
+    fn hash__spreads_requests_whose_numbers_have_a_pattern() {
+        let session = SessionId { index: 5, generation: 1 };
+        for shift in [0, 8, 16, 24, 32, 36] {
+            let secret = Secret::default();
+            let place = |number| secret.hash_one(RequestHandle { session, number }) & 0xfff;
+            let places: HashSet<u64> = (0..4096).map(|number| place(number << shift)).collect();
+            assert!(places.len() > 200, "{} places for numbers << {shift}", places.len());
+        }
+    }
+
     #[test]
     fn hash__spreads_names_over_the_places_of_a_table() {
         let hash = BuildHasherDefault::<IdHasher>::default();

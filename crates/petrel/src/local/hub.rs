@@ -471,7 +471,7 @@ mod tests {
         let pool = BufPool::new(PoolConfig::default());
         let waker = EndpointWaker::new().unwrap();
         Hub::new(
-            (pool, Panics::new(crate::panics::PanicPolicy::CatchNone)),
+            (pool, Panics::new(crate::panics::PanicPolicy::Unwind)),
             1 << 20,
             Clock::of(|| 5),
             seed,

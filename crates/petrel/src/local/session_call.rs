@@ -153,7 +153,7 @@ mod tests {
         let work_flag = WorkFlag::new();
         let pool = BufPool::new(PoolConfig::default());
         let (clock, waker) = (Clock::of(|| 5), Waker::new().unwrap());
-        let panics = crate::panics::Panics::new(crate::panics::PanicPolicy::CatchNone);
+        let panics = crate::panics::Panics::new(crate::panics::PanicPolicy::Unwind);
         let hub = Hub::new((pool, panics), 1 << 20, clock, 1, work_flag.clone(), waker);
         let session = SessionId { index: 3, generation: 1 };
         let start = || start_call(&hub, session, 7, b"message", CallOptions::new());

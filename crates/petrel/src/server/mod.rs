@@ -184,9 +184,9 @@ impl Server {
     }
 
     /// Lets a panic of a handler, continuation or task end all threads of the server. By default it ends its call, and the server goes
-    /// on ([`PanicPolicy::CatchAll`]).
+    /// on ([`PanicPolicy::All`]).
     pub fn end_on_panic(mut self) -> Self {
-        self.endpoint.panics = PanicPolicy::CatchNone;
+        self.endpoint.panics = PanicPolicy::Unwind;
         self
     }
 
@@ -273,8 +273,8 @@ where
         if endpoint.service.endpoints.is_empty() {
             endpoint.service.endpoints = numbered(&endpoint, threads)?;
         }
-        if endpoint.panics == PanicPolicy::CatchHandlers {
-            endpoint.panics = PanicPolicy::CatchAll;
+        if endpoint.panics == PanicPolicy::Handlers {
+            endpoint.panics = PanicPolicy::All;
         }
         let code = ThreadCode { make_state, set_up, at_end };
         RunningServer::start(&nexus.start()?, threads, &endpoint, drain_limit, &code)

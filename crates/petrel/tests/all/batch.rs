@@ -234,7 +234,7 @@ fn on_batch__a_panic_ends_no_other_request_silently() {
 #[should_panic(expected = "answered once")]
 fn reply__a_second_time() {
     let mut config = EndpointConfig::default();
-    config.panics = PanicPolicy::CatchNone;
+    config.panics = PanicPolicy::Unwind;
     let mut world = World::new(&config);
     world.server.endpoint.on_batch(METHOD, |(), cx, batch| {
         batch.reply(cx, 0, b"one");

@@ -254,7 +254,7 @@ fn end_on_panic__ends_all_threads() {
 fn an_endpoints_own_task_unwinds_to_the_owner_of_its_loop_and_a_handler_does_not() {
     let nexus = crate::common::nexus(Some("127.0.0.1:0".parse().unwrap()));
     let config = EndpointConfig::default();
-    assert_eq!(config.panics, PanicPolicy::CatchHandlers);
+    assert_eq!(config.panics, PanicPolicy::Handlers);
     let mut endpoint = nexus.endpoint(config).unwrap();
     endpoint.on(FIRST, |_, cx, request| reply_first(cx, request));
     let session = endpoint.connect_wait(nexus.local_addr().unwrap()).unwrap();

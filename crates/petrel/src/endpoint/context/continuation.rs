@@ -362,10 +362,9 @@ impl NumberedEnd for KeyedEnd {
     const KIND: Numbered = Numbered::Keyed;
 
     fn end(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
-        if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
-            if let Err(payload) = catch(|| continuation(state, cx, reply)) {
-                cx.local.settle_panic(Closure::Continuation, payload);
-            }
+        let Some(continuation) = cx.local.keyed.waiting.remove(&number) else { return };
+        if let Err(payload) = catch(|| continuation(state, cx, reply)) {
+            cx.local.settle_panic(Closure::Continuation, payload);
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Closures that run when the caller of a request no longer waits.
 
-use std::collections::HashMap;
-
 use petrel_proto::RequestHandle;
 
 use super::Context;
+use crate::endpoint::ids::RequestMap;
 use crate::endpoint::state::State;
 
 pub(crate) type Watcher = Box<dyn FnOnce(State<'_>, &mut Context<'_>)>;
@@ -12,7 +11,7 @@ pub(crate) type Watcher = Box<dyn FnOnce(State<'_>, &mut Context<'_>)>;
 /// Closures to run when the caller of a request no longer waits.
 #[derive(Default)]
 pub(crate) struct Watchers {
-    by_request: HashMap<RequestHandle, Watcher>,
+    by_request: RequestMap<Watcher>,
     /// Watchers added after their call had ended. They run in the next turn.
     late: Vec<Watcher>,
 }
