@@ -486,17 +486,15 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// Connects a client to so many servers, which are one process. It has no concurrency limit, as sessions have none: 60
-/// calls are to be in flight.
+/// Connects a client with default settings to so many servers, which are one process.
 fn reach(
     endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,
     address: std::net::SocketAddr,
     servers: usize,
 ) -> Client {
-    let mut config = ClientConfig::default();
-    config.concurrency = None;
-    let client = endpoint.client(std::iter::repeat_n(address, servers), config);
+    let servers_of = std::iter::repeat_n(address, servers);
+    let client = endpoint.client(servers_of, ClientConfig::default());
     while client.stats().servers_ready < servers as u64 {
         endpoint.run_once();
         server.run_once();

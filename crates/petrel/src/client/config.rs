@@ -24,8 +24,8 @@ pub struct ClientConfig {
     pub retry_budget: RetryBudgetConfig,
     /// Pauses before reopening a session: 1 ms at first, a quarter longer each time, 2 s at most.
     pub connect_backoff: BackoffConfig,
-    /// Limit of outstanding calls per server, adapted to refusals: from 8, up to 256. `None` for no limit: the
-    /// session's slots bound the server's load, and further calls wait.
+    /// Limit of outstanding calls per server, adapted to refusals: none until the server refuses a call for lack of a resource. `None`
+    /// for no limit at all: the session's slots bound the server's load, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
     /// How a server is chosen; [`Balance::LeastBusy`] by default.
     pub balance: Balance,

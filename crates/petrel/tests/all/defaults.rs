@@ -71,7 +71,8 @@ fn channel_config__is_as_documented() {
     assert_eq!(config.connect_backoff, pauses(ms(1), ms(2_000), 125));
     let budget = RetryBudgetConfig { per_thousand: 100, reserve_per_s: 10, saved_max: 100 };
     assert_eq!(config.retry_budget, budget);
-    let limit = ConcurrencyLimitConfig { initial: 8, max: 256, pause_max: ms(20) };
+    let (initial, max) = (u32::MAX, u32::MAX);
+    let limit = ConcurrencyLimitConfig { initial, max, pause_max: ms(20) };
     assert_eq!(config.concurrency, Some(limit));
     assert_eq!(BackoffConfig::default(), pauses(ms(1), ms(1_000), 200));
 }

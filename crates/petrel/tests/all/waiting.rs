@@ -1,19 +1,22 @@
-//! Calls that wait for an event, thousands on one session with default settings, from one client: no further call waits
-//! behind them.
+//! Calls that wait for an event, thousands of them by one client with default settings: no further call waits behind them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::remote::Caller;
-use crate::common::{ECHO, Server, over};
-use petrel::endpoint::{CallOptions, HEALTH_METHOD, Health};
+use petrel::endpoint::{AllowedTransports, CallOptions, Health};
+use petrel::server::RunningServer;
 use petrel::workers::WorkerRequest;
+use petrel::{Client, Endpoint, Server, Status};
 
+const ECHO: u16 = 1;
 const WATCH: u16 = 10;
 const ACQUIRE: u16 = 11;
 const RELEASE: u16 = 12;
+
+/// A session has 2 047 slots for calls.
+const POLLS: u32 = 2_000;
 
 /// Far longer than the test, unless a call waits behind others.
 const HANG_GUARD: Duration = Duration::from_secs(30);
@@ -22,10 +25,21 @@ fn soon() -> CallOptions {
     CallOptions::new().timeout(HANG_GUARD)
 }
 
+/// Starts a server whose clients use one transport.
+fn start(udp: bool, set_up: impl Fn(&mut Endpoint) + Clone + Send + 'static) -> RunningServer {
+    let server = Server::bind("127.0.0.1:0").transports(AllowedTransports { udp, shm: !udp });
+    server.serve(|_| (), set_up).start().unwrap()
+}
+
 /// A server that passes requests of method WATCH to the test.
-fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
+fn watched(udp: bool) -> (RunningServer, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
-    let server = Server::start(over(udp, !udp), "127.0.0.1:0", move |endpoint| {
+    let server = start(udp, move |endpoint| {
+        let keep = keep.clone();
+        endpoint.on(ECHO, |_, cx, request| {
+            let data = request.data().to_vec();
+            request.reply(cx, &data)
+        });
         endpoint.on(WATCH, move |_, cx, request| {
             let (request, handled) = request.detach(cx);
             // The test may have ended.
@@ -41,19 +55,18 @@ fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
 fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
     for udp in [true, false] {
         let (server, kept) = watched(udp);
-        let caller = Caller::start(over(udp, !udp), server.address);
-        let client = &caller.client;
-        let start = |number: u32| client.call(WATCH, number.to_le_bytes()).started();
-        let mut polls: Vec<_> = (0..2_000).map(start).collect();
+        let client = &Client::connect_wait(server.local_addr()).unwrap();
+        let start =
+            |number: u32| client.call(WATCH, number.to_le_bytes()).options(soon()).started();
+        let mut polls: Vec<_> = (0..POLLS).map(start).collect();
         let take = |_| kept.recv_timeout(HANG_GUARD).expect("a poll waits behind others");
-        let mut requests: Vec<WorkerRequest> = (0..2_000).map(take).collect();
+        let mut requests: Vec<WorkerRequest> = (0..POLLS).map(take).collect();
 
         for number in 0..100_u64 {
             let pong = client.call(ECHO, number.to_le_bytes()).options(soon()).wait();
             assert_eq!(pong.unwrap(), number.to_le_bytes());
         }
-        let health = client.call(HEALTH_METHOD, []).options(soon()).wait().unwrap();
-        assert_eq!(Health::from_code(health[0]), Some(Health::Serving));
+        assert_eq!(client.health(None).timeout(HANG_GUARD).wait().unwrap(), Health::Serving);
 
         // Half of them are cancelled, and the server is notified; the rest are answered.
         let answered = polls.split_off(1_000);
@@ -113,28 +126,25 @@ fn lock_service__releases_pass_the_requests_that_wait() {
     const TASKS: usize = 90;
     const TURNS: usize = 5;
     let lock = Arc::new(Mutex::new(Lock::default()));
-    let server = Server::start(over(true, true), "127.0.0.1:0", {
-        let lock = Arc::clone(&lock);
-        move |endpoint| {
-            let releasing = Arc::clone(&lock);
-            endpoint.on(ACQUIRE, move |_, cx, request| {
-                let (request, handled) = request.detach(cx);
-                lock.lock().unwrap().acquire(request);
-                handled
-            });
-            endpoint.on(RELEASE, move |_, cx, request| {
-                let (request, handled) = request.detach(cx);
-                releasing.lock().unwrap().release();
-                request.reply_vec(Vec::new());
-                handled
-            });
-        }
+    let server = start(false, move |endpoint| {
+        let (acquiring, releasing) = (Arc::clone(&lock), Arc::clone(&lock));
+        endpoint.on(ACQUIRE, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            acquiring.lock().unwrap().acquire(request);
+            handled
+        });
+        endpoint.on(RELEASE, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            releasing.lock().unwrap().release();
+            request.reply_vec(Vec::new());
+            handled
+        });
     });
-    let caller = Caller::start(over(true, true), server.address);
+    let client = Client::connect_wait(server.local_addr()).unwrap();
     let holders = Mutex::new(0);
     thread::scope(|scope| {
         for _ in 0..TASKS {
-            let (client, holders) = (caller.client.clone(), &holders);
+            let (client, holders) = (client.clone(), &holders);
             scope.spawn(move || {
                 for _ in 0..TURNS {
                     client.call(ACQUIRE, []).options(soon()).wait().expect("the lock is granted");
@@ -145,4 +155,32 @@ fn lock_service__releases_pass_the_requests_that_wait() {
         }
     });
     assert_eq!(*holders.lock().unwrap(), TASKS * TURNS);
+}
+
+/// A refusal sets a limit. Calls that wait for an event hold all of it, and a further call still gets through.
+#[test]
+fn after_a_refusal_a_call_passes_the_calls_that_wait() {
+    const REFUSE: u16 = 13;
+    let (keep, kept) = mpsc::channel();
+    let server = start(false, move |endpoint| {
+        let keep = keep.clone();
+        endpoint.on(WATCH, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            let _ = keep.send(request);
+            handled
+        });
+        endpoint.on(REFUSE, |_, cx, request| request.refuse(cx, Status::ResourceExhausted, "full"));
+        endpoint.on(ECHO, |_, cx, request| request.reply(cx, b"echo"));
+    });
+    let client = Client::connect_wait(server.local_addr()).unwrap();
+    let error = client.call(REFUSE, "").timeout(Duration::from_secs(60)).wait().unwrap_err();
+    assert_eq!(error.status, Status::ResourceExhausted);
+    let polls: Vec<_> = (0..20).map(|_| client.call(WATCH, "").options(soon()).started()).collect();
+    let requests: Vec<_> = polls.iter().map(|_| kept.recv_timeout(HANG_GUARD).unwrap()).collect();
+    assert_eq!(client.call(ECHO, "").options(soon()).wait().unwrap(), b"echo");
+    assert_eq!(client.health(None).timeout(HANG_GUARD).wait().unwrap(), Health::Serving);
+    drop(requests);
+    for poll in polls {
+        assert_eq!(poll.wait().unwrap_err().status, Status::Internal);
+    }
 }

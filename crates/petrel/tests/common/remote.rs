@@ -58,7 +58,7 @@ impl Drop for Caller {
 /// Each call is attempted once, with a long timeout.
 pub(crate) fn plain() -> ClientConfig {
     let mut config = ClientConfig::default();
-    (config.attempts_max, config.concurrency) = (1, None);
+    config.attempts_max = 1;
     config.timeout = Duration::from_secs(240);
     config
 }

@@ -56,8 +56,6 @@ impl KvClientConfig {
         let always =
             RetryBudgetConfig { per_thousand: 0, reserve_per_s: u32::MAX, saved_max: u32::MAX };
         config.retry_budget = always;
-        // The leader queues proposals itself.
-        config.concurrency = None;
         config.judge = Some(Judge::new(judge));
         config
     }

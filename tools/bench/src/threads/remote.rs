@@ -72,7 +72,6 @@ fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Clie
     let mut endpoint = endpoint.map_err(Failure::because)?;
     let mut config = ClientConfig::default();
     // The measurement alone limits the number of calls.
-    config.concurrency = None;
     let client = endpoint.client([server], config);
     endpoint.run_until(|_, _| client.stats().servers_ready > 0);
     Ok((endpoint, client))

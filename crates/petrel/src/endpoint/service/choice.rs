@@ -116,7 +116,7 @@ impl Services {
         if !connection.queue().is_empty() {
             return None;
         }
-        let MayBegin::Now(permit) = connection.begin(now_ns) else { return None };
+        let MayBegin::Now(permit) = connection.begin(now_ns, false) else { return None };
         let (call, service) = self.service_of(key)?;
         if service.may_try_again(call.method(), now_ns) {
             return Some((chosen, permit));

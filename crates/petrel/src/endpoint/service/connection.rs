@@ -13,7 +13,7 @@ use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
 use crate::error::Error;
 use crate::local::{Key, Session, Task, TimerId};
-use crate::overload::{ConcurrencyLimit, Permit};
+use crate::overload::{ConcurrencyLimit, ConcurrencyLimitConfig, Permit};
 use crate::sync::Arc;
 
 /// A server of one service.
@@ -30,6 +30,9 @@ pub(super) struct Connection {
     load: Rc<Load>,
     /// Whether it gets no further calls, and is closed after the last.
     is_retired: bool,
+    /// The bounds of a limit.
+    limit_config: Option<ConcurrencyLimitConfig>,
+    /// The limit, once the server has refused a call, unless there is one from the beginning.
     limit: Option<ConcurrencyLimit>,
     /// Calls that wait for a permit here.
     queue: CallQueue,
@@ -78,7 +81,8 @@ impl Connection {
             failure: None,
             load,
             is_retired: false,
-            limit: config.concurrency.map(ConcurrencyLimit::new),
+            limit_config: config.concurrency,
+            limit: config.concurrency.filter(is_limited).map(ConcurrencyLimit::new),
             queue: CallQueue::default(),
             timer: None,
             keeper: None,
@@ -152,14 +156,14 @@ impl Connection {
         self.target = target;
     }
 
-    /// Takes a permit for an attempt, if the limit allows another one now.
-    pub(super) fn begin(&mut self, now_ns: u64) -> MayBegin {
+    /// Takes a permit for an attempt, if the limit allows another one now, or the attempt is outside of it.
+    pub(super) fn begin(&mut self, now_ns: u64, is_outside: bool) -> MayBegin {
         assert!(!self.is_retired, "a removed server gets no further attempts");
-        let permit = match &mut self.limit {
+        let permit = match self.limit.as_mut().filter(|_| !is_outside) {
             None => None,
             Some(limit) => match limit.try_start(now_ns) {
                 Some(permit) => Some(permit),
-                None => return MayBegin::Later(limit.resumes_ns()),
+                None => return MayBegin::Later(limit.next_ns()),
             },
         };
         self.load.add();
@@ -172,12 +176,12 @@ impl Connection {
         self.limit.as_ref().is_none_or(|limit| limit.may_start(now_ns))
     }
 
-    /// Begins an attempt that [may begin](Self::may_begin). Returns the permit if the server has a limit.
+    /// Begins an attempt that [may begin](Self::may_begin), or is outside of the limit. Returns the permit if the server has a limit.
     #[inline(always)]
-    pub(super) fn begin_allowed(&mut self, now_ns: u64) -> Option<AttemptPermit> {
+    pub(super) fn begin_allowed(&mut self, now_ns: u64, is_outside: bool) -> Option<AttemptPermit> {
         assert!(!self.is_retired, "a removed server gets no further attempts");
         self.load.add();
-        let limit = self.limit.as_mut()?;
+        let limit = self.limit.as_mut().filter(|_| !is_outside)?;
         let permit = limit.try_start(now_ns).expect("the limit allows the attempt");
         Some(AttemptPermit(Some(permit)))
     }
@@ -186,10 +190,25 @@ impl Connection {
     #[inline(always)]
     pub(super) fn end_successfully(&mut self, permit: impl FnOnce() -> AttemptPermit, now_ns: u64) {
         self.load.subtract();
-        if let Some(limit) = &mut self.limit
-            && let Some(permit) = permit().0
-        {
+        if self.limit.is_some() {
+            self.record_success(permit(), now_ns);
+        }
+    }
+
+    #[inline(never)]
+    fn record_success(&mut self, permit: AttemptPermit, now_ns: u64) {
+        let Some(limit) = &mut self.limit else { return };
+        if let Some(permit) = permit.0 {
             limit.succeeded(permit, now_ns);
+        }
+        self.try_lift(now_ns);
+    }
+
+    /// Forgets a limit that refusals of long ago have set.
+    fn try_lift(&mut self, now_ns: u64) {
+        let begins_unlimited = self.limit_config.filter(is_limited).is_none();
+        if begins_unlimited && self.limit.as_mut().is_some_and(|limit| limit.try_lift(now_ns)) {
+            self.limit = None;
         }
     }
 
@@ -201,15 +220,23 @@ impl Connection {
         outcome: Option<Result<(), &Error>>,
         now_ns: u64,
     ) -> bool {
+        let busy = self.load.busy();
         self.load.subtract();
-        if let (Some(permit), Some(limit)) = (permit.0, &mut self.limit) {
-            match outcome {
-                Some(Ok(())) => limit.succeeded(permit, now_ns),
-                Some(Err(failure)) if is_too_much(failure) => limit.refused(permit, now_ns),
-                Some(Err(failure)) if is_timeout(failure) => limit.timed_out(permit, now_ns),
+        match (&mut self.limit, permit.0, outcome) {
+            (Some(_), permit, Some(Ok(()))) => self.record_success(AttemptPermit(permit), now_ns),
+            (Some(limit), Some(permit), Some(Err(failure))) => match failure {
+                failure if is_too_much(failure) => limit.refused(permit, now_ns),
+                failure if is_timeout(failure) => limit.timed_out(permit, now_ns),
                 _ => limit.ended(permit, now_ns),
+            },
+            (Some(limit), Some(permit), None) => limit.ended(permit, now_ns),
+            (None, _, Some(Err(failure))) if is_too_much(failure) => {
+                let limit = |config| ConcurrencyLimit::after_refusal(config, busy, now_ns);
+                self.limit = self.limit_config.map(limit);
             }
+            _ => {}
         }
+        self.try_lift(now_ns);
         self.is_over()
     }
 
@@ -267,6 +294,11 @@ impl Connection {
     }
 }
 
+/// Returns true if there is a limit before the first refusal.
+fn is_limited(config: &ConcurrencyLimitConfig) -> bool {
+    config.initial < u32::MAX
+}
+
 /// Returns true if the server may have begun a call and did not answer in time.
 fn is_timeout(failure: &CallFailure) -> bool {
     failure.status == Status::DeadlineExceeded && failure.execution == Execution::MayHaveExecuted
@@ -305,7 +337,7 @@ mod tests {
     #[test]
     fn end__of_the_last_attempt_ends_a_retired_connection() {
         let mut connection = connection();
-        let MayBegin::Now(permit) = connection.begin(0) else { panic!("there is no limit") };
+        let MayBegin::Now(permit) = connection.begin(0, false) else { panic!("there is no limit") };
         assert!(!connection.retire());
         assert!(connection.end(permit, None, 1));
     }
@@ -315,7 +347,7 @@ mod tests {
     fn begin__at_a_retired_connection() {
         let mut connection = connection();
         assert!(connection.retire());
-        connection.begin(0);
+        connection.begin(0, false);
     }
 
     #[test]
@@ -341,7 +373,7 @@ mod tests {
     #[should_panic(expected = "a connection stays for its attempts")]
     fn close__with_an_outstanding_attempt() {
         let mut connection = connection();
-        let MayBegin::Now(_) = connection.begin(0) else { panic!("there is no limit") };
+        let MayBegin::Now(_) = connection.begin(0, false) else { panic!("there is no limit") };
         connection.close();
     }
 }

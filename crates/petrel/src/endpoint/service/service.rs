@@ -217,13 +217,14 @@ impl Service {
     }
 
     /// Returns a server for a new call, if available at once. A call that has to wait, or that has a key, takes the
-    /// general path.
+    /// general path. A call outside of the limit does not wait for others.
     #[inline(always)]
     pub(super) fn choose_at_once<'a>(
         &mut self,
         connections: &'a mut Slab<Connection>,
         random: impl FnOnce() -> u64,
         now_ns: u64,
+        is_outside: bool,
     ) -> Option<Chosen<'a>> {
         let key = match (self.preferred(), self.config.balance) {
             (Some(preferred), _) => preferred,
@@ -235,7 +236,7 @@ impl Service {
         };
         let connection = connections.get_mut(key)?;
         let session = connection.session()?.id();
-        let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns);
+        let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
         may_begin.then_some(Chosen { key, connection, session })
     }
 

@@ -148,7 +148,7 @@ fn restarted__server_gets_requests_that_never_left() {
         let mut first = Process::server(address);
         let mut client = client(config);
         let mut config = ClientConfig::default();
-        (config.attempts_max, config.concurrency) = (1, None);
+        config.attempts_max = 1;
         let service = client.client([address], config);
         assert_eq!(who(&mut client, &service), first.id());
         first.stand_still();

@@ -319,8 +319,9 @@ fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
 fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
     let (server, counts) = server("only");
     let mut client = client(EndpointConfig::default());
-    let config = ClientConfig::default();
-    let limit = config.concurrency.expect("a limit by default").initial;
+    let mut config = ClientConfig::default();
+    let limit = 8;
+    config.concurrency.as_mut().expect("a limit by default").initial = limit;
     let service = client.client([server.address], config);
     let code = [Status::NotFound.code()];
     for _ in 0..20 {
@@ -350,7 +351,8 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
     let mut client = client(EndpointConfig::default());
     let mut config = ClientConfig::default();
     config.attempts_max = 1;
-    let limit = config.concurrency.expect("a limit by default").initial;
+    let limit = 8;
+    config.concurrency.as_mut().expect("a limit by default").initial = limit;
     let service = scripted.service(&mut client, config);
     client.block_on(service.call(SCRIPT, b"").options(seconds(60))).unwrap_err();
     let handle = client.handle();

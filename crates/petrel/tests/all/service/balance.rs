@@ -39,8 +39,7 @@ fn weighing(servers: &[(Server, Arc<Counts>)], weights: &[u32]) -> Vec<Target> {
 fn least_busy__servers_get_calls_by_their_weights() {
     let servers = [server("one"), server("three"), server("four")];
     let mut endpoint = client(EndpointConfig::default());
-    let mut config = ClientConfig::default();
-    config.concurrency = None;
+    let config = ClientConfig::default();
     let service = to_both(&mut endpoint, &servers, config);
     service.set_targets(weighing(&servers, &[1, 3, 4]));
     endpoint.run_once();
@@ -57,7 +56,7 @@ fn two_choices__share_the_calls_nearly_evenly() {
     let servers = [(); 4].map(|()| server("one of four"));
     let mut endpoint = client(EndpointConfig::default());
     let mut config = ClientConfig::default();
-    (config.balance, config.concurrency) = (Balance::TwoChoices, None);
+    config.balance = Balance::TwoChoices;
     let service = to_both(&mut endpoint, &servers, config);
     let came = keep(&mut endpoint, &service, &servers, 400);
     // With servers drawn independently, the shares would have a standard deviation of 8.7.

@@ -17,9 +17,9 @@ use super::spec::{CallEnd, CallRequest, CallSpec};
 use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
 use super::{Chosen, Due, Services, unreachable};
 use crate::client::state::CallState;
-use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
 use crate::endpoint::context::{Context, Local};
+use crate::endpoint::{CallOptions, HEALTH_METHOD};
 use crate::error::Error;
 use crate::local::Key;
 use end::{FirstEnd, HedgeEnd, no_one_session, not_idempotent};
@@ -51,7 +51,7 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     // Most calls go to a server at once, and end with its answer.
     let chosen = match options.is_special() {
         true => None,
-        false => of.choose_at_once(connections, || hub.random(), *now_ns),
+        false => of.choose_at_once(connections, || hub.random(), *now_ns, is_outside(method)),
     };
     let Some(Chosen { key: at, connection, session }) = chosen else {
         let (request, end) = (request.into(), end.into());
@@ -65,7 +65,7 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     let call =
         vacant.insert(ServiceCall::begun(service, spec, first, has_attempt_rules, inherited_ns));
     call.set_key(key);
-    if let Some(permit) = connection.begin_allowed(*now_ns) {
+    if let Some(permit) = connection.begin_allowed(*now_ns, is_outside(method)) {
         call.set_permit(permit);
     }
     let attempt_end_ns = match has_attempt_rules {
@@ -88,6 +88,12 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
         }
     }
     key
+}
+
+/// Returns true for calls to the endpoint itself: a question for its health stands outside of the limit of outstanding calls.
+#[inline(always)]
+fn is_outside(method: u16) -> bool {
+    method == HEALTH_METHOD
 }
 
 /// Begins a call that cannot be made at once, or that is hedged, is ordered, or has a key.
@@ -187,9 +193,10 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let now_ns = self.cx.local.now_ns;
         let services = &mut *self.cx.local.services;
         let Some(chosen) = services.choose(key) else { return self.wait_for_session(key) };
+        let is_outside = services.calls.get(key).is_some_and(|call| is_outside(call.method()));
         let connection = services.connections.get_mut(chosen).expect("it was chosen");
-        if connection.queue().is_empty() {
-            match connection.begin(now_ns) {
+        if connection.queue().is_empty() || is_outside {
+            match connection.begin(now_ns, is_outside) {
                 MayBegin::Now(permit) => return self.make(key, chosen, permit),
                 MayBegin::Later(at_ns) => arm_queue(self.cx.local, chosen, at_ns),
             }

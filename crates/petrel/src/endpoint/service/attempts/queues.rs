@@ -27,7 +27,7 @@ impl Attempts<'_, '_> {
             if connection.session().is_none() {
                 return self.empty_queue(key);
             }
-            match connection.begin(now_ns) {
+            match connection.begin(now_ns, false) {
                 MayBegin::Now(permit) => {
                     connection.queue_mut().pop();
                     self.make(first, key, permit);
