@@ -217,6 +217,16 @@ pub(crate) fn retry_denied(method: u16) {
     emit!(WARN, "retry_denied", method, "the retry budget is used up");
 }
 
+/// A client avoids a server.
+pub(crate) fn server_avoided(server: SocketAddr, why: &str) {
+    emit!(WARN, "server_avoided", %server, why, "a server is avoided while others are available");
+}
+
+/// A client no longer avoids a server.
+pub(crate) fn server_recovered(server: SocketAddr) {
+    emit!(INFO, "server_recovered", %server, "a server that was avoided gets calls again");
+}
+
 /// A client without a session to a server reconnects.
 pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     emit!(

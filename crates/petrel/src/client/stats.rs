@@ -21,7 +21,7 @@ impl Counter {
         self.0.store(count.expect("what goes was counted"), Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -58,6 +58,8 @@ counters! {
     hedges_won,
     /// Attempts denied by the retry budget.
     budget_exhausted,
+    /// How often a server was avoided from then on, because it was slow or failing.
+    servers_avoided,
     /// Servers available for calls now.
     servers_ready,
     /// Sessions opened.

@@ -74,6 +74,8 @@ pub(super) struct Attempt {
     connection: Key,
     session: SessionId,
     permit: AttemptPermit,
+    /// The begin of an attempt that is measured; else 0.
+    measured_ns: u64,
 }
 
 impl Attempt {
@@ -84,7 +86,20 @@ impl Attempt {
         session: SessionId,
         permit: AttemptPermit,
     ) -> Self {
-        Self { call, connection, session, permit }
+        Self { call, connection, session, permit, measured_ns: 0 }
+    }
+
+    /// Measures the attempt from now on.
+    #[inline(always)]
+    pub(super) fn measured_from(mut self, now_ns: u64) -> Self {
+        self.measured_ns = now_ns;
+        self
+    }
+
+    /// Returns when the attempt began, if it is measured.
+    #[inline(always)]
+    pub(super) fn measured_ns(&self) -> Option<u64> {
+        Some(self.measured_ns).filter(|began_ns| *began_ns != 0)
     }
 
     pub(super) fn call(&self) -> Key {

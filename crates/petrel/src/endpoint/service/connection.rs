@@ -8,6 +8,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 
 use super::queue::CallQueue;
 use super::servers::Load;
+use super::standing::Standing;
 use crate::client::balance::{hash_of_server, rank};
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
@@ -30,6 +31,9 @@ pub(super) struct Connection {
     load: Rc<Load>,
     /// Whether it gets no further calls, and is closed after the last.
     is_retired: bool,
+    /// Whether the server is removed, or its next call is the only one for a while.
+    is_special: bool,
+    standing: Standing,
     /// The bounds of a limit.
     limit_config: Option<ConcurrencyLimitConfig>,
     /// The limit, once the server has refused a call, unless there is one from the beginning.
@@ -81,6 +85,8 @@ impl Connection {
             failure: None,
             load,
             is_retired: false,
+            is_special: false,
+            standing: Standing::default(),
             limit_config: config.concurrency,
             limit: config.concurrency.filter(is_limited).map(ConcurrencyLimit::new),
             queue: CallQueue::default(),
@@ -145,6 +151,15 @@ impl Connection {
         rank(key, self.hash, self.target.weight)
     }
 
+    pub(super) fn standing(&mut self) -> &mut Standing {
+        &mut self.standing
+    }
+
+    /// Returns true if the server gets calls only if no other is available.
+    pub(super) fn is_avoided(&self) -> bool {
+        self.standing.is_avoided()
+    }
+
     pub(super) fn load(&self) -> &Rc<Load> {
         &self.load
     }
@@ -166,8 +181,41 @@ impl Connection {
                 None => return MayBegin::Later(limit.next_ns()),
             },
         };
-        self.load.add();
+        self.count_begin();
         MayBegin::Now(AttemptPermit(permit))
+    }
+
+    /// Counts the begin of an attempt.
+    #[inline(always)]
+    fn count_begin(&mut self) {
+        if self.is_special {
+            self.begin_special();
+        }
+        self.load.add();
+    }
+
+    /// The one call that an avoided server gets begins now.
+    #[cold]
+    #[inline(never)]
+    fn begin_special(&mut self) {
+        assert!(!self.is_retired, "a removed server gets no further attempts");
+        assert!(self.is_avoided(), "only a server that is avoided is probed");
+        self.is_special = false;
+        self.load.set_avoided(true);
+    }
+
+    /// Lets a server that is avoided have one call.
+    pub(super) fn probe(&mut self) {
+        assert!(self.is_avoided(), "only a server that is avoided is probed");
+        self.is_special = true;
+        self.load.set_avoided(false);
+    }
+
+    /// Avoids the server, or no longer.
+    pub(super) fn set_avoided(&mut self, is_avoided: bool) {
+        assert_eq!(self.is_avoided(), is_avoided, "the standing decides");
+        self.is_special = self.is_retired;
+        self.load.set_avoided(is_avoided);
     }
 
     /// Returns true if the limit allows another attempt now.
@@ -179,8 +227,7 @@ impl Connection {
     /// Begins an attempt that [may begin](Self::may_begin), or is outside of the limit. Returns the permit if the server has a limit.
     #[inline(always)]
     pub(super) fn begin_allowed(&mut self, now_ns: u64, is_outside: bool) -> Option<AttemptPermit> {
-        assert!(!self.is_retired, "a removed server gets no further attempts");
-        self.load.add();
+        self.count_begin();
         let limit = self.limit.as_mut().filter(|_| !is_outside)?;
         let permit = limit.try_start(now_ns).expect("the limit allows the attempt");
         Some(AttemptPermit(Some(permit)))
@@ -190,6 +237,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn end_successfully(&mut self, permit: impl FnOnce() -> AttemptPermit, now_ns: u64) {
         self.load.subtract();
+        self.standing.succeeds();
         if self.limit.is_some() {
             self.record_success(permit(), now_ns);
         }
@@ -222,6 +270,9 @@ impl Connection {
     ) -> bool {
         let busy = self.load.busy();
         self.load.subtract();
+        if let Some(Ok(())) = outcome {
+            self.standing.succeeds();
+        }
         match (&mut self.limit, permit.0, outcome) {
             (Some(_), permit, Some(Ok(()))) => self.record_success(AttemptPermit(permit), now_ns),
             (Some(limit), Some(permit), Some(Err(failure))) => match failure {
@@ -243,7 +294,7 @@ impl Connection {
     /// Stops further calls. Returns true if the connection is then over: it has no calls.
     pub(super) fn retire(&mut self) -> bool {
         assert!(!self.is_retired, "a server is removed once");
-        self.is_retired = true;
+        (self.is_retired, self.is_special) = (true, true);
         self.is_over()
     }
 
@@ -260,6 +311,9 @@ impl Connection {
     pub(super) fn open(&mut self, session: Session) {
         let before = self.session.replace(session);
         assert!(before.is_none(), "a connection has one session");
+        // A process that has started anew is as good as any.
+        self.standing = Standing::default();
+        self.set_avoided(false);
         self.load.set_ready(true);
         self.failure = None;
     }

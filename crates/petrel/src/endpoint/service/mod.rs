@@ -45,6 +45,7 @@ mod servers;
 #[expect(clippy::module_inception, reason = "the object that the module is named after")]
 mod service;
 mod spec;
+mod standing;
 mod steps;
 
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@ use crate::local::Key;
 /// The load of a server. The server's connection updates it; the service reads it without access to the connection.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Outstanding attempts, with [`NOT_READY`] if there is no session, not even a draining one.
+    /// Outstanding attempts, with [`NOT_READY`] if there is no session, not even a draining one, and with [`AVOIDED`].
     state: Cell<u32>,
     weight: Cell<u32>,
     /// The bound of the service's [`Servers`].
@@ -19,9 +19,12 @@ pub(super) struct Load {
 /// The bit of a server without a session: as a number, such a server is busier than any other.
 const NOT_READY: u32 = 1 << 31;
 
+/// The bit of a server that is avoided: it is busier than any other with a session.
+const AVOIDED: u32 = 1 << 30;
+
 impl Load {
     pub(super) fn set_ready(&self, is_ready: bool) {
-        self.set(self.busy() | if is_ready { 0 } else { NOT_READY });
+        self.set(self.state.get() & !NOT_READY | if is_ready { 0 } else { NOT_READY });
     }
 
     /// Sets the state, with which the bound stays one.
@@ -51,18 +54,24 @@ impl Load {
         self.set(self.state.get() - 1);
     }
 
+    #[inline(always)]
     pub(super) fn busy(&self) -> u32 {
-        self.state.get() & !NOT_READY
+        self.state.get() & (AVOIDED - 1)
+    }
+
+    /// Has the server chosen only if no other has a session, or no longer.
+    pub(super) fn set_avoided(&self, is_avoided: bool) {
+        self.set(self.state.get() & !AVOIDED | if is_avoided { AVOIDED } else { 0 });
     }
 
     fn is_ready(&self) -> bool {
         self.state.get() < NOT_READY
     }
 
-    /// Returns the outstanding attempts, and the weight.
+    /// Returns the outstanding attempts, more than any for a server that is avoided, and the weight.
     #[inline]
     pub(super) fn get(&self) -> (u32, u32) {
-        (self.busy(), self.weight.get())
+        (self.state.get() & !NOT_READY, self.weight.get())
     }
 }
 

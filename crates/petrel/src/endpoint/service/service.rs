@@ -12,6 +12,7 @@ use super::leader::Leader;
 use super::outcome::Outcome;
 use super::queue::CallQueue;
 use super::servers::Servers;
+use super::standing::UsualTimes;
 use crate::client::state::Pending;
 use crate::client::{Balance, ClientConfig, Counters, Verdict};
 use crate::events;
@@ -25,6 +26,9 @@ use crate::time::as_ns;
 pub(super) struct Service {
     config: ClientConfig,
     servers: Servers,
+    usual_times: UsualTimes,
+    /// Whether a server may be avoided.
+    has_avoided: bool,
     budget: RetryBudget,
     /// Asked first by calls without a key.
     leader: Leader,
@@ -48,6 +52,8 @@ pub(super) struct Chosen<'a> {
     pub(super) key: Key,
     pub(super) connection: &'a mut Connection,
     pub(super) session: SessionId,
+    /// The time, if the attempt is measured; else 0.
+    pub(super) measured_ns: u64,
 }
 
 /// Looks up the servers again, as they may have moved.
@@ -85,6 +91,8 @@ impl Service {
             has_attempt_rules: config.judge.is_some() || config.attempt_timeout.is_some(),
             config,
             servers: Servers::default(),
+            usual_times: UsualTimes::default(),
+            has_avoided: false,
             leader: Leader::default(),
             waiting: Default::default(),
             calls: 0,
@@ -210,6 +218,28 @@ impl Service {
         first.take_all().into_iter().chain(second.take_all())
     }
 
+    /// Records the time of a measured answer. Returns true if servers are to be [reviewed](super::attempts).
+    pub(super) fn record_answer(
+        &mut self,
+        connection: &mut Connection,
+        method: u16,
+        (began_ns, now_ns): (u64, u64),
+    ) -> bool {
+        let ns = now_ns.saturating_sub(began_ns);
+        let excess = self.usual_times.add(method, ns);
+        connection.standing().answered(excess, ns);
+        self.has_avoided || connection.standing().why().is_some()
+    }
+
+    /// Returns true if a server may be avoided.
+    pub(super) fn has_avoided(&self) -> bool {
+        self.has_avoided
+    }
+
+    pub(super) fn set_has_avoided(&mut self, has_avoided: bool) {
+        self.has_avoided = has_avoided;
+    }
+
     /// Returns the server that calls without a key ask first, if there is one: the only server, or the leader.
     #[inline(always)]
     pub(super) fn preferred(&self) -> Option<Key> {
@@ -226,7 +256,8 @@ impl Service {
         now_ns: u64,
         is_outside: bool,
     ) -> Option<Chosen<'a>> {
-        let key = match (self.preferred(), self.config.balance) {
+        let preferred = self.preferred();
+        let key = match (preferred, self.config.balance) {
             (Some(preferred), _) => preferred,
             (None, Balance::LeastBusy) => self.servers.least_busy()?,
             (None, Balance::TwoChoices) => match self.servers.better_of_two(random()) {
@@ -237,7 +268,9 @@ impl Service {
         let connection = connections.get_mut(key)?;
         let session = connection.session()?.id();
         let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
-        may_begin.then_some(Chosen { key, connection, session })
+        let is_measured = preferred.is_none() && connection.standing().begins_measured(now_ns);
+        let measured_ns = if is_measured { now_ns } else { 0 };
+        may_begin.then_some(Chosen { key, connection, session, measured_ns })
     }
 
     /// Returns true if a response goes to the caller, and carries no news about its server.

@@ -60,13 +60,18 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         // Most awaited calls end like this: only the call itself is over.
         let at = attempt.connection();
         connection.end_successfully(|| attempt.take_permit(), *now_ns);
+        let measured_ns = attempt.measured_ns();
         service.record_end(true);
-        let task = call.end_posted(&response);
+        let (task, method) = (call.end_posted(&response), call.method());
         place.forget();
         if let Some(task) = task {
             hub.wake(task);
         }
-        if !connection.queue().is_empty() {
+        let others_wait = !connection.queue().is_empty();
+        if let Some(began_ns) = measured_ns {
+            Attempts::of(cx).record_answer(of, at, method, began_ns);
+        }
+        if others_wait {
             Attempts::of(cx).serve(at);
         }
         return;
@@ -79,8 +84,8 @@ impl Attempts<'_, '_> {
     #[inline(never)]
     fn end_first(&mut self, state: State<'_>, reply: Reply, key: Key) {
         // A cancelled attempt that had already ended no longer has a call.
-        let Local { services, now_ns, .. } = &mut *self.cx.local;
-        let Services { connections, calls, list, .. } = &mut **services;
+        let Local { services, .. } = &mut *self.cx.local;
+        let Services { calls, list, .. } = &mut **services;
         let Some(call) = calls.get_mut(key) else { return };
         let mut attempt = call.take_first().expect("an attempt that ends was outstanding");
         let (at, of) = (attempt.connection(), call.service());
@@ -90,9 +95,14 @@ impl Attempts<'_, '_> {
         if !call.is_simple() || !service.is_settled(call, at, &verdict) {
             return self.end_judged(Some(state), attempt, reply, verdict, false);
         }
+        let method = call.method();
+        self.measure(of, &attempt, method, Ok(()));
+        let Local { services, now_ns, .. } = &mut *self.cx.local;
+        let Services { connections, calls, list, .. } = &mut **services;
         let connection = connections.get_mut(at).expect("a server stays for its attempts");
         let is_over = connection.end(attempt.take_permit(), Some(Ok(())), *now_ns);
         let others_wait = !connection.queue().is_empty();
+        let service = list.get_mut(of).expect("a service stays for its calls");
         let is_last = service.record_end(true);
         let call = calls.remove(key).expect("a call ends once");
         if is_over {
@@ -146,6 +156,9 @@ impl Attempts<'_, '_> {
             Verdict::Fail(error) => Err(error),
             _ => Ok(()),
         };
+        let call = self.call(key);
+        let (of, method) = (call.service(), call.method());
+        self.measure(of, &attempt, method, of_server);
         release(self.cx.local, connection, attempt.take_permit(), Some(of_server));
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");

@@ -53,14 +53,15 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
         true => None,
         false => of.choose_at_once(connections, || hub.random(), *now_ns, is_outside(method)),
     };
-    let Some(Chosen { key: at, connection, session }) = chosen else {
+    let Some(Chosen { key: at, connection, session, measured_ns }) = chosen else {
         let (request, end) = (request.into(), end.into());
         let spec = CallSpec { method, request, response, options, end_ns, end };
         return begin_later(cx, service, spec, has_attempt_rules, inherited_ns);
     };
     let vacant = calls.vacant();
     let key = vacant.key();
-    let first = Some(Attempt::new(key, at, session, AttemptPermit::NONE));
+    let first =
+        Some(Attempt::new(key, at, session, AttemptPermit::NONE).measured_from(measured_ns));
     let spec = CallSpec { method, request, response, options, end_ns, end };
     let call =
         vacant.insert(ServiceCall::begun(service, spec, first, has_attempt_rules, inherited_ns));
@@ -227,7 +228,9 @@ impl<'a, 'c> Attempts<'a, 'c> {
         if call.step() != Step::Outstanding {
             call.resume();
         }
-        call.set_first(Attempt::new(key, connection, session, permit));
+        let began_ns = self.begins_measured(key, connection);
+        let call = self.call(key);
+        call.set_first(Attempt::new(key, connection, session, permit).measured_from(began_ns));
         if call.has_timer() || call.is_hedged() {
             arm(self.cx.local, key);
         }
