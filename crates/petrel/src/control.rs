@@ -19,6 +19,11 @@ use petrel_proto::control::{GroupJoin, LinkFeatures, SessionAccept, SessionOpen}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u16);
 
+impl EndpointId {
+    /// Any endpoint of a process that serves: a client learns of them when it connects. No endpoint has this number.
+    pub const ANY: Self = Self(u16::MAX);
+}
+
 /// The name of a link within one process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);

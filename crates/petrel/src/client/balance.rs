@@ -22,9 +22,32 @@ pub(crate) fn hash_of(key: &[u8]) -> u64 {
     mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
 }
 
+/// Returns the place of the endpoint that owns a key, among `count` endpoints of a process that divide their keys: calls with
+/// [this key](super::Call::key) go there, in the order in which the server [names](crate::endpoint::ServiceDescription) its endpoints.
+///
+/// ```
+/// use petrel::client::owner_of;
+///
+/// let owners: Vec<usize> = (0..100_u32).map(|key| owner_of(&key.to_le_bytes(), 4)).collect();
+/// assert!((0..4).all(|place| owners.iter().filter(|owner| **owner == place).count() > 10));
+/// ```
+///
+/// # Panics
+/// When `count` is 0.
+pub fn owner_of(key: &[u8], count: usize) -> usize {
+    assert!(count > 0, "a key has an owner among some endpoints");
+    place_of(hash_of(key), count)
+}
+
+/// The same by the hash of the key.
+pub(crate) fn place_of(hash: u64, count: usize) -> usize {
+    // The share of the hash in all hashes, as a share of the places.
+    (u128::from(hash) * count as u128 >> u64::BITS) as usize
+}
+
 /// Returns the hash of a server, by its name.
 pub(crate) fn hash_of_server(target: &Target) -> u64 {
-    hash_of(format!("{} {}", target.address, target.endpoint.0).as_bytes())
+    hash_of(format!("{} {}", target.address, target.asked().0).as_bytes())
 }
 
 /// Returns the rank of a server for a key, by the hashes of both: the server with the highest rank gets the call
@@ -88,6 +111,19 @@ mod tests {
             let before = server_of(key, &all);
             let after = server_of(key, &left);
             assert!(before == all[1] || before == after, "{key}");
+        }
+    }
+
+    /// Other versions must find the same owner.
+    #[test]
+    fn owner_of__is_the_same_for_ever_and_shares_the_keys() {
+        assert_eq!([1, 2, 3, 8].map(|count| owner_of(b"petrel", count)), [0, 0, 0, 0]);
+        assert_eq!([1, 2, 3, 8].map(|count| owner_of(b"", count)), [0, 1, 2, 7]);
+        for count in [1, 2, 3, 16] {
+            let mut owned = vec![0_u64; count];
+            (0..KEYS).for_each(|key| owned[owner_of(&key.to_le_bytes(), count)] += 1);
+            let expected = KEYS / count as u64;
+            assert!(owned.iter().all(|keys| keys * 10 > expected * 8), "{owned:?}");
         }
     }
 

@@ -27,6 +27,9 @@ pub struct ClientConfig {
     /// Limit of outstanding calls per server, adapted to refusals: none until the server refuses a call for lack of a resource. `None`
     /// for no limit at all: the session's slots bound the server's load, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
+    /// The name of the wanted [service](crate::Server::service). A server with another name, or none, gets no calls: an address may have
+    /// passed to another service. `None` by default: any server is called.
+    pub service: Option<String>,
     /// How a server is chosen; [`Balance::LeastBusy`] by default.
     pub balance: Balance,
     /// Interprets responses, for services whose servers may redirect: by default the caller gets every response.
@@ -51,6 +54,7 @@ impl Default for ClientConfig {
             retry_budget: RetryBudgetConfig::default(),
             connect_backoff: pauses(1, 2_000, 125),
             concurrency: Some(ConcurrencyLimitConfig::default()),
+            service: None,
             balance: Balance::default(),
             judge: None,
         }

@@ -82,7 +82,7 @@ mod target;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
-pub use balance::Balance;
+pub use balance::{Balance, owner_of};
 pub use call::Call;
 pub use config::ClientConfig;
 pub use judge::{Judge, Verdict};

@@ -118,6 +118,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the [name](ClientConfig::service) of the wanted service: servers of other services get no calls.
+    #[must_use]
+    pub fn service(mut self, name: impl Into<String>) -> Self {
+        self.config.service = Some(name.into());
+        self
+    }
+
     /// Makes the calls on these threads, instead of the threads shared by all clients of the process.
     #[must_use]
     pub fn background(mut self, background: &Background) -> Self {

@@ -9,7 +9,7 @@ use crate::control::EndpointId;
 pub struct Target {
     /// Control address of its process.
     pub address: SocketAddr,
-    /// The endpoint there.
+    /// The endpoint there: by default [any](EndpointId::ANY), and then calls are spread over all that the process names.
     pub endpoint: EndpointId,
     /// The share of the load relative to other servers; 1 by default.
     pub weight: u32,
@@ -26,6 +26,11 @@ impl Target {
         Self { weight, ..self }
     }
 
+    /// Returns the endpoint to ask: the first, if any will do.
+    pub(crate) fn asked(&self) -> EndpointId {
+        if self.endpoint == EndpointId::ANY { EndpointId(0) } else { self.endpoint }
+    }
+
     /// Returns true for the same server, whatever the weights.
     pub(crate) fn is_server(&self, other: &Self) -> bool {
         (self.address, self.endpoint) == (other.address, other.endpoint)
@@ -33,9 +38,9 @@ impl Target {
 }
 
 impl From<SocketAddr> for Target {
-    /// The process's endpoint 0.
+    /// All endpoints of the process that serve.
     fn from(address: SocketAddr) -> Self {
-        Self { address, endpoint: EndpointId(0), weight: 1 }
+        Self { address, endpoint: EndpointId::ANY, weight: 1 }
     }
 }
 

@@ -188,7 +188,7 @@ impl From<(&str, EndpointId)> for TargetName {
 
 impl From<&str> for TargetName {
     fn from(text: &str) -> Self {
-        (text, EndpointId(0)).into()
+        (text, EndpointId::ANY).into()
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(resolve("127.0.0.1:1").unwrap(), both[..1]);
         assert_eq!(resolve(["127.0.0.1:1", "[::1]:2", "127.0.0.1:1"]).unwrap(), both);
         let third = Target::from((first, EndpointId(3)));
-        let named = [("127.0.0.1:1", EndpointId(0)), ("127.0.0.1:1", EndpointId(3))];
+        let named = [("127.0.0.1:1", EndpointId::ANY), ("127.0.0.1:1", EndpointId(3))];
         assert_eq!(resolve(named).unwrap(), [both[0], third], "endpoints of one process are two");
         assert!(!names(first).have_to_be_asked_for());
     }

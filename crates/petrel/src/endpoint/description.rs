@@ -12,7 +12,7 @@ pub(crate) const DESCRIBE: [u8; 1] = [1];
 const NAME_BYTES_MAX: usize = 255;
 
 /// Most endpoints of a service in one process: more than any host has cores.
-pub(crate) const ENDPOINTS_MAX: usize = 4096;
+const ENDPOINTS_MAX: usize = 4096;
 
 /// The kinds of records.
 const NAME: u8 = 1;
@@ -24,9 +24,6 @@ const RECORD_HEAD_BYTES: usize = 3;
 // A description is as long as a record may be, and no client allocates more than that for one.
 const _: () = assert!(2 * ENDPOINTS_MAX <= u16::MAX as usize);
 const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize);
-
-/// Bytes of the longest description that a client accepts; records that it does not know included.
-pub(crate) const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
 
 /// What a server tells clients of itself when they connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

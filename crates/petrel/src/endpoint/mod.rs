@@ -25,7 +25,7 @@ mod compiled;
 mod config;
 mod connect;
 mod context;
-mod description;
+pub(crate) mod description;
 mod dispatch;
 mod dispatch_ahead;
 mod drain;

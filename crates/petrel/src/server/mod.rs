@@ -80,6 +80,13 @@ pub struct ServerThread {
     pub count: usize,
 }
 
+impl ServerThread {
+    /// Returns true if the thread owns a key: calls [with this key](crate::client::Call::key) come to its endpoint.
+    pub fn owns(&self, key: &[u8]) -> bool {
+        crate::client::owner_of(key, self.count) == self.index
+    }
+}
+
 impl Server {
     /// Returns a server with one thread at this address: `"127.0.0.1:31850"`, a name and a port, or a [`SocketAddr`].
     /// Port 0 lets the system choose.
@@ -284,8 +291,8 @@ where
 /// Returns the numbers of a server's endpoints: from the configured one on, or from 0.
 fn numbered(config: &EndpointConfig, threads: usize) -> Result<Vec<EndpointId>, SetupError> {
     let first = config.id.map_or(0, |id| usize::from(id.0));
-    let last = u16::try_from(first + threads - 1);
-    let last = last.map_err(|_| SetupError::refused("an endpoint's number is at most 65535"))?;
+    let last = u16::try_from(first + threads - 1).ok().filter(|last| *last < EndpointId::ANY.0);
+    let last = last.ok_or_else(|| SetupError::refused("an endpoint's number is at most 65534"))?;
     Ok((first as u16..=last).map(EndpointId).collect())
 }
 

@@ -61,7 +61,7 @@ fn start__serves_on_each_thread_and_stop_lets_calls_end() {
         let client = Client::connect_wait((address, EndpointId(endpoint))).unwrap();
         assert_eq!(client.call(NAME, "").wait().unwrap(), endpoint.to_le_bytes());
     }
-    let client = Client::connect_wait(address).unwrap();
+    let client = Client::connect_wait((address, EndpointId(0))).unwrap();
     let (later, held) = (client.call(LATER, "").started(), client.call(HOLD, "").started());
     // Behind the others on the same session.
     assert_eq!(client.call(NAME, "").wait().unwrap(), [0, 0]);
@@ -129,7 +129,7 @@ impl Process {
     /// Returns a client, once the process listens.
     fn connect(&self) -> Client {
         loop {
-            match Client::connect_wait(self.address) {
+            match Client::connect_wait((self.address, EndpointId(0))) {
                 Ok(client) => return client,
                 Err(error) => assert_eq!(error.status, Status::Unavailable, "{error}"),
             }

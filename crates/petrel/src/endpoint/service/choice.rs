@@ -40,9 +40,12 @@ impl Services {
         if preferred.is_some() {
             return preferred;
         }
+        let has_key = call.key().is_some();
         let ready = service.servers_mut().in_turn().filter_map(|key| {
             let connection = connections.get(key)?;
-            connection.session().map(|_| (key, connection))
+            let is_ready = connection.session().is_some();
+            // The owner of a key is waited for.
+            (is_ready || has_key && connection.may_be_waited_for()).then_some((key, connection))
         });
         let tried = |(key, connection): &(Key, &Connection)| {
             let is_tried = |target: &Target| {
@@ -55,20 +58,46 @@ impl Services {
         };
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
             let order = match call.key() {
-                Some(key) => b.1.rank(key).total_cmp(&a.1.rank(key)),
+                Some(key) => {
+                    let by_rank = b.1.rank(key).total_cmp(&a.1.rank(key));
+                    by_rank.then(b.1.owns(key).cmp(&a.1.owns(key)))
+                }
                 None if is_less_busy(a.1.load().get(), b.1.load().get()) => Ordering::Less,
                 None if is_less_busy(b.1.load().get(), a.1.load().get()) => Ordering::Greater,
                 None => Ordering::Equal,
             };
             tried(a).cmp(&tried(b)).then(order)
         };
-        ready.min_by(by_load).map(|(key, _)| key)
+        let (key, connection) = ready.min_by(by_load)?;
+        connection.session().map(|_| key)
+    }
+
+    /// Returns the service of a call, and the endpoints without a session that the call needs: the owner of its key, or a further one if all
+    /// others are busy. `None` if no endpoint lacks a session.
+    pub(super) fn needed_endpoints(&mut self, call: Key) -> Option<(Key, Vec<Key>)> {
+        let Self { list, connections, calls, .. } = self;
+        let call = calls.get_mut(call)?;
+        let service = list.get_mut(call.service()).filter(|service| service.has_dormant())?;
+        let all_are_busy = service.servers().least_load().is_some_and(|busy| busy > 0);
+        let dormant = service
+            .servers()
+            .keys()
+            .filter(|server| connections.get(*server).is_some_and(Connection::is_dormant));
+        let needed = match call.key() {
+            Some(key) => {
+                let owns = |server: &Key| connections.get(*server).is_some_and(|one| one.owns(key));
+                dormant.filter(owns).collect()
+            }
+            None => dormant.take(usize::from(all_are_busy)).collect(),
+        };
+        Some((call.service(), needed))
     }
 
     /// Returns why no server of a service is available, if all have failed.
     pub(super) fn failures(&self, service: Key) -> Option<String> {
         let service = self.list.get(service)?;
-        let each = service.servers().keys().map(|key| {
+        let asked = |key: &Key| self.connections.get(*key).is_none_or(|one| !one.is_dormant());
+        let each = service.servers().keys().filter(asked).map(|key| {
             let connection = self.connections.get(key)?;
             Some(format!("{}: {}", connection.target().address, connection.failure()?))
         });
@@ -105,7 +134,10 @@ impl Services {
     /// Returns true if [`failures`](Self::failures) returns a reason.
     pub(super) fn has_failed(&self, service: Key) -> bool {
         let Some(service) = self.list.get(service) else { return false };
-        let has_failed = |key| self.connections.get(key).is_some_and(|one| one.failure().is_some());
+        let has_failed = |key| {
+            let one = self.connections.get(key);
+            one.is_some_and(|one| one.is_dormant() || one.failure().is_some())
+        };
         service.servers().keys().all(has_failed)
     }
 

@@ -9,7 +9,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::queue::CallQueue;
 use super::servers::Load;
 use super::standing::Standing;
-use crate::client::balance::{hash_of_server, rank};
+use crate::client::balance::{hash_of_server, place_of, rank};
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
 use crate::error::Error;
@@ -21,6 +21,10 @@ use crate::sync::Arc;
 pub(super) struct Connection {
     service: Key,
     target: Target,
+    /// Of an endpoint that a process has named: the process, and the endpoint's place among so many.
+    of_process: Option<(Key, usize, usize)>,
+    /// The endpoints of the process, if there are several.
+    endpoints: Vec<Key>,
     /// The hash of its name.
     hash: u64,
     /// The service's counters.
@@ -79,6 +83,8 @@ impl Connection {
         Self {
             service,
             target,
+            of_process: None,
+            endpoints: Vec::new(),
             hash: hash_of_server(&target),
             counters,
             session: None,
@@ -144,6 +150,56 @@ impl Connection {
     /// Returns why there is no session, if the last attempt to open one has failed.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| self.session().is_none())
+    }
+
+    /// Makes this the connection to an endpoint that a process has named. It is dormant: it has no session until it is needed.
+    pub(super) fn of_process(self, process: (Key, u64), place: (usize, usize)) -> Self {
+        Self { of_process: Some((process.0, place.0, place.1)), hash: process.1, ..self }
+    }
+
+    /// Updates the endpoint's place.
+    pub(super) fn set_place(&mut self, (index, count): (usize, usize)) {
+        let of = self.of_process.as_mut().expect("only an endpoint of a process has a place");
+        (of.1, of.2) = (index, count);
+    }
+
+    /// Returns the process that has named the endpoint.
+    pub(super) fn process(&self) -> Option<Key> {
+        self.of_process.map(|(process, ..)| process)
+    }
+
+    /// Returns the hash of the process's name.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Returns the endpoints of the process, if there are several.
+    pub(super) fn endpoints(&self) -> &[Key] {
+        &self.endpoints
+    }
+
+    pub(super) fn set_endpoints(&mut self, endpoints: Vec<Key>) {
+        self.endpoints = endpoints;
+    }
+
+    /// Returns true if calls go to this connection, and not to the endpoints of its process.
+    pub(super) fn is_called(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+
+    /// Returns true if the connection has no session until one is needed.
+    pub(super) fn is_dormant(&self) -> bool {
+        self.keeper.is_none()
+    }
+
+    /// Returns true if a key is that of an endpoint among those of its process.
+    pub(super) fn owns(&self, key: u64) -> bool {
+        self.of_process.is_some_and(|(_, index, count)| place_of(key, count) == index)
+    }
+
+    /// Returns true if a call with a key may wait here: a session exists, or will.
+    pub(super) fn may_be_waited_for(&self) -> bool {
+        self.session().is_some() || self.of_process.is_some() && self.failure().is_none()
     }
 
     /// Returns the rank of the server for a key.
@@ -336,7 +392,7 @@ impl Connection {
     pub(super) fn close(mut self) {
         assert!(self.timer.is_none(), "a timer ends with its connection");
         assert_eq!(self.load.busy(), 0, "a connection stays for its attempts");
-        if self.has_session() {
+        if self.has_session() && self.is_called() {
             self.counters.servers_ready.decrement();
         }
         if let Some(keeper) = self.keeper.take() {

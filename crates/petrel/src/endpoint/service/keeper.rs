@@ -2,17 +2,25 @@
 
 use std::time::Duration;
 
+use petrel_proto::Status;
+
 use super::reconnect::Reconnect;
 use crate::client::Target;
-use crate::endpoint::SessionState;
+use crate::control::EndpointId;
+use crate::endpoint::description::DESCRIBE;
+use crate::endpoint::{HEALTH_METHOD, ServiceDescription, SessionState};
+use crate::error::Error;
 use crate::events;
 use crate::local::{Handle, Session};
 use crate::overload::BackoffConfig;
 
+/// How long a server may take to describe itself, when its session is open: its event loop runs, or does not.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A change of the session to a server.
 pub(super) enum SessionChange {
-    /// The session is open.
-    Opened(Session),
+    /// The session is open, and the server has named these endpoints.
+    Opened(Session, Vec<EndpointId>),
     /// The open session accepts no further calls, for this reason.
     Lost(String),
     /// No session could be opened, for this reason.
@@ -23,15 +31,15 @@ pub(super) enum SessionChange {
 pub(super) async fn keep(
     handle: Handle,
     target: Target,
-    backoff: BackoffConfig,
+    (backoff, wanted): (BackoffConfig, Option<String>),
     report: impl Fn(SessionChange),
 ) {
     let mut reconnect = Reconnect::new(backoff);
     loop {
-        let why = match handle.connect_to(target.address, target.endpoint).await {
-            Ok(session) => {
+        let why = match open(&handle, target, wanted.as_deref()).await {
+            Ok((session, endpoints)) => {
                 reconnect.opened(handle.now().as_ns());
-                report(SessionChange::Opened(session.clone()));
+                report(SessionChange::Opened(session.clone(), endpoints));
                 session.unavailable().await;
                 reconnect.lost(handle.now().as_ns());
                 let why = why_lost(&session);
@@ -47,6 +55,62 @@ pub(super) async fn keep(
         let pause_ns = reconnect.pause_ns(handle.random());
         events::reconnect(target.address, &why, pause_ns);
         handle.sleep(Duration::from_nanos(pause_ns)).await;
+    }
+}
+
+/// Opens a session to a server, which has to be of the wanted service. Returns the endpoints that it names, if they were asked for.
+async fn open(
+    handle: &Handle,
+    target: Target,
+    wanted: Option<&str>,
+) -> Result<(Session, Vec<EndpointId>), Error> {
+    let session = handle.connect_to(target.address, target.asked()).await?;
+    if target.endpoint != EndpointId::ANY && wanted.is_none() {
+        return Ok((session, Vec::new()));
+    }
+    // The client may end meanwhile, and this future with it.
+    let closing = CloseOnDrop(Some(session));
+    let checked = describe(closing.session()).await.and_then(|description| match wanted {
+        Some(wanted) if description.name.as_deref() != Some(wanted) => {
+            let name = description.name.map_or("no name".to_owned(), |name| format!("{name:?}"));
+            let text = format!("the service there has {name}, and {wanted:?} is wanted");
+            Err(Error::not_sent(Status::FailedPrecondition, text))
+        }
+        _ => Ok(description.endpoints),
+    });
+    checked.map(|endpoints| (closing.keep(), endpoints))
+}
+
+/// A session that is closed unless it is kept.
+struct CloseOnDrop(Option<Session>);
+
+impl CloseOnDrop {
+    fn session(&self) -> &Session {
+        self.0.as_ref().expect("it is not kept yet")
+    }
+
+    fn keep(mut self) -> Session {
+        self.0.take().expect("it is kept once")
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            session.close();
+        }
+    }
+}
+
+/// Asks a server for its description. A server of an older version has none.
+async fn describe(session: &Session) -> Result<ServiceDescription, Error> {
+    match session.call(HEALTH_METHOD, DESCRIBE).timeout(DESCRIBE_TIMEOUT).await {
+        Ok(answer) => {
+            let wrong = || Error::new(Status::Internal, "the server's description is malformed");
+            ServiceDescription::from_bytes(&answer).ok_or_else(wrong)
+        }
+        Err(error) if error.status == Status::InvalidArgument => Ok(ServiceDescription::default()),
+        Err(error) => Err(error),
     }
 }
 

@@ -121,6 +121,18 @@ impl Servers {
         self.list.push(Server { key, load });
     }
 
+    /// Removes a server, if it is there.
+    pub(super) fn remove(&mut self, key: Key) {
+        self.list.retain(|server| server.key != key);
+        self.turn = 0;
+    }
+
+    /// Returns the outstanding attempts of the least busy server with a session.
+    pub(super) fn least_load(&self) -> Option<u32> {
+        let ready = self.list.iter().filter(|server| server.load.is_ready());
+        ready.map(|server| server.load.busy()).min()
+    }
+
     /// Takes all servers.
     pub(super) fn take(&mut self) -> Vec<Key> {
         (self.turn, self.is_weighed) = (0, false);

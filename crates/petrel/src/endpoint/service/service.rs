@@ -29,6 +29,10 @@ pub(super) struct Service {
     usual_times: UsualTimes,
     /// Whether a server may be avoided.
     has_avoided: bool,
+    /// Processes whose endpoints are among the servers in their place.
+    processes: Vec<Key>,
+    /// Whether an endpoint of them may have no session yet.
+    has_dormant: bool,
     budget: RetryBudget,
     /// Asked first by calls without a key.
     leader: Leader,
@@ -93,6 +97,8 @@ impl Service {
             servers: Servers::default(),
             usual_times: UsualTimes::default(),
             has_avoided: false,
+            processes: Vec::new(),
+            has_dormant: false,
             leader: Leader::default(),
             waiting: Default::default(),
             calls: 0,
@@ -218,6 +224,19 @@ impl Service {
         first.take_all().into_iter().chain(second.take_all())
     }
 
+    /// Returns the processes whose endpoints are among the servers in their place.
+    pub(super) fn processes_mut(&mut self) -> &mut Vec<Key> {
+        &mut self.processes
+    }
+
+    pub(super) fn has_dormant(&self) -> bool {
+        self.has_dormant
+    }
+
+    pub(super) fn set_has_dormant(&mut self, has_dormant: bool) {
+        self.has_dormant = has_dormant;
+    }
+
     /// Records the time of a measured answer. Returns true if servers are to be [reviewed](super::attempts).
     pub(super) fn record_answer(
         &mut self,
@@ -269,6 +288,10 @@ impl Service {
         let session = connection.session()?.id();
         let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
         let is_measured = preferred.is_none() && connection.standing().begins_measured(now_ns);
+        // The next endpoint of a process is needed when the others are busy.
+        if self.has_dormant && preferred.is_none() && connection.load().busy() > 0 {
+            return None;
+        }
         let measured_ns = if is_measured { now_ns } else { 0 };
         may_begin.then_some(Chosen { key, connection, session, measured_ns })
     }

@@ -129,11 +129,9 @@ pub(super) fn record_end(local: &mut Local, key: Key, has_succeeded: bool) {
 pub(super) fn remove_service(local: &mut Local, key: Key) {
     let mut service = local.services.list.remove(key).expect("a service is closed once");
     assert_eq!(service.calls(), 0, "a service stays for its calls");
-    service
-        .servers_mut()
-        .take()
-        .into_iter()
-        .for_each(|connection| remove_connection(local, connection));
+    let mut connections = service.servers_mut().take();
+    connections.append(service.processes_mut());
+    connections.into_iter().for_each(|connection| remove_connection(local, connection));
 }
 
 /// Returns the service of a connection.

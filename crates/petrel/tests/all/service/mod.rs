@@ -2,6 +2,7 @@
 
 mod attempts;
 mod balance;
+mod endpoints;
 mod outliers;
 mod redirects;
 use std::cell::RefCell;

@@ -192,6 +192,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
     /// Makes the begun attempt at an available server, or lets it wait.
     fn route(&mut self, key: Key) {
         let now_ns = self.cx.local.now_ns;
+        self.wake_endpoint(key);
         let services = &mut *self.cx.local.services;
         let Some(chosen) = services.choose(key) else { return self.wait_for_session(key) };
         let is_outside = services.calls.get(key).is_some_and(|call| is_outside(call.method()));

@@ -66,8 +66,11 @@ impl Attempts<'_, '_> {
         let connection = self.cx.local.services.connections.get_mut(key);
         let connection = connection.expect("a keeper ends with its connection");
         match change {
-            SessionChange::Opened(session) => {
+            SessionChange::Opened(session, endpoints) => {
                 connection.open(session);
+                if connection.process().is_none() {
+                    self.set_endpoints(key, &endpoints);
+                }
                 self.on_opened(key);
             }
             SessionChange::Lost(why) => {
@@ -75,10 +78,14 @@ impl Attempts<'_, '_> {
                     true => connection.fail(why),
                     false => connection.lose_session(),
                 }
+                let is_called = connection.is_called();
                 let (of, service) = service_at(self.cx.local, key);
                 service.counters().sessions_left.increment();
-                service.counters().servers_ready.decrement();
+                if is_called {
+                    service.counters().servers_ready.decrement();
+                }
                 service.look_up(now_ns);
+                self.wake_another(of);
                 self.empty_queue(key);
                 self.fail_waiting(of);
             }
@@ -87,6 +94,7 @@ impl Attempts<'_, '_> {
                 let (of, service) = service_at(self.cx.local, key);
                 service.counters().connects_failed.increment();
                 service.look_up(now_ns);
+                self.wake_another(of);
                 self.fail_waiting(of);
             }
         }
@@ -94,9 +102,13 @@ impl Attempts<'_, '_> {
 
     /// Handles the opening of a connection's session.
     fn on_opened(&mut self, key: Key) {
+        let connection = self.cx.local.services.connections.get_mut(key);
+        let is_called = connection.expect("it was opened").is_called();
         let (_, service) = service_at(self.cx.local, key);
         service.counters().sessions_opened.increment();
-        service.counters().servers_ready.increment();
+        if is_called {
+            service.counters().servers_ready.increment();
+        }
         let (opened, waiting) = (service.take_opened(), service.take_waiting());
         if let Some(opened) = opened {
             opened.end(Ok(Vec::new()));

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::Attempts;
 use crate::client::Target;
+use crate::control::EndpointId;
 use crate::endpoint::context::{Context, Local};
 use crate::endpoint::service::Services;
 use crate::endpoint::service::call::{Attempt, Step};
@@ -26,6 +27,11 @@ impl Attempts<'_, '_> {
         let service = self.cx.local.services.list.get_mut(key);
         let service = service.expect("its servers change while there is a service");
         let mut before = service.servers_mut().take();
+        before.extend(service.processes_mut().drain(..));
+        let connections = &self.cx.local.services.connections;
+        let of_process =
+            |key: &Key| connections.get(*key).is_some_and(|one| one.process().is_some());
+        before.retain(|key| !of_process(key));
         for target in targets {
             let Services { list, connections, .. } = &mut *self.cx.local.services;
             let is_it = |key: &Key| {
@@ -36,15 +42,29 @@ impl Attempts<'_, '_> {
                     let stays = before.remove(place);
                     let connection = connections.get_mut(stays).expect("it is there");
                     connection.set_target(target);
-                    let load = Rc::clone(connection.load());
+                    let endpoints = connection.endpoints().to_vec();
                     let service = list.get_mut(key).expect("it was there");
-                    service.servers_mut().push(stays, load);
+                    let servers = if endpoints.is_empty() { vec![stays] } else { endpoints };
+                    if servers != [stays] {
+                        service.processes_mut().push(stays);
+                    }
+                    for server in servers {
+                        let connection = connections.get_mut(server).expect("it is there");
+                        connection.load().set_weight(target.weight);
+                        service.servers_mut().push(server, Rc::clone(connection.load()));
+                    }
                 }
                 None => {
-                    self.add_connection(key, target);
+                    let connection = self.add_connection(key, target);
+                    self.keep(connection);
                 }
             }
         }
+        let connections = &self.cx.local.services.connections;
+        let endpoints =
+            before.iter().flat_map(|key| connections.get(*key)).flat_map(|one| one.endpoints());
+        let endpoints: Vec<Key> = endpoints.copied().collect();
+        before.extend(endpoints);
         self.remove_servers(key, before);
         // Calls waiting for a removed server try the others.
         self.fail_waiting(key);
@@ -65,14 +85,108 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Adds a server to a service, with a task to keep a session open.
+    /// Has the endpoints that a process names take its place among the servers, or the process itself if it names no others.
+    pub(super) fn set_endpoints(&mut self, process: Key, named: &[EndpointId]) {
+        let Services { list, connections, .. } = &mut *self.cx.local.services;
+        let entry = connections.get_mut(process).expect("a keeper ends with its connection");
+        let (of, target, hash) = (entry.service(), entry.target(), entry.hash());
+        let load = Rc::clone(entry.load());
+        let service = list.get_mut(of).expect("a service stays for its servers");
+        let before = connections.get(process).expect("it was there").endpoints().to_vec();
+        let count = named.len();
+        if count < 2 && before.is_empty() {
+            return;
+        }
+        let mut kept = Vec::new();
+        if count > 1 {
+            for (index, id) in named.iter().enumerate() {
+                let is_it = |key: &&Key| {
+                    connections.get(**key).is_some_and(|one| one.target().endpoint == *id)
+                };
+                let key = match before.iter().find(is_it) {
+                    Some(&known) => known,
+                    None => {
+                        let target = Target { endpoint: *id, ..target };
+                        let (config, counters) = (service.config(), service.counters().clone());
+                        let load = service.servers().new_load(target.weight);
+                        let dormant =
+                            Connection::new(of, target, config, counters, Rc::clone(&load));
+                        let key =
+                            connections.insert(dormant.of_process((process, hash), (index, count)));
+                        service.servers_mut().push(key, load);
+                        key
+                    }
+                };
+                connections.get_mut(key).expect("it is there").set_place((index, count));
+                kept.push(key);
+            }
+        }
+        let gone: Vec<Key> = before.into_iter().filter(|key| !kept.contains(key)).collect();
+        gone.iter().for_each(|key| service.servers_mut().remove(*key));
+        service.processes_mut().retain(|key| *key != process);
+        service.servers_mut().remove(process);
+        match kept.is_empty() {
+            true => service.servers_mut().push(process, load),
+            false => service.processes_mut().push(process),
+        }
+        service.set_has_dormant(!kept.is_empty());
+        connections.get_mut(process).expect("it was there").set_endpoints(kept.clone());
+        self.remove_servers(of, gone);
+        let connections = &self.cx.local.services.connections;
+        let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
+        if !kept.is_empty() && kept.iter().all(is_dormant) {
+            // Clients with few calls share the endpoints.
+            let random = self.cx.local.hub.random() % kept.len() as u64;
+            self.keep(kept[random as usize]);
+        }
+    }
+
+    /// Opens a session to a further endpoint of a process, as another server cannot be called.
+    pub(super) fn wake_another(&mut self, of: Key) {
+        let Services { list, connections, .. } = &mut *self.cx.local.services;
+        let Some(service) = list.get_mut(of).filter(|service| service.has_dormant()) else {
+            return;
+        };
+        let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
+        let dormant = service.servers().keys().find(is_dormant);
+        match dormant {
+            Some(dormant) => self.keep(dormant),
+            None => service.set_has_dormant(false),
+        }
+    }
+
+    /// Opens a session to a further endpoint of a process, if a call needs one: its key is that of the endpoint, or the others are busy.
+    pub(super) fn wake_endpoint(&mut self, call: Key) {
+        let Some((of, needed)) = self.cx.local.services.needed_endpoints(call) else { return };
+        needed.into_iter().for_each(|server| self.keep(server));
+        let Services { list, connections, .. } = &mut *self.cx.local.services;
+        let service = list.get_mut(of).expect("it was there");
+        let is_dormant = |key: Key| connections.get(key).is_some_and(Connection::is_dormant);
+        let has_dormant = service.servers().keys().any(is_dormant);
+        service.set_has_dormant(has_dormant);
+    }
+
+    /// Adds a server to a service.
     fn add_connection(&mut self, of: Key, target: Target) -> Key {
-        let local = &mut *self.cx.local;
-        let Services { list, connections, .. } = &mut *local.services;
+        let Services { list, connections, .. } = &mut *self.cx.local.services;
         let service = list.get_mut(of).expect("its servers change while there is a service");
         let (config, counters) = (service.config(), service.counters().clone());
         let load = service.servers().new_load(target.weight);
         let key = connections.insert(Connection::new(of, target, config, counters, load));
+        let connection = connections.get_mut(key).expect("it was put there");
+        service.servers_mut().push(key, Rc::clone(connection.load()));
+        key
+    }
+
+    /// Starts the task that keeps a session to a server open.
+    fn keep(&mut self, key: Key) {
+        let local = &mut *self.cx.local;
+        let Services { list, connections, .. } = &mut *local.services;
+        let connection = connections.get_mut(key).expect("a server that is kept is there");
+        let target = connection.target();
+        let service = list.get_mut(connection.service()).expect("a service stays for its servers");
+        let (backoff, wanted) =
+            (service.config().connect_backoff, service.config().service.clone());
         let handle = Handle::<()>::new(local.hub.clone());
         let hub = local.hub.clone();
         let report = move |change| {
@@ -80,12 +194,8 @@ impl Attempts<'_, '_> {
                 Attempts::of(&mut Context::new(local)).on_session_change(key, change);
             });
         };
-        let keeper = keep(handle.clone(), target, config.connect_backoff, report);
-        let keeper = handle.spawn_within(Closure::Task, None, keeper);
-        let connection = connections.get_mut(key).expect("it was put there");
-        connection.keep(keeper);
-        service.servers_mut().push(key, Rc::clone(connection.load()));
-        key
+        let keeper = keep(handle.clone(), target, (backoff, wanted), report);
+        connection.keep(handle.spawn_within(Closure::Task, None, keeper));
     }
 
     /// Returns the time if an attempt of a call that begins at a server is to be measured; else 0.
@@ -194,7 +304,11 @@ impl Attempts<'_, '_> {
         let known = service.servers().keys().find(is_it);
         let has_room = service.servers().len() < SERVERS_NAMED_MAX;
         let connection = match known {
-            None if has_room => self.add_connection(of, target),
+            None if has_room => {
+                let connection = self.add_connection(of, target);
+                self.keep(connection);
+                connection
+            }
             None => return,
             Some(connection) => connection,
         };
