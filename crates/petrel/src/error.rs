@@ -64,10 +64,10 @@ impl Error {
         Self::not_sent(Status::InvalidArgument, text)
     }
 
-    /// The end of a session before the session was open.
+    /// The end of a session before the session was open. The server is named once.
     #[cold]
     pub(crate) fn cannot_connect(remote: SocketAddr, reason: &Reason) -> Self {
-        let text = format!("cannot open a session to {remote}: {}", reason.message);
+        let text = at_server(remote, &reason.message);
         Self::not_sent(reason.status, text)
     }
 
@@ -86,6 +86,14 @@ impl Error {
     }
 }
 
+/// Returns a reason with the server's address, unless it names the address.
+pub(crate) fn at_server(server: SocketAddr, why: &str) -> String {
+    match why.contains(&server.to_string()) {
+        true => why.to_owned(),
+        false => format!("{server}: {why}"),
+    }
+}
+
 impl Deref for Error {
     type Target = CallFailure;
 
@@ -94,12 +102,10 @@ impl Deref for Error {
     }
 }
 
+/// The text for people: a `main` that returns an error prints it so.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CallFailure { status, message, execution } = &*self.0;
-        let mut fields = f.debug_struct("Error");
-        fields.field("status", status).field("message", message).field("execution", execution);
-        fields.finish()
+        fmt::Display::fmt(&*self.0, f)
     }
 }
 
@@ -169,7 +175,7 @@ impl From<OpenError> for Error {
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// A setting is out of range or unknown, or asks for a resource in use.
@@ -195,6 +201,13 @@ pub enum SetupError {
     /// A thread has panicked, and its work is lost: a server, or the control plane.
     #[error("{0}")]
     Panicked(&'static str),
+}
+
+/// The text for people: a `main` that returns an error prints it so.
+impl fmt::Debug for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl SetupError {
@@ -298,7 +311,7 @@ mod tests {
     fn cannot_connect__names_the_address_and_the_reason() {
         let reason = Reason::new(Status::PermissionDenied, "not you");
         let error = Error::cannot_connect(SocketAddr::from(([10, 0, 0, 1], 80)), &reason);
-        let text = "PERMISSION_DENIED: cannot open a session to 10.0.0.1:80: not you (the request was not sent)";
+        let text = "PERMISSION_DENIED: 10.0.0.1:80: not you (the request was not sent)";
         assert_eq!(error.to_string(), text);
     }
 

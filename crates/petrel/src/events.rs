@@ -55,7 +55,8 @@ pub(crate) fn session_ended(
     reason: &Reason,
 ) {
     let (status, why) = (reason.status.name(), reason.message.as_str());
-    if end.is_expected() {
+    // The caller of a session that was never open gets the reason.
+    if end.is_expected() || end == SessionEnd::NotReached {
         emit!(
             DEBUG,
             "session_ended",
@@ -145,8 +146,9 @@ pub(crate) fn link_down(endpoint: EndpointId, link: LinkId, reason: &Reason) {
 
 /// A link requested by an endpoint failed.
 pub(crate) fn link_failed(endpoint: EndpointId, remote: SocketAddr, reason: &Reason) {
+    // Its caller gets the reason, and clients report servers that they cannot reach.
     emit!(
-        WARN,
+        DEBUG,
         "link_failed",
         endpoint = endpoint.0,
         %remote,
@@ -189,9 +191,9 @@ pub(crate) fn medium_failed(endpoint: EndpointId, why: &str) {
 }
 
 /// A control connection has ended.
-pub(crate) fn connection_ended(peer: SocketAddr, reason: &Reason) {
+pub(crate) fn connection_ended(peer: SocketAddr, reason: &Reason, was_open: bool) {
     let (status, why) = (reason.status.name(), reason.message.as_str());
-    if reason.status == Status::Ok {
+    if reason.status == Status::Ok || !was_open {
         emit!(DEBUG, "connection_ended", %peer, status, why, "a control connection has ended");
     } else {
         emit!(INFO, "connection_ended", %peer, status, why, "a control connection has ended");
@@ -227,10 +229,20 @@ pub(crate) fn server_recovered(server: SocketAddr) {
     emit!(INFO, "server_recovered", %server, "a server that was avoided gets calls again");
 }
 
-/// A client without a session to a server reconnects.
+/// A client cannot reach a server: from now on, or still after a minute.
+pub(crate) fn server_unreachable(server: SocketAddr, why: &str) {
+    emit!(WARN, "server_unreachable", %server, why, "a client cannot reach a server, and tries again");
+}
+
+/// A client reaches a server that it could not reach.
+pub(crate) fn server_reachable(server: SocketAddr) {
+    emit!(INFO, "server_reachable", %server, "a client reaches a server again");
+}
+
+/// A client without a session to a server connects again.
 pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     emit!(
-        INFO,
+        DEBUG,
         "reconnect",
         %server,
         why,

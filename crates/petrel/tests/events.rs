@@ -129,5 +129,21 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     client.connect_wait(server.address).unwrap_err();
     let end = find("session_ended", &[("end", "not_reached")]);
     assert!(end["why"].contains("no process listens"), "{end:?}");
-    find("link_failed", &[("level", "WARN")]);
+    // The caller has the reason.
+    find("link_failed", &[("level", "DEBUG")]);
+    absent_server_is_reported_once();
+}
+
+/// A client that cannot reach its server tries again some ten times in this time, and warns once.
+fn absent_server_is_reported_once() {
+    let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let first = count();
+    let client = Client::builder().lazy().connect_wait(absent).unwrap();
+    while client.stats().connects_failed < 10 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let events = EVENTS.lock().unwrap();
+    let louder = events[first..].iter().filter(|event| event["level"] != "DEBUG");
+    let louder: Vec<_> = louder.map(|event| &event["event"][..]).collect();
+    assert_eq!(louder, ["server_unreachable"]);
 }

@@ -42,6 +42,7 @@ pub struct ClientBuilder {
     background: Option<Background>,
     beside: Option<Client>,
     is_insecure: bool,
+    is_lazy: bool,
 }
 
 impl Client {
@@ -147,7 +148,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects as [`Client::connect`] does.
+    /// Returns the client without waiting for a server, so that a program may start before its servers. The client connects by itself,
+    /// and its calls meanwhile fail or [wait](crate::client::Call::wait_for_ready) as they choose.
+    #[must_use]
+    pub fn lazy(mut self) -> Self {
+        self.is_lazy = true;
+        self
+    }
+
+    /// Connects as [`Client::connect`] does, within [`ClientConfig::timeout`].
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -157,8 +166,11 @@ impl ClientBuilder {
             false => Found::of(targets)?,
             true => Finding::begin(targets)?.await?,
         };
+        let is_lazy = self.is_lazy;
         let (client, opened) = self.open(found)?;
-        opened.await?;
+        if !is_lazy {
+            opened.await?;
+        }
         Ok(client)
     }
 
@@ -167,9 +179,12 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub fn connect_wait(self, targets: impl Into<Targets>) -> Result<Client, Error> {
+        let is_lazy = self.is_lazy;
         let (client, opened) = self.open(Found::of(targets.into())?)?;
         client.endpoint().check_thread();
-        park::park(opened)?;
+        if !is_lazy {
+            park::park(opened)?;
+        }
         Ok(client)
     }
 

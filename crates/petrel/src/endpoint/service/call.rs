@@ -447,8 +447,12 @@ impl ServiceCall {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        let attempts = match self.attempts.count() {
+        // The attempt for which a server is waited for has reached none.
+        let waits = matches!(self.step, Step::WaitingForSession | Step::InQueue(_));
+        let reached = self.attempts.reached().saturating_sub(u32::from(waits));
+        let attempts = match reached {
             0 => String::new(),
+            1 => ", in 1 attempt".to_owned(),
             attempts => format!(", in {attempts} attempts"),
         };
         let last = match self.retry.as_ref().map_or("", |retry| retry.last()) {

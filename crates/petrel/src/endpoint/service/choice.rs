@@ -10,7 +10,7 @@ use super::connection::{AttemptPermit, Connection, MayBegin};
 use super::service::Service;
 use crate::client::Target;
 use crate::client::balance::is_less_busy;
-use crate::error::Error;
+use crate::error::{Error, at_server};
 use crate::local::Key;
 
 impl Services {
@@ -99,7 +99,7 @@ impl Services {
         let asked = |key: &Key| self.connections.get(*key).is_none_or(|one| !one.is_dormant());
         let each = service.servers().keys().filter(asked).map(|key| {
             let connection = self.connections.get(key)?;
-            Some(format!("{}: {}", connection.target().address, connection.failure()?))
+            Some(at_server(connection.target().address, connection.failure()?))
         });
         each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
     }
@@ -110,6 +110,14 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service()).expect("a service stays for its calls");
         let error = call.too_late();
+        // A call that waits for a server tells why there is none.
+        let error = match (call.step(), self.failures(call.service())) {
+            (Step::WaitingForSession, Some(failures)) => {
+                let message = format!("{}; no server can be reached: {failures}", error.message);
+                error.with_message(message)
+            }
+            _ => error,
+        };
         if service.config().judge.is_none() || call.key().is_some() || service.leader().is_some() {
             return error;
         }

@@ -1,5 +1,6 @@
 //! The task that keeps a session to a server open.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use petrel_proto::Status;
@@ -16,6 +17,9 @@ use crate::overload::BackoffConfig;
 
 /// How long a server may take to describe itself, when its session is open: its event loop runs, or does not.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time between two reports of a server that cannot be reached.
+const REPORT_NS: u64 = 60_000_000_000;
 
 /// A change of the session to a server.
 pub(super) enum SessionChange {
@@ -35,10 +39,12 @@ pub(super) async fn keep(
     report: impl Fn(SessionChange),
 ) {
     let mut reconnect = Reconnect::new(backoff);
+    let mut absence = Absence::default();
     loop {
         let why = match open(&handle, target, wanted.as_deref()).await {
             Ok((session, endpoints)) => {
                 reconnect.opened(handle.now().as_ns());
+                absence.ends(target.address);
                 report(SessionChange::Opened(session.clone(), endpoints));
                 session.unavailable().await;
                 reconnect.lost(handle.now().as_ns());
@@ -47,14 +53,37 @@ pub(super) async fn keep(
                 why
             }
             Err(error) => {
-                let why = error.to_string();
+                let why = error.message.clone();
                 report(SessionChange::Failed(why.clone()));
+                absence.goes_on(target.address, &why, handle.now().as_ns());
                 why
             }
         };
         let pause_ns = reconnect.pause_ns(handle.random());
         events::reconnect(target.address, &why, pause_ns);
         handle.sleep(Duration::from_nanos(pause_ns)).await;
+    }
+}
+
+/// A server that cannot be reached, reported at the begin and at the end, and every minute between them.
+#[derive(Default)]
+struct Absence {
+    reported_ns: Option<u64>,
+}
+
+impl Absence {
+    fn goes_on(&mut self, server: SocketAddr, why: &str, now_ns: u64) {
+        let is_due = |reported_ns: u64| now_ns.saturating_sub(reported_ns) >= REPORT_NS;
+        if self.reported_ns.is_none_or(is_due) {
+            self.reported_ns = Some(now_ns);
+            events::server_unreachable(server, why);
+        }
+    }
+
+    fn ends(&mut self, server: SocketAddr) {
+        if self.reported_ns.take().is_some() {
+            events::server_reachable(server);
+        }
     }
 }
 

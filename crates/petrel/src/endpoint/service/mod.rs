@@ -88,6 +88,8 @@ enum Due {
     Call(Key),
     /// The first call in the queue of a connection.
     Connection(Key),
+    /// The client that waits for the first session of a service.
+    Opening(Key),
 }
 
 impl Services {

@@ -1,20 +1,24 @@
 //! The begin and the end of services, as their clients request.
 
-use super::Services;
 use super::attempts::Attempts;
 use super::service::Service;
 use super::steps::remove_service;
+use super::{Due, Services};
 use crate::client::{ServiceKey, Target};
 use crate::endpoint::context::{Context, Local};
 use crate::inbox_message::OpenService;
+use crate::time::as_ns;
 
 /// Opens the service of a new client.
 pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
     let OpenService { number, counters, targets, look_up, config, opened } = open;
     let Some(counters) = counters.upgrade() else { return };
+    let end_ns = cx.local.now_ns.saturating_add(as_ns(config.timeout));
     let service = Service::new(counters, look_up, config, opened, cx.local.now_ns);
-    let Services { list, by_number, .. } = &mut *cx.local.services;
+    let Services { list, by_number, timers, .. } = &mut *cx.local.services;
     let (index, key) = (number.index(), list.insert(service));
+    timers.insert(end_ns, Due::Opening(key));
+    cx.local.hub.ask_at(end_ns);
     if by_number.len() <= index {
         by_number.resize_with(index + 1, || None);
     }

@@ -18,6 +18,8 @@ const DOUBLINGS_MAX: u32 = 10;
 #[derive(Debug)]
 pub(super) struct AttemptRecord {
     begun: u32,
+    /// Those that ended for lack of a server.
+    unreached: u32,
     /// Whether an ended attempt may have been executed.
     may_have_executed: bool,
 }
@@ -26,11 +28,22 @@ impl AttemptRecord {
     /// The first attempt begins.
     #[inline(always)]
     pub(super) fn first() -> Self {
-        Self { begun: 1, may_have_executed: false }
+        Self { begun: 1, unreached: 0, may_have_executed: false }
     }
 
     pub(super) fn begin(&mut self) {
         self.begun += 1;
+    }
+
+    /// Records that an attempt reached no server.
+    pub(super) fn record_unreached(&mut self) {
+        assert!(self.unreached < self.begun, "an attempt that failed has begun");
+        self.unreached += 1;
+    }
+
+    /// Returns the number of attempts that reached a server.
+    pub(super) fn reached(&self) -> u32 {
+        self.begun.saturating_sub(self.unreached)
     }
 
     /// Uncounts the attempt begun last.
@@ -62,8 +75,8 @@ impl AttemptRecord {
         if self.may_have_executed && did_not_run(&failure) {
             failure = failure.with_execution(Execution::MayHaveExecuted);
         }
-        if self.begun > 1 {
-            let message = format!("{} (after {} attempts)", failure.message, self.begun);
+        if self.reached() > 1 {
+            let message = format!("{} (after {} attempts)", failure.message, self.reached());
             failure = failure.with_message(message);
         }
         failure
@@ -186,7 +199,8 @@ mod tests {
         let failure = |execution| Error::of(Status::Unavailable, "gone", execution);
         for last in [NotSent, Refused, MayHaveExecuted, Answered] {
             for before in [vec![], vec![Refused], vec![MayHaveExecuted], vec![Refused, NotSent]] {
-                let mut attempts = AttemptRecord { begun: 0, may_have_executed: false };
+                let mut attempts =
+                    AttemptRecord { begun: 0, unreached: 0, may_have_executed: false };
                 for execution in &before {
                     attempts.begin();
                     attempts.record(&failure(*execution));

@@ -25,7 +25,7 @@ impl<N: Network> Reactor<N> {
         let was_connecting = connection.is_connecting();
         let waiting = connection.begin_end();
         let links = connection.links().in_order();
-        events::connection_ended(connection.remote(), reason);
+        events::connection_ended(connection.remote(), reason, !was_connecting);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
         assert!(

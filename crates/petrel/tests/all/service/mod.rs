@@ -1,5 +1,6 @@
 //! Services: calls of clients that outlive sessions and servers.
 
+mod absent;
 mod attempts;
 mod balance;
 mod endpoints;

@@ -270,6 +270,9 @@ impl Attempts<'_, '_> {
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
         let failure = call.attempt_failure(failure, service.config(), now_ns);
         call.attempts_mut().record(&failure);
+        if session == NO_SESSION {
+            call.attempts_mut().record_unreached();
+        }
         if call.has_other_attempt() {
             // The end of another attempt counts, unless this end decides: hedged calls are idempotent.
             if may_retry(&failure, true) {

@@ -139,6 +139,7 @@ pub(crate) fn run_due(cx: &mut Context<'_>) {
                 assert!(timer.is_some(), "a timer that is due was set");
                 Attempts::of(cx).serve(key);
             }
+            Due::Opening(key) => Attempts::of(cx).give_up_opening(key),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::endpoint::service::connection::MayBegin;
 use crate::endpoint::service::keeper::SessionChange;
 use crate::endpoint::service::outcome::NO_SESSION;
 use crate::endpoint::service::steps::{arm_queue, service_at};
-use crate::endpoint::service::{Services, unreachable};
+use crate::endpoint::service::{Service, Services, unreachable};
 use crate::local::Key;
 
 impl Attempts<'_, '_> {
@@ -114,6 +114,18 @@ impl Attempts<'_, '_> {
             opened.end(Ok(Vec::new()));
         }
         self.reroute(waiting, Step::WaitingForSession);
+    }
+
+    /// Ends the wait for the first session of a service, whose time is over.
+    pub(super) fn give_up_opening(&mut self, key: Key) {
+        let services = &mut *self.cx.local.services;
+        let failures = services.failures(key);
+        let Some(opened) = services.list.get_mut(key).and_then(Service::take_opened) else {
+            return;
+        };
+        let why =
+            failures.unwrap_or_else(|| "none has answered within the client's timeout".to_owned());
+        opened.end(Err(unreachable(&why)));
     }
 
     /// Fails the calls that do not wait for a server, if no server of the service can be reached.
