@@ -23,7 +23,6 @@ pub(crate) fn run(args: &CacheArgs, output: Output) -> Result<Outcome, Failure> 
         CacheCommand::Touch(args) => calls::touch(args, output),
         CacheCommand::Incr(args) => calls::incr(args, output),
         CacheCommand::Stats(args) => calls::stats(args, output),
-        #[cfg(feature = "bench")]
         CacheCommand::Bench(args) => petrel_bench::cache::run(args, output),
     }
 }

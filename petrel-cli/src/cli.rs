@@ -3,48 +3,56 @@
 //! Every flag states its unit and its default. Sizes are written `64KiB`, durations `10us`; see
 //! [`petrel_command::units`].
 
+#[cfg(feature = "full")]
 mod cache;
 mod client;
 mod doctor;
+#[cfg(feature = "full")]
 mod index;
+#[cfg(feature = "full")]
 mod kv;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 mod kv_chaos;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 mod kv_sim;
 mod manual;
 mod server;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 mod sim;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::log::EventLevel;
 
+#[cfg(feature = "full")]
 pub(crate) use cache::{
     CacheArgs, CacheCommand, CacheIncrArgs, CacheKeyArgs, CacheServeArgs, CacheServerArgs,
     CacheStoreArgs, CacheTouchArgs,
 };
-pub(crate) use client::{CallArgs, HealthArgs, PingArgs, ServerArgs, StatsArgs};
+#[cfg(feature = "full")]
+pub(crate) use client::ServerArgs;
+pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
+#[cfg(feature = "full")]
 pub(crate) use index::{
     IndexArgs, IndexCommand, IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServeArgs,
     IndexStatusArgs,
 };
+#[cfg(feature = "full")]
 pub(crate) use kv::{
     ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
     KvMemberArgs, KvMemberCommand, KvNodeArgs, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
     LogLevel,
 };
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};
 pub(crate) use server::ServeArgs;
-#[cfg(all(feature = "sim", feature = "bench"))]
+#[cfg(feature = "full")]
 pub(crate) use sim::SimCommand;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 pub(crate) use sim::{SeedsArgs, SimArgs};
 
 /// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.
@@ -99,23 +107,54 @@ pub(crate) struct GlobalArgs {
 // The help texts stand with the argument structs: a comment on a variant here would replace them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    #[cfg(feature = "bench")]
     Demo(petrel_bench::args::DemoArgs),
     Serve(ServeArgs),
     Ping(PingArgs),
     Call(CallArgs),
     Stats(StatsArgs),
     Health(HealthArgs),
+    #[cfg(feature = "full")]
     Kv(KvArgs),
-    #[cfg(feature = "bench")]
+    #[cfg(feature = "full")]
     Bench(petrel_bench::args::BenchArgs),
+    #[cfg(feature = "full")]
     Index(IndexArgs),
+    #[cfg(feature = "full")]
     Cache(CacheArgs),
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "full")]
     Sim(SimArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+    #[cfg(not(feature = "full"))]
+    #[command(hide = true)]
+    Bench(LeftOutArgs),
+    #[cfg(not(feature = "full"))]
+    #[command(hide = true)]
+    Cache(LeftOutArgs),
+    #[cfg(not(feature = "full"))]
+    #[command(hide = true)]
+    Index(LeftOutArgs),
+    #[cfg(not(feature = "full"))]
+    #[command(hide = true)]
+    Kv(LeftOutArgs),
+    #[cfg(not(feature = "full"))]
+    #[command(hide = true)]
+    Sim(LeftOutArgs),
+}
+
+/// Why a subcommand of the whole command is missing.
+#[cfg(not(feature = "full"))]
+pub(crate) const LEFT_OUT: &str = "this build has neither benchmarks, services nor the simulator; \
+     `cargo install --path petrel-cli` builds the whole command";
+
+/// Any arguments of a subcommand that this build leaves out.
+#[cfg(not(feature = "full"))]
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct LeftOutArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _any: Vec<std::ffi::OsString>,
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
         IndexCommand::Delete(args) => calls::delete(args, output),
         IndexCommand::Scan(args) => calls::scan(args, output),
         IndexCommand::Status(args) => calls::status(args, output),
-        #[cfg(feature = "bench")]
         IndexCommand::Bench(args) => petrel_bench::index::run(args, output),
     }
 }

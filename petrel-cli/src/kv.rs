@@ -1,12 +1,10 @@
 //! `petrel kv`: the replicated key-value store.
 
-#[cfg(feature = "sim")]
 mod chaos;
 mod log;
 mod member;
 mod operations;
 mod serve;
-#[cfg(feature = "sim")]
 mod sim;
 mod status;
 mod text;
@@ -35,11 +33,8 @@ pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
         KvCommand::Status(args) => status::run(args, output),
         KvCommand::Member(args) => member::run(args, output),
         KvCommand::Transfer(args) => member::transfer(args, output),
-        #[cfg(feature = "sim")]
         KvCommand::Sim(args) => sim::run(args, output),
-        #[cfg(feature = "sim")]
         KvCommand::Chaos(args) => chaos::run(args, output),
-        #[cfg(feature = "sim")]
         KvCommand::ChaosReplica(args) => chaos::serve_replica(args),
     }
 }

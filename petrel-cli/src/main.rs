@@ -10,20 +10,23 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
+#[cfg(feature = "full")]
 mod cache;
 mod call;
 mod cli;
 mod doctor;
 mod health;
+#[cfg(feature = "full")]
 mod index;
+#[cfg(feature = "full")]
 mod kv;
 mod log;
 mod manual;
 mod ping;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 mod seeds;
 mod serve;
-#[cfg(feature = "sim")]
+#[cfg(feature = "full")]
 mod sim;
 mod stats;
 
@@ -49,23 +52,31 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
     match command {
-        #[cfg(feature = "bench")]
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Ping(args) => ping::run(args, output),
         Command::Call(args) => call::run(args, output),
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
+        #[cfg(feature = "full")]
         Command::Kv(args) => kv::run(args, output),
-        #[cfg(feature = "bench")]
+        #[cfg(feature = "full")]
         Command::Bench(args) => petrel_bench::run(args, output),
+        #[cfg(feature = "full")]
         Command::Index(args) => index::run(args, output),
+        #[cfg(feature = "full")]
         Command::Cache(args) => cache::run(args, output),
-        #[cfg(feature = "sim")]
+        #[cfg(feature = "full")]
         Command::Sim(args) => sim::run(args, output),
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::man(args),
+        #[cfg(not(feature = "full"))]
+        Command::Bench(_)
+        | Command::Cache(_)
+        | Command::Index(_)
+        | Command::Kv(_)
+        | Command::Sim(_) => Err(Failure::because(cli::LEFT_OUT)),
     }
 }
 

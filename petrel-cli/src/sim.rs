@@ -7,13 +7,11 @@ use petrel_sim::Trace;
 use petrel_sim::check::{Options, run_seed_traced, run_seeds};
 
 use crate::cli::SimArgs;
-#[cfg(feature = "bench")]
 use crate::cli::SimCommand;
 use crate::seeds::Seeds;
 
 /// Runs the seeds and prints the results.
 pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
-    #[cfg(feature = "bench")]
     if let Some(SimCommand::Experiment(args)) = &args.what {
         return petrel_bench::experiment::run(args, output);
     }

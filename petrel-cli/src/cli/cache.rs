@@ -52,7 +52,6 @@ pub(crate) enum CacheCommand {
     Incr(CacheIncrArgs),
     /// Print the counters of all partitions together
     Stats(CacheServerArgs),
-    #[cfg(feature = "bench")]
     Bench(petrel_bench::args::CacheBenchArgs),
 }
 

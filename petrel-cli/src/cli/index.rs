@@ -43,7 +43,6 @@ pub(crate) enum IndexCommand {
     Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
-    #[cfg(feature = "bench")]
     Bench(petrel_bench::args::IndexBenchArgs),
 }
 

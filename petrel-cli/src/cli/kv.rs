@@ -10,9 +10,7 @@ use petrel_command::args::values::{IdleChoice, TransportChoice};
 use petrel_command::args::{ReadsChoice, ServerAddress};
 use petrel_command::units::parse_duration;
 
-#[cfg(feature = "sim")]
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
-#[cfg(feature = "sim")]
 use super::kv_sim::KvSimArgs;
 
 /// A key-value store replicated over three or more processes: serve, read, write, administer
@@ -49,11 +47,8 @@ pub(crate) enum KvCommand {
     /// Hand leadership to a node, and wait until it leads
     #[command(after_long_help = TRANSFER_AFTER_HELP)]
     Transfer(KvNodeArgs),
-    #[cfg(feature = "sim")]
     Sim(KvSimArgs),
-    #[cfg(feature = "sim")]
     Chaos(KvChaosArgs),
-    #[cfg(feature = "sim")]
     #[command(hide = true)]
     ChaosReplica(KvChaosReplicaArgs),
 }

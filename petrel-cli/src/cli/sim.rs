@@ -1,7 +1,6 @@
 //! Arguments of `petrel sim`.
 
 use clap::Args;
-#[cfg(feature = "bench")]
 use petrel_bench::args::ExperimentArgs;
 use petrel_command::args::values::parse_seed;
 
@@ -17,9 +16,8 @@ use petrel_command::args::values::parse_seed;
 /// up the events of all worlds, as evidence that many faults occurred.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
-#[cfg_attr(feature = "bench", command(args_conflicts_with_subcommands = true))]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SimArgs {
-    #[cfg(feature = "bench")]
     #[command(subcommand)]
     pub(crate) what: Option<SimCommand>,
 
@@ -57,7 +55,6 @@ pub(crate) struct SeedsArgs {
 }
 
 /// Uses of the simulator other than running seeds.
-#[cfg(feature = "bench")]
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum SimCommand {
     Experiment(ExperimentArgs),

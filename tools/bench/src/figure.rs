@@ -9,7 +9,6 @@ use petrel_command::output::latency::LatencySummary;
 use serde::Serialize;
 
 use self::sum::Sum;
-use super::instructions::Parts;
 use super::pairs::{Pair, Pairs};
 use super::probe::Distance;
 use super::statistics::{Spread, median, spread};
@@ -86,6 +85,15 @@ pub(super) struct Setting {
     pub(super) baseline: Option<Baseline>,
     /// The command that repeats the measurement.
     pub(super) command: String,
+}
+
+/// The parts of `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Parts {
+    /// `rpc`, or `packet` of a large request, without the copying of its data.
+    pub(super) per: &'static str,
+    pub(super) client: f64,
+    pub(super) server: f64,
 }
 
 /// A result.

@@ -15,11 +15,10 @@ mod workload;
 use std::time::Instant;
 
 use petrel_command::failure::Failure;
-use serde::Serialize;
 
 use self::callgrind::Side;
 use self::workload::Medium;
-use super::figure::{Figure, Quantity, Setting};
+use super::figure::{Figure, Parts, Quantity, Setting};
 use super::pairs::Pairs;
 use super::target::Requirement;
 use crate::args::{BenchTransport, CountedArgs};
@@ -35,15 +34,6 @@ const SHORT_RUNS: u64 = 2 * (1 + 3);
 
 /// The name of the subcommand and of its figures.
 pub(super) const NAME: &str = "instructions";
-
-/// The parts of `value`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Parts {
-    /// `rpc`, or `packet` of a large request, without the copying of its data.
-    pub(super) per: &'static str,
-    pub(super) client: f64,
-    pub(super) server: f64,
-}
 
 /// Runs the workload in the counted process.
 pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {

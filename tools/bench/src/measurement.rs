@@ -81,6 +81,11 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
+    /// Returns the title of the progress bar.
+    pub(crate) fn title(&self) -> String {
+        format!("{} over {}", self.quantity.name(), self.transport.name())
+    }
+
     /// Runs the measurement. `watch` gets the numbers of finished and of all pairs of windows.
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {

@@ -4,8 +4,7 @@ use comfy_table::{Cell, CellAlignment, Color, Table};
 use petrel_command::output::Output;
 use petrel_command::units::{format_bytes, format_ns};
 
-use super::figure::{Baseline, Figure};
-use super::instructions::Parts;
+use super::figure::{Baseline, Figure, Parts};
 
 /// Creates the table, with a row per figure. Targets, if any, stand in the last two columns.
 pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
