@@ -12,5 +12,6 @@ mod experiment;
 mod index;
 mod kv;
 mod kv_chaos;
+mod limits;
 mod lossy;
 mod plain_words;

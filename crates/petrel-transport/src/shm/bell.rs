@@ -36,9 +36,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::sockopt::{socket_domain, socket_peercred, socket_type};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, UCred, recv, send};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send};
 
+use super::credentials::peer_process;
 use super::fds::{PeerStream, Queued, look};
 use crate::transport::{LinkError, PeerProcess};
 
@@ -108,9 +109,7 @@ impl Bell {
 
     /// The process at the other end when the two were connected.
     pub(super) fn process(&self) -> Option<PeerProcess> {
-        let UCred { pid, uid, gid } = socket_peercred(self.stream.as_ref()?).ok()?;
-        let pid = pid.as_raw_nonzero().get().unsigned_abs();
-        Some(PeerProcess { pid, uid: uid.as_raw(), gid: gid.as_raw() })
+        peer_process(self.stream.as_ref()?.as_fd()).ok()
     }
 }
 

@@ -118,11 +118,13 @@
 
 mod bell;
 mod config;
+mod credentials;
 #[doc(hidden)]
 pub mod detached;
 mod endpoint;
 mod error;
 mod fds;
+mod file_size;
 mod host;
 mod layout;
 mod link;
@@ -147,6 +149,7 @@ pub use fds::{
     CLOSING_MAX, MAX_FDS, PeerFds, PeerStream, can_close, discard, hang_up, recv_with_fds,
     send_with_fds,
 };
+pub(crate) use file_size::set_size;
 pub use host::{HOST_IDENTITY_BYTES, host_identity};
 pub use link::ShmLink;
 pub use peer::Outgoing;

@@ -12,9 +12,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket,
-    shutdown, socket_with, sockopt::socket_peercred,
+    shutdown, socket_with,
 };
 
+use super::credentials::peer_process;
 use super::fds::PeerStream;
 
 const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
@@ -131,11 +132,11 @@ pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
 
 /// Returns true if the process that listened or connected at the far end was our user's.
 fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(is_our_user(socket_peercred(socket)?.uid))
+    Ok(is_our_user(peer_process(socket)?.uid))
 }
 
-fn is_our_user(uid: rustix::process::Uid) -> bool {
-    uid == rustix::process::geteuid()
+fn is_our_user(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw()
 }
 
 fn random_name() -> io::Result<[u8; NAME_BYTES]> {
@@ -237,8 +238,8 @@ mod tests {
     fn accept_and_connect__refuse_another_user() {
         let mut rendezvous = Rendezvous::bind().unwrap();
         let name = rendezvous.name();
-        assert!(is_our_user(rustix::process::geteuid()));
-        assert!(!is_our_user(another_user()));
+        assert!(is_our_user(rustix::process::geteuid().as_raw()));
+        assert!(!is_our_user(another_user().as_raw()));
         // The rest needs the right to become another user.
         let Some(connected) = as_other_user(|| connect(&name)) else { return };
         assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::PermissionDenied);

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use rustix::fs::{
     FileType, MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
-    fstatfs, ftruncate, memfd_create,
+    fstatfs, memfd_create,
 };
 use rustix::io::Errno;
 
 use super::config::{Geometry, ShmConfig};
 use super::error::ShmError;
 use super::fds::discard;
+use super::file_size::set_size;
 use super::layout::{
     CLAIMS_OFFSET, HEADER_BYTES, HUGE_PAGE_BYTES, decode_header, encode_header, segment_bytes,
 };
@@ -170,7 +171,7 @@ fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Map
     let file = new_memory_file(kind)?;
     // Keeps other users from opening the file through /proc.
     fchmod(&file, Mode::RUSR | Mode::WUSR)?;
-    ftruncate(&file, bytes as u64)?;
+    set_size(file.as_fd(), bytes as u64, kind.contains(MemfdFlags::HUGETLB))?;
     fcntl_add_seals(&file, SEALS)?;
     let mapping = Mapping::new(file.as_fd(), bytes)?;
     Ok((file, mapping))

@@ -24,13 +24,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::fs::{
     FileType, MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
-    ftruncate,
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::shared::SharedBytes;
-use crate::shm::{discard, is_in_huge_pages, new_memory_file};
+use crate::shm::{discard, is_in_huge_pages, new_memory_file, set_size};
 
 /// Bytes of a word.
 pub const WORD_BYTES: u64 = 8;
@@ -120,14 +119,15 @@ impl WordMemory {
     /// Makes memory that other processes can map, by its [file](WordMemory::file).
     ///
     /// # Errors
-    /// As [`WordMemory::private`]; [`io::ErrorKind::Unsupported`] for [`MappedRights::Read`] with a
+    /// As [`WordMemory::private`]; [`io::ErrorKind::FileTooLarge`] beyond the process's limit of file sizes;
+    /// [`io::ErrorKind::Unsupported`] for [`MappedRights::Read`] with a
     /// kernel before 5.1.
     pub fn shared(bytes: u64, rights: MappedRights) -> io::Result<Self> {
         let len = mapped_bytes(bytes)?;
         let file = new_memory_file(MemfdFlags::empty())?;
         // Keeps other users from opening the file through /proc.
         fchmod(&file, Mode::RUSR | Mode::WUSR)?;
-        ftruncate(&file, len as u64)?;
+        set_size(file.as_fd(), len as u64, false)?;
         let start = map(file.as_fd(), len, true)?;
         let memory = Self { start, bytes, is_writable: true, file: Some(file) };
         memory.seal(rights)?;
@@ -473,7 +473,7 @@ mod tests {
         let pipe = rustix::pipe::pipe().unwrap().0;
         assert!(why(WordMemory::open(pipe, 8, MappedRights::Read)).contains("not a memory file"));
         let unsealed = new_memory_file(MemfdFlags::empty()).unwrap();
-        ftruncate(&unsealed, 4096).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
         assert!(why(WordMemory::open(unsealed, 8, MappedRights::Read)).contains("not sealed"));
         // A kernel may have no huge pages.
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB | MemfdFlags::ALLOW_SEALING;

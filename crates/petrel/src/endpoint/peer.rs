@@ -28,6 +28,9 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.name.fmt(f)?;
         match self.process {
+            Some(PeerProcess { pid: 0, uid, .. }) => {
+                write!(f, " (user {uid}, in another PID namespace)")
+            }
             Some(PeerProcess { pid, uid, .. }) => write!(f, " (process {pid} of user {uid})"),
             None => Ok(()),
         }
