@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::IdlePolicy;
+use petrel::endpoint::{HEALTH_METHOD, Health, IdlePolicy};
 use petrel::{Execution, Status};
 use petrel_command::Outcome;
 use petrel_command::args::Payload;
@@ -19,6 +19,7 @@ use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::cli::CallArgs;
+use crate::health;
 
 /// The reply in the format of `--json`; `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]
@@ -57,13 +58,25 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     match reply {
         Ok(response) => {
-            print_response(&response, transport, elapsed_ns, output)?;
+            match health_word(args.method.0, &data, &response) {
+                Some(word) if !output.is_json() => output.line(word)?,
+                _ => print_response(&response, transport, elapsed_ns, output)?,
+            }
             Ok(Outcome::Success)
         }
         Err(failure) => {
             print_failure(&failure, transport, elapsed_ns, output)?;
             Ok(Outcome::Failure)
         }
+    }
+}
+
+/// Returns the word of an endpoint's health, whose code on the wire is a control character.
+fn health_word(method: u16, request: &[u8], response: &[u8]) -> Option<&'static str> {
+    let is_health = method == HEALTH_METHOD && matches!(request.len(), 0 | 2);
+    match (is_health, response) {
+        (true, [code]) => Health::from_code(*code).map(health::word),
+        _ => None,
     }
 }
 
@@ -160,6 +173,20 @@ mod tests {
     fn to_hex__two_digits_for_each_byte() {
         assert_eq!(to_hex(&[0, 10, 255]), "000aff");
         assert_eq!(to_hex(&[]), "");
+    }
+
+    #[test]
+    fn health_word__only_for_an_answer_about_health() {
+        for (request, response, word) in [
+            (&b""[..], &b"\x01"[..], Some("serving")),
+            (b"\x07\x00", b"\x03", Some("unknown: the server has no such method")),
+            (b"\x01", b"\x01", None),
+            (b"", b"\x09", None),
+            (b"", b"", None),
+        ] {
+            assert_eq!(health_word(HEALTH_METHOD, request, response), word);
+        }
+        assert_eq!(health_word(1, b"", b"\x01"), None);
     }
 
     #[test]

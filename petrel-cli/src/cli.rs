@@ -20,7 +20,10 @@ mod server;
 #[cfg(feature = "full")]
 mod sim;
 
-use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::log::EventLevel;
 
@@ -42,7 +45,6 @@ pub(crate) use index::{
 pub(crate) use kv::{
     ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
     KvMemberArgs, KvMemberCommand, KvNodeArgs, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
-    LogLevel,
 };
 #[cfg(feature = "full")]
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
@@ -70,6 +72,27 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// Parses a command line, and checks arguments beside each other.
+    ///
+    /// # Errors
+    /// A wrong argument, or the help text that was asked for.
+    pub(crate) fn read(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(words)?;
+        let checked = match &cli.command {
+            Command::Ping(args) => args.check(),
+            Command::Stats(args) => args.target().map(|_| ()),
+            _ => Ok(()),
+        };
+        match checked {
+            Ok(()) => Ok(cli),
+            Err(reason) => Err(Self::command().error(ErrorKind::ValueValidation, reason)),
+        }
+    }
+}
+
 const AFTER_HELP: &str = "\
 Sizes are bytes or carry a unit: 32, 64KiB, 8MiB (powers of 1024), 1MB (of 1000).
 Durations carry a unit: 250ns, 10us, 1.5ms, 3s, 2min.
@@ -78,7 +101,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.
 
 Environment:
   NO_COLOR    set to anything, it switches colours off
-  PETREL_LOG  warn, info or debug: as --log
+  PETREL_LOG  error, warn, info or debug: as --log
 
 `petrel COMMAND --help` explains each command with examples.";
 
@@ -99,7 +122,9 @@ pub(crate) struct GlobalArgs {
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 
-    /// Write the library's events to standard error: why sessions end, links fail and calls are refused
+    /// Write events to standard error: why sessions end, links fail and calls are refused
+    ///
+    /// `petrel kv serve` writes the events of its replica too, by default those of info.
     #[arg(long, global = true, value_enum, value_name = "LEVEL", env = "PETREL_LOG")]
     pub(crate) log: Option<EventLevel>,
 }
@@ -154,17 +179,15 @@ pub(crate) const LEFT_OUT: &str = "this build has neither benchmarks, services n
 #[command(disable_help_flag = true)]
 pub(crate) struct LeftOutArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _any: Vec<std::ffi::OsString>,
+    _any: Vec<OsString>,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn parse(line: &str) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(line.split_ascii_whitespace()).map(|cli| cli.command)
+        Cli::read(line.split_ascii_whitespace()).map(|cli| cli.command)
     }
 
     #[test]
@@ -218,11 +241,17 @@ mod tests {
 
     #[test]
     fn cli__watch_without_a_value_leaves_the_address_alone() {
-        for (line, seconds) in
-            [("petrel stats --watch 127.0.0.1:1", 1), ("petrel stats --watch=3s 127.0.0.1:1", 3)]
-        {
+        for (line, seconds) in [
+            ("petrel stats 127.0.0.1:1", None),
+            ("petrel stats --watch 127.0.0.1:1", Some(1)),
+            ("petrel stats --watch=3s 127.0.0.1:1", Some(3)),
+            ("petrel stats 127.0.0.1:1 --watch 2s", Some(2)),
+            ("petrel stats --watch 2s 127.0.0.1:1", Some(2)),
+        ] {
             let Command::Stats(stats) = parse(line).unwrap() else { panic!() };
-            assert_eq!(stats.watch.map(|every| every.as_secs()), Some(seconds));
+            let (address, watch) = stats.target().unwrap();
+            assert_eq!(address.to_string(), "127.0.0.1:1", "{line}");
+            assert_eq!(watch.map(|every| every.as_secs()), seconds, "{line}");
         }
     }
 
@@ -233,6 +262,17 @@ mod tests {
             "petrel ping host --size 64K",
             "petrel ping host --timeout 5",
             "petrel ping host:0",
+            "petrel ping host --size 2",
+            "petrel stats host 1s",
+            "petrel stats host --watch=0s",
+            "petrel stats host --watch 0s",
+            "petrel stats one two --watch",
+            "petrel serve --message-max 0",
+            "petrel serve --message-max 1",
+            "petrel bench latency --duration 0s",
+            "petrel bench latency --duration 1ms",
+            "petrel bench rate --window 0s",
+            "petrel kv serve --id 1 --peers 1=127.0.0.1:1 --log-level info",
             "petrel serve --listen localhost",
             "petrel serve --mtu 1279",
             "petrel serve --endpoints 0",

@@ -1,11 +1,11 @@
 //! `petrel health`: whether a server can serve, as an exit code for monitoring.
 
-use petrel::client::ClientConfig;
-use petrel::endpoint::{AllowedTransports, Health};
+use petrel::endpoint::{AllowedTransports, HEALTH_METHOD, Health, IdlePolicy};
 use petrel_command::Outcome;
-use petrel_command::client::connect_service;
+use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::cli::HealthArgs;
@@ -17,20 +17,35 @@ struct Answer {
 
 /// Asks once, and prints the server's answer.
 pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure> {
-    let both = AllowedTransports { udp: true, shm: true };
-    let mut config = ClientConfig::default();
-    // A monitor asks again later, and needs the answer now.
-    (config.timeout, config.attempts_max) = (args.timeout, 1);
-    let client = connect_service(&args.address, args.endpoint, both, &config)?;
-    let health = client.health(args.method.map(|method| method.0)).wait()?;
-    let (word, outcome) = match health {
-        Health::Serving => ("serving", Outcome::Success),
-        Health::NotServing => ("not serving", Outcome::Failure),
-        Health::Unknown => ("unknown: the server has no such method", Outcome::Failure),
+    let config = ClientConfig {
+        endpoint: args.endpoint,
+        transports: AllowedTransports { udp: true, shm: true },
+        in_flight: 1,
+        timeout: args.timeout,
+        idle: IdlePolicy::default(),
+        message_bytes_max: MESSAGE_BYTES_DEFAULT,
     };
+    let mut client = Client::<()>::connect(&args.address, &config)?;
+    let session = client.sessions[0];
+    let of = args.method.map_or(Vec::new(), |method| method.0.to_le_bytes().to_vec());
+    let answer = client.endpoint.call(session, HEALTH_METHOD, &of).timeout(args.timeout).wait()?;
+    let health = match answer[..] {
+        [code] => Health::from_code(code),
+        _ => None,
+    };
+    let health = health.ok_or_else(|| Failure::because("the server's answer is no health"))?;
     output.record(&Answer { health: name(health) })?;
-    output.line(word)?;
-    Ok(outcome)
+    output.line(word(health))?;
+    Ok(if health == Health::Serving { Outcome::Success } else { Outcome::Failure })
+}
+
+/// Returns the health in words for people.
+pub(crate) fn word(health: Health) -> &'static str {
+    match health {
+        Health::Serving => "serving",
+        Health::NotServing => "not serving",
+        Health::Unknown => "unknown: the server has no such method",
+    }
 }
 
 /// Returns the name that `grpc.health.v1` uses.

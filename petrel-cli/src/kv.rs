@@ -19,12 +19,12 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_kv::{KvClient, KvClientConfig, KvError};
 
-use crate::cli::{ClusterArgs, KvArgs, KvCommand};
+use crate::cli::{ClusterArgs, GlobalArgs, KvArgs, KvCommand};
 
 /// Runs one of the subcommands.
-pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
+pub(crate) fn run(args: &KvArgs, global: GlobalArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
-        KvCommand::Serve(args) => serve::run(args, output),
+        KvCommand::Serve(args) => serve::run(args, global.log, output),
         KvCommand::Get(args) => operations::get(args, output),
         KvCommand::Put(args) => operations::put(args, output),
         KvCommand::Delete(args) => operations::delete(args, output),

@@ -6,7 +6,9 @@ use tracing_subscriber::filter::LevelFilter;
 /// The events to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventLevel {
-    /// Refusals, sessions that ended because their peer was lost, links that could not be opened
+    /// Failures that keep a server from working
+    Error,
+    /// Also refusals, sessions that ended because their peer was lost, links that could not be opened
     Warn,
     /// Also ends of links and connections, and the reason why shared memory is not used
     Info,
@@ -18,6 +20,7 @@ pub(crate) enum EventLevel {
 pub(crate) fn start(level: Option<EventLevel>) {
     let Some(level) = level else { return };
     let level = match level {
+        EventLevel::Error => LevelFilter::ERROR,
         EventLevel::Warn => LevelFilter::WARN,
         EventLevel::Info => LevelFilter::INFO,
         EventLevel::Debug => LevelFilter::DEBUG,

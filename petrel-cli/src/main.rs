@@ -30,27 +30,39 @@ mod serve;
 mod sim;
 mod stats;
 
+use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::{Outcome, text};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, GlobalArgs};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
     log::start(cli.global.log);
     let output = Output::new(cli.global.json, cli.global.quiet);
-    match run(&cli.command, output) {
+    match run(&cli.command, cli.global, output) {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Failure) => ExitCode::FAILURE,
         Err(failure) => report(&failure, output),
     }
 }
 
-fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
+/// Prints a help text, the version or a usage error.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.print() {
+        Ok(()) => ExitCode::from(error.exit_code() as u8),
+        Err(failed) if failed.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(command: &Command, global: GlobalArgs, output: Output) -> Result<Outcome, Failure> {
     match command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),
@@ -59,7 +71,7 @@ fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
         #[cfg(feature = "full")]
-        Command::Kv(args) => kv::run(args, output),
+        Command::Kv(args) => kv::run(args, global, output),
         #[cfg(feature = "full")]
         Command::Bench(args) => petrel_bench::run(args, output),
         #[cfg(feature = "full")]

@@ -1,9 +1,11 @@
 //! `petrel completions` and `petrel man`: completions for shells and pages for `man`.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use clap_mangen::Man;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 
@@ -24,9 +26,48 @@ fn completions_of(shell: Shell) -> Vec<u8> {
 
 /// Writes pages for the command and all subcommands.
 pub(crate) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
-    std::fs::create_dir_all(&args.directory)?;
-    clap_mangen::generate_to(Cli::command(), &args.directory)?;
+    let folder = &args.directory;
+    let failed = |error: io::Error| {
+        Failure::because(format!("cannot write pages to {}: {error}", folder.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, folder).map_err(failed)?;
     Ok(Outcome::Success)
+}
+
+/// Writes the page of a command, and the pages of its subcommands.
+fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_pages(subcommand, folder)?;
+    }
+    let page = Man::new(command.clone());
+    std::fs::write(folder.join(page.get_filename()), page_of(&page, command)?)
+}
+
+/// Returns a page whose synopsis is the usage line, with the names of values.
+fn page_of(page: &Man, command: &clap::Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace('\\', "\\\\").replace('-', "\\-");
+    writeln!(text, ".SH SYNOPSIS\n{usage}")?;
+    page.render_description_section(&mut text)?;
+    if command.get_arguments().any(|argument| !argument.is_hide_set()) {
+        page.render_options_section(&mut text)?;
+    }
+    if command.get_subcommands().any(|command| !command.is_hide_set()) {
+        page.render_subcommands_section(&mut text)?;
+    }
+    if command.get_after_long_help().or(command.get_after_help()).is_some() {
+        page.render_extra_section(&mut text)?;
+    }
+    if command.get_version().is_some() {
+        page.render_version_section(&mut text)?;
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

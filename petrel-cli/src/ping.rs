@@ -1,14 +1,15 @@
-//! `petrel ping`: calls to the echo method; every reply is compared byte by byte.
+//! `petrel ping`: calls to an echo; every reply is compared byte by byte.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
-use petrel_command::load::{self, Counts, FailureGroup, Load, Plan};
+use petrel_command::load::{self, Counts, Echo, FailureGroup, Load, Plan};
 use petrel_command::output::Output;
 use petrel_command::output::latency::LatencySummary;
 use petrel_command::units::{format_bytes, format_ns, format_rate};
@@ -20,6 +21,11 @@ use crate::cli::PingArgs;
 /// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per
 /// call.
 const WARM_UP_BYTES_MAX: u32 = 64 << 10;
+
+/// Calls of a round of the warm-up, and the time after which no further round begins: by then the scheduler has moved the
+/// two threads to CPUs of their own.
+const WARM_UP_CALLS: u64 = 100;
+const WARM_UP_TIME: Duration = Duration::from_millis(30);
 
 /// The result as `--json` prints it.
 #[derive(Serialize)]
@@ -100,7 +106,8 @@ fn client_config(args: &PingArgs) -> ClientConfig {
 
 fn plan(args: &PingArgs, calls: u64) -> Plan {
     let size = args.size as usize;
-    Plan { size, in_flight: args.in_flight, calls, timeout: args.server.timeout }
+    let echo = args.method.map_or(Echo::Own, |method| Echo::Handler(method.0));
+    Plan { size, in_flight: args.in_flight, calls, timeout: args.server.timeout, echo }
 }
 
 /// Makes the uncounted calls. Returns the counts if they are final: after a failure or an interruption.
@@ -111,18 +118,27 @@ fn warm_up(
     interrupted: &mut bool,
 ) -> Result<Option<Counts>, Failure> {
     let calls = match args.size {
-        0..=WARM_UP_BYTES_MAX => args.warm_up,
+        0..=WARM_UP_BYTES_MAX => args.warm_up.unwrap_or(WARM_UP_CALLS),
         // The first call has touched all of its memory.
-        _ => args.warm_up.min(1),
+        _ => args.warm_up.unwrap_or(1).min(1),
     };
     if calls == 0 {
         return Ok(None);
     }
-    let counts = load::run(client, plan(args, calls), |_| {
-        *interrupted |= interrupt.is_raised();
-        if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    Ok(Some(counts).filter(|counts| *interrupted || !counts.is_valid()))
+    let is_timed = args.warm_up.is_none() && args.size <= WARM_UP_BYTES_MAX;
+    let began = Instant::now();
+    loop {
+        let counts = load::run(client, plan(args, calls), |_| {
+            *interrupted |= interrupt.is_raised();
+            if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if *interrupted || !counts.is_valid() {
+            return Ok(Some(counts));
+        }
+        if !is_timed || began.elapsed() >= WARM_UP_TIME {
+            return Ok(None);
+        }
+    }
 }
 
 fn headline(args: &PingArgs, connection: Connection) -> String {

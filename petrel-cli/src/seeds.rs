@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
 use petrel_command::failure::Failure;
+use petrel_command::interrupt;
 use petrel_command::output::Output;
 use petrel_command::{Outcome, fresh_seed};
 use petrel_sim::Trace;
@@ -54,6 +55,9 @@ pub(crate) fn fresh_short() -> u64 {
     fresh_seed() >> 32
 }
 
+/// Advances the progress bar, and stops the run after Ctrl-C.
+type Watch<'a> = dyn Fn(Progress) -> ControlFlow<()> + Sync + 'a;
+
 /// Event counts of a seed, by name.
 type SeedCounts = Vec<(&'static str, u64)>;
 
@@ -71,7 +75,7 @@ impl Seeds<'_> {
     pub(crate) fn run(
         &self,
         traced: impl FnOnce(u64, Trace) -> Result<SeedCounts, seeds::Failure>,
-        many: impl FnOnce(Range<u64>, usize, &(dyn Fn(Progress) + Sync)) -> Summary,
+        many: impl FnOnce(Range<u64>, usize, &Watch<'_>) -> Summary,
     ) -> Result<Outcome, Failure> {
         let (first, summary) = match self.args.seed {
             Some(seed) if self.args.trace => {
@@ -87,8 +91,10 @@ impl Seeds<'_> {
 
     fn run_many(
         &self,
-        run: impl FnOnce(Range<u64>, usize, &(dyn Fn(Progress) + Sync)) -> Summary,
+        run: impl FnOnce(Range<u64>, usize, &Watch<'_>) -> Summary,
     ) -> Result<(u64, Summary), Failure> {
+        // Before any thread starts.
+        interrupt::note()?;
         let (args, output) = (self.args, self.output);
         let count = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { FRESH_SEEDS });
         let first = args.seed.unwrap_or_else(fresh_short).min(u64::MAX - count);
@@ -102,10 +108,14 @@ impl Seeds<'_> {
             if let Ok(mut bar) = progress.lock() {
                 bar.set(so_far.done);
             }
+            if interrupt::is_noted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         drop(progress);
         let elapsed_s = began.elapsed().as_secs_f64();
         let rate = summary.seeds as f64 / elapsed_s.max(f64::MIN_POSITIVE);
+        if summary.seeds < count && interrupt::is_noted() {
+            output.line(format!("ended before the other {} seeds", count - summary.seeds))?;
+        }
         output
             .line(format!("{} seeds took {elapsed_s:.1} s: {rate:.0} a second", summary.seeds))?;
         Ok((first, summary))

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use comfy_table::{Cell, CellAlignment};
 use petrel::nexus::fetch_stats;
 use petrel_command::Outcome;
+use petrel_command::args::ServerAddress;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean;
@@ -18,11 +19,12 @@ use crate::cli::StatsArgs;
 
 /// Asks once or repeatedly, and prints the counters.
 pub(crate) fn run(args: &StatsArgs, output: Output) -> Result<Outcome, Failure> {
-    let mut last = ask(args, output)?;
+    let (address, watch) = args.target().map_err(Failure::because)?;
+    let mut last = ask(&address, args.timeout, output)?;
     print(&last.report, None, output)?;
-    while let Some(every) = args.watch {
+    while let Some(every) = watch {
         thread::sleep(every.saturating_sub(last.at.elapsed()));
-        let next = ask(args, output)?;
+        let next = ask(&address, args.timeout, output)?;
         output.line("")?;
         print(&next.report, Some(&last.until(&next)), output)?;
         last = next;
@@ -48,12 +50,12 @@ impl Reading {
     }
 }
 
-fn ask(args: &StatsArgs, output: Output) -> Result<Reading, Failure> {
-    let mut last = Failure::because(format!("{} has no address", args.address));
-    for address in args.address.resolve()? {
-        match fetch_stats(address, args.timeout) {
+fn ask(server: &ServerAddress, timeout: Duration, output: Output) -> Result<Reading, Failure> {
+    let mut last = Failure::because(format!("{server} has no address"));
+    for address in server.resolve()? {
+        match fetch_stats(address, timeout) {
             Ok(json) => return read(json, output),
-            Err(error) => last = error.into(),
+            Err(error) => last = Failure::new(error.status, error.message.clone()),
         }
     }
     Err(last)

@@ -19,7 +19,9 @@ fn main() -> ExitCode {
         println!("{result:?}");
         return if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let summary = run_seeds(first..first + number(2, 100), 1, arguments.len() > 3, |_| {});
+    let summary = run_seeds(first..first + number(2, 100), 1, arguments.len() > 3, |_| {
+        std::ops::ControlFlow::Continue(())
+    });
     for failure in &summary.failures {
         println!("{failure}");
     }

@@ -19,7 +19,9 @@ fn main() -> ExitCode {
     let all = thread::available_parallelism().map_or(1, Into::into);
     let mut options = Options::default();
     options.keep_going = jobs.is_some();
-    let summary = run_seeds(first..first + count, jobs.unwrap_or(all), &options, |_| {});
+    let summary = run_seeds(first..first + count, jobs.unwrap_or(all), &options, |_| {
+        std::ops::ControlFlow::Continue(())
+    });
     if jobs.is_some() {
         summary.totals.iter().for_each(|(name, total)| println!("{name} {total}"));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,7 +91,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// Runs seeds on `jobs` threads (minimum 1), and stops at the first failure unless `keeps_going` is set.
-/// Each thread makes its own runner. `progress` is called after each seed.
+/// Each thread makes its own runner. `progress` is called after each seed, and may stop the run.
 ///
 /// Seeds are independent worlds: the order of execution changes nothing.
 pub fn run_many<W, C>(
@@ -99,7 +99,7 @@ pub fn run_many<W, C>(
     jobs: usize,
     keeps_going: bool,
     make: impl Fn() -> W + Sync,
-    progress: impl Fn(Progress) + Sync,
+    progress: impl Fn(Progress) -> ControlFlow<()> + Sync,
 ) -> Summary
 where
     W: FnMut(u64) -> Result<C, Failure>,
@@ -124,7 +124,9 @@ where
             summary.add(result);
             let (done, failures) = (summary.seeds, summary.failures.len() as u64);
             drop(summary);
-            progress(Progress { done, all, failures });
+            if progress(Progress { done, all, failures }).is_break() {
+                stops.store(true, Ordering::Relaxed);
+            }
         }
     };
     std::thread::scope(|scope| {

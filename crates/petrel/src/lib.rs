@@ -106,6 +106,16 @@ struct Guide;
 
 /// Its program is a test.
 #[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// Its programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;
+
+/// Its program is a test.
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/batched.md")]
 struct BatchedDocument;
 

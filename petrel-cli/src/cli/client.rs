@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use petrel_command::args::ServerAddress;
-use petrel_command::args::values::{Method, Payload, TransportChoice, parse_message_max};
+use petrel_command::args::values::{
+    Method, Payload, TransportChoice, parse_at_least, parse_message_max,
+};
+use petrel_command::load::OWN_ECHO_BYTES_MIN;
 use petrel_command::units::parse_duration;
 
 /// The server to call, and how.
@@ -27,8 +30,9 @@ pub(crate) struct ServerArgs {
     pub(crate) timeout: Duration,
 }
 
-/// Call a server's echo method repeatedly, and print the latency of the replies
+/// Call any Petrel server repeatedly, and print the latency of the replies
 ///
+/// The server's endpoint answers by itself, whatever its methods; with --method a handler of the server answers.
 /// Every reply is compared with its request. At the end come the number of calls sent and answered, and
 /// the latency's p50, p99, p99.9 and maximum. The exit code is 1 if any call failed or any reply
 /// differed. Ctrl-C ends the run early, with the figures so far.
@@ -55,14 +59,35 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_message_max)]
     pub(crate) message_max: Option<u32>,
 
-    /// Uncounted calls to make first, to warm caches and learn round-trip times
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub(crate) warm_up: u64,
+    /// Call this method, which must echo its requests: a number, or a name of `petrel serve` [default: the
+    /// endpoint's own echo]
+    #[arg(long, short, value_name = "METHOD")]
+    pub(crate) method: Option<Method>,
+
+    /// Uncounted calls to make first, to warm caches and learn round-trip times [default: those of 30ms]
+    #[arg(long, value_name = "N")]
+    pub(crate) warm_up: Option<u64>,
 
     /// Calls in flight at a time; more than one measures latency under load
     #[arg(long, visible_alias = "window", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) in_flight: u16,
+}
+
+impl PingArgs {
+    /// Checks the arguments beside each other.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.method {
+            None if self.size < OWN_ECHO_BYTES_MIN => Err(format!(
+                "the endpoint's own echo takes {OWN_ECHO_BYTES_MIN} bytes or more: for fewer name a method of the server, \
+                 as in --method echo"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 const PING_AFTER_HELP: &str = "\
@@ -107,24 +132,50 @@ Examples:
 #[command(after_long_help = STATS_AFTER_HELP)]
 pub(crate) struct StatsArgs {
     /// The process's control address; without a port it is 31850
-    #[arg(value_name = "ADDR")]
-    pub(crate) address: ServerAddress,
+    #[arg(value_name = "ADDR", required = true, num_args = 1..=2)]
+    words: Vec<String>,
 
     /// Print repeatedly, with the change per second, until interrupted [every: 1s]
     #[arg(long, value_name = "EVERY", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "1s", value_parser = parse_duration)]
-    pub(crate) watch: Option<Duration>,
+    #[arg(default_missing_value = "1s", value_parser = parse_watch)]
+    watch: Option<Duration>,
 
     /// How long to wait for an answer
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }
 
+/// The shortest interval of `--watch`: a server answers within milliseconds.
+const WATCH_MIN: Duration = Duration::from_millis(10);
+
+fn parse_watch(text: &str) -> Result<Duration, String> {
+    parse_at_least(text, WATCH_MIN)
+}
+
+impl StatsArgs {
+    /// Returns the address, and the interval of `--watch`. The interval may also stand behind the flag as a word of its
+    /// own, `--watch 1s`, where the parser takes it for a second address.
+    ///
+    /// # Errors
+    /// Why a word is neither of the two.
+    pub(crate) fn target(&self) -> Result<(ServerAddress, Option<Duration>), String> {
+        match (self.words.as_slice(), self.watch) {
+            ([address], watch) => Ok((address.parse()?, watch)),
+            ([first, second], Some(_)) => match (parse_watch(first), parse_watch(second)) {
+                (_, Ok(every)) => Ok((first.parse()?, Some(every))),
+                (Ok(every), _) => Ok((second.parse()?, Some(every))),
+                (_, Err(reason)) => Err(reason),
+            },
+            (words, _) => Err(format!("one address is expected, and not '{}'", words.join(" "))),
+        }
+    }
+}
+
 const STATS_AFTER_HELP: &str = "\
 Examples:
   petrel stats 127.0.0.1:31850
   petrel stats 127.0.0.1:31850 --watch
-  petrel stats 127.0.0.1:31850 --watch=250ms --json";
+  petrel stats 127.0.0.1:31850 --watch 250ms --json";
 
 /// Ask a server whether it can serve: the exit code is 0 if so
 ///

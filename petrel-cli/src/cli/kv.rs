@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use petrel_command::args::values::{IdleChoice, TransportChoice};
 use petrel_command::args::{ReadsChoice, ServerAddress};
 use petrel_command::units::parse_duration;
@@ -117,10 +117,6 @@ pub(crate) struct KvServeArgs {
     /// Most time to hand leadership over, and for clients to leave, after Ctrl-C or SIGTERM
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
-
-    /// Events that go to standard error
-    #[arg(long, value_enum, default_value_t = LogLevel::Info)]
-    pub(crate) log_level: LogLevel,
 }
 
 const SERVE_AFTER_HELP: &str = "\
@@ -133,17 +129,6 @@ Examples:
 With --json: one object when it listens, {event, address, pid, node, peers}, and one at the end,
 {event, sessions_cut}. Stop it with Ctrl-C or SIGTERM: it hands leadership over, answers what is on its
 way, and ends when its clients have left. A second signal ends it at once.";
-
-/// The severity of logged events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogLevel {
-    /// Failures that keep the replica from working
-    Error,
-    /// Also events that an operator should look at
-    Warning,
-    /// Also elections and changes of members
-    Info,
-}
 
 /// A node and its address, written `N=ADDR:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

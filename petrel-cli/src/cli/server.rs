@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use petrel_command::args::address::parse_listen;
-use petrel_command::args::values::{IdleChoice, TransportChoice, parse_message_max};
+use petrel_command::args::values::{IdleChoice, TransportChoice, parse_server_message_max};
 use petrel_command::units::parse_duration;
 
 /// Serve the methods that ping, call and bench use, until interrupted
@@ -32,8 +32,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     pub(crate) mtu: Option<u16>,
 
-    /// Largest message, as request and as reply, up to 1GiB
-    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_message_max)]
+    /// Largest message, as request and as reply, 1KiB to 1GiB
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_server_message_max)]
     pub(crate) message_max: u32,
 
     /// Time for clients to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once

@@ -66,10 +66,15 @@ fn quota() -> Check {
 fn isolation() -> Check {
     let [isolated, tickless] =
         ["isolated", "nohz_full"].map(|file| read(&format!("{CPU_FOLDER}/{file}")));
-    judge_isolation(isolated.as_deref(), tickless.as_deref())
+    let online = read(&format!("{CPU_FOLDER}/online"));
+    let online = online.as_deref().and_then(cpu_list_count).unwrap_or(0);
+    judge_isolation(isolated.as_deref(), tickless.as_deref(), online)
 }
 
-fn judge_isolation(isolated: Option<&str>, tickless: Option<&str>) -> Check {
+/// Fewest CPUs of which two can be isolated: the others run everything else.
+const ISOLATION_CPUS_MIN: usize = 4;
+
+fn judge_isolation(isolated: Option<&str>, tickless: Option<&str>, online: usize) -> Check {
     let Some(isolated) = isolated else {
         return Check::info(AREA, "cpu-isolation", "unknown: sysfs does not tell");
     };
@@ -80,13 +85,14 @@ fn judge_isolation(isolated: Option<&str>, tickless: Option<&str>) -> Check {
     let found =
         format!("isolated: {}; without timer ticks: {tickless}", isolated.unwrap_or("none"));
     let check = Check::info(AREA, "cpu-isolation", found);
-    if isolated.is_some() {
+    if isolated.is_some() || online < ISOLATION_CPUS_MIN {
         return check;
     }
-    check.advise(
-        "Only for machines dedicated to it: boot with `isolcpus=2-3 nohz_full=2-3` (your CPUs) and \
-         pin the endpoints' threads there. The slowest calls become faster.",
-    )
+    let (first, last) = (online - 2, online - 1);
+    check.advise(format!(
+        "Only for machines dedicated to it: boot with `isolcpus={first}-{last} nohz_full={first}-{last}` and \
+         pin the endpoints' threads there. The slowest calls become faster."
+    ))
 }
 
 fn siblings() -> Check {
@@ -164,13 +170,22 @@ mod tests {
     }
 
     #[test]
+    fn judge_isolation__names_no_cpus_that_do_not_exist() {
+        for online in 0..4 {
+            assert_eq!(judge_isolation(Some(""), Some(""), online).advice, None, "{online}");
+        }
+        let advice = judge_isolation(Some(""), Some(""), 4).advice.unwrap();
+        assert!(advice.contains("isolcpus=2-3"), "{advice}");
+    }
+
+    #[test]
     fn judge_isolation__advises_only_where_nothing_is_isolated() {
-        let check = judge_isolation(Some("2-3"), Some("2-3"));
+        let check = judge_isolation(Some("2-3"), Some("2-3"), 4);
         assert_eq!(check.found, "isolated: 2-3; without timer ticks: 2-3");
         assert_eq!(check.advice, None);
-        let check = judge_isolation(Some(""), Some("(null)"));
+        let check = judge_isolation(Some(""), Some("(null)"), 8);
         assert_eq!(check.found, "isolated: none; without timer ticks: none");
-        assert!(check.advice.unwrap().contains("isolcpus"));
-        assert_eq!(judge_isolation(None, None).advice, None);
+        assert!(check.advice.unwrap().contains("isolcpus=6-7 nohz_full=6-7"));
+        assert_eq!(judge_isolation(None, None, 8).advice, None);
     }
 }

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slog::{Drain, KV as _, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
-use crate::cli::LogLevel;
+use crate::log::EventLevel;
 
-/// Creates a logger that writes records of at least this severity.
-pub(super) fn logger(level: LogLevel) -> Logger {
+/// Creates a logger that writes records of at least the severity of `--log`: by default elections and changes of members,
+/// warnings and errors.
+pub(super) fn logger(level: Option<EventLevel>) -> Logger {
     let level = match level {
-        LogLevel::Error => Level::Error,
-        LogLevel::Warning => Level::Warning,
-        LogLevel::Info => Level::Info,
+        Some(EventLevel::Error) => Level::Error,
+        Some(EventLevel::Warn) => Level::Warning,
+        None | Some(EventLevel::Info) => Level::Info,
+        Some(EventLevel::Debug) => Level::Debug,
     };
     Logger::root(Lines { level, repeated: Mutex::default() }, o!())
 }

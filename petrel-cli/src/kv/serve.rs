@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::log::logger;
 use crate::cli::KvServeArgs;
+use crate::log::EventLevel;
 
 /// Interval of the check whether the replica still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -46,10 +47,14 @@ struct Stopped {
 }
 
 /// Serves until interrupted, then hands leadership over and drains, within limits.
-pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure> {
+pub(super) fn run(
+    args: &KvServeArgs,
+    log: Option<EventLevel>,
+    output: Output,
+) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
-    let config = config(args)?;
+    let config = config(args, log)?;
     let address = config.address;
     let serving = Serving::start(args, config)?;
     announce(args, address, output)?;
@@ -65,7 +70,7 @@ pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure
     Ok(Outcome::Success)
 }
 
-fn config(args: &KvServeArgs) -> Result<ReplicaConfig, Failure> {
+fn config(args: &KvServeArgs, log: Option<EventLevel>) -> Result<ReplicaConfig, Failure> {
     let wrong = |text: String| Failure::new(Status::InvalidArgument, text);
     let named = args.peers.iter().find(|peer| peer.node == args.id).map(|peer| peer.address);
     let address = args.listen.or(named).ok_or_else(|| {
@@ -84,7 +89,7 @@ fn config(args: &KvServeArgs) -> Result<ReplicaConfig, Failure> {
         ReadsChoice::ReadIndex => ReadMode::ReadIndex,
         ReadsChoice::Lease => ReadMode::Lease,
     };
-    config.logger = logger(args.log_level);
+    config.logger = logger(log);
     Ok(config)
 }
 

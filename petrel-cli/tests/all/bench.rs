@@ -57,7 +57,10 @@ fn latency__has_percentiles_of_both_sides() {
             let of = |name: &str| figure[side][name].as_u64().unwrap();
             assert!(of("p50_ns") <= of("p99_ns") && of("p99_ns") <= of("p999_ns"), "{figure}");
         }
-        assert!(figure["difference_ns"].is_f64(), "{figure}");
+        assert!(figure["difference_ns"].is_i64(), "{figure}");
+        for time in ["value_ns", "bare_ns"] {
+            assert!(figure[time].is_u64(), "{time} is in whole nanoseconds: {figure}");
+        }
     }
 }
 

@@ -200,3 +200,10 @@ fn bench__refuses_what_does_not_belong_together() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn ping__works_against_the_cache_as_against_any_server() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let ping = record(&petrel(&["ping", &server.address, "--json"]));
+    assert_eq!((&ping["answered"], &ping["mismatched"]), (&json!(10), &json!(0)), "{ping}");
+}

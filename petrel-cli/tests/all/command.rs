@@ -1,6 +1,6 @@
 //! The command as a user sees it: run as a process, judged by output and exit code.
 
-use crate::common::{command, petrel, record, stderr, stdout};
+use crate::common::{command, finish, petrel, record, stderr, stdout};
 use serde_json::Value;
 
 #[test]
@@ -194,4 +194,73 @@ fn completions_and_man__know_the_subcommands() {
     std::fs::remove_dir_all(directory).unwrap();
     let output = petrel(&["completions", "tcsh"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn help__that_cannot_be_written_is_a_failure() {
+    for arguments in [&["--help"][..], &["ping", "--help"], &["--version"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let child = command(arguments).stdout(full).spawn().unwrap();
+        assert_eq!(finish(child).status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
+fn man__names_the_directory_that_it_cannot_write_and_the_values_in_a_synopsis() {
+    let output = petrel(&["man", "/proc/x"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/proc/x"), "{output:?}");
+    let directory = std::env::temp_dir().join(format!("petrel-man-values-{}", std::process::id()));
+    assert_eq!(petrel(&["man", directory.to_str().unwrap()]).status.code(), Some(0));
+    let page = std::fs::read_to_string(directory.join("petrel-ping.1")).unwrap();
+    assert!(page.contains(".SH SYNOPSIS\npetrel ping [OPTIONS] <ADDR>"), "{page}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Starts a command, interrupts it when it has printed its first line, and returns its output.
+fn interrupted(arguments: &[&str]) -> std::process::Output {
+    use std::io::{BufRead, BufReader, Read};
+    let mut child = command(arguments).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    stdout.read_line(&mut text).unwrap();
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    stdout.read_to_string(&mut text).unwrap();
+    let mut output = finish(child);
+    output.stdout = text.into_bytes();
+    output
+}
+
+#[test]
+fn sim__interrupted_sums_up_the_seeds_so_far() {
+    let output = interrupted(&["sim", "--seeds", "1000000000"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("ended before the other") && text.contains("kept all rules"), "{text}");
+}
+
+#[test]
+fn bench__interrupted_shows_the_figures_so_far() {
+    // The first record is of the first measurement; the second would take ten minutes.
+    let long = ["--duration", "10min", "--window", "5ms", "--cores", "1", "--json"];
+    let mut child = command(&[&["bench", "latency", "--transport", "shm"], &long[..]].concat());
+    let child = child.spawn().unwrap();
+    let id = rustix::process::Pid::from_child(&child);
+    // The signal is blocked before the thread that notes it starts.
+    let has_thread = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
+        tasks.is_ok_and(|mut tasks| {
+            tasks.any(|task| {
+                let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+                name.is_ok_and(|name| name.trim() == "signals")
+            })
+        })
+    };
+    assert!(crate::common::wait_until(has_thread));
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figure = record(&output);
+    assert!(figure["windows"].as_u64().unwrap() > 0 && figure["value_ns"].is_u64(), "{figure}");
 }

@@ -161,3 +161,10 @@ fn bench__checks_every_answer() {
     std::fs::remove_file(&plot).unwrap();
     assert_eq!(svg.matches("GET p99, scans in dispatch over workers").count(), 2);
 }
+
+#[test]
+fn ping__works_against_the_index_as_against_any_server() {
+    let server = Server::start(&[]);
+    let ping = record(&petrel(&["ping", &server.address, "--json"]));
+    assert_eq!((&ping["answered"], &ping["mismatched"]), (&json!(10), &json!(0)), "{ping}");
+}

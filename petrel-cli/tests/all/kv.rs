@@ -40,7 +40,7 @@ impl Cluster {
         let mut arguments =
             vec!["kv", "serve", "--json", "--idle", "block", "--id", &id, "--peers", &peers];
         // On a busy machine, processes may stop for long.
-        arguments.extend(["--election", "1s", "--log-level", "warning", "--drain", "120s"]);
+        arguments.extend(["--election", "1s", "--log", "error", "--drain", "120s"]);
         if let Some(data) = &data {
             arguments.extend(["--data", data.to_str().unwrap()]);
         }

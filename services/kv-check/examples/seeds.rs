@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         println!("skipped: histories are not checked for linearizability: {why}");
     }
     let begin = Instant::now();
-    let summary = run_seeds(first..first + count, 2, keeps_going, make, |_| {});
+    let summary = run_seeds(first..first + count, 2, keeps_going, make, |_| {
+        std::ops::ControlFlow::Continue(())
+    });
     for failure in &summary.failures {
         println!("{failure}");
     }

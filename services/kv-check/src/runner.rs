@@ -1,6 +1,6 @@
 //! Runs single seeds, or many on several threads.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use petrel_sim::Trace;
 use petrel_sim::seeds::{self, Failure, Progress, Summary};
@@ -120,7 +120,7 @@ pub fn run_seeds(
     jobs: usize,
     keeps_going: bool,
     make: impl Fn() -> Runner + Sync,
-    progress: impl Fn(Progress) + Sync,
+    progress: impl Fn(Progress) -> ControlFlow<()> + Sync,
 ) -> Summary {
     let make = || {
         let mut runner = make();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
+use petrel_command::interrupt;
 use petrel_command::output::Output;
 use petrel_command::units::format_bytes;
 use serde::Serialize;
@@ -27,6 +28,10 @@ use crate::{
 /// # Errors
 /// The reason why nothing could be measured.
 pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
+    if args.what.is_reported() {
+        // Before any thread starts.
+        interrupt::note()?;
+    }
     match &args.what {
         BenchCommand::Latency(args) => {
             let calls = (args.size, args.in_flight, 1);
@@ -228,13 +233,22 @@ pub(crate) struct Report {
     output: Output,
     pub(crate) figures: Vec<Figure>,
     skipped: Vec<String>,
+    /// Whether a measurement was left out after Ctrl-C.
+    is_cut: bool,
 }
 
 type FigureResult = Result<Figure, Failure>;
 
 impl Report {
     pub(crate) fn new(output: Output) -> Self {
-        Self { output, figures: Vec::new(), skipped: Vec::new() }
+        Self { output, figures: Vec::new(), skipped: Vec::new(), is_cut: false }
+    }
+
+    /// Returns true after Ctrl-C, if there are figures to show: no further measurement begins. The first has a pair of
+    /// windows in any case.
+    fn is_interrupted(&mut self) -> bool {
+        self.is_cut |= interrupt::is_noted() && !self.figures.is_empty();
+        self.is_cut
     }
 
     fn add(&mut self, figure: Figure) -> Result<(), Failure> {
@@ -248,6 +262,9 @@ impl Report {
         measurement: &Measurement,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
+        if self.is_interrupted() {
+            return Ok(());
+        }
         let figure = measurement.run(progress_bar(self.output, &measurement.title()))?;
         self.add(judge(figure)?)
     }
@@ -257,6 +274,9 @@ impl Report {
         measurement: &Measurement,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
+        if self.is_interrupted() {
+            return Ok(());
+        }
         let bench = measurement.quantity.name();
         match veth::run(measurement, progress_bar(self.output, "between network namespaces"))? {
             veth::Outcome::Measured(figure) => self.add(judge(*figure)?),
@@ -279,6 +299,9 @@ impl Report {
         sessions: &Sessions,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
+        if self.is_interrupted() {
+            return Ok(());
+        }
         let title = format!("sessions over {}", sessions.calls.transport.name());
         let watch = progress_bar(self.output, &title);
         sessions.run(watch, |figure| self.add(judge(figure)?))
@@ -291,7 +314,14 @@ impl Report {
         command: &str,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
-        let figures = memory::run(transport, sessions, command)?;
+        if self.is_interrupted() {
+            return Ok(());
+        }
+        let figures = match memory::run(transport, sessions, command) {
+            // The signal has ended the measured process too.
+            Err(_) if self.is_interrupted() => return Ok(()),
+            measured => measured?,
+        };
         figures.into_iter().try_for_each(|figure| self.add(judge(figure)?))
     }
 
@@ -300,8 +330,15 @@ impl Report {
         workload: &CountedWorkload,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
+        if self.is_interrupted() {
+            return Ok(());
+        }
         let Some(reason) = instructions::obstacle() else {
-            return self.add(judge(instructions::run(workload)?)?);
+            return match instructions::run(workload) {
+                // The signal has ended the counted process too.
+                Err(_) if self.is_interrupted() => Ok(()),
+                counted => self.add(judge(counted?)?),
+            };
         };
         let setting = workload.setting();
         self.skip(&Skipped {
@@ -323,6 +360,9 @@ impl Report {
     }
 
     fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
+        if self.is_interrupted() {
+            return Ok(());
+        }
         let title = format!("factors over {}", factors.small.transport.name());
         factors.run(progress_bar(self.output, &title), |figure| self.add(figure))
     }
@@ -333,11 +373,14 @@ impl Report {
 
     /// Prints the table, the footer, and the plot.
     pub(crate) fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
-        let Self { output, figures, skipped } = self;
+        let Self { output, figures, skipped, is_cut } = self;
         if !figures.is_empty() {
             output.line(table(&figures, output))?;
         }
         skipped.iter().try_for_each(|line| output.line(line))?;
+        if is_cut {
+            output.line("Interrupted: the further measurements were left out.")?;
+        }
         if !figures.is_empty() {
             output.line(footer(&figures))?;
         }

@@ -62,6 +62,8 @@ pub fn run(args: &DemoArgs, output: Output) -> Result<Outcome, Failure> {
         outcome = show_figures(output)?;
     }
     output.line(WHAT_NEXT)?;
+    #[cfg(not(feature = "full"))]
+    output.line(HOW_TO_RUN)?;
     Ok(outcome)
 }
 
@@ -70,8 +72,13 @@ Next:
   petrel doctor                          what this host offers, and what to do about the rest
   petrel serve &                         a server in a process of its own
   petrel ping 127.0.0.1 --count 100000   calls to it, every reply compared
-  petrel sim                             the same code on a network that fails in every way
   petrel --help                          everything else";
+
+/// Printed by the command that `cargo demo` builds.
+#[cfg(not(feature = "full"))]
+const HOW_TO_RUN: &str = "
+`petrel` is this program: export PATH=$PWD/target/demo:$PATH
+With benchmarks, services and the simulator: cargo install --path petrel-cli";
 
 fn show_calls(server: &Server, output: Output) -> Result<Outcome, Failure> {
     output.line("1. A call over UDP, through this host's kernel")?;

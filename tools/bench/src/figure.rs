@@ -106,12 +106,17 @@ pub(crate) struct Figure {
     pub(super) unit: &'static str,
     /// Median of the baseline's windows.
     pub(super) bare: Option<f64>,
+    /// The two medians of latencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) value_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bare_ns: Option<u64>,
     /// Median of the pairs' ratios.
     pub(super) ratio: Option<f64>,
     pub(super) ratio_spread: Option<Spread>,
     /// Median of the pairs' differences, of latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) difference_ns: Option<f64>,
+    pub(super) difference_ns: Option<i64>,
     /// The owner of the measured memory: `client` or `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) side: Option<&'static str>,
@@ -127,7 +132,7 @@ pub(crate) struct Figure {
     /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if always changing.
     pub(super) distance: Option<&'static str>,
     /// Median time of a cache line's round trip between the CPUs.
-    pub(super) line_ns: Option<f64>,
+    pub(super) line_ns: Option<u64>,
     /// Medians of the pairs with near CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) near: Option<FigurePart>,
@@ -225,20 +230,25 @@ impl Figure {
         let all = quantity.part(&kept);
         let ratios = || kept.iter().filter_map(|pair| quantity.ratio(pair));
         let is_call_time = quantity == Quantity::Rate && setting.cores == Some(1);
+        let in_ns = |us: f64| (quantity == Quantity::Latency).then(|| whole(us * 1e3) as u64);
         let (library, baseline) = (Sum::of_library(&pairs), Sum::of_baseline(&pairs));
         Self {
             value: all.value,
             unit: quantity.unit(),
             bare: all.bare,
+            value_ns: in_ns(all.value),
+            bare_ns: all.bare.and_then(in_ns),
             ratio: all.ratio,
             ratio_spread: spread(ratios()),
-            difference_ns: median(kept.iter().filter_map(|pair| quantity.difference_ns(pair))),
+            difference_ns: median(kept.iter().filter_map(|pair| quantity.difference_ns(pair)))
+                .map(whole),
             side: None,
             unused: None,
             ns_per_call: is_call_time.then(|| 1e3 / all.value),
             parts: None,
             distance: distance(&pairs.kept),
-            line_ns: median(kept.iter().filter_map(|pair| pair.line_ns).map(|ns| ns as f64)),
+            line_ns: median(kept.iter().filter_map(|pair| pair.line_ns).map(|ns| ns as f64))
+                .map(|ns| whole(ns) as u64),
             near: at(Distance::Near),
             far: at(Distance::Far),
             windows: pairs.kept.len(),
@@ -276,6 +286,11 @@ impl Figure {
         let announced = if self.setting.announced == Some(true) { " (announced)" } else { "" };
         format!("{bench}{announced}{per}{side} over {transport}{factor}{control}")
     }
+}
+
+/// Returns a time in whole nanoseconds.
+fn whole(ns: f64) -> i64 {
+    ns.round() as i64
 }
 
 /// Returns the distance in one word.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel_command::failure::Failure;
+use petrel_command::interrupt;
 use petrel_command::units::exact_duration;
 
 use super::ends::Side;
@@ -120,7 +121,7 @@ pub(super) fn alternate(
         before = after;
         watch(done.min(schedule.pairs));
         thread::sleep(schedule.rest);
-        if has_defects || pairs.kept.len() as u32 >= schedule.pairs {
+        if has_defects || pairs.kept.len() as u32 >= schedule.pairs || interrupt::is_noted() {
             break;
         }
     }

@@ -90,7 +90,7 @@ fn bench(figure: &Figure) -> String {
 fn ratio(figure: &Figure) -> String {
     let ratio = figure.ratio.map_or(String::new(), three_digits);
     match figure.difference_ns {
-        Some(ns) => format!("{ratio} ({ns:+.0} ns)"),
+        Some(ns) => format!("{ratio} ({ns:+} ns)"),
         None => ratio,
     }
 }

@@ -49,7 +49,7 @@ impl Requirement {
         Some(match self {
             Self::RatioAtLeast(bound) => figure.ratio? / bound,
             Self::RatioAtMost(bound) => at_most(figure.ratio?, bound),
-            Self::DifferenceAtMost(bound) => at_most(figure.difference_ns?, bound),
+            Self::DifferenceAtMost(bound) => at_most(figure.difference_ns? as f64, bound),
             Self::NsPerCallAtMost(bound) => at_most(figure.ns_per_call?, bound),
             Self::ValueAtMost(bound) => at_most(figure.value, bound),
             Self::ValueOrRatioAtLeast(value, ratio) => {
@@ -101,8 +101,8 @@ mod tests {
         assert_eq!(judge(Requirement::RatioAtMost(1.1), ratio(Some(1.1))), "yes");
         assert_eq!(judge(Requirement::RatioAtMost(1.1), ratio(Some(1.2))), "no");
         let ns = |ns| move |figure: &mut Figure| figure.difference_ns = Some(ns);
-        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(90.0)), "yes");
-        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(91.0)), "no");
+        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(90)), "yes");
+        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(91)), "no");
         let ns = |ns| move |figure: &mut Figure| figure.ns_per_call = Some(ns);
         assert_eq!(judge(Requirement::NsPerCallAtMost(45.0), ns(44.0)), "yes");
         assert_eq!(judge(Requirement::NsPerCallAtMost(45.0), ns(46.0)), "no");
@@ -120,13 +120,13 @@ mod tests {
 
     #[test]
     fn share__is_one_at_the_bound() {
-        let share = |ns: f64| {
+        let share = |ns| {
             let mut figure = figure();
             figure.difference_ns = Some(ns);
             Requirement::DifferenceAtMost(90.0).judge(&figure).share
         };
-        assert_eq!([share(180.0), share(90.0), share(45.0)], [0.5, 1.0, 2.0]);
-        assert_eq!([share(0.0), share(-5.0)], [SHARE_MAX; 2], "faster than the bare medium");
+        assert_eq!([share(180), share(90), share(45)], [0.5, 1.0, 2.0]);
+        assert_eq!([share(0), share(-5)], [SHARE_MAX; 2], "faster than the bare medium");
     }
 
     #[test]

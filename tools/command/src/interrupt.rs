@@ -9,6 +9,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use libc::{SIGINT, SIGTERM, sigset_t};
@@ -66,6 +69,36 @@ impl Drop for Interrupt {
             );
         }
     }
+}
+
+/// Whether a signal has come since [`note`].
+static IS_NOTED: AtomicBool = AtomicBool::new(false);
+
+/// The exit code of a shell's command that SIGINT ends.
+const ENDED_BY_SIGINT: i32 = 130;
+
+/// Notes Ctrl-C and SIGTERM from now on, for work that asks [`is_noted`] between two steps and then reports its results
+/// so far. A second signal ends the process.
+///
+/// # Errors
+/// The kernel's. Call it before any other thread starts.
+pub fn note() -> io::Result<()> {
+    let interrupt = Interrupt::install()?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        loop {
+            if interrupt.wait_for(Duration::from_secs(3_600))
+                && IS_NOTED.swap(true, Ordering::Relaxed)
+            {
+                process::exit(ENDED_BY_SIGINT);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Returns true if a signal has come since [`note`].
+pub fn is_noted() -> bool {
+    IS_NOTED.load(Ordering::Relaxed)
 }
 
 fn signals() -> sigset_t {

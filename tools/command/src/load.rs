@@ -15,6 +15,7 @@ mod tests;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use petrel::endpoint::HEALTH_METHOD;
 use petrel::{Context, Execution, MsgBuf, Reply};
 use petrel_transport::clock;
 
@@ -23,7 +24,6 @@ pub use self::counts::{Counts, FailureGroup, executed};
 use self::slot::CallSlot;
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::methods;
 
 /// How long the event loop runs between two checks of progress and timeouts.
 const SLICE: Duration = Duration::from_millis(50);
@@ -39,7 +39,22 @@ pub struct Plan {
     pub calls: u64,
     /// A call that takes longer has failed, and ends the run.
     pub timeout: Duration,
+    /// The method that echoes its requests.
+    pub echo: Echo,
 }
+
+/// A method that answers with its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Echo {
+    /// The endpoint's own, of every Petrel server; for requests of [`OWN_ECHO_BYTES_MIN`] or more.
+    #[default]
+    Own,
+    /// A handler of the server.
+    Handler(u16),
+}
+
+/// Bytes of the shortest request that [`Echo::Own`] answers.
+pub const OWN_ECHO_BYTES_MIN: u32 = 3;
 
 /// The state of a run; initially without calls.
 #[derive(Default)]
@@ -76,6 +91,15 @@ pub fn run(
     let mut counts = client.endpoint.state_mut().finish();
     counts.retransmissions = client.retransmissions() - retransmissions;
     Ok(counts)
+}
+
+impl Echo {
+    fn method(self) -> u16 {
+        match self {
+            Self::Own => HEALTH_METHOD,
+            Self::Handler(method) => method,
+        }
+    }
 }
 
 impl Load {
@@ -121,12 +145,12 @@ impl Load {
         }
         let call = self.counts.started;
         self.counts.started += 1;
-        self.slots[index].write(&mut request, call);
+        self.slots[index].write(&mut request, call, self.plan.echo);
         self.slots[index].started_ns = Some(self.now_ns(cx));
         self.active += 1;
         let session = self.slots[index].session;
         let called = cx
-            .call(session, methods::ECHO, request)
+            .call(session, self.plan.echo.method(), request)
             .into_buffer(response)
             .then(move |load, cx, reply| load.on_reply(cx, reply, index));
         if let Err(rejected) = called {
@@ -137,13 +161,14 @@ impl Load {
     }
 
     #[inline]
-    fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
+    fn on_reply(&mut self, cx: &mut Context<'_, Self>, mut reply: Reply, index: usize) {
         let now_ns = self.now_ns(cx);
         self.active -= 1;
         let started_ns = self.slots[index].started_ns.take().unwrap_or(now_ns);
         let goes_on = match &reply.outcome {
             Ok(()) => {
-                let is_right = self.slots[index].check(&reply.response, self.plan.size);
+                let Plan { size, echo, .. } = self.plan;
+                let is_right = self.slots[index].check(&mut reply.response, size, echo);
                 self.counts.answer(now_ns.saturating_sub(started_ns), is_right);
                 true
             }

@@ -1,7 +1,7 @@
 //! Runs seeds, singly or many on several threads.
 
 use std::fmt::Write as _;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use petrel_proto::wire::Frame;
 
@@ -65,12 +65,13 @@ fn describe(frame: &[u8], line: &mut String) {
     };
 }
 
-/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and
+/// may stop the run.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,
     options: &Options,
-    progress: impl Fn(Progress) + Sync,
+    progress: impl Fn(Progress) -> ControlFlow<()> + Sync,
 ) -> Summary {
     let run = |seed| run_seed(seed, options).map(|report| report.iter().collect::<Vec<_>>());
     seeds::run_many(seeds, jobs, options.keep_going, || run, progress)

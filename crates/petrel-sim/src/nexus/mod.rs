@@ -38,7 +38,7 @@ mod rules;
 mod scenario;
 mod world;
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 pub use report::Report;
 
@@ -69,12 +69,13 @@ pub(crate) fn run_world(seed: u64, trace: Trace) -> (Result<Report, String>, Tra
     (result.map_err(|violation| format!("nexus world: {violation}")), world.into_trace())
 }
 
-/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and
+/// may stop the run.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,
     keeps_going: bool,
-    progress: impl Fn(Progress) + Sync,
+    progress: impl Fn(Progress) -> ControlFlow<()> + Sync,
 ) -> Summary {
     let run = |seed| run_seed(seed).map(|report| report.iter().collect::<Vec<_>>());
     seeds::run_many(seeds, jobs, keeps_going, || run, progress)

@@ -20,7 +20,7 @@ fn with_everything() -> Options {
 }
 
 fn run(seeds: std::ops::Range<u64>) -> Summary {
-    run_seeds(seeds, 2, &Options::default(), |_| {})
+    run_seeds(seeds, 2, &Options::default(), |_| std::ops::ControlFlow::Continue(()))
 }
 
 fn assert_clean(summary: &Summary) {

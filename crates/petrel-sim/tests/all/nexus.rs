@@ -13,7 +13,7 @@ const FIXED_SEEDS: u64 = 1_000;
 const FRESH_SEEDS: u64 = 200;
 
 fn run(seeds: std::ops::Range<u64>) -> Summary {
-    let summary = run_seeds(seeds, 2, false, |_| {});
+    let summary = run_seeds(seeds, 2, false, |_| std::ops::ControlFlow::Continue(()));
     if let Some(failure) = summary.failures.first() {
         panic!("{failure}");
     }

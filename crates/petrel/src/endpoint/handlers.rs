@@ -10,7 +10,7 @@ use super::context::Context;
 use super::description::{DESCRIBE, ServiceDescription};
 use super::gather::{Gather, Gathered};
 use super::handle::Handle;
-use super::health::{HEALTH_METHOD, Health, Healths};
+use super::health::{HEALTH_METHOD, Health, Healths, is_echo};
 use super::in_place::{InPlace, InPlaceRequest};
 use super::locators::Locators;
 use super::request::{Handled, Payload, Request};
@@ -165,6 +165,9 @@ impl Handlers {
         if method == HEALTH_METHOD {
             if payload.data() == DESCRIBE {
                 return answer_own(cx, handle, &self.description);
+            }
+            if is_echo(payload.data()) {
+                return answer_own(cx, handle, payload.data());
             }
             let has_handler =
                 |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));

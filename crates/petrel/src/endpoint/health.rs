@@ -12,8 +12,21 @@ use crate::error::Error;
 /// The method of health queries; no handler can be registered for it.
 ///
 /// The request is empty, for the endpoint as a whole, or a method's number as a little-endian `u16`. The response is
-/// one byte, a [`Health`].
+/// one byte, a [`Health`]. A request of three bytes or more that begins with [`ECHO_REQUEST`] is answered with its own
+/// bytes.
 pub const HEALTH_METHOD: u16 = limits::ENDPOINT_METHOD;
+
+/// The first byte of a request to [`HEALTH_METHOD`] that the endpoint answers with the same bytes, of whatever service it
+/// is: `petrel ping` measures round trips by it. An endpoint of an older version answers with INVALID_ARGUMENT.
+pub const ECHO_REQUEST: u8 = 2;
+
+/// Bytes of the shortest request for an echo: shorter requests ask for health.
+const ECHO_BYTES_MIN: usize = 3;
+
+/// Returns true for a request that is answered with its own bytes.
+pub(super) fn is_echo(request: &[u8]) -> bool {
+    request.len() >= ECHO_BYTES_MIN && request[0] == ECHO_REQUEST
+}
 
 /// Whether an endpoint or method can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +104,14 @@ impl Healths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_echo__of_three_bytes_or_more_with_the_first_byte() {
+        assert!(is_echo(&[2, 0, 0]) && is_echo(&[2; 100]));
+        for other in [&[][..], &[2], &[2, 0], &[1, 0, 0], &[3, 2, 2]] {
+            assert!(!is_echo(other), "{other:?}");
+        }
+    }
 
     #[test]
     fn answer__of_a_method_is_no_better_than_of_the_endpoint() {

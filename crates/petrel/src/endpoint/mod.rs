@@ -83,7 +83,7 @@ pub use context::continuation::{CallKey, Continuation, Reply};
 pub use description::ServiceDescription;
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
 pub use groups::{MembershipState, MulticastConfig};
-pub use health::{HEALTH_METHOD, Health};
+pub use health::{ECHO_REQUEST, HEALTH_METHOD, Health};
 pub use in_place::InPlaceRequest;
 pub use message::IntoMessage;
 pub use object_counts::ObjectCounts;

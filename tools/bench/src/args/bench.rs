@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use petrel::endpoint::IdlePolicy;
-use petrel_command::args::values::{IdleChoice, parse_plot};
+use petrel_command::args::values::{IdleChoice, parse_at_least, parse_plot};
 use petrel_command::args::{BenchTransport, ReadsChoice, ServerAddress};
 use petrel_command::units::{exact_duration, parse_duration, parse_size};
 use petrel_sim::experiment::overload::Policy;
@@ -106,15 +106,33 @@ pub(crate) enum BenchCommand {
     CountedWorkload(CountedArgs),
 }
 
+impl BenchCommand {
+    /// Returns true for commands whose figures stand in one table, which Ctrl-C cuts short.
+    pub(crate) fn is_reported(&self) -> bool {
+        matches!(
+            self,
+            Self::Latency(_)
+                | Self::Rate(_)
+                | Self::Bandwidth(_)
+                | Self::Sweep(_)
+                | Self::Sessions(_)
+                | Self::Factors(_)
+                | Self::Congestion(_)
+                | Self::Instructions(_)
+                | Self::All(_)
+        )
+    }
+}
+
 /// Flags of every benchmark.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WindowArgs {
     /// How long to measure, both sides together; a measurement with dropped windows takes longer
-    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_measured)]
     pub(crate) duration: Duration,
 
     /// Longest window; at least three run per side
-    #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_window)]
     pub(crate) window: Duration,
 
     /// Let nothing interrupt the two threads during windows: other load then disturbs less, and waits;
@@ -125,6 +143,20 @@ pub(crate) struct WindowArgs {
     /// Draw the figures into an SVG file
     #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// The shortest window: the preparation of a window takes microseconds.
+const WINDOW_MIN: Duration = Duration::from_millis(1);
+
+/// The shortest measurement: three windows of 5 ms on either side, from which quartiles say something.
+const MEASURED_MIN: Duration = Duration::from_millis(30);
+
+fn parse_window(text: &str) -> Result<Duration, String> {
+    parse_at_least(text, WINDOW_MIN)
+}
+
+fn parse_measured(text: &str) -> Result<Duration, String> {
+    parse_at_least(text, MEASURED_MIN)
 }
 
 impl WindowArgs {

@@ -97,7 +97,9 @@ fn new__of_latencies_has_differences() {
         Pair { library: timed(190), baseline: Some(timed(100)), distance: None, line_ns: None };
     let pairs = Pairs { kept: vec![pair], dropped: Vec::new() };
     let figure = Figure::new(Quantity::Latency, setting(), pairs);
-    assert_eq!((figure.value, figure.difference_ns), (0.19, Some(90.0)));
+    assert_eq!((figure.value, figure.difference_ns), (0.19, Some(90)));
+    let json = serde_json::to_value(&figure).unwrap();
+    assert_eq!((&json["value_ns"], &json["bare_ns"]), (&190.into(), &100.into()), "{json}");
     assert_eq!(figure.latency.unwrap().p50_ns, 190);
     assert_eq!(figure.bare_latency.unwrap().p50_ns, 100);
     assert_eq!(figure.ns_per_call, None);

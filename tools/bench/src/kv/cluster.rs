@@ -79,7 +79,7 @@ impl Cluster {
             // A process inherits the placement of the thread that starts it.
             let _placement_guard = CpuPlacement { cpu, is_realtime: args.realtime }.apply()?;
             let id = u16::to_string(&node);
-            let mut words = vec!["kv", "serve", "--json", "--log-level", "error"];
+            let mut words = vec!["kv", "serve", "--json", "--log", "error"];
             words.extend(["--id", &id, "--peers", &peers]);
             words.extend(["--transport", transport.name(), "--idle", args.idle.name()]);
             words.extend(["--reads", args.reads.name()]);

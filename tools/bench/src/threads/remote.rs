@@ -70,8 +70,7 @@ struct OutstandingCall {
 fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Client), Failure> {
     let endpoint = Nexus::builder().start()?.endpoint(config);
     let mut endpoint = endpoint.map_err(Failure::because)?;
-    let mut config = ClientConfig::default();
-    // The measurement alone limits the number of calls.
+    let config = ClientConfig::default();
     let client = endpoint.client([server], config);
     endpoint.run_until(|_, _| client.stats().servers_ready > 0);
     Ok((endpoint, client))

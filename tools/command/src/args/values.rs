@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use petrel::endpoint::AllowedTransports;
@@ -10,7 +11,10 @@ use petrel::endpoint::IdlePolicy;
 use petrel_proto::limits::MESSAGE_BYTES_MAX;
 
 use crate::methods;
-use crate::units::parse_size;
+use crate::units::{exact_duration, parse_duration, parse_size};
+
+/// The smallest limit of a server's messages, in bytes: its greeting and its error texts have fewer.
+const SERVER_MESSAGE_MAX_MIN: u32 = 1 << 10;
 
 /// The transport that a session may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -188,6 +192,27 @@ pub fn parse_message_max(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is too large: a message has at most 1GiB"))
 }
 
+/// Parses a size that a server can be limited to: a reply of `petrel serve` fits.
+pub fn parse_server_message_max(text: &str) -> Result<u32, String> {
+    parse_message_max(text).and_then(|bytes| match bytes {
+        0..SERVER_MESSAGE_MAX_MIN => {
+            Err(format!("'{text}' is too small: replies of the server itself have up to 1KiB"))
+        }
+        _ => Ok(bytes),
+    })
+}
+
+/// Parses a duration that must not be shorter than `shortest`.
+pub fn parse_at_least(text: &str, shortest: Duration) -> Result<Duration, String> {
+    let duration = parse_duration(text)?;
+    match duration < shortest {
+        true => {
+            Err(format!("'{text}' is too short: at least {} is needed", exact_duration(shortest)))
+        }
+        false => Ok(duration),
+    }
+}
+
 /// Parses the path of a plot. Its folder must exist and be writable: the check happens before anything
 /// is measured.
 pub fn parse_plot(text: &str) -> Result<PathBuf, String> {
@@ -257,6 +282,24 @@ mod tests {
         }
         for wrong in ["", "x", "-0.1", "1e-10", "0.6", "1", "nan", "inf"] {
             assert!(wrong.parse::<Share>().unwrap_err().contains("1e-3"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn parse_server_message_max__has_a_least_value() {
+        for wrong in ["0", "1", "1023"] {
+            assert!(parse_server_message_max(wrong).unwrap_err().contains("too small"), "{wrong}");
+        }
+        assert_eq!(parse_server_message_max("1KiB"), Ok(1024));
+        assert!(parse_server_message_max("2GiB").is_err());
+    }
+
+    #[test]
+    fn parse_at_least__names_the_shortest() {
+        let shortest = Duration::from_millis(30);
+        assert_eq!(parse_at_least("30ms", shortest), Ok(shortest));
+        for wrong in ["0s", "1ms", "29999us"] {
+            assert!(parse_at_least(wrong, shortest).unwrap_err().contains("30ms"), "{wrong}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! Consecutive calls with the same buffers.
 
 use petrel::Error;
-use petrel::endpoint::SessionId;
+use petrel::endpoint::{ECHO_REQUEST, SessionId};
 use petrel::{Endpoint, MsgBuf};
 
-use super::Load;
+use super::{Echo, Load};
 use crate::payload::Pattern;
 
 /// The seed of the bytes of calls.
@@ -40,14 +40,28 @@ impl CallSlot {
 
     /// Writes the request of a call.
     #[inline]
-    pub(super) fn write(&mut self, request: &mut MsgBuf, call: u64) {
+    pub(super) fn write(&mut self, request: &mut MsgBuf, call: u64, echo: Echo) {
         self.call = call;
         Pattern::new(SEED, call).fill(request);
+        if echo == Echo::Own {
+            request[0] = ECHO_REQUEST;
+        }
     }
 
     /// Returns true if `response` answers the call in flight, in every byte.
     #[inline]
-    pub(super) fn check(&self, response: &MsgBuf, size: usize) -> bool {
-        response.len() == size && Pattern::new(SEED, self.call).first_difference(response).is_none()
+    pub(super) fn check(&self, response: &mut MsgBuf, size: usize, echo: Echo) -> bool {
+        let pattern = Pattern::new(SEED, self.call);
+        if response.len() != size {
+            return false;
+        }
+        if echo == Echo::Own {
+            if response[0] != ECHO_REQUEST {
+                return false;
+            }
+            // The pattern's byte, in place of the one that asks for the echo.
+            pattern.fill(&mut response[..1]);
+        }
+        pattern.first_difference(response).is_none()
     }
 }

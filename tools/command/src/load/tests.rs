@@ -10,6 +10,7 @@ use petrel::{Endpoint, Nexus, Status};
 
 use super::*;
 use crate::client::{Client, ClientConfig};
+use crate::methods;
 
 /// A server whose methods the test chooses; it ends with the test.
 struct BadServer {
@@ -62,7 +63,13 @@ fn config() -> ClientConfig {
     }
 }
 
-const PLAN: Plan = Plan { size: 1_000, in_flight: 4, calls: 100, timeout: Duration::from_secs(60) };
+const PLAN: Plan = Plan {
+    size: 1_000,
+    in_flight: 4,
+    calls: 100,
+    timeout: Duration::from_secs(60),
+    echo: Echo::Handler(methods::ECHO),
+};
 
 /// Changes one bit of every tenth reply.
 fn corrupting_echo(endpoint: &mut Endpoint) {
@@ -146,4 +153,16 @@ fn run__stops_when_the_watcher_says_so() {
     let counts = run(&mut server.client, plan, |_| ControlFlow::Break(())).unwrap();
     assert!(counts.is_valid());
     assert_eq!(counts.started, counts.answered);
+}
+
+/// A server whose only method answers wrongly.
+#[test]
+fn run__with_the_endpoints_own_echo_needs_no_method_of_the_server() {
+    let mut server = BadServer::start(|endpoint| {
+        endpoint.on(methods::ECHO, |_, cx, request| request.reply(cx, b"no echo"));
+    });
+    for size in [OWN_ECHO_BYTES_MIN as usize, 32, 100_000] {
+        let counts = server.run(Plan { size, echo: Echo::Own, ..PLAN });
+        assert_eq!((counts.answered, counts.mismatched), (100, 0), "{size}");
+    }
 }
