@@ -33,6 +33,20 @@ use crate::sync::Arc;
 ///
 /// # Panics
 /// When polled after its end.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
+/// #     endpoint.on(1, |_, cx, request| request.reply(cx, b"value"));
+/// # });
+/// # let server = server.start()?;
+/// let client = petrel::Client::connect_wait(server.local_addr())?;
+/// // Begun at once, and repeated at another server if need be.
+/// let read = client.call(1, "key").timeout(Duration::from_secs(1)).idempotent().started();
+/// assert_eq!(read.wait()?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a call begins when it is awaited, waited for or started"]
 pub struct Call<T = Response> {
     client: Client,

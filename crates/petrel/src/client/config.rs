@@ -7,6 +7,23 @@ use super::judge::Judge;
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
 
 /// Settings of a client.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use petrel::client::ClientConfig;
+///
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
+/// #     endpoint.on(1, |_, cx, request| request.reply(cx, b"value"));
+/// # });
+/// # let server = server.start()?;
+/// let mut config = ClientConfig::default();
+/// config.timeout = Duration::from_secs(2);
+/// config.attempts_max = 2;
+/// let client = petrel::Client::builder().config(config).connect_wait(server.local_addr())?;
+/// assert_eq!(client.call(1, "key").wait()?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {

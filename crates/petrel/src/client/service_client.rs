@@ -36,6 +36,18 @@ struct Service {
 }
 
 /// Settings of a client before it connects. Made by [`Client::builder`].
+///
+/// ```
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
+/// #     endpoint.on(1, |_, cx, request| request.reply(cx, b"value"));
+/// # });
+/// # let server = server.start()?;
+/// // A second client on the threads and sessions' endpoint of the first.
+/// let first = petrel::Client::builder().connect_wait(server.local_addr())?;
+/// let second = petrel::Client::builder().beside(&first).connect_wait(server.local_addr())?;
+/// assert_eq!(second.call(1, "key").wait()?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
     config: ClientConfig,

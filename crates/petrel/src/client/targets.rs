@@ -67,6 +67,20 @@ impl TargetName {
 /// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
 /// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as a server without a weight |
 /// | [`Targets::file`]`("/etc/store/servers")` | the servers listed in the file, including later changes |
+///
+/// ```
+/// use petrel::client::TargetName;
+///
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
+/// #     endpoint.on(1, |_, cx, request| request.reply(cx, b"value"));
+/// # });
+/// # let server = server.start()?;
+/// # let (small, large) = (server.local_addr().to_string(), server.local_addr().to_string());
+/// let large = TargetName::from(large.as_str()).weighing(3);
+/// let client = petrel::Client::connect_wait([TargetName::from(small.as_str()), large])?;
+/// assert_eq!(client.call(1, "key").wait()?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets(pub(super) Kind);
 

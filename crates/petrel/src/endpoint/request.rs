@@ -309,6 +309,33 @@ fn reply_otherwise(
 
 /// The right and duty to answer a request later. Dropping it without an answer answers the
 /// request with INTERNAL.
+///
+/// ```
+/// use petrel::endpoint::Responder;
+/// use petrel::{Client, Server};
+///
+/// const WAIT: u16 = 1;
+/// const RELEASE: u16 = 2;
+///
+/// let server = Server::bind("127.0.0.1:0").serve(|_| Vec::<Responder>::new(), |endpoint| {
+///     endpoint.on(WAIT, |waiting: &mut Vec<Responder>, cx, request| {
+///         let (responder, handled) = request.defer(cx);
+///         waiting.push(responder);
+///         handled
+///     });
+///     endpoint.on(RELEASE, |waiting, cx, request| {
+///         let count = waiting.len() as u8;
+///         waiting.drain(..).for_each(|responder| responder.reply(cx, b"released"));
+///         request.reply(cx, &[count])
+///     });
+/// });
+/// let server = server.start()?;
+/// let client = Client::connect_wait(server.local_addr())?;
+/// let waits = client.call(WAIT, "").started();
+/// while client.call(RELEASE, "").wait()? != [1] {}
+/// assert_eq!(waits.wait()?, b"released");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Responder {
     handle: Option<RequestHandle>,

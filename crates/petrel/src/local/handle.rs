@@ -21,6 +21,26 @@ use crate::time::{Time, as_ns};
 
 /// A handle of an endpoint for futures: to connect, spawn, wait for a time. Clones are the same handle; a handle stays
 /// on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), |endpoint| {
+/// #     endpoint.on(1, |_, cx, request| request.reply(cx, b"value"));
+/// # });
+/// # let server = server.start()?;
+/// # let address = server.local_addr();
+/// let nexus = petrel::Nexus::builder().start()?;
+/// let mut endpoint = nexus.endpoint(Default::default())?;
+/// let handle = endpoint.handle();
+/// let value = endpoint.block_on(async move {
+///     let session = handle.connect(address).await?;
+///     handle.sleep(Duration::from_millis(1)).await;
+///     session.call(1, b"key").await
+/// })?;
+/// assert_eq!(value[..], *b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Handle<S = ()> {
     hub: Rc<Hub>,

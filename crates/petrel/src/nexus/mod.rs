@@ -193,6 +193,18 @@ impl<L: HostLinks> Nexus<L> {
 }
 
 /// Settings of a [`Nexus`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use petrel::Nexus;
+///
+/// // Loopback only: other addresses need `insecure`.
+/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).connect_timeout(Duration::from_secs(1));
+/// let nexus = nexus.start()?;
+/// assert!(nexus.local_addr().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct NexusBuilder {
     listen: Option<Listen>,

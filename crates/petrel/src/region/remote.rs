@@ -17,6 +17,22 @@ use crate::error::Error;
 ///
 /// Each operation is a [`Call`], with its options: it has a deadline, can be cancelled, and is executed at most once.
 /// Reads are [idempotent](Call::idempotent); writes and operations on words are repeated only if the caller says so.
+///
+/// ```
+/// # use petrel::region::{Access, RegionMemory, Regions, RemoteRegion};
+/// # let regions = Regions::new();
+/// # let table = regions.register(RegionMemory::private(4096)?, Access::READ | Access::WRITE | Access::ATOMIC)?;
+/// # let served = regions.clone();
+/// # let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), move |endpoint| endpoint.serve_regions(&served));
+/// # let server = server.start()?;
+/// # let client = petrel::Client::connect_wait(server.local_addr())?;
+/// # let key = table.key();
+/// let remote = RemoteRegion::new(&client, key);
+/// remote.write(16, b"petrel").wait()?;
+/// assert_eq!(remote.read(16, 6).wait()?, b"petrel");
+/// assert_eq!(remote.fetch_add(0, 2).wait()?, 0); // the word before the addition
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct RemoteRegion {
     client: Client,

@@ -18,6 +18,23 @@ use crate::time::Time;
 /// [`WorkerRequest::fail`]. Dropping it without an answer, also because of a panic, answers the request with INTERNAL.
 ///
 /// If the endpoint is gone, or the client has given up, the answer is dropped.
+///
+/// ```
+/// use petrel::workers::Workers;
+///
+/// let workers = Workers::builder().threads(2).start()?;
+/// let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), move |endpoint| {
+///     endpoint.on_worker(1, &workers, |request| {
+///         // May block, and takes the request by value.
+///         let text = request.data().to_ascii_uppercase();
+///         request.reply(&text);
+///     });
+/// });
+/// let server = server.start()?;
+/// let client = petrel::Client::connect_wait(server.local_addr())?;
+/// assert_eq!(client.call(1, "petrel").wait()?, b"PETREL");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct WorkerRequest {
     handle: RequestHandle,
     method: u16,

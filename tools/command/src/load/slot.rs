@@ -59,7 +59,7 @@ impl CallSlot {
             if response[0] != ECHO_REQUEST {
                 return false;
             }
-            // The pattern's byte, in place of the one that asks for the echo.
+            // The pattern's byte, in place of the mark of an echo.
             pattern.fill(&mut response[..1]);
         }
         pattern.first_difference(response).is_none()
