@@ -37,7 +37,7 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::{Outcome, text};
 
-use crate::cli::{Cli, Command, GlobalArgs};
+use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     };
     log::start(cli.global.log);
     let output = Output::new(cli.global.json, cli.global.quiet);
-    match run(&cli.command, cli.global, output) {
+    match run(&cli, output) {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Failure) => ExitCode::FAILURE,
         Err(failure) => report(&failure, output),
@@ -62,8 +62,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn run(command: &Command, global: GlobalArgs, output: Output) -> Result<Outcome, Failure> {
-    match command {
+fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
+    match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Ping(args) => ping::run(args, output),
@@ -71,7 +71,7 @@ fn run(command: &Command, global: GlobalArgs, output: Output) -> Result<Outcome,
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
         #[cfg(feature = "full")]
-        Command::Kv(args) => kv::run(args, global, output),
+        Command::Kv(args) => kv::run(args, cli.global, output),
         #[cfg(feature = "full")]
         Command::Bench(args) => petrel_bench::run(args, output),
         #[cfg(feature = "full")]
