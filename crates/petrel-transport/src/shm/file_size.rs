@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 /// Grows an empty memory file to this size.
 ///
 /// A file in huge pages gets its pages at once, since the limit of a control group for huge pages holds when a page is
-/// touched. So do other files on a host that overcommits no memory. Elsewhere pages come when they are touched, and
-/// cost nothing before.
+/// touched. A host that overcommits no memory gives other files their pages at once, too. Elsewhere pages come with the first
+/// access, and cost nothing before.
 ///
 /// # Errors
 /// [`io::ErrorKind::FileTooLarge`] beyond the limit of file sizes, and the kernel's errors.

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use super::rendezvous::MeetingDir;
+
 /// Bytes of a [`host_identity`].
 pub const HOST_IDENTITY_BYTES: usize = 32;
 
@@ -31,6 +33,26 @@ pub fn host_identity() -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
     identity[16..24].copy_from_slice(&network.to_le_bytes());
     identity[24..28].copy_from_slice(&user.to_le_bytes());
     identity[28..].copy_from_slice(&rustix::process::geteuid().as_raw().to_le_bytes());
+    Ok(identity)
+}
+
+/// Returns a value that is equal in two processes exactly if they run on one boot of one kernel, in one user namespace, as one
+/// user, and see the same directory. Their network namespaces may differ: the two meet in the directory.
+///
+/// | bytes | contents |
+/// | --- | --- |
+/// | 0 to 7 | the first half of the kernel's boot identifier |
+/// | 8 to 15 | the device of the directory |
+/// | 16 to 23 | the number of the directory on its device |
+/// | 24 to 31 | as in [`host_identity`] |
+///
+/// # Errors
+/// As [`host_identity`].
+pub fn host_identity_in(directory: &MeetingDir) -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
+    let mut identity = host_identity()?;
+    let (device, inode) = directory.numbers()?;
+    identity[8..16].copy_from_slice(&device.to_le_bytes());
+    identity[16..24].copy_from_slice(&inode.to_le_bytes());
     Ok(identity)
 }
 

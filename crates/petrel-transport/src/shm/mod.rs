@@ -7,6 +7,7 @@
 //! | [`Shm`] | the [`Transport`](crate::Transport): all links of one endpoint |
 //! | [`ShmConfig`] | sizes and limits |
 //! | [`Rendezvous`], [`connect`] | where two processes meet to exchange descriptors |
+//! | [`MeetingDir`], [`connect_in`] | the same in a directory, between network namespaces |
 //! | [`send_with_fds`], [`recv_with_fds`] | the exchange of descriptors |
 //! | [`host_identity`] | whether two processes can meet at all |
 //! | `detached` | all of it within one process, for simulators |
@@ -150,9 +151,9 @@ pub use fds::{
     send_with_fds,
 };
 pub(crate) use file_size::set_size;
-pub use host::{HOST_IDENTITY_BYTES, host_identity};
+pub use host::{HOST_IDENTITY_BYTES, host_identity, host_identity_in};
 pub use link::ShmLink;
 pub use peer::Outgoing;
-pub use rendezvous::{NAME_BYTES, Rendezvous, connect};
+pub use rendezvous::{MeetingDir, NAME_BYTES, Rendezvous, connect, connect_in};
 pub use segment::{Segment, Side};
 pub(crate) use segment::{is_in_huge_pages, new_memory_file};

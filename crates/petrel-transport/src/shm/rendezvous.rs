@@ -4,11 +4,21 @@
 //! socket's name has 128 random bits, and reaches the peer over the control plane. Any process in
 //! the network namespace may connect; therefore either end asks the kernel for the peer's user and
 //! accepts only our own.
+//!
+//! Processes of different network namespaces meet in a directory that both see ([`MeetingDir`]), as
+//! containers do in a shared volume: the socket is a file there. A listener removes its file at the
+//! end, and files of killed processes at its beginning.
 
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::io::Errno;
 
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket,
@@ -35,7 +45,68 @@ const WAITING_MAX: usize = 1 << 16;
 pub struct Rendezvous {
     listener: UnixListener,
     name: [u8; NAME_BYTES],
+    /// The directory of the socket's file.
+    directory: Option<MeetingDir>,
     refused_count: u64,
+}
+
+/// A directory in which processes of one host and user meet, whatever their network namespace. The two may see it
+/// under different paths.
+#[derive(Debug)]
+pub struct MeetingDir {
+    directory: OwnedFd,
+}
+
+/// Files examined for [`MeetingDir::remove_dead`]: more than the processes of a host that meet in one directory.
+const DEAD_FILES_MAX: usize = 4096;
+
+impl MeetingDir {
+    /// Opens the directory, which must exist.
+    ///
+    /// # Errors
+    /// The kernel's: above all if there is no such directory.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { directory: open(path, flags, Mode::empty())? })
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { directory: self.directory.try_clone()? })
+    }
+
+    /// Returns the device, and the number on the device.
+    pub(super) fn numbers(&self) -> io::Result<(u64, u64)> {
+        let stat = fstat(&self.directory)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Returns the path of a file by the descriptor of the directory: short enough for a socket's address.
+    fn path_of(&self, name: &[u8]) -> PathBuf {
+        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        Path::new(&directory).join(OsStr::from_bytes(name))
+    }
+
+    /// Removes the sockets of processes that were killed: no process listens there. A listener's file gets its name when
+    /// the listener is ready.
+    fn remove_dead(&self) {
+        let Ok(files) = std::fs::read_dir(self.path_of(b".")) else { return };
+        let names = files.take(DEAD_FILES_MAX).flatten().map(|file| file.file_name());
+        for name in names.filter(|name| is_name(name.as_bytes())) {
+            let path = self.path_of(name.as_bytes());
+            let answer = SocketAddrUnix::new(&path).and_then(|address| dial(&address));
+            if answer.is_err_and(|error| error == Errno::CONNREFUSED) {
+                // Another process may have removed it meanwhile.
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+/// Returns true if a name can come from [`Rendezvous::name`]: no path leads out of the directory.
+fn is_name(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(NAME_PREFIX).and_then(|rest| rest.strip_prefix(b"-"));
+    name.len() == NAME_BYTES
+        && digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 impl Rendezvous {
@@ -47,7 +118,24 @@ impl Rendezvous {
         let name = random_name()?;
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, name, refused_count: 0 })
+        Ok(Self { listener, name, directory: None, refused_count: 0 })
+    }
+
+    /// Listens under a fresh name in a directory.
+    ///
+    /// # Errors
+    /// As [`Rendezvous::bind`], and when no file can be made in the directory.
+    pub fn bind_in(directory: &MeetingDir) -> io::Result<Self> {
+        directory.remove_dead();
+        let name = random_name()?;
+        let path = directory.path_of(&name);
+        // Nobody takes the socket for a dead one before it listens.
+        let fresh = path.with_extension("new");
+        let listener = UnixListener::bind(&fresh)?;
+        listener.set_nonblocking(true)?;
+        std::fs::rename(&fresh, &path)?;
+        let directory = Some(directory.try_clone()?);
+        Ok(Self { listener, name, directory, refused_count: 0 })
     }
 
     /// The name the peer needs for [`connect`].
@@ -89,6 +177,10 @@ impl Drop for Rendezvous {
     /// Closes waiting connections one by one. Otherwise the kernel would close the queues in this
     /// thread, with any queued descriptors.
     fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            // Without the file a later listener has less to remove.
+            let _ = std::fs::remove_file(directory.path_of(&self.name));
+        }
         // From now on the kernel refuses new connections.
         let _ = shutdown(&self.listener, Shutdown::Both);
         for _ in 0..WAITING_MAX {
@@ -119,11 +211,30 @@ pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     if name.len() != NAME_BYTES || !name.starts_with(NAME_PREFIX) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let address = SocketAddrUnix::new_abstract_name(name)?;
+    connect_at(&SocketAddrUnix::new_abstract_name(name)?)
+}
+
+/// Connects as [`connect`], in a directory.
+///
+/// # Errors
+/// As [`connect`], and [`io::ErrorKind::NotFound`] if there is no such socket in the directory.
+pub fn connect_in(directory: &MeetingDir, name: &[u8]) -> io::Result<PeerStream> {
+    if !is_name(name) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    connect_at(&SocketAddrUnix::new(directory.path_of(name))?)
+}
+
+/// Connects without waiting.
+fn dial(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect_socket(&socket, &address)?;
-    let stream = PeerStream::from(UnixStream::from(socket));
+    connect_socket(&socket, address)?;
+    Ok(socket)
+}
+
+fn connect_at(address: &SocketAddrUnix) -> io::Result<PeerStream> {
+    let stream = PeerStream::from(UnixStream::from(dial(address)?));
     match is_same_user(stream.as_fd())? {
         true => Ok(stream),
         false => Err(io::ErrorKind::PermissionDenied.into()),
@@ -212,6 +323,33 @@ mod tests {
     fn connect__after_the_listener_is_gone_is_refused() {
         let name = Rendezvous::bind().unwrap().name();
         assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn bind_in__meets_in_the_directory_and_leaves_no_file() {
+        let path = std::env::temp_dir().join(format!("petrel-meeting-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let files = || std::fs::read_dir(&path).unwrap().count();
+        let directory = MeetingDir::open(&path).unwrap();
+        // The file of a killed process.
+        let dead = random_name().unwrap();
+        drop(UnixListener::bind(path.join(OsStr::from_bytes(&dead))).unwrap());
+        // A file of another program stays.
+        std::fs::write(path.join("other"), b"").unwrap();
+        let mut rendezvous = Rendezvous::bind_in(&directory).unwrap();
+        assert_eq!(files(), 2, "the listener's and the other");
+        let elsewhere = MeetingDir::open(&path).unwrap();
+        let _client = connect_in(&elsewhere, &rendezvous.name()).unwrap();
+        assert!(rendezvous.accept().unwrap().is_some());
+        for wrong in [&b"../../etc/passwd"[..], &[b'/'; NAME_BYTES], &dead[1..]] {
+            let error = connect_in(&directory, wrong).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+        assert_eq!(connect_in(&directory, &dead).unwrap_err().kind(), io::ErrorKind::NotFound);
+        drop(rendezvous);
+        assert_eq!(files(), 1);
+        std::fs::remove_dir_all(&path).unwrap();
+        assert!(MeetingDir::open(&path).is_err());
     }
 
     #[test]

@@ -76,6 +76,7 @@ mod usage;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -212,6 +213,7 @@ pub struct NexusBuilder {
     transports: AllowedTransports,
     heartbeat: Duration,
     connect_timeout: Duration,
+    meeting_dir: Option<PathBuf>,
 }
 
 /// Where a nexus listens.
@@ -230,6 +232,7 @@ impl Default for NexusBuilder {
             transports: AllowedTransports { udp: true, shm: true },
             heartbeat: HEARTBEAT_DEFAULT,
             connect_timeout: STEP_TIMEOUT_DEFAULT,
+            meeting_dir: None,
         }
     }
 }
@@ -278,6 +281,15 @@ impl NexusBuilder {
         self
     }
 
+    /// Shares memory with processes of this host and user that see the same directory, whatever their network namespace:
+    /// containers with a common volume, also under different paths. Both sides must name it. The directory must exist, and
+    /// be writable for this user; each process has a socket there, which it removes at its end. Default: none; processes
+    /// of one network namespace share memory.
+    pub fn meeting_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.meeting_dir = Some(path.into());
+        self
+    }
+
     /// Starts the nexus's thread.
     ///
     /// # Errors
@@ -292,7 +304,10 @@ impl NexusBuilder {
     /// As [`NexusBuilder::start`].
     pub fn start_for<L: HostLinks>(self) -> Result<Nexus<L>, SetupError> {
         self.check()?;
-        let (net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
+        let (mut net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
+        if let Some(path) = &self.meeting_dir {
+            net.meet_in(path).map_err(|source| cannot_meet(path, source))?;
+        }
         let (mut reactor, mut local) = self.reactor(net, waker)?;
         if let Some(Listen::On(socket)) = &self.listen {
             local = Some(reactor.listen_on(socket).map_err(cannot_listen_on)?);
@@ -318,7 +333,10 @@ impl NexusBuilder {
         if self.transports.shm {
             // Without a rendezvous (no /proc, for example) UDP remains, and links restricted to shared memory get an
             // error.
-            let _ = reactor.open_rendezvous();
+            let opened = reactor.open_rendezvous();
+            if let Some(path) = &self.meeting_dir {
+                opened.map_err(|source| cannot_meet(path, source))?;
+            }
         }
         let local = match self.listen {
             Some(Listen::At(address)) => {
@@ -375,6 +393,15 @@ fn cannot_listen(address: SocketAddr, source: io::Error) -> SetupError {
 /// The given socket cannot be listened on.
 fn cannot_listen_on(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot listen on the given socket: {source}"), source }
+}
+
+/// The directory does not exist, or has no room for a socket.
+fn cannot_meet(path: &Path, source: io::Error) -> SetupError {
+    let message = format!(
+        "cannot meet other processes in {}: {source}; make the directory, writable for this user",
+        path.display()
+    );
+    SetupError::System { message, source }
 }
 
 /// The system lacks a thread, descriptor or random number.

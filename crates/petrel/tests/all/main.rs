@@ -20,6 +20,7 @@ mod in_place;
 mod interop;
 mod largest;
 mod local;
+mod meeting;
 mod memory;
 mod multicast;
 mod multicast_networks;

@@ -5,6 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -13,8 +14,8 @@ use mio::{Interest, Poll, Token};
 use petrel_transport::host::HostLink;
 use petrel_transport::path::tcp_min_rtt_ns;
 use petrel_transport::shm::{
-    self, HOST_IDENTITY_BYTES, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig, ShmLink, Side,
-    recv_with_fds, send_with_fds,
+    self, HOST_IDENTITY_BYTES, MeetingDir, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig,
+    ShmLink, Side, recv_with_fds, send_with_fds,
 };
 use petrel_transport::udp::path_mtu;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +28,8 @@ use crate::nexus::media::HostLinks;
 /// The kernel's sockets, for endpoints with links of type `L`.
 pub struct MioNetwork<L = HostLink> {
     poll: Poll,
+    /// Where processes meet to share memory; `None` for the network namespace.
+    meeting_dir: Option<MeetingDir>,
     link: PhantomData<fn() -> L>,
 }
 
@@ -35,7 +38,7 @@ impl<L> MioNetwork<L> {
     pub(in crate::nexus) fn new(token: usize) -> io::Result<(Self, mio::Waker)> {
         let poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), Token(token))?;
-        Ok((Self { poll, link: PhantomData }, waker))
+        Ok((Self { poll, meeting_dir: None, link: PhantomData }, waker))
     }
 }
 
@@ -46,6 +49,12 @@ impl<L> fmt::Debug for MioNetwork<L> {
 }
 
 impl<L> MioNetwork<L> {
+    /// Lets processes meet in a directory.
+    pub(in crate::nexus) fn meet_in(&mut self, path: &Path) -> io::Result<()> {
+        self.meeting_dir = Some(MeetingDir::open(path)?);
+        Ok(())
+    }
+
     /// Listens on a socket that is bound already.
     pub(in crate::nexus) fn listen_on(
         &mut self,
@@ -186,14 +195,20 @@ impl<L: HostLinks> SharedMemory for MioNetwork<L> {
     type Link = L;
 
     fn open_rendezvous(&mut self, token: usize) -> io::Result<Rendezvous> {
-        let rendezvous = Rendezvous::bind()?;
+        let rendezvous = match &self.meeting_dir {
+            Some(directory) => Rendezvous::bind_in(directory)?,
+            None => Rendezvous::bind()?,
+        };
         let fd = rendezvous.as_fd().as_raw_fd();
         self.poll.registry().register(&mut SourceFd(&fd), Token(token), Interest::READABLE)?;
         Ok(rendezvous)
     }
 
     fn host_identity(&self) -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
-        shm::host_identity()
+        match &self.meeting_dir {
+            Some(directory) => shm::host_identity_in(directory),
+            None => shm::host_identity(),
+        }
     }
 
     fn name_of(&self, rendezvous: &Rendezvous) -> Vec<u8> {
@@ -205,7 +220,10 @@ impl<L: HostLinks> SharedMemory for MioNetwork<L> {
     }
 
     fn connect_rendezvous(&self, name: &[u8]) -> io::Result<PeerStream> {
-        shm::connect(name)
+        match &self.meeting_dir {
+            Some(directory) => shm::connect_in(directory, name),
+            None => shm::connect(name),
+        }
     }
 
     fn register_shm_peer(&self, peer: &PeerStream, token: usize) -> io::Result<()> {
