@@ -74,7 +74,8 @@ impl CacheClient {
     /// # Errors
     /// UNAVAILABLE if no server can be reached, or it is no cache.
     pub async fn connect(builder: ClientBuilder, address: SocketAddr) -> Result<Self, ClientError> {
-        let first = builder.clone().connect(address).await?;
+        // Each client has one partition: calls that name no endpoint may go to another.
+        let first = builder.clone().connect((address, EndpointId(0))).await?;
         let hello = greet(&first).await?;
         let mut partitions = vec![first];
         for number in 1..hello.partitions {
