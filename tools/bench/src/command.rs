@@ -244,8 +244,8 @@ impl Report {
         Self { output, figures: Vec::new(), skipped: Vec::new(), is_cut: false }
     }
 
-    /// Returns true after Ctrl-C, if there are figures to show: no further measurement begins. The first has a pair of
-    /// windows in any case.
+    /// Returns true after Ctrl-C, if there are figures to show: no further measurement begins. The first measurement has a
+    /// pair of windows in any case.
     fn is_interrupted(&mut self) -> bool {
         self.is_cut |= interrupt::is_noted() && !self.figures.is_empty();
         self.is_cut

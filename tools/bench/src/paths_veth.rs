@@ -91,7 +91,7 @@ impl Column {
 /// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathsPlan {
-    /// Fresh sessions of each row: those of one path are on other links each.
+    /// Fresh sessions of each row: sessions of one path have different links.
     pub(crate) sessions: u32,
     pub(crate) window: Duration,
     /// Whether both threads have real-time priority in windows.

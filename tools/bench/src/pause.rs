@@ -2,7 +2,7 @@
 //!
 //! A call to a sleeping server has to wake the server, and its response the client, unless the client still polls by
 //! then. The measure is a bare wake-up, of a thread that sleeps as an endpoint does ([`Mechanism::Eventfd`]): how many
-//! of them a call takes. Both take turns, so that a machine that wakes slowly does so for both. The price of polling is
+//! of them a call takes. The two sides take turns: a machine that wakes threads slowly slows both. The price of polling is
 //! the CPU time of both ends.
 
 mod sleeper;

@@ -50,8 +50,8 @@ pub struct Rendezvous {
     refused_count: u64,
 }
 
-/// A directory in which processes of one host and user meet, whatever their network namespace. The two may see it
-/// under different paths.
+/// A directory in which processes of one host and user meet, whatever their network namespace. The processes may see the
+/// directory under different paths.
 #[derive(Debug)]
 pub struct MeetingDir {
     directory: OwnedFd,
@@ -86,8 +86,7 @@ impl MeetingDir {
         Path::new(&directory).join(OsStr::from_bytes(name))
     }
 
-    /// Removes the sockets of processes that were killed: no process listens there. A listener's file gets its name when
-    /// the listener is ready.
+    /// Removes the sockets of killed processes, which refuse connections.
     fn remove_dead(&self) {
         let Ok(files) = std::fs::read_dir(self.path_of(b".")) else { return };
         let names = files.take(DEAD_FILES_MAX).flatten().map(|file| file.file_name());
@@ -95,7 +94,7 @@ impl MeetingDir {
             let path = self.path_of(name.as_bytes());
             let answer = SocketAddrUnix::new(&path).and_then(|address| dial(&address));
             if answer.is_err_and(|error| error == Errno::CONNREFUSED) {
-                // Another process may have removed it meanwhile.
+                // Another process may have removed the file meanwhile.
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -129,7 +128,7 @@ impl Rendezvous {
         directory.remove_dead();
         let name = random_name()?;
         let path = directory.path_of(&name);
-        // Nobody takes the socket for a dead one before it listens.
+        // The file gets its final name when the socket listens: until then no process takes the socket for dead.
         let fresh = path.with_extension("new");
         let listener = UnixListener::bind(&fresh)?;
         listener.set_nonblocking(true)?;
@@ -178,7 +177,7 @@ impl Drop for Rendezvous {
     /// thread, with any queued descriptors.
     fn drop(&mut self) {
         if let Some(directory) = &self.directory {
-            // Without the file a later listener has less to remove.
+            // A later listener removes a file that stays.
             let _ = std::fs::remove_file(directory.path_of(&self.name));
         }
         // From now on the kernel refuses new connections.

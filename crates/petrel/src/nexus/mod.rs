@@ -281,10 +281,10 @@ impl NexusBuilder {
         self
     }
 
-    /// Shares memory with processes of this host and user that see the same directory, whatever their network namespace:
-    /// containers with a common volume, also under different paths. Both sides must name it. The directory must exist, and
-    /// be writable for this user; each process has a socket there, which it removes at its end. Default: none; processes
-    /// of one network namespace share memory.
+    /// Shares memory with processes of this host and user that name the same directory, whatever their network namespace:
+    /// containers with a common volume, also under different paths. A process without the directory uses UDP. The directory
+    /// must exist and be writable for this user; the nexus has a socket there until the end of the nexus. Default: none:
+    /// processes of one network namespace share memory.
     pub fn meeting_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.meeting_dir = Some(path.into());
         self

@@ -96,7 +96,7 @@ pub(crate) struct VethPathArgs {
     #[arg(long, value_name = "DURATION", requires = "veth", value_parser = parse_duration)]
     pub(crate) window: Option<Duration>,
 
-    /// Sessions of a figure, one after the other: those of one path are on other links each [default: 8]
+    /// Sessions of a figure, one after the other: sessions of one path have different links [default: 8]
     #[arg(long, value_name = "N", requires = "veth", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) sessions: Option<u32>,
 

@@ -110,7 +110,7 @@ pub(super) struct LockedCaller {
 }
 
 impl LockedCaller {
-    /// Makes the caller of this place, of which there is one.
+    /// Makes the only caller of a place.
     pub(super) fn new(shared: Arc<LockedEndpoint>, place: usize) -> Self {
         Self { shared, place, next: 0 }
     }
