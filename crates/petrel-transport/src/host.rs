@@ -98,7 +98,12 @@ mod tests {
 
     fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
         let to = |host: &Host| {
-            HostLink::Far(UdpLink { addr: host.udp().local_addr(), max_frame: None, ecn: false })
+            HostLink::Far(UdpLink {
+                addr: host.udp().local_addr(),
+                max_frame: None,
+                ecn: false,
+                source: None,
+            })
         };
         (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())
     }

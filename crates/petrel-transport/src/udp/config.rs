@@ -1,7 +1,7 @@
 //! Settings of the UDP transport, and the capabilities the kernel grants.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Bytes of the receive buffer that the kernel charges for a small datagram: the data's block and its book-keeping.
 pub(super) const CHARGE_BYTES: usize = 768;
@@ -138,4 +138,7 @@ pub struct UdpLink {
     /// the server echoes them. Several links to an address may differ, and then have separate
     /// peers.
     pub ecn: bool,
+    /// The address of this host that the peer knows, if the kernel would send from another: a socket bound to the unspecified address
+    /// has all addresses of the host.
+    pub source: Option<IpAddr>,
 }

@@ -107,7 +107,7 @@ impl Detached {
         addr: SocketAddr,
         max_frame_bytes: usize,
     ) -> Result<PeerId, LinkError> {
-        self.peers.add(addr, max_frame_bytes, false)
+        self.peers.add(addr, max_frame_bytes, (false, None))
     }
 
     /// See [`Transport::remove_peer`](crate::Transport::remove_peer).

@@ -104,7 +104,7 @@ impl Ecn {
         self.v6
     }
 
-    /// Returns true if a message to an agreeing peer needs a control message.
+    /// Returns true if a message to an agreeing peer, or to a peer with a source address of its own, needs a control message.
     #[inline]
     pub(super) fn is_by_message(&self) -> bool {
         self.by_message
@@ -123,12 +123,15 @@ impl Ecn {
     ) -> io::Result<()> {
         let have_some_agreed = peers.ecn_count() > 0;
         let have_all_agreed = have_some_agreed && peers.ecn_count() == peers.len();
+        // A message with a source address has control messages in any case.
+        let have_sources = peers.sourced_count() > 0;
+        let have_all_agreed = have_all_agreed && !have_sources;
         let is_capable = have_all_agreed && (is_idle || self.socket_is_capable);
         if is_capable != self.socket_is_capable {
             set_capable(socket, self.v6, is_capable)?;
             self.socket_is_capable = is_capable;
         }
-        self.by_message = have_some_agreed && !is_capable;
+        self.by_message = (have_some_agreed || have_sources) && !is_capable;
         Ok(())
     }
 }

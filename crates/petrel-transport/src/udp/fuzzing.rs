@@ -105,7 +105,7 @@ impl World {
     fn new(input: &mut Input<'_>) -> Self {
         let message_bytes_max = MESSAGE_BYTES_MAX[input.below(3)];
         let mut peers = PeerTable::new();
-        let mut add = |peer| peers.add(address(peer), LIMITS[peer], false);
+        let mut add = |peer| peers.add(address(peer), LIMITS[peer], (false, None));
         let names = [0, 1, 2, 3].map(|peer| add(peer).expect("four peers fit"));
         Self {
             plan: Plan::new(message_bytes_max).expect("memory for a plan"),

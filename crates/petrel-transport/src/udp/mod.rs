@@ -61,7 +61,7 @@ use crate::wake::{Waker, Watch};
 pub use config::{
     MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
 };
-pub use socket::path_mtu;
+pub use socket::{path_mtu, source_to};
 
 use association::Association;
 use burst::{Outlet, Room};
@@ -297,7 +297,7 @@ impl Transport for Udp {
         if !self.association.is_with(addr) {
             self.association.dissolve(self.socket.as_fd())?;
         }
-        let peer = self.peers.add(addr, frame_bytes_max, link.ecn)?;
+        let peer = self.peers.add(addr, frame_bytes_max, (link.ecn, link.source))?;
         if let Err(error) = self.adapt_to_ecn() {
             self.remove_peer(peer);
             return Err(error.into());
@@ -326,7 +326,7 @@ impl Transport for Udp {
         multicast::send_by(&self.socket, interface, hops)?;
         self.association.dissolve(self.socket.as_fd())?;
         self.plan.settle();
-        let peer = self.peers.add(address, self.max_frame_bytes(towards), false)?;
+        let peer = self.peers.add(address, self.max_frame_bytes(towards), (false, None))?;
         self.adapt_to_ecn()?;
         Ok(peer)
     }

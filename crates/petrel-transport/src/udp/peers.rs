@@ -1,7 +1,7 @@
 //! The peer table: addresses by [`PeerId`] for sending, and back for receiving.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::addr::{AddrHash, AddrKey, RawAddr};
 use super::plan::Target;
@@ -18,6 +18,8 @@ struct Terms {
     key: AddrKey,
     max_frame_bytes: usize,
     is_ecn: bool,
+    /// The address from which its datagrams are sent, if not the kernel's choice.
+    source: Option<IpAddr>,
 }
 
 /// One peer: address and limits.
@@ -65,6 +67,8 @@ pub(super) struct PeerTable {
     count: usize,
     /// The peers with links that agreed to ECN.
     ecn_count: usize,
+    /// The peers with a source address of their own.
+    sourced_count: usize,
 }
 
 impl Peer {
@@ -85,6 +89,7 @@ impl PeerTable {
             last_found: None,
             count: 0,
             ecn_count: 0,
+            sourced_count: 0,
         }
     }
 
@@ -95,6 +100,16 @@ impl PeerTable {
     /// The number of peers that agreed to ECN.
     pub(super) fn ecn_count(&self) -> usize {
         self.ecn_count
+    }
+
+    /// The number of peers with a source address of their own.
+    pub(super) fn sourced_count(&self) -> usize {
+        self.sourced_count
+    }
+
+    /// Returns the address from which a peer's datagrams are sent, if not the kernel's choice.
+    pub(super) fn source_address(&self, peer: PeerId) -> Option<IpAddr> {
+        self.get(peer)?.terms.source
     }
 
     /// Returns true if the peer has links and agreed to ECN.
@@ -198,10 +213,10 @@ impl PeerTable {
         &mut self,
         addr: SocketAddr,
         max_frame_bytes: usize,
-        is_ecn: bool,
+        (is_ecn, source): (bool, Option<IpAddr>),
     ) -> Result<PeerId, LinkError> {
         let key = AddrKey::from(addr);
-        let terms = Terms { key, max_frame_bytes, is_ecn };
+        let terms = Terms { key, max_frame_bytes, is_ecn, source };
         if let Some(&peer) = self.by_terms.get(&terms) {
             let known = self.slots[peer.0 as usize].as_mut().expect("terms point to peers");
             assert!(known.terms == terms && known.link_count > 0, "a peer with links");
@@ -222,6 +237,7 @@ impl PeerTable {
         self.by_terms.insert(terms, peer);
         self.count += 1;
         self.ecn_count += usize::from(is_ecn);
+        self.sourced_count += usize::from(terms.source.is_some());
         Ok(peer)
     }
 
@@ -251,6 +267,7 @@ impl PeerTable {
         self.by_terms.remove(&terms);
         self.count -= 1;
         self.ecn_count -= usize::from(terms.is_ecn);
+        self.sourced_count -= usize::from(terms.source.is_some());
         if source != peer {
             self.release(peer);
         }
@@ -282,8 +299,8 @@ mod tests {
     #[test]
     fn find__knows_peers_by_address_until_removed() {
         let mut table = PeerTable::new();
-        let first = table.add(addr(1, 5), 2000, false).unwrap();
-        let second = table.add(addr(1, 6), 3000, false).unwrap();
+        let first = table.add(addr(1, 5), 2000, (false, None)).unwrap();
+        let second = table.add(addr(1, 6), 3000, (false, None)).unwrap();
         assert_ne!(first, second);
         for _ in 0..2 {
             assert_eq!(table.find(addr(1, 5).into()), Some(first));
@@ -302,7 +319,8 @@ mod tests {
     #[test]
     fn find__remembers_whom_it_found_last_while_the_address_has_peers() {
         let mut table = PeerTable::new();
-        let known = [addr(1, 5), addr(1, 6)].map(|at| (at, table.add(at, 2000, false).unwrap()));
+        let known =
+            [addr(1, 5), addr(1, 6)].map(|at| (at, table.add(at, 2000, (false, None)).unwrap()));
         assert_eq!(table.last_found, None);
         for (at, peer) in known.into_iter().chain(known) {
             assert_eq!(table.find(at.into()), Some(peer));
@@ -317,8 +335,8 @@ mod tests {
     #[test]
     fn add__of_the_same_terms_shares_the_peer() {
         let mut table = PeerTable::new();
-        let peer = table.add(addr(1, 5), 2000, false).unwrap();
-        assert_eq!(table.add(addr(1, 5), 2000, false).unwrap(), peer);
+        let peer = table.add(addr(1, 5), 2000, (false, None)).unwrap();
+        assert_eq!(table.add(addr(1, 5), 2000, (false, None)).unwrap(), peer);
         table.remove(peer);
         assert_eq!(table.find(addr(1, 5).into()), Some(peer));
         table.remove(peer);
@@ -328,9 +346,9 @@ mod tests {
     #[test]
     fn add__of_other_terms_leaves_the_first_peer_as_it_was() {
         let mut table = PeerTable::new();
-        let first = table.add(addr(1, 5), 2000, true).unwrap();
-        let smaller = table.add(addr(1, 5), 1232, true).unwrap();
-        let unmarked = table.add(addr(1, 5), 2000, false).unwrap();
+        let first = table.add(addr(1, 5), 2000, (true, None)).unwrap();
+        let smaller = table.add(addr(1, 5), 1232, (true, None)).unwrap();
+        let unmarked = table.add(addr(1, 5), 2000, (false, None)).unwrap();
         assert_eq!(table.get(first).unwrap().max_frame_bytes, 2000);
         assert_eq!(table.get(smaller).unwrap().max_frame_bytes, 1232);
         assert!(table.is_ecn(first) && table.is_ecn(smaller) && !table.is_ecn(unmarked));
@@ -344,15 +362,15 @@ mod tests {
     #[test]
     fn remove__of_the_source_keeps_the_name_for_the_others() {
         let mut table = PeerTable::new();
-        let first = table.add(addr(1, 5), 2000, false).unwrap();
-        let second = table.add(addr(1, 5), 1232, false).unwrap();
+        let first = table.add(addr(1, 5), 2000, (false, None)).unwrap();
+        let second = table.add(addr(1, 5), 1232, (false, None)).unwrap();
         table.remove(first);
         table.remove(first);
         assert!(table.get(first).is_none() && table.target(first).is_none());
         assert_eq!(table.find(addr(1, 5).into()), Some(first));
-        let other = table.add(addr(1, 6), 2000, false).unwrap();
+        let other = table.add(addr(1, 6), 2000, (false, None)).unwrap();
         assert_ne!(other, first, "the slot is not free");
-        let third = table.add(addr(1, 5), 2000, false).unwrap();
+        let third = table.add(addr(1, 5), 2000, (false, None)).unwrap();
         assert_eq!(table.source_of(third), first);
         table.remove(second);
         table.remove(third);
@@ -364,11 +382,11 @@ mod tests {
     fn add__stops_at_the_limit_and_reuses_slots() {
         let mut table = PeerTable::new();
         let nth = |n: usize| addr((n / 1000) as u16, (n % 1000) as u16 + 1);
-        let first = table.add(nth(0), 2000, false).unwrap();
-        (1..PEERS_MAX).for_each(|n| _ = table.add(nth(n), 2000, false).unwrap());
-        let full = table.add(nth(PEERS_MAX), 2000, false);
+        let first = table.add(nth(0), 2000, (false, None)).unwrap();
+        (1..PEERS_MAX).for_each(|n| _ = table.add(nth(n), 2000, (false, None)).unwrap());
+        let full = table.add(nth(PEERS_MAX), 2000, (false, None));
         assert!(matches!(full, Err(LinkError::TooManyPeers { limit: PEERS_MAX })));
         table.remove(first);
-        assert_eq!(table.add(nth(PEERS_MAX), 2000, false).unwrap(), first);
+        assert_eq!(table.add(nth(PEERS_MAX), 2000, (false, None)).unwrap(), first);
     }
 }

@@ -13,6 +13,7 @@
 //! not followed.
 
 use std::iter::repeat_with;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
@@ -54,33 +55,74 @@ impl<T> Control<T> {
     }
 }
 
-/// Optional control messages: segment size, traffic class.
+/// Optional control messages: segment size, and behind it traffic class and source address.
 #[repr(C)]
 struct Controls {
     /// The size at which the kernel cuts.
     segment_bytes: Control<u16>,
-    /// The traffic class that declares the packets ECN-capable.
-    traffic_class: Control<libc::c_int>,
+    others: Others,
 }
+
+/// Room for the traffic class that declares packets ECN-capable, and for an IPv6 source address, which is the longer one.
+type Others =
+    [u64; (size_of::<Control<libc::c_int>>() + size_of::<Control<libc::in6_pktinfo>>()) / 8];
 
 impl Controls {
     #[inline]
     fn new() -> Self {
         let mut segment_bytes = Control::default();
         segment_bytes.set_kind((libc::SOL_UDP, libc::UDP_SEGMENT));
-        Self { segment_bytes, traffic_class: Control::default() }
+        Self { segment_bytes, others: Others::default() }
     }
 
-    /// Makes the packets of a message to this address ECN-capable. The header may already have the
-    /// segment size.
+    /// Adds the traffic class that makes the packets of a message to this address ECN-capable, and their source address. The header may
+    /// already have the segment size.
     #[cold]
-    fn add_ecn(&mut self, header: &mut libc::msghdr, to: &RawAddr) {
-        self.traffic_class.set_kind(ecn::control_kind(to));
-        self.traffic_class.value = ecn::ECT_0;
-        let used: usize = header.msg_controllen as _;
-        let skipped = size_of::<Control<u16>>() - used;
+    fn add(
+        &mut self,
+        header: &mut libc::msghdr,
+        to: &RawAddr,
+        is_ecn: bool,
+        source: Option<IpAddr>,
+    ) {
+        let mut used = 0;
+        if is_ecn {
+            used += self.put(used, ecn::control_kind(to), ecn::ECT_0);
+        }
+        match source {
+            Some(IpAddr::V4(ip)) => {
+                let ip = libc::in_addr { s_addr: u32::from(ip).to_be() };
+                let none = libc::in_addr { s_addr: 0 };
+                let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: ip, ipi_addr: none };
+                used += self.put(used, (libc::SOL_IP, libc::IP_PKTINFO), info);
+            }
+            Some(IpAddr::V6(ip)) => {
+                let ipi6_addr = libc::in6_addr { s6_addr: ip.octets() };
+                let info = libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: 0 };
+                used += self.put(used, (libc::SOL_IPV6, libc::IPV6_PKTINFO), info);
+            }
+            None => {}
+        }
+        if used == 0 {
+            return;
+        }
+        let before: usize = header.msg_controllen as _;
+        let skipped = size_of::<Control<u16>>() - before;
         header.msg_control = std::ptr::from_mut(self).wrapping_byte_add(skipped).cast();
-        header.msg_controllen = (size_of::<Self>() - skipped) as _;
+        header.msg_controllen = (before + used) as _;
+    }
+
+    /// Writes a control message behind `used` bytes of the others. Returns its size.
+    fn put<T: Copy>(&mut self, used: usize, kind: (libc::c_int, libc::c_int), value: T) -> usize {
+        let size = size_of::<Control<T>>();
+        assert!(used + size <= size_of::<Others>(), "the room is for one message of each kind");
+        // SAFETY: all-zero is a valid `cmsghdr`, which has only integers.
+        let mut control = Control { header: unsafe { std::mem::zeroed() }, value };
+        control.set_kind(kind);
+        // SAFETY: the place is within `others`, as was just asserted, and aligned to 8 bytes, since sizes of control messages are
+        // multiples of 8.
+        unsafe { self.others.as_mut_ptr().byte_add(used).cast::<Control<T>>().write(control) };
+        size
     }
 }
 
@@ -106,7 +148,7 @@ impl Sender {
 
     /// Sends messages of `plan` from `first` on and returns how many the kernel accepted: at least
     /// one, or the error of the first. A connected socket needs no addresses. `ecn` names the peers
-    /// whose packets must be ECN-capable, if the socket's are not.
+    /// whose packets must be ECN-capable, if the socket's are not, and those with a source address.
     ///
     /// # Safety
     /// The large frames of these messages are still in place.
@@ -191,7 +233,7 @@ impl Sender {
 }
 
 /// The socket's number, whether addresses are omitted, and the table of the peers whose packets
-/// must be ECN-capable.
+/// need control messages.
 #[derive(Clone, Copy)]
 struct Socket<'a> {
     number: RawFd,
@@ -203,12 +245,6 @@ impl Socket<'_> {
     #[inline]
     fn name(self, plan: &Plan, message: &Message) -> (*const libc::c_void, libc::socklen_t) {
         if self.is_connected { (std::ptr::null(), 0) } else { plan.name_of(message).as_name() }
-    }
-
-    /// Returns true if a message must be declared ECN-capable.
-    #[inline]
-    fn says_ecn(self, plan: &Plan, message: &Message) -> bool {
-        self.ecn.is_some_and(|peers| peers.is_ecn(plan.peer_of(message)))
     }
 }
 
@@ -286,8 +322,10 @@ fn header_of(
         header.msg_control = std::ptr::from_mut(controls).cast();
         header.msg_controllen = size_of::<Control<u16>>() as _;
     }
-    if socket.says_ecn(plan, message) {
-        controls.add_ecn(&mut header, plan.name_of(message));
+    if let Some(peers) = socket.ecn {
+        let peer = plan.peer_of(message);
+        let (is_ecn, source) = (peers.is_ecn(peer), peers.source_address(peer));
+        controls.add(&mut header, plan.name_of(message), is_ecn, source);
     }
     header
 }
@@ -369,8 +407,6 @@ mod tests {
         }
         check(Control::<u16>::default());
         check(Control::<libc::c_int>::default());
-        let behind = size_of::<Control<u16>>();
-        assert_eq!(std::mem::offset_of!(Controls, traffic_class), behind);
-        assert_eq!(size_of::<Controls>(), 2 * behind);
+        assert_eq!(std::mem::offset_of!(Controls, others), size_of::<Control<u16>>());
     }
 }

@@ -3,7 +3,7 @@
 //! The unsafe code here passes one `int` to or from a socket option of an open descriptor.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::sockopt;
@@ -145,6 +145,20 @@ pub fn path_mtu(local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
     socket.connect(peer)?;
     let mtu = if peer.is_ipv6() { sockopt::ipv6_mtu(&socket)? } else { sockopt::ip_mtu(&socket)? };
     Ok(mtu as usize)
+}
+
+/// Returns the address of this host from which the kernel would send to `peer`. No packet is sent.
+///
+/// # Errors
+/// When there is no route.
+pub fn source_to(peer: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// `local` with a free port. A link-local address needs its peer's scope.

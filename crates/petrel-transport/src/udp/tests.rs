@@ -36,7 +36,7 @@ impl Loopback {
 }
 
 fn link(to: &Udp) -> UdpLink {
-    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false }
+    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None }
 }
 
 impl Harness for Loopback {
@@ -134,7 +134,8 @@ impl WithSocket {
         socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut udp = Udp::bind(config).unwrap();
         let addr = socket.local_addr().unwrap();
-        let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+        let peer =
+            udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
         Self { udp, peer, socket }
     }
 
@@ -142,7 +143,7 @@ impl WithSocket {
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
-        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
         assert!(!ends.udp.association.is_made());
         ends
     }
@@ -349,9 +350,10 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
     let mut ends = WithSocket::new(v4());
     let other = WithSocket::new(v4());
     let broadcast = "127.255.255.255:9".parse().unwrap();
-    let refused = ends.udp.peers.add(broadcast, 2000, false).unwrap();
+    let refused = ends.udp.peers.add(broadcast, 2000, (false, None)).unwrap();
     let addr = other.socket.local_addr().unwrap();
-    let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+    let other_peer =
+        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     let burst = [
         frame(ends.peer, b"\x1Afirst"),
         frame(refused, b"\x1Arefused"),
@@ -372,7 +374,10 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
 fn tx_burst__to_a_closed_port_does_not_harm_others() {
     let mut ends = WithSocket::new(v4());
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = ends.udp.add_peer(UdpLink { addr: closed, max_frame: None, ecn: false }).unwrap();
+    let nobody = ends
+        .udp
+        .add_peer(UdpLink { addr: closed, max_frame: None, ecn: false, source: None })
+        .unwrap();
     for _ in 0..20 {
         let burst = [frame(nobody, b"\x1Alost"), frame(ends.peer, b"\x1Akept")];
         assert_eq!(ends.udp.tx_burst(&burst), 0);
@@ -392,8 +397,10 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
             let other = UdpSocket::bind((config.bind.ip(), 0)).unwrap();
             other.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
             let addr = other.local_addr().unwrap();
-            let other_peer =
-                ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+            let other_peer = ends
+                .udp
+                .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None })
+                .unwrap();
             assert!(!ends.udp.association.is_made());
             assert_eq!(ends.udp.socket.local_addr().unwrap(), local);
             other.send_to(b"\x1Aother", local).unwrap();
@@ -417,7 +424,8 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
 fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     let mut ends = WithSocket::new(v4());
     let addr = ends.socket.local_addr().unwrap();
-    let again = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+    let again =
+        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     assert_eq!(again, ends.peer);
     for _ in 0..2 {
         assert!(ends.udp.association.is_with(addr));
@@ -426,7 +434,12 @@ fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     assert_eq!(ends.udp.peer_count(), 0);
     // The new peer's frames do not reach the former peer.
     let other = WithSocket::new(v4());
-    let link = UdpLink { addr: other.socket.local_addr().unwrap(), max_frame: None, ecn: false };
+    let link = UdpLink {
+        addr: other.socket.local_addr().unwrap(),
+        max_frame: None,
+        ecn: false,
+        source: None,
+    };
     let peer = ends.udp.add_peer(link).unwrap();
     assert!(ends.udp.association.is_with(link.addr));
     assert_eq!(ends.udp.tx_burst(&[frame(peer, b"\x1Ato other")]), 0);
@@ -442,7 +455,7 @@ fn add_peer__looks_at_the_senders_of_what_came_before() {
     stranger.send_to(b"\x1Astrange", udp.local_addr()).unwrap();
     friend.send_to(b"\x1Aearly", udp.local_addr()).unwrap();
     let addr = friend.local_addr().unwrap();
-    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     assert!(udp.association.is_with(addr));
     let mut ends = WithSocket { udp, peer, socket: friend };
     assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
@@ -458,8 +471,13 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
     for (any, own) in [("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
         let mut udp = Udp::bind(bind_to(any)).unwrap();
         let peer = UdpSocket::bind((own, 0)).unwrap();
-        udp.add_peer(UdpLink { addr: peer.local_addr().unwrap(), max_frame: None, ecn: false })
-            .unwrap();
+        udp.add_peer(UdpLink {
+            addr: peer.local_addr().unwrap(),
+            max_frame: None,
+            ecn: false,
+            source: None,
+        })
+        .unwrap();
         assert!(!udp.association.is_made());
     }
 }
@@ -530,7 +548,8 @@ impl WithFullSocket {
         let [near, far] = local_pair();
         let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
         let addr = "127.0.0.1:9".parse().unwrap();
-        let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+        let peer =
+            udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
         udp.socket = near;
         Self { udp, peer, far }
     }
@@ -652,7 +671,8 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
     // SAFETY: the frames change only after the flush.
     unsafe { assert!(ends.udp.push(ends.peer, &frames[0], &[])) };
     ends.udp.remove_peer(ends.peer);
-    let reused = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+    let reused =
+        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     assert_eq!(reused, ends.peer);
     // SAFETY: as above.
     unsafe { assert!(ends.udp.push(reused, &frames[1], &[])) };
@@ -665,7 +685,12 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
 #[test]
 fn add_peer__checks_the_link() {
     let mut udp = Udp::bind(v4()).unwrap();
-    let to = |addr: &str, max_frame| UdpLink { addr: addr.parse().unwrap(), max_frame, ecn: false };
+    let to = |addr: &str, max_frame| UdpLink {
+        addr: addr.parse().unwrap(),
+        max_frame,
+        ecn: false,
+        source: None,
+    };
     for addr in ["[::1]:5", "0.0.0.0:5", "127.0.0.1:0", "224.0.0.1:5"] {
         assert!(matches!(udp.add_peer(to(addr, None)), Err(LinkError::Unsupported(_))), "{addr}");
     }
@@ -685,8 +710,12 @@ fn add_peer__checks_the_link() {
 fn add_peer__checks_the_mtu_against_the_path() {
     let path = path_mtu("127.0.0.1".parse().unwrap(), "127.0.0.1:5".parse().unwrap()).unwrap();
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(path + 1), ..v4() }).unwrap();
-    let refused =
-        udp.add_peer(UdpLink { addr: "127.0.0.1:5".parse().unwrap(), max_frame: None, ecn: false });
+    let refused = udp.add_peer(UdpLink {
+        addr: "127.0.0.1:5".parse().unwrap(),
+        max_frame: None,
+        ecn: false,
+        source: None,
+    });
     let Err(LinkError::MtuExceedsPath { configured, path: found, .. }) = refused else {
         panic!("{refused:?}");
     };

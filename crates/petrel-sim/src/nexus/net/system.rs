@@ -59,6 +59,11 @@ impl Network for SimNetwork {
         Some(self.net.borrow().processes[self.process].descriptors_max)
     }
 
+    /// Hosts of the simulation have one address.
+    fn source_to(&self, _peer: SocketAddr) -> io::Result<IpAddr> {
+        Err(io::ErrorKind::NetworkUnreachable.into())
+    }
+
     fn path_mtu(&self, _local: IpAddr, _peer: SocketAddr) -> io::Result<usize> {
         let net = &mut *self.net.borrow_mut();
         match net.happens(net.conditions.scarce) {

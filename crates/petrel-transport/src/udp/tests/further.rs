@@ -196,7 +196,7 @@ fn accept_ports__the_last_list_counts_until_the_last_link_is_removed() {
     // Two other peers: a socket connected to an only peer hears no strangers.
     for port in [9, 10] {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        to.transport.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+        to.transport.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     }
     assert!(is_heard(&mut from, &mut to.transport));
     to.transport.accept_ports(to.peer, &[9]).unwrap();
@@ -220,7 +220,8 @@ fn accept_ports__a_port_of_two_addresses_is_the_later_ones() {
     let plain = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let addr = |nth: usize| plain[nth].local_addr().unwrap();
     let add = |udp: &mut Udp, nth| {
-        udp.add_peer(UdpLink { addr: addr(nth), max_frame: None, ecn: false }).unwrap()
+        udp.add_peer(UdpLink { addr: addr(nth), max_frame: None, ecn: false, source: None })
+            .unwrap()
     };
     let (first, second) = (add(&mut udp, 0), add(&mut udp, 1));
     let shared = addr(2).port();
@@ -244,7 +245,8 @@ fn rx_burst__tells_of_marks_on_frames_from_further_ports() {
         let ip = config.bind.ip();
         let [own, further] = [(); 2].map(|()| UdpSocket::bind((ip, 0)).unwrap());
         let addr = own.local_addr().unwrap();
-        let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: true }).unwrap();
+        let peer =
+            udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None }).unwrap();
         udp.accept_ports(peer, &[further.local_addr().unwrap().port()]).unwrap();
         set_codepoint(&further, CE);
         // Of lone datagrams the mark of one in five is read.
@@ -264,7 +266,7 @@ fn flush__keeps_frames_for_which_a_further_port_has_no_room() {
     let config = UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..several("127.0.0.1", 2) };
     let mut udp = Udp::bind(config).unwrap();
     let addr = "127.0.0.1:9".parse().unwrap();
-    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
+    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     let [near, far] = local_pair();
     udp.further.replace_socket(1, near);
     let mut sent: Vec<Vec<u8>> = Vec::new();

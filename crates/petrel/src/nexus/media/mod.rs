@@ -12,7 +12,7 @@ pub(super) mod udp;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use petrel_proto::control::{Offer, PathPorts};
 use petrel_transport::shm::ShmLink;
@@ -90,6 +90,8 @@ pub struct Agreed {
     pub max_frame: u32,
     /// Whether the two endpoints agreed on marks of congestion.
     pub ecn: bool,
+    /// This process's end of the control connection, if the system would send datagrams to the peer from another address.
+    pub source: Option<IpAddr>,
 }
 
 /// The means to reach a peer.

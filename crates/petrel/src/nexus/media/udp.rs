@@ -86,7 +86,9 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         let mut addr = agreed.remote;
         addr.set_port(port);
         let max_frame = Some(agreed.max_frame as usize);
-        Opening::Link(UdpLink { addr, max_frame, ecn: agreed.ecn }.into())
+        let is_any = self.attach.is_some_and(|udp| udp.local.ip().is_unspecified());
+        let source = agreed.source.filter(|_| is_any);
+        Opening::Link(UdpLink { addr, max_frame, ecn: agreed.ecn, source }.into())
     }
 }
 

@@ -17,7 +17,7 @@ use petrel_transport::shm::{
     self, HOST_IDENTITY_BYTES, MeetingDir, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig,
     ShmLink, Side, recv_with_fds, send_with_fds,
 };
-use petrel_transport::udp::path_mtu;
+use petrel_transport::udp::{path_mtu, source_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
 
@@ -91,6 +91,10 @@ impl<L: HostLinks> Network for MioNetwork<L> {
 
     fn path_mtu(&self, local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
         path_mtu(local, peer)
+    }
+
+    fn source_to(&self, peer: SocketAddr) -> io::Result<IpAddr> {
+        source_to(peer)
     }
 
     fn udp_no_ports(&self) -> Option<u64> {

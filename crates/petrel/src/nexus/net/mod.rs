@@ -57,6 +57,12 @@ pub trait Network: SharedMemory {
     /// When there is no route.
     fn path_mtu(&self, local: IpAddr, peer: SocketAddr) -> io::Result<usize>;
 
+    /// Returns the address from which the system would send datagrams to a peer.
+    ///
+    /// # Errors
+    /// When there is no route.
+    fn source_to(&self, peer: SocketAddr) -> io::Result<IpAddr>;
+
     /// Returns the number of datagrams without a socket on the host, if the system counts them.
     fn udp_no_ports(&self) -> Option<u64>;
 

@@ -1,7 +1,7 @@
 //! Links: request, grant and end, and the exchange of their memory (`docs/wire-protocol.md` §8.4).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use petrel_proto::Status;
 use petrel_proto::control::{
@@ -19,7 +19,7 @@ use crate::nexus::ids::{ConnectionId, ExchangeId};
 use crate::nexus::limits::{ACCEPTS_PER_TURN, LINKS_PER_CONNECTION_MAX};
 use crate::nexus::link::{Expected, Link, Ready, Stage};
 use crate::nexus::links::TICKET_BYTES;
-use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows};
+use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows, udp};
 use crate::nexus::net::Network;
 use crate::nexus::rendezvous::{Accepted, Outcome};
 use crate::nexus::request::OpenRequest;
@@ -176,7 +176,10 @@ impl<N: Network> Reactor<N> {
         let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
         let (ecn, own) = (open.ecn && medium.reads_marks(), own_features(medium.further_ports()));
-        let opening = medium.open(&Agreed { remote, offer: offered, max_frame, ecn });
+        let opening = {
+            let source = self.source_to(id, chosen.kind());
+            medium.open(&Agreed { remote, offer: offered, max_frame, ecn, source })
+        };
         let expected = match &opening {
             Opening::Link(_) => None,
             Opening::Memory(config) => match self.new_ticket() {
@@ -215,6 +218,14 @@ impl<N: Network> Reactor<N> {
         Some((self.relay.connections.get(id)?.remote(), medium))
     }
 
+    /// Returns this process's end of a connection, if the system would send datagrams to the peer from another address.
+    fn source_to(&self, id: ConnectionId, kind: u8) -> Option<IpAddr> {
+        let connection = self.relay.connections.get(id).filter(|_| kind == udp::KIND)?;
+        let (local, remote) = (connection.local().ip(), connection.remote());
+        let usual = self.net.source_to(remote).ok()?;
+        (usual != local).then_some(local)
+    }
+
     fn new_ticket(&self) -> io::Result<[u8; TICKET_BYTES]> {
         let mut ticket = [0; TICKET_BYTES];
         self.net.fill_random(&mut ticket)?;
@@ -241,7 +252,10 @@ impl<N: Network> Reactor<N> {
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
         let own = own_features(asked_paths(medium));
-        let opening = medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn });
+        let opening = {
+            let source = self.source_to(id, kind);
+            medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn, source })
+        };
         self.agree_on(link, shared_features(&own, &accept.features));
         match (opening, accept.ticket) {
             (Opening::Link(transport), _) => {

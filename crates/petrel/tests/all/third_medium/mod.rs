@@ -290,6 +290,7 @@ fn mux__keeps_the_ids_of_three_media_apart() {
         addr: b.near().udp().local_addr(),
         max_frame: None,
         ecn: false,
+        source: None,
     };
     let by_udp = a.add_peer(udp.into()).unwrap();
     let by_unix = a.add_peer(MuxLink::Far(b.far().link())).unwrap();
