@@ -20,7 +20,7 @@ use petrel_proto::control::{GroupJoin, LinkFeatures, SessionAccept, SessionOpen}
 pub struct EndpointId(pub u16);
 
 impl EndpointId {
-    /// Any endpoint of a process that serves: a client learns of them when it connects. No endpoint has this number.
+    /// Any serving endpoint of a process: a client learns the numbers at connect. No endpoint has this number.
     pub const ANY: Self = Self(u16::MAX);
 }
 

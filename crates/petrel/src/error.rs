@@ -102,7 +102,7 @@ impl Deref for Error {
     }
 }
 
-/// The text for people: a `main` that returns an error prints it so.
+/// The text for people, as printed for a `main` with an error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&*self.0, f)
@@ -203,7 +203,7 @@ pub enum SetupError {
     Panicked(&'static str),
 }
 
-/// The text for people: a `main` that returns an error prints it so.
+/// The text for people, as printed for a `main` with an error.
 impl fmt::Debug for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

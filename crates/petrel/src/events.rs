@@ -55,7 +55,7 @@ pub(crate) fn session_ended(
     reason: &Reason,
 ) {
     let (status, why) = (reason.status.name(), reason.message.as_str());
-    // The caller of a session that was never open gets the reason.
+    // The caller gets the reason of a session without an opening.
     if end.is_expected() || end == SessionEnd::NotReached {
         emit!(
             DEBUG,
@@ -146,7 +146,7 @@ pub(crate) fn link_down(endpoint: EndpointId, link: LinkId, reason: &Reason) {
 
 /// A link requested by an endpoint failed.
 pub(crate) fn link_failed(endpoint: EndpointId, remote: SocketAddr, reason: &Reason) {
-    // Its caller gets the reason, and clients report servers that they cannot reach.
+    // The caller gets the reason, and clients report unreachable servers.
     emit!(
         DEBUG,
         "link_failed",

@@ -10,11 +10,11 @@ use std::rc::Rc;
 
 use crate::events;
 
-/// Which panics of the application's closures end the event loop, by unwinding to its caller, and which only their call or task.
+/// The panics of the application's closures that end the event loop, by unwinding to the caller of the loop. Further panics end a call or task.
 ///
 /// An async handler is a handler, too. A panic that is caught has been printed by the panic hook. It is counted
-/// ([`EndpointStats::panics`](crate::endpoint::EndpointStats::panics)), and reported as an event. The state keeps the changes made before the panic;
-/// if they may have left it inconsistent, check it in the handlers, or choose [`PanicPolicy::Unwind`] and start anew.
+/// ([`EndpointStats::panics`](crate::endpoint::EndpointStats::panics)), and reported as an event. The state keeps the changes made before the panic.
+/// Handlers may check an inconsistent state; or choose [`PanicPolicy::Unwind`], and start anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PanicPolicy {
     /// Each panic ends the event loop. With a [`Server`](crate::Server), it ends all threads of the server.
@@ -23,8 +23,8 @@ pub enum PanicPolicy {
     /// started them. The default of an endpoint.
     #[default]
     Handlers,
-    /// A panic in a handler ends its call with INTERNAL, and a panic in a continuation or task ends only this. A responder in it is
-    /// dropped, which ends the call with INTERNAL. The default of a [`Server`](crate::Server).
+    /// A panic in a handler ends the call with INTERNAL, and a panic in a continuation or task ends only the closure. A responder inside is
+    /// dropped, and the drop ends the call with INTERNAL. The default of a [`Server`](crate::Server).
     All,
 }
 

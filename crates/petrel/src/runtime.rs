@@ -1,6 +1,6 @@
 //! The executor of the application, for code of the application on threads of the library.
 
-/// The tokio runtime in whose context a server or a pool of workers was started, if there was one.
+/// The tokio runtime around the start of a server or a pool of workers, if any.
 #[derive(Clone, Debug)]
 pub(crate) struct Runtime {
     #[cfg(feature = "tokio")]

@@ -134,7 +134,7 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     absent_server_is_reported_once();
 }
 
-/// A client that cannot reach its server tries again some ten times in this time, and warns once.
+/// A client without its server tries again some ten times in this time, and warns once.
 fn absent_server_is_reported_once() {
     let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let first = count();

@@ -217,7 +217,7 @@ fn man__names_the_directory_that_it_cannot_write_and_the_values_in_a_synopsis() 
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// Starts a command, interrupts it when it has printed its first line, and returns its output.
+/// Starts a command, interrupts the command after the first line, and returns the output.
 fn interrupted(arguments: &[&str]) -> std::process::Output {
     use std::io::{BufRead, BufReader, Read};
     let mut child = command(arguments).spawn().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use petrel::client::ClientConfig;
-use petrel::endpoint::{CallOptions, EndpointConfig, Responder};
+use petrel::endpoint::{CallOptions, EndpointConfig, EndpointId, Responder};
 use petrel::group::{Group, Late, Need};
 use petrel::task::Handle;
 use petrel_proto::wire::Frame;
@@ -217,7 +217,8 @@ fn client__attempts_have_the_time_of_the_call_and_no_more() {
         let latest = Rc::clone(&latest_ns);
         let ends_ns = with_a_stop(stop, async move |handle| {
             let remote = ControlNetwork::address_of(H1);
-            let client = handle.client([remote], ClientConfig::default());
+            // A client that names the endpoint asks the server for no description.
+            let client = handle.client([(remote, EndpointId(0))], ClientConfig::default());
             // The attempt follows when the client has connected.
             let mut call = pin!(client.call(1, b"x").timeout(TIMEOUT));
             let begins = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));

@@ -36,7 +36,7 @@ pub fn host_identity() -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
     Ok(identity)
 }
 
-/// Returns a value that is equal in two processes exactly if they run on one boot of one kernel, in one user namespace, as one
+/// Returns a value, equal in two processes exactly if both run on a single boot of a kernel, in a user namespace, as a
 /// user, and see the same directory. Their network namespaces may differ: the two meet in the directory.
 ///
 /// | bytes | contents |

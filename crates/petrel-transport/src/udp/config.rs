@@ -138,7 +138,7 @@ pub struct UdpLink {
     /// the server echoes them. Several links to an address may differ, and then have separate
     /// peers.
     pub ecn: bool,
-    /// The address of this host that the peer knows, if the kernel would send from another: a socket bound to the unspecified address
-    /// has all addresses of the host.
+    /// The source address known to the peer, unless the kernel would choose the address anyway: a socket bound to the unspecified
+    /// address has all addresses of the host.
     pub source: Option<IpAddr>,
 }

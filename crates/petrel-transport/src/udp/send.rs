@@ -63,7 +63,7 @@ struct Controls {
     others: Others,
 }
 
-/// Room for the traffic class that declares packets ECN-capable, and for an IPv6 source address, which is the longer one.
+/// Room for a traffic class to declare packets ECN-capable, and for an IPv6 source address, longer than an IPv4 address.
 type Others =
     [u64; (size_of::<Control<libc::c_int>>() + size_of::<Control<libc::in6_pktinfo>>()) / 8];
 
@@ -148,7 +148,7 @@ impl Sender {
 
     /// Sends messages of `plan` from `first` on and returns how many the kernel accepted: at least
     /// one, or the error of the first. A connected socket needs no addresses. `ecn` names the peers
-    /// whose packets must be ECN-capable, if the socket's are not, and those with a source address.
+    /// with ECN-capable packets, if the socket's are not, and peers with a source address.
     ///
     /// # Safety
     /// The large frames of these messages are still in place.

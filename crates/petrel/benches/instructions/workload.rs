@@ -486,7 +486,7 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// Connects a client with default settings to so many servers, which are one process.
+/// Connects a client with default settings to several servers of a single process.
 fn reach(
     endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,

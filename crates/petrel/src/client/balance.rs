@@ -22,8 +22,8 @@ pub(crate) fn hash_of(key: &[u8]) -> u64 {
     mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
 }
 
-/// Returns the place of the endpoint that owns a key, among `count` endpoints of a process that divide their keys: calls with
-/// [this key](super::Call::key) go there, in the order in which the server [names](crate::endpoint::ServiceDescription) its endpoints.
+/// Returns the place of a key's owner among `count` endpoints of a process. Calls with
+/// [the key](super::Call::key) go to the endpoint at this place in the server's [description](crate::endpoint::ServiceDescription).
 ///
 /// ```
 /// use petrel::client::owner_of;
@@ -42,7 +42,7 @@ pub fn owner_of(key: &[u8], count: usize) -> usize {
 /// The same by the hash of the key.
 pub(crate) fn place_of(hash: u64, count: usize) -> usize {
     // The share of the hash in all hashes, as a share of the places.
-    (u128::from(hash) * count as u128 >> u64::BITS) as usize
+    ((u128::from(hash) * count as u128) >> u64::BITS) as usize
 }
 
 /// Returns the hash of a server, by its name.

@@ -160,8 +160,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Returns the client without waiting for a server, so that a program may start before its servers. The client connects by itself,
-    /// and its calls meanwhile fail or [wait](crate::client::Call::wait_for_ready) as they choose.
+    /// Returns the client without waiting for a server: a program may start before the servers. The client connects by itself,
+    /// and calls meanwhile fail or [wait](crate::client::Call::wait_for_ready) by their options.
     #[must_use]
     pub fn lazy(mut self) -> Self {
         self.is_lazy = true;

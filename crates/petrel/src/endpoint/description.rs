@@ -1,7 +1,7 @@
-//! The description of a service: its name, and the endpoints of its process that serve it.
+//! The description of a service: the name, and the serving endpoints of the process.
 //!
-//! A client asks an endpoint for the description when it connects (`docs/wire-protocol.md` §8.9). It then knows whether the address still
-//! belongs to the service that it wants, and which endpoints share the load.
+//! A client asks an endpoint for the description at connect (`docs/wire-protocol.md` §8.9). The answer tells whether the address still
+//! belongs to the wanted service, and names the endpoints for the load.
 
 use crate::control::EndpointId;
 
@@ -25,14 +25,14 @@ const RECORD_HEAD_BYTES: usize = 3;
 const _: () = assert!(2 * ENDPOINTS_MAX <= u16::MAX as usize);
 const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize);
 
-/// What a server tells clients of itself when they connect.
+/// The description of a server for clients at connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceDescription {
-    /// The name of the service: up to 255 bytes. A client that wants another name makes no calls. `None` by default: the service has
+    /// The name of the service: up to 255 bytes. A client of another service makes no calls. `None` by default: the service has
     /// no name.
     pub name: Option<String>,
-    /// The endpoints of this process that serve clients alike, in the order in which they own keys. Empty by default: clients call the
-    /// endpoint to which they connect.
+    /// The endpoints of the process with equal handlers, in the order of key ownership. Empty by default: clients call the endpoint of
+    /// the connection.
     pub endpoints: Vec<EndpointId>,
 }
 

@@ -9,8 +9,8 @@ use petrel_proto::RequestHandle;
 /// A multiplication spreads them, at a tenth of the cost of the standard library's hash.
 pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// A table by requests, whose numbers the clients choose. The secret keeps a client from choosing numbers that all collide: without it,
-/// numbers that differ in their highest bits alone do, and these are few.
+/// A table by requests. Clients choose the numbers of requests, and without the secret a client could choose colliding numbers. With the
+/// secret, only the few numbers with equal low bits collide.
 pub(super) type RequestMap<V> = HashMap<RequestHandle, V, Secret>;
 
 /// The secret of a table.
@@ -70,7 +70,7 @@ mod tests {
     use crate::control::LinkId;
 
     /// Numbers assigned in turn, and reused with another generation, as for sessions and links.
-    /// A client can choose the number of a request, and has one for each of its 4 096 slots.
+    /// A client can choose the numbers of requests, for up to 4 096 slots.
     #[test]
     fn hash__spreads_requests_whose_numbers_have_a_pattern() {
         let session = SessionId { index: 5, generation: 1 };

@@ -313,8 +313,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.on_worker_with(method, workers, prepare, move |(), request| handler(request));
     }
 
-    /// The same for a handler that needs a part of the state. `prepare` runs on the endpoint's thread, and returns the part, which goes
-    /// with the request to the worker: a copy, or an `Arc`.
+    /// [`Endpoint::on_worker`] for a handler with a part of the state. `prepare` runs on the endpoint's thread, and returns the part for the
+    /// worker: a copy, or an `Arc`.
     ///
     /// ```
     /// # use petrel::Server;

@@ -109,7 +109,7 @@ impl<S> Handle<S> {
         Task::spawn(&self.hub, Closure::Task, self.hub.inherited_ns(), future)
     }
 
-    /// Spawns a future of the library, whose calls inherit a deadline; `kind` is that of the application's code in it.
+    /// Spawns a future of the library with an inherited deadline; `kind` tells the kind of the application's code inside.
     pub(crate) fn spawn_within<T: 'static>(
         &self,
         kind: Closure,

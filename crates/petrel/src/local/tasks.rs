@@ -197,7 +197,7 @@ impl Tasks {
         let kind = entry.kind;
         let removed = self.entries.borrow_mut().tasks.remove(key);
         self.set_outer(outer);
-        // What the future still holds may panic as well.
+        // The drop of the rest of the future may panic as well.
         if catch(|| drop((removed, entry, future))).is_err() {
             self.panics.settle(kind, Box::new("the drop of a panicked task"));
         }

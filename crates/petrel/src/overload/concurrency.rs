@@ -29,8 +29,8 @@ impl Default for ConcurrencyLimitConfig {
 ///   overload. The first refusal sets the limit to half of the most calls that were outstanding.
 /// - A successful call raises the limit if the limit was reached when the call began: by one per round trip of
 ///   successes only. A client that does not use its whole limit does not raise it.
-/// - After a second without a refusal the limit is the server's no longer. Each success of a full limit then adds one, as in TCP's slow
-///   start. And if no call has ended for a second, all of them wait for an event: the limit doubles every second until a call ends.
+/// - After a second without a refusal, every success of a full limit adds a call, as in TCP's slow start. And if no call has ended for a
+///   second, all calls wait for an event: the limit doubles every second until a call ends.
 /// - A refused call halves the limit, but only if the call began after the last decrease: calls of one round trip carry
 ///   the same information. With a factor of 0.7 to 0.9 instead of a half, a single worker with a hundred clients did 3
 ///   to 5 % more work. But refusals were two to six times as many, and goodput 9 to 38 % less where refusals cost as
@@ -234,7 +234,7 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Halves the limit, or the most that was used of it, once for all calls that began since the last decrease.
+    /// Halves the limit, or the used part of the limit, once for all calls begun since the last decrease.
     fn decrease(&mut self, permit: &Permit, least: u64) {
         if permit.epoch == self.epoch {
             self.epoch = self.epoch.wrapping_add(1);
@@ -368,7 +368,7 @@ mod tests {
             waiting.extend(start_all(&mut limit, now_ns));
             assert_eq!(waiting.len(), doubled);
         }
-        // A call that ends says that others need not wait for ever.
+        // An ended call shows progress of the server.
         limit.succeeded(waiting.pop().expect("a call"), now_ns + 5);
         waiting.extend(start_all(&mut limit, now_ns + 5));
         assert_eq!(limit.next_ns(), Some(now_ns + 5 + CALM_NS));
@@ -401,7 +401,7 @@ mod tests {
         round_trips(&mut limit, &mut now_ns, &[false]);
         now_ns += CALM_NS;
         for doubled in [3, 4] {
-            // Only the call that fills the limit knows that a further one was wanted.
+            // Only the last call of a full limit shows the demand for a further call.
             round_trips(&mut limit, &mut now_ns, &[true]);
             assert_eq!(limit.limit(), doubled);
         }

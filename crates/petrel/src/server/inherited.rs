@@ -14,9 +14,9 @@ use rustix::net::sockopt::socket_acceptconn;
 /// The first descriptor inherited from systemd.
 const FIRST: RawFd = 3;
 
-/// The variable by which a process of this library tells its [successor](super::start_successor) the descriptors:
-/// `socket:DESCRIPTOR:INODE` and `state:DESCRIPTOR:INODE`, with commas between them. The inodes prove that the descriptors are still these
-/// files: a process further down inherits the variable, and has other files under the numbers.
+/// The variable with the descriptors for a [successor](super::start_successor):
+/// `socket:DESCRIPTOR:INODE` and `state:DESCRIPTOR:INODE`, with commas in between. The inodes identify the
+/// files: a process further down inherits the variable, and may have different files under the numbers.
 pub(super) const HANDED_OVER: &str = "PETREL_HANDED_OVER";
 pub(super) const SOCKET: &str = "socket";
 pub(super) const STATE: &str = "state";
@@ -56,7 +56,7 @@ pub fn inherited_state() -> io::Result<Option<Vec<u8>>> {
     Ok(Some(state))
 }
 
-/// Returns the descriptors of a kind that a predecessor has handed over, without those that are other files here.
+/// Returns the descriptors of a kind handed over by a predecessor, without numbers of different files.
 fn handed_over(kind: &str) -> io::Result<Vec<RawFd>> {
     let Some(value) = env::var_os(HANDED_OVER) else { return Ok(Vec::new()) };
     let wrong = || invalid(format!("{HANDED_OVER}={value:?} is malformed"));
@@ -111,8 +111,8 @@ fn take_listener(descriptor: RawFd) -> io::Result<TcpListener> {
 }
 
 fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the descriptor is open: it was just queried. The parent has named this process, or this very file, as its
-    // receiver, and it is taken once.
+    // SAFETY: the descriptor was just queried, and is open. The parent has named this process, or this very file, and the descriptor is
+    // taken once.
     let taken = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // Child processes have no use for it.
     fcntl_setfd(taken.as_fd(), FdFlags::CLOEXEC)?;

@@ -129,7 +129,7 @@ impl Server {
     }
 
     /// Sets the number of threads, with an endpoint each; 1 by default. Clients learn of the endpoints when they connect, and spread
-    /// their calls over them. The endpoints are numbered 0, 1, and so on, for clients that name the endpoint to call.
+    /// the calls over all endpoints. The endpoints are numbered 0, 1, and so on, for clients of a named endpoint.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -152,8 +152,8 @@ impl Server {
         self
     }
 
-    /// Sets all of the endpoints' settings; [`EndpointConfig::default`] by default. It replaces the settings of the methods above and below,
-    /// if these are called before.
+    /// Sets all of the endpoints' settings; [`EndpointConfig::default`] by default. Call the method first: settings made before are
+    /// replaced.
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
         self
@@ -165,8 +165,8 @@ impl Server {
         self
     }
 
-    /// Sets the service's name, of up to 255 bytes. A client that [wants a name](crate::client::ClientBuilder::service) calls no server
-    /// that has another: an address may have passed to another service.
+    /// Sets the service's name, of up to 255 bytes. A client with a [wanted name](crate::client::ClientBuilder::service) calls no server
+    /// of a different name: an address may have passed to a different service.
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.endpoint.service.name = Some(name.into());
         self
@@ -190,8 +190,8 @@ impl Server {
         self
     }
 
-    /// Lets a panic of a handler, continuation or task end all threads of the server. By default it ends its call, and the server goes
-    /// on ([`PanicPolicy::All`]).
+    /// Lets a panic of a handler, continuation or task end all threads of the server. By default a panic ends the call, and the server
+    /// goes on ([`PanicPolicy::All`]).
     pub fn end_on_panic(mut self) -> Self {
         self.endpoint.panics = PanicPolicy::Unwind;
         self
@@ -200,8 +200,8 @@ impl Server {
     /// Sets the endpoints' state and handlers. On each thread `make_state` makes the endpoint's own state, lent to
     /// handlers (`|_| ()` for none), and `set_up` registers the handlers.
     ///
-    /// If a tokio runtime is running where the server is started, its context is entered on each thread: async handlers may use tokio's
-    /// timers and sockets. They still run on the endpoint's thread (crate feature `tokio`, on by default).
+    /// A server started within a tokio runtime enters the runtime's context on every thread: async handlers may use tokio's timers and
+    /// sockets. The handlers still run on the endpoint's thread (crate feature `tokio`, on by default).
     pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<S, M, F>
     where
         S: 'static,
@@ -220,8 +220,8 @@ where
     F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
     D: Fn(ServerThread, S) + Clone + Send + 'static,
 {
-    /// Has each thread pass its state to `keep` at its end, when its clients have left or the drain limit is reached: to save the state,
-    /// or to [hand it over](start_successor). A thread that ends by a panic passes none on.
+    /// Passes the state of a thread to `keep` at the thread's end, after the last client or at the drain limit: to save the state,
+    /// or to [hand the state over](start_successor). After a panic of the thread, `keep` is not called.
     ///
     /// ```
     /// # use petrel::{Client, Server};
@@ -255,7 +255,7 @@ where
         Signalled::start(|| self.start())?.wait()
     }
 
-    /// The same as a future, for programs in which an executor runs: the server has threads of its own, and does not block the executor's.
+    /// The same as a future, for programs with an executor: the server has own threads, and does not block the executor's.
     /// Dropping the future ends the server at once.
     ///
     /// # Errors

@@ -13,14 +13,14 @@ use rustix::process::{Resource, getrlimit};
 
 use super::inherited::{HANDED_OVER, SOCKET, STATE};
 
-/// Starts a process that continues a service: it inherits the listening sockets and a state, by
+/// Starts a process to continue a service. The process inherits the listening sockets and a state, by
 /// [`inherited_listeners`](super::inherited_listeners) or [`Server::inherit_or_bind`](super::Server::inherit_or_bind), and by
 /// [`inherited_state`](super::inherited_state). The command's own descriptors and variables are as usual.
 ///
-/// No connection is refused: while no process accepts at a socket, connections wait in its queue. So a stateless server starts its
-/// successor first, and then stops. A server with a state stops first, takes its state out at the end
-/// ([`ReadyServer::at_end`](super::ReadyServer::at_end)), and starts its successor with the state. Calls of clients wait meanwhile if they are
-/// made with `wait_for_ready`.
+/// No connection is refused: while no process accepts, connections wait in the queue of the socket. A stateless server starts the
+/// successor first, and then stops. A server with a state stops first, takes the state out at the end
+/// ([`ReadyServer::at_end`](super::ReadyServer::at_end)), and starts the successor with the state. Calls of clients with `wait_for_ready`
+/// wait meanwhile.
 ///
 /// ```no_run
 /// use std::net::TcpListener;

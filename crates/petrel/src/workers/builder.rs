@@ -77,7 +77,7 @@ impl WorkersBuilder {
         })
     }
 
-    /// Starts the threads. If a tokio runtime runs in the context, its context is entered on each of them.
+    /// Starts the threads. Within a tokio runtime, every thread enters the runtime's context.
     ///
     /// # Errors
     /// `InvalidInput` for zero threads or a queue of zero requests; else the operating system's error in starting a

@@ -9,7 +9,7 @@ use petrel::{Client, Nexus, Server};
 
 const ECHO: u16 = 1;
 
-/// A client that uses UDP alone, as from another host, and makes calls at an address of this one.
+/// A client of UDP alone, as from another host, calls an address of this host.
 fn calls_at(address: SocketAddr, large: usize) {
     let mut config = EndpointConfig::default();
     config.transports = AllowedTransports { udp: true, shm: false };

@@ -222,8 +222,9 @@ fn of_calls_of_which_one_in_a_thousand_panics_these_alone_fail() {
         let threads = [0; 4].map(|_| {
             scope.spawn(move || -> Vec<u32> {
                 let client = Client::connect_wait(address).unwrap();
-                let call =
-                    |number: u32| client.call(FIRST, if number % 1000 == 0 { "" } else { "a" });
+                let call = |number: u32| {
+                    client.call(FIRST, if number.is_multiple_of(1000) { "" } else { "a" })
+                };
                 let outcomes = (1..=5000).map(|number| (number, call(number).wait()));
                 outcomes.filter(|(_, outcome)| outcome.is_err()).map(|(number, _)| number).collect()
             })
@@ -249,7 +250,7 @@ fn end_on_panic__ends_all_threads() {
     assert!(matches!(server.wait(), Err(SetupError::Panicked(_))));
 }
 
-/// An endpoint's owner runs its continuations and tasks, and so gets their panics. The handler's ends with its call.
+/// The owner of an endpoint runs continuations and tasks, and gets the panics. A handler's panic ends with the call.
 #[test]
 fn an_endpoints_own_task_unwinds_to_the_owner_of_its_loop_and_a_handler_does_not() {
     let nexus = crate::common::nexus(Some("127.0.0.1:0".parse().unwrap()));

@@ -1,4 +1,4 @@
-//! Calls that wait for an event, thousands of them by one client with default settings: no further call waits behind them.
+//! Calls with a wait for an event, thousands by a client with default settings: no further call waits behind the thousands.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};

@@ -427,7 +427,9 @@ fn draw_config(rng: &mut Rng) -> ClientConfig {
     config.attempts_max = rng.between(1, 5) as u32;
     config.retry_backoff = pauses(rng, (12, 20), 5_000_000, 200);
     config.connect_backoff = pauses(rng, (14, 22), 60_000_000, 125);
-    if rng.below(2) == 0 {}
+    if rng.below(2) == 0 {
+        config.concurrency = None;
+    }
     if rng.below(4) == 0 {
         config.balance = Balance::TwoChoices;
     }

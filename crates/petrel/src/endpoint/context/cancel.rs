@@ -66,7 +66,7 @@ impl Context<'_> {
         }
     }
 
-    /// Runs a watcher. Its panic is one of a handler: the handler has left it, and a client has caused it to run.
+    /// Runs a watcher. A panic counts as a handler's: a handler registered the watcher, and a client's cancellation runs the watcher.
     fn run_caught(&mut self, state: State<'_>, watcher: Watcher) {
         if let Err(payload) = catch(|| watcher(state, self)) {
             self.local.settle_panic(Closure::Handler, payload);

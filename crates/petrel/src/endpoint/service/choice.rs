@@ -72,8 +72,8 @@ impl Services {
         connection.session().map(|_| key)
     }
 
-    /// Returns the service of a call, and the endpoints without a session that the call needs: the owner of its key, or a further one if all
-    /// others are busy. `None` if no endpoint lacks a session.
+    /// Returns the service of a call, and the endpoints without a session needed by the call: the owner of the key, or a further endpoint if
+    /// all sessions are busy. `None` if no endpoint lacks a session.
     pub(super) fn needed_endpoints(&mut self, call: Key) -> Option<(Key, Vec<Key>)> {
         let Self { list, connections, calls, .. } = self;
         let call = calls.get_mut(call)?;
@@ -110,7 +110,7 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service()).expect("a service stays for its calls");
         let error = call.too_late();
-        // A call that waits for a server tells why there is none.
+        // The failure of a waiting call names the reason for the wait.
         let error = match (call.step(), self.failures(call.service())) {
             (Step::WaitingForSession, Some(failures)) => {
                 let message = format!("{}; no server can be reached: {failures}", error.message);

@@ -21,7 +21,7 @@ use crate::sync::Arc;
 pub(super) struct Connection {
     service: Key,
     target: Target,
-    /// Of an endpoint that a process has named: the process, and the endpoint's place among so many.
+    /// Of an endpoint named by a process: the process, and the endpoint's place among all.
     of_process: Option<(Key, usize, usize)>,
     /// The endpoints of the process, if there are several.
     endpoints: Vec<Key>,
@@ -35,7 +35,7 @@ pub(super) struct Connection {
     load: Rc<Load>,
     /// Whether it gets no further calls, and is closed after the last.
     is_retired: bool,
-    /// Whether the server is removed, or its next call is the only one for a while.
+    /// Whether the server is removed, or the next call is a probe.
     is_special: bool,
     standing: Standing,
     /// The bounds of a limit.
@@ -152,7 +152,7 @@ impl Connection {
         self.failure.as_deref().filter(|_| self.session().is_none())
     }
 
-    /// Makes this the connection to an endpoint that a process has named. It is dormant: it has no session until it is needed.
+    /// Makes the connection an endpoint named by a process. The connection is dormant: a session opens when a call needs the endpoint.
     pub(super) fn of_process(self, process: (Key, u64), place: (usize, usize)) -> Self {
         Self { of_process: Some((process.0, place.0, place.1)), hash: process.1, ..self }
     }
@@ -182,17 +182,17 @@ impl Connection {
         self.endpoints = endpoints;
     }
 
-    /// Returns true if calls go to this connection, and not to the endpoints of its process.
+    /// Returns true if calls go to the connection, and not to the endpoints of the process.
     pub(super) fn is_called(&self) -> bool {
         self.endpoints.is_empty()
     }
 
-    /// Returns true if the connection has no session until one is needed.
+    /// Returns true if the connection has no session yet, for lack of need.
     pub(super) fn is_dormant(&self) -> bool {
         self.keeper.is_none()
     }
 
-    /// Returns true if a key is that of an endpoint among those of its process.
+    /// Returns true if the endpoint owns a key among the endpoints of the process.
     pub(super) fn owns(&self, key: u64) -> bool {
         self.of_process.is_some_and(|(_, index, count)| place_of(key, count) == index)
     }
@@ -211,7 +211,7 @@ impl Connection {
         &mut self.standing
     }
 
-    /// Returns true if the server gets calls only if no other is available.
+    /// Returns true if the server gets calls only as the last resort.
     pub(super) fn is_avoided(&self) -> bool {
         self.standing.is_avoided()
     }

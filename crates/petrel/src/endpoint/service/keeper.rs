@@ -65,7 +65,7 @@ pub(super) async fn keep(
     }
 }
 
-/// A server that cannot be reached, reported at the begin and at the end, and every minute between them.
+/// An unreachable server: reported at the begin and the end of the absence, and every minute in between.
 #[derive(Default)]
 struct Absence {
     reported_ns: Option<u64>,
@@ -87,7 +87,7 @@ impl Absence {
     }
 }
 
-/// Opens a session to a server, which has to be of the wanted service. Returns the endpoints that it names, if they were asked for.
+/// Opens a session to a server of the wanted service. Returns the endpoints named by the server, if the client has asked.
 async fn open(
     handle: &Handle,
     target: Target,
@@ -110,7 +110,7 @@ async fn open(
     checked.map(|endpoints| (closing.keep(), endpoints))
 }
 
-/// A session that is closed unless it is kept.
+/// A session, closed on drop unless kept.
 struct CloseOnDrop(Option<Session>);
 
 impl CloseOnDrop {

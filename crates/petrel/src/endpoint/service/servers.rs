@@ -19,7 +19,7 @@ pub(super) struct Load {
 /// The bit of a server without a session: as a number, such a server is busier than any other.
 const NOT_READY: u32 = 1 << 31;
 
-/// The bit of a server that is avoided: it is busier than any other with a session.
+/// The bit of an avoided server. As a number, the state is busier than the state of any server with a session.
 const AVOIDED: u32 = 1 << 30;
 
 impl Load {

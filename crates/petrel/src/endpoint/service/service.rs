@@ -29,9 +29,9 @@ pub(super) struct Service {
     usual_times: UsualTimes,
     /// Whether a server may be avoided.
     has_avoided: bool,
-    /// Processes whose endpoints are among the servers in their place.
+    /// Processes represented by their endpoints among the servers.
     processes: Vec<Key>,
-    /// Whether an endpoint of them may have no session yet.
+    /// Whether an endpoint of a process may have no session yet.
     has_dormant: bool,
     budget: RetryBudget,
     /// Asked first by calls without a key.
@@ -224,7 +224,7 @@ impl Service {
         first.take_all().into_iter().chain(second.take_all())
     }
 
-    /// Returns the processes whose endpoints are among the servers in their place.
+    /// Returns the processes represented by their endpoints among the servers.
     pub(super) fn processes_mut(&mut self) -> &mut Vec<Key> {
         &mut self.processes
     }
@@ -288,7 +288,7 @@ impl Service {
         let session = connection.session()?.id();
         let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
         let is_measured = preferred.is_none() && connection.standing().begins_measured(now_ns);
-        // The next endpoint of a process is needed when the others are busy.
+        // Calls need the next endpoint of a process when all sessions are busy.
         if self.has_dormant && preferred.is_none() && connection.load().busy() > 0 {
             return None;
         }

@@ -1,9 +1,9 @@
-//! Slow and failing servers of a service, found by their answers beside those of the others, and avoided.
+//! Slow and failing servers of a service: found by comparing the answers of all servers, and avoided.
 //!
-//! A client measures how long answers take, and compares them with the usual time of *the same method* at all of the service's servers: a
-//! method that waits for an event is slow at every server. A server whose answers take four times as long, and at least
-//! [`SLOW_NS_MIN`], gets no calls while others are available, and neither does a server whose last five calls have failed. A single call in
-//! a while finds out whether it is well again (outlier detection, as in Envoy; the comparison by method is Petrel's own).
+//! A client measures the time of answers, and compares the time with the usual time *of the method* at all servers of the service: a
+//! method with a wait for an event is slow at every server. A server with four times the usual time, and at least [`SLOW_NS_MIN`], gets no
+//! calls while further servers are available, and neither does a server after five failed calls in a row. A single call in a while finds
+//! out whether the server has recovered (outlier detection, as in Envoy; the comparison by method is Petrel's own).
 //!
 //! At most half of a service's servers are avoided: if all become slow, the load is at fault and not a server.
 
@@ -17,22 +17,22 @@ type Log = i32;
 /// The logarithm of 2.
 const LOG_2: Log = 256;
 
-/// An answer counts as at most 64 times as long as usual, or as short: a single one decides nothing.
+/// An answer counts as at most 64 times as long as usual, or as short: a single answer decides nothing.
 const EXCESS_MAX: Log = 6 * LOG_2;
 
-/// A server is slow from four times the usual time on. With an exponential service time of equal servers, one of 20 000 weighted means
-/// is that far from the usual.
+/// A server is slow from four times the usual time on. With an exponential service time of equal servers, 1 of 20 000 weighted means
+/// is as far from the usual time.
 const EXCESS_SLOW: Log = 2 * LOG_2;
 
 /// The share of an answer in its server's mean, and in the method's: 1/8 and 1/32.
 const SERVER_SHARE: Log = 8;
 const METHOD_SHARE: Log = 32;
 
-/// The share of an answer of an avoided server, which has few: three good ones are enough.
+/// The share of an answer of an avoided server: three good answers are enough.
 const PROBE_SHARE: Log = 2;
 
-/// A server whose answers are quicker is not avoided. Below this time the outstanding calls balance the load, and a server that sleeps
-/// between few calls would be avoided for being idle.
+/// A server with quicker answers is not avoided. Below this time the outstanding calls balance the load, and a sleeping server with few
+/// calls would be avoided for being idle.
 pub(super) const SLOW_NS_MIN: u64 = 500_000;
 
 /// Failures in a row after which a server is avoided.
@@ -41,14 +41,14 @@ const FAILURES_MAX: u8 = 5;
 /// The time between two measurements at a server, after the first: of a busy one, few calls are measured.
 const SAMPLE_NS: u64 = 5_000_000;
 
-/// Measurements that follow each other without a pause.
+/// Measurements at the beginning, without a pause between them.
 const FIRST_SAMPLES: u8 = 16;
 
-/// An avoided server is tried again after this time, and after so many calls of the service: it gets less than a sixty-fourth of them.
+/// The pause before an avoided server gets a call again, and the calls of the service meanwhile: less than a sixty-fourth reaches the server.
 const PROBE_NS: u64 = 1_000_000_000;
 const PROBE_CALLS: u64 = 64;
 
-/// Methods whose usual time is known: others replace them.
+/// Methods with a known usual time. Further methods replace earlier methods.
 const METHODS_MAX: usize = 64;
 
 /// The usual time of the answers of each method, at all servers of a service.
@@ -77,10 +77,10 @@ impl UsualTimes {
     }
 }
 
-/// How a server stands beside the others.
+/// The standing of a server among all servers of a service.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// The weighted mean of its answers' excess.
+    /// The weighted mean of the excess of the server's answers.
     excess: Log,
     is_slow: bool,
     failures: u8,
@@ -131,7 +131,7 @@ impl Standing {
         self.failures = 0;
     }
 
-    /// Records an answer with its time and its factor to the usual one.
+    /// Records the time of an answer, and the factor to the usual time.
     #[inline]
     pub(super) fn answered(&mut self, excess: Log, ns: u64) {
         self.succeeds();
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn answered__by_equal_servers_with_methods_of_all_times() {
         let equal = |round: usize, server: usize| match (round * 7 + server * 3) % 5 {
-            // A method that waits for an event, one that is quick, and one that is sometimes slow.
+            // A method waits for an event, a second is quick, and a third is sometimes slow.
             0 => (5, 30_000),
             1 | 2 => (69, 1),
             _ => (7, if round.is_multiple_of(10) { 100 } else { 1 }),

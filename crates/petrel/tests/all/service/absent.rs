@@ -28,7 +28,7 @@ fn serve(address: std::net::SocketAddr) -> petrel::server::RunningServer {
     server.start().unwrap()
 }
 
-/// The text of an error, which says everything once: also as `main` prints it.
+/// The text of an error says everything once, also when `main` prints the error.
 fn assert_once(error: &petrel::Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
@@ -46,7 +46,7 @@ fn lazy__client_starts_before_its_server_and_is_told_why_calls_fail() {
     let (server, refused) = (address.to_string(), "no process listens");
     assert_once(&error, &[&server, refused, "no server can be reached", "was not sent"]);
     assert!(!error.message.contains("attempts"), "none reached a server: {error}");
-    // A call that waits for a server tells why there is none.
+    // The failure of a waiting call names the reason for the wait.
     let soon = Duration::from_millis(50);
     let error = client.call(ECHO, "early").wait_for_ready().timeout(soon).wait().unwrap_err();
     assert_eq!((error.status, error.execution), (Status::DeadlineExceeded, Execution::NotSent));

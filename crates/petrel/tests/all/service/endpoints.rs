@@ -73,7 +73,7 @@ fn clients_with_a_call_at_a_time_share_the_threads_and_have_one_session_each() {
 fn a_client_with_many_calls_uses_all_threads() {
     let server = start("127.0.0.1:0", 4, "places");
     let client = Client::connect_wait(server.local_addr()).unwrap();
-    // The requests that wait make the threads busy, so that each is needed.
+    // Waiting requests make the threads busy, and every thread is needed.
     let mut sessions = 0;
     for _ in 0..100 {
         let calls: Vec<_> =
@@ -143,7 +143,7 @@ fn service__of_another_name_gets_no_call() {
     assert!(error.to_string().contains("no name"), "{error}");
 }
 
-/// An address that passes to another service: a client that wants a name makes no call there.
+/// An address passes to another service: a client with a wanted name makes no call there.
 #[test]
 fn service__that_takes_over_the_address_gets_no_call() {
     let address = free_address().to_string();

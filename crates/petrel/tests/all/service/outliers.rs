@@ -53,7 +53,7 @@ fn connect(replicas: &[Replica]) -> Client {
     client
 }
 
-/// Makes calls from so many threads, each with a pause between its calls. Returns how many failed.
+/// Makes calls from several threads, with a pause between the calls of a thread. Returns the number of failures.
 fn load(client: &Client, callers: u32, calls: u32) -> u32 {
     std::thread::scope(|scope| {
         let call = || {
@@ -103,7 +103,7 @@ fn failing_replica__fails_a_few_calls_until_it_is_avoided() {
     assert_eq!(client.stats().servers_avoided, 1);
 }
 
-/// If all fail, the fault is not a server's: half of them stay.
+/// If all servers fail, the fault is not a server's: half of the servers stay.
 #[test]
 fn failing_replicas__are_avoided_up_to_the_half() {
     let replicas = [(); 4].map(|()| replica(Duration::ZERO));

@@ -27,7 +27,7 @@ impl Attempts<'_, '_> {
         let service = self.cx.local.services.list.get_mut(key);
         let service = service.expect("its servers change while there is a service");
         let mut before = service.servers_mut().take();
-        before.extend(service.processes_mut().drain(..));
+        before.append(service.processes_mut());
         let connections = &self.cx.local.services.connections;
         let of_process =
             |key: &Key| connections.get(*key).is_some_and(|one| one.process().is_some());
@@ -85,7 +85,7 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Has the endpoints that a process names take its place among the servers, or the process itself if it names no others.
+    /// Puts the endpoints named by a process among the servers, in place of the process. Without named endpoints the process is a server.
     pub(super) fn set_endpoints(&mut self, process: Key, named: &[EndpointId]) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let entry = connections.get_mut(process).expect("a keeper ends with its connection");
@@ -141,7 +141,7 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Opens a session to a further endpoint of a process, as another server cannot be called.
+    /// Opens a session to a further endpoint of a process, after the loss of a server.
     pub(super) fn wake_another(&mut self, of: Key) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let Some(service) = list.get_mut(of).filter(|service| service.has_dormant()) else {
@@ -155,7 +155,8 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Opens a session to a further endpoint of a process, if a call needs one: its key is that of the endpoint, or the others are busy.
+    /// Opens a session to a further endpoint of a process, if a call needs the endpoint: as the owner of the call's key, or because all
+    /// sessions are busy.
     pub(super) fn wake_endpoint(&mut self, call: Key) {
         let Some((of, needed)) = self.cx.local.services.needed_endpoints(call) else { return };
         needed.into_iter().for_each(|server| self.keep(server));
@@ -208,7 +209,7 @@ impl Attempts<'_, '_> {
         if is_chosen && connection.standing().begins_measured(now_ns) { now_ns } else { 0 }
     }
 
-    /// Compares the end of an attempt with those at other servers. The server may be avoided from then on, or no longer.
+    /// Compares the end of an attempt with the usual. The server may be avoided from then on, or no longer.
     pub(super) fn measure(
         &mut self,
         of: Key,
@@ -238,7 +239,7 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Records a measured answer, by which its server may be avoided, or no longer.
+    /// Records a measured answer. The server may be avoided from then on, or no longer.
     #[cold]
     #[inline(never)]
     pub(super) fn record_answer(&mut self, of: Key, at: Key, method: u16, began_ns: u64) {
