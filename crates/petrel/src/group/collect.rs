@@ -17,6 +17,9 @@ pub enum Need {
     Quorum(usize),
     /// One.
     Any,
+    /// No particular number: the outcome is every answer that has come by the call's deadline, and the failure of every other member. For
+    /// searches over shards, where a part of the answer is better than none. The call itself never fails.
+    Each,
 }
 
 impl Need {
@@ -28,6 +31,7 @@ impl Need {
         match self {
             Need::All => Ok(members),
             Need::Any => Ok(1),
+            Need::Each => Ok(0),
             Need::Quorum(needed) if (1..=members).contains(&needed) => Ok(needed),
             Need::Quorum(needed) => Err(invalid(format!(
                 "a quorum of {needed} among {members} members; it has to be 1 to {members}"
@@ -94,6 +98,8 @@ pub enum Verdict {
 pub struct Collect<A, M = SessionId> {
     members: Vec<Member<A, M>>,
     needed: usize,
+    /// Whether the outcome is certain only when each member's is.
+    is_of_each: bool,
     answered: usize,
     failed: usize,
 }
@@ -109,7 +115,10 @@ impl<A, M> Collect<A, M> {
         let mut members: Vec<_> = ids.into_iter().map(pending).collect();
         let count = members.len();
         match check_count(count).and_then(|()| need.of(count)) {
-            Ok(needed) => Ok(Self { members, needed, answered: 0, failed: 0 }),
+            Ok(needed) => {
+                let is_of_each = need == Need::Each;
+                Ok(Self { members, needed, is_of_each, answered: 0, failed: 0 })
+            }
             Err(error) => {
                 for member in &mut members {
                     member.outcome = MemberOutcome::Failed(error.clone());
@@ -150,6 +159,9 @@ impl<A, M> Collect<A, M> {
     }
 
     fn decided(&self) -> Option<bool> {
+        if self.is_of_each {
+            return (self.answered + self.failed == self.members.len()).then_some(true);
+        }
         if self.answered >= self.needed {
             return Some(true);
         }
@@ -288,6 +300,21 @@ mod tests {
         let rest = all - ended.len();
         let ends: Vec<bool> = (0..=rest).map(|more| answered + more >= needed).collect();
         ends.iter().all(|&end| end == ends[0]).then_some(ends[0])
+    }
+
+    #[test]
+    fn each__is_decided_by_the_last_member_whatever_its_outcome() {
+        let late = || Err(Error::of(Status::DeadlineExceeded, "late", Execution::MayHaveExecuted));
+        let mut collect = Collect::<u32, usize>::new(0..3, Need::Each).unwrap();
+        assert_eq!(collect.take(1, late()), Verdict::Undecided);
+        assert_eq!(collect.take(0, Ok(7)), Verdict::Undecided);
+        assert_eq!(collect.take(2, late()), Verdict::Decided(true));
+        let members = collect.finish().unwrap();
+        let answers: Vec<_> = members.iter().map(|member| member.outcome.answer()).collect();
+        assert_eq!(answers, [Some(&7), None, None]);
+        let mut none = Collect::<u32, usize>::new(0..1, Need::Each).unwrap();
+        assert_eq!(none.take(0, late()), Verdict::Decided(true));
+        assert!(none.finish().unwrap()[0].outcome.failure().is_some());
     }
 
     #[test]

@@ -96,3 +96,30 @@ fn group__of_lazy_clients_has_absent_members() {
     assert_eq!(text.matches("no server can be reached").count(), 1, "{text}");
     assert_eq!(text.matches(&absent.to_string()).count(), 1, "{text}");
 }
+
+/// A search over shards of which one hangs and one is absent: the answers by the deadline, and why the rest has none.
+#[test]
+fn group__of_each_is_what_came_by_the_deadline() {
+    const HANG: u16 = 2;
+    let hanging = Server::bind("127.0.0.1:0").serve(
+        |_| (),
+        |endpoint| {
+            endpoint.on_async(ECHO, |_, _| std::future::pending::<Result<Vec<u8>, _>>());
+            endpoint.on(HANG, |_, cx, request| request.reply(cx, b""));
+        },
+    );
+    let (hanging, there) = (hanging.start().unwrap(), serve("127.0.0.1:0".parse().unwrap()));
+    let lazy = |address| Client::builder().lazy().connect_wait(address).unwrap();
+    let addresses = [there.local_addr(), hanging.local_addr(), free_address()];
+    let group = ClientGroup::new(addresses.map(lazy)).unwrap();
+    // The member that hangs is connected, and takes the request.
+    group.members()[1].call(HANG, "").wait_for_ready().timeout(LONG).wait().unwrap();
+    let options = CallOptions::new().timeout(Duration::from_millis(200));
+    let call = group.call(ECHO, "found", Need::Each, options, Late::Cancel);
+    let members = petrel::client::wait(call).unwrap();
+    assert_eq!(*members[0].outcome.answer().unwrap(), *b"found");
+    let failure = |place: usize| members[place].outcome.failure().unwrap();
+    assert_eq!(failure(1).status, Status::DeadlineExceeded);
+    assert_eq!(failure(1).execution, Execution::MayHaveExecuted);
+    assert_eq!(failure(2).execution, Execution::NotSent);
+}
