@@ -31,9 +31,9 @@ impl Target {
         if self.endpoint == EndpointId::ANY { EndpointId(0) } else { self.endpoint }
     }
 
-    /// Returns true for the same server, whatever the weights.
+    /// Returns true for the same server, whatever the weights. A server without a named endpoint is asked at the first.
     pub(crate) fn is_server(&self, other: &Self) -> bool {
-        (self.address, self.endpoint) == (other.address, other.endpoint)
+        (self.address, self.asked()) == (other.address, other.asked())
     }
 }
 

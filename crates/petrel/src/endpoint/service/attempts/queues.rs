@@ -68,7 +68,7 @@ impl Attempts<'_, '_> {
         match change {
             SessionChange::Opened(session, endpoints) => {
                 connection.open(session);
-                if connection.process().is_none() {
+                if connection.process().is_none() && !connection.is_retired() {
                     self.set_endpoints(key, &endpoints);
                 }
                 self.on_opened(key);
