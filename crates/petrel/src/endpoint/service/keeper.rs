@@ -99,14 +99,16 @@ async fn open(
     }
     // The client may end meanwhile, and this future with it.
     let closing = CloseOnDrop(Some(session));
-    let checked = describe(closing.session()).await.and_then(|description| match wanted {
-        Some(wanted) if description.name.as_deref() != Some(wanted) => {
-            let name = description.name.map_or("no name".to_owned(), |name| format!("{name:?}"));
-            let text = format!("the service there has {name}, and {wanted:?} is wanted");
-            Err(Error::not_sent(Status::FailedPrecondition, text))
-        }
-        _ => Ok(description.endpoints),
-    });
+    let checked =
+        describe(closing.session(), wanted.is_some()).await.and_then(|description| match wanted {
+            Some(wanted) if description.name.as_deref() != Some(wanted) => {
+                let name =
+                    description.name.map_or("no name".to_owned(), |name| format!("{name:?}"));
+                let text = format!("the service there has {name}, and {wanted:?} is wanted");
+                Err(Error::not_sent(Status::FailedPrecondition, text))
+            }
+            _ => Ok(description.endpoints),
+        });
     checked.map(|endpoints| (closing.keep(), endpoints))
 }
 
@@ -131,14 +133,18 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Asks a server for its description. A server of an older version has none.
-async fn describe(session: &Session) -> Result<ServiceDescription, Error> {
+/// Asks a server for its description. A server of an older version has none. If a server's event loop stands still, calls at the first
+/// endpoint wait as the question does, and the client makes them, unless the name decides.
+async fn describe(session: &Session, is_wanted: bool) -> Result<ServiceDescription, Error> {
     match session.call(HEALTH_METHOD, DESCRIBE).timeout(DESCRIBE_TIMEOUT).await {
         Ok(answer) => {
             let wrong = || Error::new(Status::Internal, "the server's description is malformed");
             ServiceDescription::from_bytes(&answer).ok_or_else(wrong)
         }
         Err(error) if error.status == Status::InvalidArgument => Ok(ServiceDescription::default()),
+        Err(error) if error.status == Status::DeadlineExceeded && !is_wanted => {
+            Ok(ServiceDescription::default())
+        }
         Err(error) => Err(error),
     }
 }
