@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petrel::client::owner_of;
 use petrel::endpoint::EndpointId;
@@ -85,8 +85,12 @@ fn a_client_with_many_calls_uses_all_threads() {
         }
     }
     assert_eq!(sessions, 4);
-    let shares = counts((0..400).map(|_| place(&client)));
-    assert!(shares.len() == 4 && shares.values().all(|share| *share == 100), "{shares:?}");
+    // The threads take turns. On a loaded host the client may find a thread slow, and the thread then gets few calls for seconds.
+    let (mut shares, guard) = (BTreeMap::new(), Instant::now());
+    while shares.len() < 4 {
+        assert!(guard.elapsed() < LONG, "{shares:?}");
+        *shares.entry(place(&client)).or_insert(0) += 1;
+    }
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn a_server_that_comes_back_with_other_threads_is_called_at_these() {
         server.wait().unwrap();
         server = start(&address, threads, "places");
         let owner = |key: u32| owner_of(&key.to_le_bytes(), threads);
-        let guard = std::time::Instant::now();
+        let guard = Instant::now();
         // The client learns of the threads when it connects again.
         while (0..20).any(|key| patient(key) != owner(key)) {
             assert!(guard.elapsed() < LONG, "{threads} threads");
@@ -154,7 +158,7 @@ fn service__that_takes_over_the_address_gets_no_call() {
     first.wait().unwrap();
     let _second = start(&address, 1, "people");
     let call = || client.call(PLACE, "").timeout(LONG).wait();
-    let guard = std::time::Instant::now();
+    let guard = Instant::now();
     loop {
         let error = call().unwrap_err();
         assert_eq!(error.status, Status::Unavailable, "{error}");
