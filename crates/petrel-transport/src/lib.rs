@@ -12,11 +12,12 @@
 //! | [`wake`] | waking an endpoint that blocks |
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
 //! | [`shm`] | rings in shared memory, between processes of one host |
+//! | [`stream`] | frames over TCP connections, where datagrams do not get through |
 //! | [`heap`] | returning freed memory from the allocator to the system |
 //! | [`words`] | memory that several processes access word by word |
 //! | [`path`] | the kernel's measurements of the path to a peer |
 //! | [`mux`] | two media as one transport |
-//! | [`host`] | UDP and shared memory as one transport, an endpoint's default |
+//! | [`host`] | shared memory, UDP and TCP streams as one transport, an endpoint's default |
 //! | [`conformance`] | the test suite that every transport passes |
 //!
 //! Reliability, sessions, congestion control and encryption belong to the protocol core above this
@@ -38,6 +39,7 @@ pub mod path;
 pub mod prefetch;
 mod shared;
 pub mod shm;
+pub mod stream;
 pub mod transport;
 pub mod udp;
 pub mod wake;

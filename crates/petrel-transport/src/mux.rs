@@ -221,6 +221,19 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
+    fn medium_of(&self, peer: PeerId) -> &'static str {
+        if Self::is_near(peer) {
+            self.near.medium_of(Self::to_near(peer))
+        } else {
+            self.far.medium_of(peer)
+        }
+    }
+
+    fn take_broken(&mut self) -> Option<(PeerId, String)> {
+        let near = self.near.take_broken().map(|(peer, why)| (Self::from_near(peer), why));
+        near.or_else(|| self.far.take_broken())
+    }
+
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         if Self::is_near(peer) {
             self.near.process_of(Self::to_near(peer))
@@ -247,14 +260,17 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
-    /// The receive queue of the far medium: peers over the network are there.
+    /// The receive queue of the medium that has one.
     fn receive_packets(&self) -> Option<u64> {
-        self.far.receive_packets()
+        self.far.receive_packets().or_else(|| self.near.receive_packets())
     }
 
-    /// The ports of the far medium: paths of a network lead to its peers.
+    /// The ports of the medium that has several.
     fn further_ports(&self) -> &[u16] {
-        self.far.further_ports()
+        match self.far.further_ports() {
+            [] => self.near.further_ports(),
+            ports => ports,
+        }
     }
 
     fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
@@ -285,7 +301,9 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     fn flush(&mut self) {
         // The near medium first: its peers are microseconds nearer.
         self.near.flush();
-        self.far.flush();
+        if self.far.has_peers() {
+            self.far.flush();
+        }
     }
 
     #[inline]

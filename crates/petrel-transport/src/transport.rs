@@ -253,6 +253,19 @@ pub trait Transport {
         true
     }
 
+    /// The name of the medium that carries the peer's frames: one word, for events and statistics.
+    fn medium_of(&self, peer: PeerId) -> &'static str {
+        let _ = peer;
+        "udp"
+    }
+
+    /// Returns a peer whose frames cannot be carried any more, with the reason: each once. The peer stays until
+    /// [`Transport::remove_peer`]. Only media of connections have such peers.
+    #[inline]
+    fn take_broken(&mut self) -> Option<(PeerId, String)> {
+        None
+    }
+
     /// Packets that the receive queue holds at least, if each is small; `None` if a full queue loses nothing. The bound
     /// concerns peers over the network alone.
     fn receive_packets(&self) -> Option<u64> {

@@ -165,6 +165,10 @@ impl Transport for Shm {
         false
     }
 
+    fn medium_of(&self, _: PeerId) -> &'static str {
+        "shm"
+    }
+
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         self.rings.get(peer.0)?.process()
     }

@@ -1,0 +1,128 @@
+//! Bytes from a peer, cut into frames.
+
+use std::net::TcpStream;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::STREAM_FRAME_BYTES;
+use crate::transport::TransportStats;
+
+/// Bytes of the length before each frame.
+pub(super) const LENGTH_BYTES: usize = 4;
+
+/// Bytes of one read.
+const READ_BYTES: usize = 128 << 10;
+
+/// The buffer for reads, shared by all peers of a transport.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Vec<u8>);
+
+/// The received bytes of a peer that were not delivered: complete frames beyond the budget, and the begin of a frame.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    bytes: Vec<u8>,
+    /// Bytes delivered already.
+    delivered: usize,
+}
+
+impl Incoming {
+    /// Begins with bytes that were received before.
+    pub(super) fn new(received: Vec<u8>) -> Self {
+        Self { bytes: received, delivered: 0 }
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.delivered..]
+    }
+
+    /// Delivers up to `budget` frames: those at hand, else those of one read. Returns their number, and true if there may
+    /// be more.
+    ///
+    /// # Errors
+    /// Why the connection cannot be used any more. The frames until then were delivered.
+    pub(super) fn deliver(
+        &mut self,
+        (socket, max_frame): (&TcpStream, usize),
+        budget: usize,
+        Scratch(scratch): &mut Scratch,
+        stats: &mut TransportStats,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> (usize, Result<bool, String>) {
+        let at_hand = cut(self.rest(), budget, max_frame, stats, deliver);
+        self.delivered += at_hand.bytes;
+        if at_hand.is_malformed {
+            return (at_hand.frames, Err(malformed()));
+        }
+        if at_hand.frames > 0 {
+            return (at_hand.frames, Ok(true));
+        }
+        let partial = self.rest().len();
+        let needed = READ_BYTES + STREAM_FRAME_BYTES.max(max_frame) + LENGTH_BYTES;
+        if scratch.len() < needed {
+            scratch.resize(needed, 0);
+        }
+        scratch[..partial].copy_from_slice(self.rest());
+        let room = &mut scratch[partial..][..READ_BYTES];
+        stats.rx_syscalls += 1;
+        let count = match recv(socket, room, RecvFlags::empty()) {
+            Ok((0, _)) => return (0, Err("the peer has closed the connection".to_owned())),
+            Ok((count, _)) => count,
+            Err(Errno::AGAIN) => return (0, Ok(false)),
+            Err(Errno::INTR) => return (0, Ok(true)),
+            Err(error) => return (0, Err(error.to_string())),
+        };
+        stats.rx_datagrams += 1;
+        let received = &scratch[..partial + count];
+        let new = cut(received, budget, max_frame, stats, deliver);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&received[new.bytes..]);
+        self.delivered = 0;
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+        if new.is_malformed {
+            return (new.frames, Err(malformed()));
+        }
+        // A shorter read has emptied the socket.
+        (new.frames, Ok(new.frames == budget || count == READ_BYTES))
+    }
+}
+
+fn malformed() -> String {
+    "the peer broke the framing of the stream".to_owned()
+}
+
+/// The frames at the begin of some bytes.
+struct Cut {
+    frames: usize,
+    bytes: usize,
+    is_malformed: bool,
+}
+
+/// Delivers up to `budget` complete frames from the begin of `bytes`.
+fn cut(
+    bytes: &[u8],
+    budget: usize,
+    max_frame: usize,
+    stats: &mut TransportStats,
+    deliver: &mut impl FnMut(&[u8]),
+) -> Cut {
+    let mut cut = Cut { frames: 0, bytes: 0, is_malformed: false };
+    while cut.frames < budget {
+        let Some((length, rest)) = bytes[cut.bytes..].split_first_chunk() else { break };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > max_frame {
+            stats.rx_dropped_malformed += 1;
+            cut.is_malformed = true;
+            break;
+        }
+        let Some(frame) = rest.get(..length) else { break };
+        cut.frames += 1;
+        cut.bytes += LENGTH_BYTES + length;
+        stats.rx_frames += 1;
+        stats.rx_bytes += length as u64;
+        deliver(frame);
+    }
+    cut
+}

@@ -1,0 +1,139 @@
+//! The frames for a peer that are not written yet.
+
+use std::io;
+use std::net::TcpStream;
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::incoming::LENGTH_BYTES;
+use crate::transport::TransportStats;
+
+/// Bytes kept for a peer. A frame that would exceed them is refused until the peer has read some.
+pub const OUT_BYTES_MAX: usize = 256 << 10;
+
+/// Memory that an idle connection keeps for its next frames.
+const KEPT_BYTES: usize = 16 << 10;
+
+/// The bytes to write to a connection.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    /// Bytes written already.
+    written: usize,
+    /// The bytes of frames that count as sent: at most those written.
+    sent: usize,
+    /// The bytes of frames that count as sent or kept.
+    kept: usize,
+    /// Whether a frame of this burst was refused.
+    has_refused: bool,
+}
+
+impl Outgoing {
+    fn pending(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// Returns true if a frame of `len` bytes can be kept.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.pending() + LENGTH_BYTES + len <= OUT_BYTES_MAX
+    }
+
+    /// Adds a frame, unless the buffer is full or has refused an earlier frame of the burst: frames keep their order.
+    pub(super) fn push(&mut self, head: &[u8], body: &[u8]) -> bool {
+        let len = head.len() + body.len();
+        if self.has_refused || !self.has_room(len) {
+            self.has_refused = true;
+            return false;
+        }
+        self.bytes.extend_from_slice(&(len as u32).to_le_bytes());
+        self.bytes.extend_from_slice(head);
+        self.bytes.extend_from_slice(body);
+        true
+    }
+
+    /// Ends the burst, and writes until no byte is left or the socket is full. Returns true if no byte is left.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub(super) fn write(
+        &mut self,
+        socket: &TcpStream,
+        stats: &mut TransportStats,
+    ) -> io::Result<bool> {
+        self.has_refused = false;
+        while self.pending() > 0 {
+            stats.tx_syscalls += 1;
+            match send(socket, &self.bytes[self.written..], SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    self.written += count;
+                    stats.tx_datagrams += 1;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    self.count_sent(stats);
+                    self.count_kept(stats);
+                    self.compact();
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.count_sent(stats);
+        self.empty();
+        Ok(true)
+    }
+
+    /// Returns the bytes of the frame that begins at a place, without the length.
+    fn frame_at(&self, at: usize) -> usize {
+        let length = self.bytes[at..].first_chunk().expect("a frame begins with the length");
+        u32::from_le_bytes(*length) as usize
+    }
+
+    fn count_sent(&mut self, stats: &mut TransportStats) {
+        while self.sent < self.written {
+            let len = self.frame_at(self.sent);
+            let end = self.sent + LENGTH_BYTES + len;
+            if end > self.written {
+                break;
+            }
+            self.sent = end;
+            stats.tx_frames += 1;
+            stats.tx_bytes += len as u64;
+        }
+    }
+
+    fn count_kept(&mut self, stats: &mut TransportStats) {
+        self.kept = self.kept.max(self.sent);
+        while self.kept < self.bytes.len() {
+            self.kept += LENGTH_BYTES + self.frame_at(self.kept);
+            stats.tx_kept += 1;
+        }
+    }
+
+    /// Moves the pending bytes to the front once most have been sent.
+    fn compact(&mut self) {
+        if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.written -= self.sent;
+            self.kept -= self.sent;
+            self.sent = 0;
+        }
+    }
+
+    fn empty(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+        (self.written, self.sent, self.kept) = (0, 0, 0);
+    }
+
+    /// Drops all frames that were not written whole.
+    pub(super) fn drop_all(&mut self, stats: &mut TransportStats) {
+        self.count_sent(stats);
+        while self.sent < self.bytes.len() {
+            self.sent += LENGTH_BYTES + self.frame_at(self.sent);
+            stats.tx_dropped_error += 1;
+        }
+        self.empty();
+    }
+}
