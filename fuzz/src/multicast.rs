@@ -513,6 +513,7 @@ impl World {
                     Event::Cancelled(_) | Event::Request { .. } => {
                         panic!("a client serves nobody")
                     }
+                    Event::Probed { .. } => panic!("no session is being opened"),
                 }
             }
         }

@@ -19,7 +19,7 @@ struct Answer {
 pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure> {
     let config = ClientConfig {
         endpoint: args.endpoint,
-        transports: AllowedTransports { udp: true, shm: true },
+        transports: AllowedTransports::ALL,
         in_flight: 1,
         timeout: args.timeout,
         idle: IdlePolicy::default(),

@@ -136,6 +136,9 @@ pub const TRANSMIT_FRAMES_MAX: usize = 32;
 /// omitted CANCELs are made up for (§5.4).
 pub const CANCELS_QUEUED_MAX: usize = 4096;
 
+/// Most probes, and answers to probes, that wait to be sent.
+pub const PROBES_QUEUED_MAX: usize = 1024;
+
 /// Unanswered timeouts at which a client asks a server on the same host before it repeats a packet: 15 ms with
 /// the least timeout. Nothing is lost in shared memory. A server without memory for a packet has dropped it,
 /// so that the packet must be repeated in the end.

@@ -1,14 +1,18 @@
-//! Shared memory to processes of this host and UDP to all others, as one transport: an endpoint's
-//! default.
+//! Shared memory to processes of this host, UDP to others, and TCP streams to others that datagrams do not reach, as one
+//! transport: an endpoint's default.
 
 use crate::mux::{Mux, MuxLink};
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
+use crate::stream::{Stream, StreamLink};
 use crate::transport::PeerId;
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
 /// The bit of peers that are reached through shared memory.
 const SHM_BIT: u32 = 31;
+
+/// The bit of peers that are reached by UDP.
+const UDP_BIT: u32 = 30;
 
 /// Settings of a [`Host`].
 #[derive(Clone, Debug, Default)]
@@ -31,21 +35,34 @@ pub enum HostError {
     Shm(#[from] ShmError),
 }
 
-/// UDP and shared memory as one transport.
-pub type Host = Mux<Shm, Udp, SHM_BIT>;
+/// Shared memory, UDP and streams as one transport.
+pub type Host = Mux<Shm, Mux<Udp, Stream, UDP_BIT>, SHM_BIT>;
 
 /// How a peer of a [`Host`] is reached.
-pub type HostLink = MuxLink<ShmLink, UdpLink>;
+pub type HostLink = MuxLink<ShmLink, MuxLink<UdpLink, StreamLink>>;
 
 impl From<UdpLink> for HostLink {
     fn from(link: UdpLink) -> Self {
-        MuxLink::Far(link)
+        MuxLink::Far(link.into())
+    }
+}
+
+impl From<StreamLink> for HostLink {
+    fn from(link: StreamLink) -> Self {
+        MuxLink::Far(MuxLink::Far(link))
     }
 }
 
 /// A further medium beside a [`Host`], or beside a `Mux` with one.
 impl<A: From<UdpLink>, B> From<UdpLink> for MuxLink<A, B> {
     fn from(link: UdpLink) -> Self {
+        MuxLink::Near(link.into())
+    }
+}
+
+/// A further medium beside a [`Host`].
+impl<A: From<StreamLink>, B> From<StreamLink> for MuxLink<A, B> {
+    fn from(link: StreamLink) -> Self {
         MuxLink::Near(link.into())
     }
 }
@@ -58,7 +75,7 @@ impl<A: From<ShmLink>, B> From<ShmLink> for MuxLink<A, B> {
 }
 
 impl Host {
-    /// Opens the data port. Shared memory needs nothing until the first link.
+    /// Opens the data port. Shared memory and streams need nothing until the first link.
     ///
     /// # Errors
     /// See [`HostError`].
@@ -66,12 +83,13 @@ impl Host {
         config.shm.validate()?;
         let waker = Waker::new().map_err(UdpError::Io)?;
         let udp = Udp::bind_with_waker(config.udp, waker.clone())?;
-        Ok(Self::of(Shm::new(&config.shm, waker.clone()), udp, waker))
+        let far = Mux::of(udp, Stream::new(waker.clone()), waker.clone());
+        Ok(Self::of(Shm::new(&config.shm, waker.clone()), far, waker))
     }
 
     /// The UDP part: its address and the options the kernel granted.
     pub fn udp(&self) -> &Udp {
-        self.far()
+        self.far().near()
     }
 
     /// Returns true if the peer is reached through shared memory.
@@ -88,7 +106,8 @@ mod tests {
     use crate::TxFrame;
     use crate::conformance::{self, End, Harness, Medium, Star};
     use crate::shm::{Segment, Side};
-    use std::net::UdpSocket;
+    use crate::stream::STREAM_FRAME_BYTES;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
@@ -98,7 +117,7 @@ mod tests {
 
     fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
         let to = |host: &Host| {
-            HostLink::Far(UdpLink {
+            HostLink::from(UdpLink {
                 addr: host.udp().local_addr(),
                 max_frame: None,
                 ecn: false,
@@ -115,6 +134,14 @@ mod tests {
         let link_a = ShmLink::new(segment, Side::Creator, bell_a);
         let link_b = ShmLink::new(opened, Side::Opener, bell_b);
         (a.add_peer(HostLink::Near(link_a)).unwrap(), b.add_peer(HostLink::Near(link_b)).unwrap())
+    }
+
+    fn link_by_stream(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let [one, other] = [one, listener.accept().unwrap().0]
+            .map(|socket| StreamLink::new(socket, STREAM_FRAME_BYTES, Vec::new()).unwrap());
+        (a.add_peer(one.into()).unwrap(), b.add_peer(other.into()).unwrap())
     }
 
     type LinkUp = fn(&mut Host, &mut Host) -> (PeerId, PeerId);
@@ -157,9 +184,45 @@ mod tests {
     }
 
     #[test]
-    fn conformance__by_both() {
+    fn conformance__by_stream() {
+        conforms([link_by_stream, link_by_stream]);
+    }
+
+    #[test]
+    fn conformance__by_two() {
         conforms([link_by_udp, link_by_shm]);
         conforms([link_by_shm, link_by_udp]);
+        conforms([link_by_stream, link_by_shm]);
+        conforms([link_by_udp, link_by_stream]);
+    }
+
+    #[test]
+    fn medium_of__is_that_of_the_link() {
+        let (mut a, mut b) = (host(), host());
+        for (link_up, medium, is_networked) in [
+            (link_by_udp as LinkUp, "udp", true),
+            (link_by_shm, "shm", false),
+            (link_by_stream, "stream", false),
+        ] {
+            let (peer, _) = link_up(&mut a, &mut b);
+            assert_eq!((a.medium_of(peer), a.is_networked(peer)), (medium, is_networked));
+            assert_eq!(Host::is_shm(peer), medium == "shm");
+        }
+        assert_eq!(a.receive_packets(), a.udp().receive_packets());
+    }
+
+    #[test]
+    fn take_broken__names_the_peer_of_the_host() {
+        let (mut a, mut b) = (host(), host());
+        let (peer, other) = link_by_stream(&mut a, &mut b);
+        b.remove_peer(other);
+        let (broken, why) = loop {
+            a.rx_burst(24, |_, _| {});
+            if let Some(broken) = a.take_broken() {
+                break broken;
+            }
+        };
+        assert_eq!((broken, why.as_str()), (peer, "the peer has closed the connection"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Ends {
 fn main() -> Result<(), Box<dyn Error>> {
     let members: usize = std::env::args().nth(1).map_or(Ok(3), |text| text.parse())?;
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: true, shm: false };
+    config.transports = AllowedTransports::UDP;
     config.idle = IdlePolicy::Poll;
     config.sessions.credits = 512;
     config.host.udp.mtu = Mtu::Auto { cap_bytes: 1500 };

@@ -81,7 +81,7 @@ impl Side {
 
 fn config(further_ports: u8, policy: PathPolicy) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: true, shm: false };
+    config.transports = AllowedTransports::UDP;
     config.idle = IdlePolicy::Poll;
     config.host.udp.further_ports = further_ports;
     config.sessions.path_policy = policy;

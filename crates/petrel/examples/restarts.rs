@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use petrel::client::Background;
-use petrel::endpoint::{AllowedTransports, EndpointConfig, Handled};
+use petrel::endpoint::{EndpointConfig, Handled};
 use petrel::nexus::NexusBuilder;
 use petrel::server::start_successor;
 use petrel::{Client, Context, Execution, Nexus, Request, Server};
@@ -199,7 +199,7 @@ impl Plan {
 
 fn endpoint(transport: &str) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: transport == "udp", shm: transport == "shm" };
+    config.transports = transport.parse().unwrap();
     config
 }
 

@@ -59,13 +59,33 @@ impl Reason {
     }
 }
 
-/// The transports allowed for a link. Shared memory is preferred if allowed and if both ends are on the same host.
+/// The transports allowed for a link, of which the first possible is used: shared memory if both ends are on the same host,
+/// UDP if datagrams get through, then a TCP stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedTransports {
     /// Kernel UDP.
     pub udp: bool,
     /// Shared memory.
     pub shm: bool,
+    /// Frames over a TCP connection to the address that was dialled: through address translation, load balancers and
+    /// firewalls, slower.
+    pub stream: bool,
+}
+
+impl AllowedTransports {
+    /// All transports: the default.
+    pub const ALL: Self = Self { udp: true, shm: true, stream: true };
+
+    /// UDP alone.
+    pub const UDP: Self = Self { udp: true, ..Self::NONE };
+
+    /// Shared memory alone.
+    pub const SHM: Self = Self { shm: true, ..Self::NONE };
+
+    /// A TCP stream alone.
+    pub const STREAM: Self = Self { stream: true, ..Self::NONE };
+
+    const NONE: Self = Self { udp: false, shm: false, stream: false };
 }
 
 /// A message from an endpoint to the control plane.
@@ -82,6 +102,11 @@ pub enum ToNexus {
         remote_endpoint: EndpointId,
         /// Transports that this endpoint accepts.
         transports: AllowedTransports,
+    },
+    /// Datagrams do not get through on a link that is up: counted.
+    Unreached {
+        /// The link.
+        link: LinkId,
     },
     /// Open a session over a link that is up. Answered by [`FromNexus::SessionOpened`] or
     /// [`FromNexus::SessionRefused`] with the same `open.request`, or ended by the link's [`FromNexus::LinkDown`].

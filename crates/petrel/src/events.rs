@@ -179,15 +179,21 @@ pub(crate) fn medium_missed(peer: SocketAddr, why: &dyn Display) {
     }
 }
 
-/// A medium was agreed on, and could not be set up: shared memory, as others need no exchange.
-pub(crate) fn medium_failed(endpoint: EndpointId, why: &str) {
+/// A medium was agreed on, and could not be set up.
+pub(crate) fn medium_failed(endpoint: EndpointId, medium: &'static str, why: &str) {
     emit!(
         WARN,
-        "shm_failed",
+        "medium_failed",
         endpoint = endpoint.0,
+        medium,
         why,
-        "shared memory could not be set up; the link is asked for without it"
+        "an agreed medium could not be set up; the link is asked for without it"
     );
+}
+
+/// Datagrams to a peer do not get through.
+pub(crate) fn datagrams_unreached(endpoint: EndpointId, peer: PeerName, why: &str) {
+    emit!(WARN, "datagrams_unreached", endpoint = endpoint.0, %peer, why, "datagrams do not get through");
 }
 
 /// A control connection has ended.

@@ -211,12 +211,12 @@ fn assert_calls_allocate_nothing(transports: AllowedTransports) {
 
 #[test]
 fn calls_over_shared_memory_allocate_nothing() {
-    assert_calls_allocate_nothing(AllowedTransports { udp: false, shm: true });
+    assert_calls_allocate_nothing(AllowedTransports::SHM);
 }
 
 #[test]
 fn calls_over_udp_allocate_nothing() {
-    assert_calls_allocate_nothing(AllowedTransports { udp: true, shm: false });
+    assert_calls_allocate_nothing(AllowedTransports::UDP);
 }
 
 #[test]

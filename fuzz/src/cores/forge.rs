@@ -32,7 +32,7 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
         }
         Kind::Credit => credit(&header, input),
         Kind::Pull => pull(&header, input),
-        Kind::Cancel => header.encode().to_vec(),
+        Kind::Cancel | Kind::Probe => header.encode().to_vec(),
     };
     if header.flags.extended() {
         insert_extensions(&mut bytes, header.kind, input);
@@ -136,7 +136,7 @@ fn pull(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
 /// Inserts a block of extension records after the fixed fields, valid or almost valid.
 fn insert_extensions(bytes: &mut Vec<u8>, kind: Kind, input: &mut Input<'_>) {
     let at = match kind {
-        Kind::Request | Kind::Response | Kind::Cancel => 16,
+        Kind::Request | Kind::Response | Kind::Cancel | Kind::Probe => 16,
         Kind::RequestPart
         | Kind::ResponsePart
         | Kind::Credit

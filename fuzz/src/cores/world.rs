@@ -360,6 +360,7 @@ impl World {
                 }
                 Event::Request { .. } => unreachable!("the sessions keep no order"),
                 Event::SessionExhausted(id) => self.close(end, id),
+                Event::Probed { .. } => unreachable!("no session is being opened"),
             }
         }
     }

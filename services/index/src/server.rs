@@ -101,7 +101,7 @@ impl ServerConfig {
         Self {
             listen,
             insecure: false,
-            transports: AllowedTransports { udp: true, shm: true },
+            transports: AllowedTransports::ALL,
             dispatch: 1,
             workers: 2,
             worker_idle: None,

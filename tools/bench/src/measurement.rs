@@ -301,7 +301,10 @@ impl Measurement {
                 let (client, server) = bulk::ends(size, in_flight);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
-            (BenchTransport::Udp, _) => self.baseline_udp(test_bed, baseline),
+            // Streams take the place of datagrams, and are compared with datagrams.
+            (BenchTransport::Udp | BenchTransport::Stream, _) => {
+                self.baseline_udp(test_bed, baseline)
+            }
         }
     }
 

@@ -284,7 +284,7 @@ fn measure(
 fn config(args: &ThreadsArgs, transport: BenchTransport) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     let udp = transport == BenchTransport::Udp;
-    config.transports = AllowedTransports { udp, shm: !udp };
+    config.transports = AllowedTransports { udp, shm: !udp, stream: false };
     config.idle = idle(args.spin);
     config
 }

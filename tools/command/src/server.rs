@@ -45,7 +45,7 @@ impl ServerConfig {
             listen,
             insecure: false,
             endpoints: 1,
-            transports: AllowedTransports { udp: true, shm: true },
+            transports: AllowedTransports::ALL,
             idle: IdlePolicy::default(),
             mtu: None,
             message_bytes_max: MESSAGE_BYTES_DEFAULT,

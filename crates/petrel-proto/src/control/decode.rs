@@ -7,8 +7,8 @@ use super::{
     AGENT_BYTES_MAX, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello,
     Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OtherOffer,
     OutOfRange, PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept, SessionClose,
-    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX,
-    VersionRange,
+    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    TEXT_BYTES_MAX, VersionRange,
 };
 use crate::limits::PATH_PORTS_MAX;
 
@@ -34,6 +34,8 @@ pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeErro
         Kind::GroupJoin => read_group_join(&records)?.into(),
         Kind::GroupAccept => GroupAccept { link: records.u32(1)?, request: records.u32(2)? }.into(),
         Kind::GroupRefuse => read_group_refuse(&records)?.into(),
+        Kind::StreamOpen => StreamOpen { ticket: read_ticket(&records)? }.into(),
+        Kind::StreamAccept => StreamAccept { link: records.u32(1)? }.into(),
         Kind::GroupLeave => GroupLeave { link: records.u32(1)?, group: records.u32(5)? }.into(),
     };
     assert_eq!(message.kind(), kind, "a body is read as the message of its type");
@@ -48,14 +50,16 @@ const fn tags(kind: Kind) -> &'static Tags {
     }
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
-        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8, 9, 10], repeated: Some(4) } },
-        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10]) },
+        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11], repeated: Some(4) } },
+        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
         Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
         Kind::SessionRefuse => const { &single(&[1, 2, 10, 11]) },
         Kind::SessionClose => const { &single(&[1, 3, 4, 10, 11, 12]) },
-        Kind::Ping | Kind::Pong | Kind::StatsRequest => const { &single(&[1]) },
+        Kind::Ping | Kind::Pong | Kind::StatsRequest | Kind::StreamOpen | Kind::StreamAccept => {
+            const { &single(&[1]) }
+        }
         Kind::StatsReply => const { &single(&[1, 2, 3, 4]) },
         Kind::Goodbye | Kind::GroupAccept => const { &single(&[1, 2]) },
         Kind::SessionDrain => const { &single(&[1, 3, 4, 11]) },
@@ -106,7 +110,11 @@ fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
 }
 
 fn read_features(records: &Records<'_>) -> Result<LinkFeatures, DecodeError> {
-    Ok(LinkFeatures { paths: read_paths(records)?, order: records.flag(10)? })
+    Ok(LinkFeatures {
+        paths: read_paths(records)?,
+        order: records.flag(10)?,
+        probe: records.flag(11)?,
+    })
 }
 
 /// Reads the further source ports of a side.
@@ -131,7 +139,10 @@ fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
         [2, f0, f1, f2, f3] => {
             Ok(Some(Offer::Shm { max_frame: u32::from_le_bytes([f0, f1, f2, f3]) }))
         }
-        [] | [1 | 2, ..] => Err(DecodeError::RecordLength { kind, tag: 4 }),
+        [3, f0, f1, f2, f3] => {
+            Ok(Some(Offer::Stream { max_frame: u32::from_le_bytes([f0, f1, f2, f3]) }))
+        }
+        [] | [1..=3, ..] => Err(DecodeError::RecordLength { kind, tag: 4 }),
         [other, f0, f1, f2, f3, ref fields @ ..] => {
             let max_frame = u32::from_le_bytes([f0, f1, f2, f3]);
             Ok(OtherOffer::new(other, max_frame, fields).map(Offer::Other))
@@ -256,6 +267,11 @@ fn read_group_refuse(records: &Records<'_>) -> Result<GroupRefuse, DecodeError> 
         status: records.status(10)?,
         text: records.text(11, TEXT_BYTES_MAX)?,
     })
+}
+
+fn read_ticket(records: &Records<'_>) -> Result<[u8; 16], DecodeError> {
+    let missing = DecodeError::RecordMissing { kind: Kind::StreamOpen, tag: 1 };
+    records.optional_array(1)?.ok_or(missing)
 }
 
 fn read_goodbye(records: &Records<'_>) -> Result<Goodbye, DecodeError> {

@@ -39,7 +39,7 @@ pub struct Decoder {
 enum Stage {
     /// This number of bytes of the preface have arrived.
     Preface(usize),
-    /// The next message must be HELLO, or GOODBYE from a peer that refuses this connection.
+    /// The next message must be HELLO, GOODBYE from a peer that refuses this connection, or STREAM_OPEN.
     Hello,
     /// Any message may come.
     Open,
@@ -185,7 +185,7 @@ impl Decoder {
         let is_open = self.stage == Stage::Open;
         match kind {
             Some(Kind::Hello) if is_open => return Err(DecodeError::HelloRepeated),
-            Some(Kind::Hello | Kind::Goodbye) => {}
+            Some(Kind::Hello | Kind::Goodbye | Kind::StreamOpen) => {}
             _ if is_open => {}
             _ => return Err(DecodeError::HelloExpected { code }),
         }

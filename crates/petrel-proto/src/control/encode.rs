@@ -76,6 +76,8 @@ impl Message {
                 write_u32(out, 1, leave.link);
                 write_u32(out, 5, leave.group);
             }
+            Message::StreamOpen(open) => write(out, 1, &open.ticket),
+            Message::StreamAccept(accept) => write_u32(out, 1, accept.link),
         }
     }
 }
@@ -128,6 +130,7 @@ fn write_features(out: &mut Vec<u8>, features: &LinkFeatures) {
         write(out, 9, &bytes);
     }
     write_flag(out, 10, features.order);
+    write_flag(out, 11, features.probe);
 }
 
 fn write_offer(out: &mut Vec<u8>, offer: Offer) {
@@ -140,6 +143,10 @@ fn write_offer(out: &mut Vec<u8>, offer: Offer) {
         Offer::Shm { max_frame } => {
             let [f0, f1, f2, f3] = max_frame.to_le_bytes();
             write(out, 4, &[2, f0, f1, f2, f3]);
+        }
+        Offer::Stream { max_frame } => {
+            let [f0, f1, f2, f3] = max_frame.to_le_bytes();
+            write(out, 4, &[3, f0, f1, f2, f3]);
         }
         Offer::Other(other) => {
             let mut value = vec![offer.kind()];

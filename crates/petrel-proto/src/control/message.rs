@@ -27,7 +27,7 @@ macro_rules! messages {
 
         impl Kind {
             /// All kinds, in the order of their codes.
-            pub const ALL: [Kind; 19] = [$(Kind::$name,)*];
+            pub const ALL: [Kind; 21] = [$(Kind::$name,)*];
 
             /// Returns the name in the specification.
             pub const fn name(self) -> &'static str {
@@ -102,6 +102,10 @@ messages! {
     GroupLeave = 18, "GROUP_LEAVE";
     /// Asks a session's client to make further calls elsewhere.
     SessionDrain = 19, "SESSION_DRAIN";
+    /// Makes a connection the stream of a link; the first message of a side, in place of HELLO.
+    StreamOpen = 20, "STREAM_OPEN";
+    /// Confirms that frames follow.
+    StreamAccept = 21, "STREAM_ACCEPT";
 }
 
 impl Kind {
@@ -148,6 +152,11 @@ pub enum Offer {
         /// Largest frame.
         max_frame: u32,
     },
+    /// Frames over a TCP connection from the opener to the address of the control connection (§16).
+    Stream {
+        /// Largest frame.
+        max_frame: u32,
+    },
     /// A transport that the specification does not describe.
     Other(OtherOffer),
 }
@@ -158,6 +167,7 @@ impl Offer {
         match self {
             Offer::Udp { .. } => 1,
             Offer::Shm { .. } => 2,
+            Offer::Stream { .. } => 3,
             Offer::Other(other) => other.kind,
         }
     }
@@ -165,9 +175,16 @@ impl Offer {
     /// Returns the largest frame that the side can send and receive with this transport.
     pub const fn max_frame(self) -> u32 {
         match self {
-            Offer::Udp { max_frame, .. } | Offer::Shm { max_frame } => max_frame,
+            Offer::Udp { max_frame, .. }
+            | Offer::Shm { max_frame }
+            | Offer::Stream { max_frame } => max_frame,
             Offer::Other(other) => other.max_frame,
         }
+    }
+
+    /// Returns true if the acceptor of a link by this transport gives a ticket, to be presented with a second connection.
+    pub const fn has_ticket(self) -> bool {
+        matches!(self, Offer::Shm { .. } | Offer::Stream { .. })
     }
 
     /// Returns true if both offers name the same transport, with any fields.
@@ -227,11 +244,13 @@ pub struct LinkFeatures {
     pub paths: PathPorts,
     /// True if the side's sessions may have ordered calls (§14.6).
     pub order: bool,
+    /// True if the side answers probes (§8.10).
+    pub probe: bool,
 }
 
 impl LinkFeatures {
     /// No feature.
-    pub const NONE: Self = Self { paths: PathPorts::NONE, order: false };
+    pub const NONE: Self = Self { paths: PathPorts::NONE, order: false, probe: false };
 }
 
 /// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.
@@ -259,7 +278,7 @@ pub struct LinkAccept {
     pub link: u32,
     /// The chosen transport, with the acceptor's values.
     pub offer: Offer,
-    /// The ticket to present at the rendezvous; with shared memory only.
+    /// The ticket to present at the rendezvous, or with STREAM_OPEN; with shared memory and streams only.
     pub ticket: Option<[u8; 16]>,
     /// True if this side reads and echoes ECN marks, as the opener asked.
     pub ecn: bool,
@@ -485,6 +504,20 @@ pub struct GroupLeave {
     pub group: u32,
 }
 
+/// Makes the connection the stream of a link (§16). Nothing follows before the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamOpen {
+    /// The ticket of the LINK_ACCEPT.
+    pub ticket: [u8; 16],
+}
+
+/// The connection is the stream of the link: frames follow, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamAccept {
+    /// The link, by the number in the control connection.
+    pub link: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -496,7 +529,7 @@ mod tests {
             assert_eq!(Kind::from_code(kind.code()), Some(*kind));
         }
         assert_eq!(Kind::from_code(0), None);
-        assert_eq!(Kind::from_code(20), None);
+        assert_eq!(Kind::from_code(22), None);
         assert_eq!(Kind::from_code(u16::MAX), None);
     }
 }

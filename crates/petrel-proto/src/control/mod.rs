@@ -36,7 +36,7 @@ pub use message::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
     LinkFeatures, LinkOpen, LinkRefuse, Message, OTHER_KIND_MIN, OTHER_OFFER_BYTES_MAX, Offer,
     OtherOffer, OutOfRange, Ping, Pong, SessionAccept, SessionClose, SessionDrain, SessionOpen,
-    SessionRefuse, StatsReply, StatsRequest,
+    SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 pub use paths::PathPorts;

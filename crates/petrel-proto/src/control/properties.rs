@@ -21,13 +21,14 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
 fn offer() -> impl Strategy<Value = Offer> {
     let max_frame = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
     let shm = max_frame.clone().prop_map(|max_frame| Offer::Shm { max_frame });
+    let stream = max_frame.clone().prop_map(|max_frame| Offer::Stream { max_frame });
     let udp =
         (1u16.., max_frame.clone()).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
     let fields = vec(any::<u8>(), 0..=OTHER_OFFER_BYTES_MAX);
     let other = (OTHER_KIND_MIN.., max_frame, fields).prop_map(|(kind, max_frame, fields)| {
         Offer::Other(OtherOffer::new(kind, max_frame, &fields).unwrap())
     });
-    prop_oneof![udp, shm, other]
+    prop_oneof![udp, shm, stream, other]
 }
 
 fn path_ports() -> impl Strategy<Value = Vec<u16>> {
@@ -63,10 +64,10 @@ fn hello() -> impl Strategy<Value = Hello> {
 fn link_open() -> impl Strategy<Value = LinkOpen> {
     let endpoint = 0..u16::MAX;
     let offers = vec(offer(), 1..=OFFERS_MAX);
-    let extras = (any::<bool>(), path_ports(), any::<bool>());
+    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>());
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
-        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order))| {
-            let features = LinkFeatures { paths: ports_besides(ports, &offers), order };
+        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe))| {
+            let features = LinkFeatures { paths: ports_besides(ports, &offers), order, probe };
             LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
     )
@@ -74,11 +75,11 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
     let ticket = any::<[u8; 16]>();
-    let extras = (any::<bool>(), path_ports(), any::<bool>());
+    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>());
     (any::<u32>(), offer(), ticket, extras).prop_map(|(link, offer, ticket, extras)| {
-        let (ecn, ports, order) = extras;
-        let ticket = matches!(offer, Offer::Shm { .. }).then_some(ticket);
-        let features = LinkFeatures { paths: ports_besides(ports, &[offer]), order };
+        let (ecn, ports, order, probe) = extras;
+        let ticket = offer.has_ticket().then_some(ticket);
+        let features = LinkFeatures { paths: ports_besides(ports, &[offer]), order, probe };
         LinkAccept { link, offer, ticket, ecn, features }
     })
 }
@@ -189,6 +190,8 @@ fn message() -> impl Strategy<Value = Message> {
             GroupRefuse { link, request, status, text }.into()
         }),
         (any::<u32>(), 0..1u32 << 20).prop_map(|(link, group)| GroupLeave { link, group }.into()),
+        any::<[u8; 16]>().prop_map(|ticket| StreamOpen { ticket }.into()),
+        any::<u32>().prop_map(|link| StreamAccept { link }.into()),
     ]
 }
 

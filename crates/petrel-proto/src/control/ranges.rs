@@ -5,7 +5,7 @@ use super::{
     LinkAccept, LinkClose, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
     OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX,
     STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
-    StatsReply, StatsRequest,
+    StatsReply, StatsRequest, StreamAccept, StreamOpen,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -59,8 +59,7 @@ impl LinkOpen {
 
 impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
-        let needs_ticket = matches!(self.offer, Offer::Shm { .. });
-        in_range(self.ticket.is_some() == needs_ticket, Kind::LinkAccept, "ticket")?;
+        in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
         self.offer.check_paths(&self.features.paths, Kind::LinkAccept)
     }
@@ -168,6 +167,7 @@ macro_rules! always_in_range {
 
 always_in_range! {
     LinkRefuse LinkClose SessionRefuse Ping Pong StatsRequest Goodbye GroupAccept GroupRefuse
+    StreamOpen StreamAccept
 }
 
 #[cfg(test)]

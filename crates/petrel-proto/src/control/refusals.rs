@@ -65,6 +65,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (8, vec![], Optional),
             (9, vec![0x3A, 0x30], Optional),
             (10, vec![], Optional),
+            (11, vec![], Optional),
         ],
         Kind::LinkAccept => vec![
             u32_(1, 71),
@@ -73,6 +74,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (8, vec![], Optional),
             (9, vec![0x3A, 0x30], Optional),
             (10, vec![], Optional),
+            (11, vec![], Optional),
         ],
         Kind::LinkRefuse | Kind::LinkClose => vec![u32_(1, 71), status(6), text(7, 256)],
         Kind::SessionOpen => vec![
@@ -123,6 +125,8 @@ fn records(kind: Kind) -> Vec<Record> {
             u32_(9, 1_408),
         ],
         Kind::GroupAccept => vec![u32_(1, 71), u32_(2, 72)],
+        Kind::StreamOpen => vec![(1, (1..=16).collect(), Fixed)],
+        Kind::StreamAccept => vec![u32_(1, 71)],
         Kind::GroupLeave => vec![u32_(1, 71), u32_(5, 75)],
     }
 }
@@ -340,7 +344,7 @@ fn bounds() -> Vec<Bounds> {
             vec![shm_offer(least - 1), shm_offer(most + 1)],
         ),
         // A transport unknown to version 1, and UDP with a ticket.
-        (Kind::LinkAccept, "offer", 4, vec![], vec![vec![3, 1], vec![0]]),
+        (Kind::LinkAccept, "offer", 4, vec![], vec![vec![4, 1], vec![0]]),
         (Kind::LinkAccept, "ticket", 4, vec![], vec![udp_offer(1, least)]),
         (
             Kind::SessionOpen,
@@ -510,7 +514,7 @@ fn other_offer__out_of_its_range_is_no_offer() {
     let too_many = most + 1;
     for (kind, max_frame, fields) in [
         (OTHER_KIND_MIN - 1, least, 0),
-        (3, least, 0),
+        (4, least, 0),
         (OTHER_KIND_MIN, least - 1, 0),
         (OTHER_KIND_MIN, MAX_FRAME_BYTES_MAX + 1, 0),
         (OTHER_KIND_MIN, least, too_many),

@@ -40,6 +40,7 @@ fn offer_words(offer: &Offer) -> String {
     match offer {
         Offer::Udp { port, max_frame } => format!("offer=udp:{port}:{max_frame}"),
         Offer::Shm { max_frame } => format!("offer=shm:{max_frame}"),
+        Offer::Stream { max_frame } => format!("offer=stream:{max_frame}"),
         Offer::Other(other) => format!("offer=other:{other:?}"),
     }
 }
@@ -49,7 +50,9 @@ fn extra_words(ecn: bool, features: &LinkFeatures) -> String {
     let ports: Vec<String> = features.paths.as_slice().iter().map(u16::to_string).collect();
     let paths =
         if ports.is_empty() { String::new() } else { format!(" paths={}", ports.join(",")) };
-    [if ecn { " ecn" } else { "" }, &paths, if features.order { " order" } else { "" }].concat()
+    let flag = |is_there, word: &'static str| if is_there { word } else { "" };
+    [flag(ecn, " ecn"), &paths, flag(features.order, " order"), flag(features.probe, " probe")]
+        .concat()
 }
 
 /// Returns a message in the notation of the specification.
@@ -127,6 +130,8 @@ fn words(message: &Message) -> String {
         Message::GroupLeave(GroupLeave { link, group }) => {
             format!("{name} link={link} group={group}")
         }
+        Message::StreamOpen(open) => format!("{name} ticket={}", to_hex(&open.ticket)),
+        Message::StreamAccept(accept) => format!("{name} link={}", accept.link),
         other => panic!("the page has no words for {other:?}"),
     }
 }

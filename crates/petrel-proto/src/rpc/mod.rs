@@ -9,6 +9,7 @@
 //! | `fast` | the common case in fewer instructions, with the same results |
 //! | `queue`, `timers`, `clock`, `notices` | state that all sessions share |
 //! | `multicast` | requests to groups |
+//! | `probe` | whether frames get through |
 //! | `call`, `respond`, `received` | calls, answers and requests as the application sees them |
 
 mod call;
@@ -23,6 +24,7 @@ mod lookahead;
 mod multicast;
 mod notices;
 mod object_counts;
+mod probe;
 mod queue;
 mod receive;
 mod received;
@@ -70,6 +72,7 @@ use client::cancels::Cancels;
 use clock::Clock;
 use multicast::Multicast;
 use notices::{Notice, Notices};
+use probe::Probes;
 use queue::TransmitQueue;
 use server::memory::Memory;
 use server::order::take_ready;
@@ -114,6 +117,7 @@ struct Shared<B> {
     notices: Notices,
     clock: Clock,
     cancels: Cancels,
+    probes: Probes,
     multicast: Multicast<B>,
     memory: Memory,
     client_parts: FreeList<ClientParts>,
@@ -147,6 +151,7 @@ impl<B: Buffer, T> Core<B, T> {
                 notices: Notices::default(),
                 clock: Clock::new(now_ns),
                 cancels: Cancels::default(),
+                probes: Probes::default(),
                 multicast: Multicast::default(),
                 client_parts: FreeList::new(),
                 server_parts: FreeList::new(),
@@ -189,6 +194,9 @@ impl<B: Buffer, T> Core<B, T> {
         loop {
             match self.shared.notices.pop()? {
                 Notice::Exhausted(session) => return Some(Event::SessionExhausted(session)),
+                Notice::Probed(session, peer, number) => {
+                    return Some(Event::Probed { session, peer, number });
+                }
                 Notice::Cancelled(request) => return Some(Event::Cancelled(request)),
                 Notice::Ready(session) => {
                     let ready = take_ready(&mut self.sessions, &mut self.shared, session);
@@ -224,7 +232,10 @@ impl<B: Buffer, T> Core<B, T> {
         let shared = &self.shared;
         let mut object_counts = ObjectCounts {
             held_bytes: shared.memory.bytes(),
-            to_send: shared.queue.len() + shared.cancels.len() + shared.multicast.len(),
+            to_send: shared.queue.len()
+                + shared.cancels.len()
+                + shared.probes.len()
+                + shared.multicast.len(),
             events: self.events.len() + shared.notices.len(),
             timers: shared.timers.entry_count(),
             ..ObjectCounts::default()

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{Completion, RequestHandle};
 use crate::buffer::Placed;
-use crate::session::SessionId;
+use crate::session::{PeerKey, SessionId};
 
 /// An event not caused by a received frame.
 #[derive(Debug)]
@@ -31,11 +31,21 @@ pub enum Event<B, T = u64> {
     /// A session has used up the request numbers, or those acceptable to the server: close the session and
     /// open a new one.
     SessionExhausted(SessionId),
+    /// A frame came back from the server of a session that is being opened: the answer to [`Core::probe`](super::Core::probe).
+    Probed {
+        /// The session.
+        session: SessionId,
+        /// The peer from which the answer came.
+        peer: PeerKey,
+        /// The number of the probe.
+        number: u64,
+    },
 }
 
 /// The cause of an [`Event`].
 pub(super) enum Notice {
     Exhausted(SessionId),
+    Probed(SessionId, PeerKey, u64),
     Cancelled(RequestHandle),
     /// A request of the session that waited for earlier ones may run, unless it has ended since.
     Ready(SessionId),
@@ -49,6 +59,11 @@ impl Notices {
     /// Notes that a session has too few request numbers left.
     pub(super) fn note_exhausted(&mut self, session: SessionId) {
         self.0.push_back(Notice::Exhausted(session));
+    }
+
+    /// Notes the answer to a probe.
+    pub(super) fn note_probed(&mut self, session: SessionId, peer: PeerKey, number: u64) {
+        self.0.push_back(Notice::Probed(session, peer, number));
     }
 
     /// Notes that a client gave up a watched request.

@@ -15,6 +15,8 @@ pub(super) enum Work {
     Server { session: u32, slot: u16 },
     /// The first waiting CANCEL.
     Cancel,
+    /// The first waiting PROBE.
+    Probe,
     /// Packets of the first waiting message to a group.
     Multicast,
 }

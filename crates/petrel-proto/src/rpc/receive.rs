@@ -4,6 +4,7 @@ use super::client::by_paths::{hear_response, on_credit_by_paths};
 use super::client::credit::on_credit;
 use super::client::response::{on_response, on_response_part};
 use super::multicast::{on_announce, on_multicast};
+use super::probe::on_probe;
 use super::server::abandon::on_cancel;
 use super::server::by_paths::note_source;
 use super::server::memory::make_room;
@@ -65,6 +66,9 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             return Received::Nothing;
         }
     };
+    if header.kind == Kind::Probe {
+        return on_probe(shared, entry, peer, header, rest);
+    }
     if entry.origin().peer() != Some(peer) {
         let Header { kind, flags, aux, request, .. } = header;
         if !enter_by_paths(

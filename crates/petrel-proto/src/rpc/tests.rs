@@ -15,6 +15,7 @@ mod multicast;
 mod order;
 mod paths;
 mod placed;
+mod probe;
 mod server;
 mod timers;
 mod waiting;

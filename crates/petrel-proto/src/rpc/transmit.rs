@@ -11,6 +11,7 @@ use super::client::cancels::send_cancel;
 use super::client::turn::turn_of_client;
 use super::fast::{is_timed, send_plain, send_queued_timed};
 use super::multicast::send_multicast;
+use super::probe::send_probe;
 use super::queue::Work;
 use super::server::by_paths::turn_of_server_by_paths;
 use super::server::send::turn_of_server;
@@ -85,6 +86,7 @@ fn take_turn<B: Buffer, T, S: FrameSink>(
 ) -> Turn {
     match work {
         Work::Cancel => send_cancel(sessions, shared, out.control, out.sink),
+        Work::Probe => send_probe(shared, out.control, out.sink),
         Work::Multicast => send_multicast(shared, out.budget, out.sink),
         Work::Client { session, slot } => {
             let Some(entry) = sessions.at_mut(session) else { return Turn::NOTHING };

@@ -104,6 +104,17 @@ pub fn check_cancel(flags: Flags, rest: &[u8]) -> Result<(), Malformed> {
     }
 }
 
+/// Checks that a PROBE has no payload behind its common header.
+///
+/// # Errors
+/// [`Malformed`] if a payload is present.
+pub fn check_probe(flags: Flags, rest: &[u8]) -> Result<(), Malformed> {
+    match skip_extensions(flags, rest)? {
+        [] => Ok(()),
+        _ => Err(Malformed("PROBE with a payload")),
+    }
+}
+
 fn parse_bitmap(rest: &[u8]) -> Result<Words, Malformed> {
     let mut words = Words::default();
     let (chunks, remainder) = rest.as_chunks::<8>();

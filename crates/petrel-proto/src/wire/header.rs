@@ -28,6 +28,8 @@ pub enum Kind {
     Multicast = 12,
     /// Announces a request with packets sent by multicast.
     Announce = 13,
+    /// Asks whether frames get through, or answers.
+    Probe = 14,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             7 => Kind::Cancel,
             12 => Kind::Multicast,
             13 => Kind::Announce,
+            14 => Kind::Probe,
             _ => return None,
         })
     }
@@ -59,6 +62,7 @@ impl Kind {
             Kind::Cancel => "CANCEL",
             Kind::Multicast => "MULTICAST",
             Kind::Announce => "ANNOUNCE",
+            Kind::Probe => "PROBE",
         }
     }
 }

@@ -15,7 +15,7 @@ mod part;
 
 pub use announce::Announcement;
 pub(crate) use control::ControlBytes;
-pub use control::{Credit, Pull, check_cancel};
+pub use control::{Credit, Pull, check_cancel, check_probe};
 pub(crate) use extension::word_left_us;
 pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};
 pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
@@ -83,6 +83,10 @@ impl<'a> Frame<'a> {
                 check_cancel(header.flags, rest)?;
                 (Fields::None, none, &[][..])
             }
+            Kind::Probe => {
+                check_probe(header.flags, rest)?;
+                (Fields::None, none, &[][..])
+            }
         };
         Ok(Self { header, fields, extensions, payload })
     }
@@ -102,7 +106,7 @@ impl fmt::Display for Frame<'_> {
             _ => {}
         }
         match self.fields {
-            Fields::None if header.kind == Kind::Cancel => {}
+            Fields::None if matches!(header.kind, Kind::Cancel | Kind::Probe) => {}
             Fields::None => write!(f, " {} B", self.payload.len())?,
             Fields::Part(part) => write!(
                 f,

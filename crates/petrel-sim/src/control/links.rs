@@ -93,7 +93,7 @@ pub(super) enum Stage {
 /// Returns the features that both sides have, with the peer's ports.
 fn agreed(own: LinkFeatures, peers: LinkFeatures) -> LinkFeatures {
     let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { paths, order: own.order && peers.order }
+    LinkFeatures { paths, order: own.order && peers.order, probe: own.probe && peers.probe }
 }
 
 /// Returns the further source ports of this side and of the peer, if a link has several paths.
@@ -129,7 +129,7 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
-            features: LinkFeatures { paths: local.asked_paths(), order: true },
+            features: LinkFeatures { paths: local.asked_paths(), order: true, probe: false },
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -180,7 +180,7 @@ impl Network {
         let endpoint = EndpointId(open.to_endpoint);
         let offer = open.offers.iter().find_map(|offer| match *offer {
             Offer::Udp { port, .. } => Some(port),
-            Offer::Shm { .. } | Offer::Other(_) => None,
+            Offer::Shm { .. } | Offer::Stream { .. } | Offer::Other(_) => None,
         });
         let local = self.process(host).endpoints.get(&endpoint);
         let (Some(port), Some(local)) = (offer, local) else {
@@ -190,7 +190,8 @@ impl Network {
         let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
         // An acceptor announces ports only if the opener did.
         let paths = if open.features.paths.is_empty() { PathPorts::NONE } else { local.paths };
-        let features = LinkFeatures { paths, order: open.features.order };
+        let features =
+            LinkFeatures { paths, order: open.features.order, probe: open.features.probe };
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));

@@ -307,7 +307,10 @@ impl Network {
             }
             ToNexus::LeaveGroup { link, group } => self.leave_group(host, link, group),
             // The simulation does not use these counters.
-            ToNexus::SessionEnded { .. } | ToNexus::Stats { .. } | ToNexus::Gone => {}
+            ToNexus::Unreached { .. }
+            | ToNexus::SessionEnded { .. }
+            | ToNexus::Stats { .. }
+            | ToNexus::Gone => {}
         }
     }
 

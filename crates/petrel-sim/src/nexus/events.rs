@@ -185,9 +185,9 @@ impl World {
             address = ([10, 99, 99, 99], 1).into();
         }
         let transports = match self.rng.below(6) {
-            0 => AllowedTransports { udp: false, shm: true },
-            1 => AllowedTransports { udp: true, shm: false },
-            _ => AllowedTransports { udp: true, shm: true },
+            0 => AllowedTransports::SHM,
+            1 => AllowedTransports::UDP,
+            _ => AllowedTransports::ALL,
         };
         let plans = &self.scenario.plans;
         let (from, to) = (&self.processes[&own].plan, &plans[plan]);

@@ -477,7 +477,7 @@ impl World {
         let udp = data_port(&process.plan, port);
         let shm = process.plan.has_shm.then(|| ShmAttach { config: ShmConfig::default() });
         let Some(waker) = self.waker.clone() else { return Ok(()) };
-        let attach = Attach { id: Some(endpoint), udp, shm, waker };
+        let attach = Attach { id: Some(endpoint), udp, shm, stream: false, waker };
         let handle = nexus.attach(&attach).map_err(|error| error.to_string())?;
         self.actors.insert(self.next_actor, Actor::new(id, handle));
         self.next_actor += 1;

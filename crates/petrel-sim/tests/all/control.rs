@@ -35,7 +35,7 @@ impl Pair {
             request: 7,
             remote: ControlNetwork::address_of(H1),
             remote_endpoint: EndpointId(0),
-            transports: AllowedTransports { udp: true, shm: false },
+            transports: AllowedTransports::UDP,
         });
     }
 
@@ -264,7 +264,7 @@ fn link__endpoint_that_is_gone_or_never_was() {
         request: 7,
         remote: ControlNetwork::address_of(H1),
         remote_endpoint: EndpointId(9),
-        transports: AllowedTransports { udp: true, shm: false },
+        transports: AllowedTransports::UDP,
     });
     pair.run(1_000_000);
     pair.assert_link_failed();
@@ -272,7 +272,7 @@ fn link__endpoint_that_is_gone_or_never_was() {
         request: 7,
         remote: ControlNetwork::address_of(HostId(600)),
         remote_endpoint: EndpointId(0),
-        transports: AllowedTransports { udp: true, shm: false },
+        transports: AllowedTransports::UDP,
     });
     pair.run(1_000_000);
     pair.assert_link_failed();

@@ -1,4 +1,4 @@
-//! Frames over TCP connections, for peers that datagrams do not reach (`docs/wire-protocol.md` §15).
+//! Frames over TCP connections, for peers that datagrams do not reach (`docs/wire-protocol.md` §16).
 //!
 //! | item | meaning |
 //! | --- | --- |

@@ -113,7 +113,10 @@ fn push__to_a_peer_that_does_not_read_is_refused_and_goes_on_later() {
         sent += 1;
     }
     assert!(sent as usize * large.len() > OUT_BYTES_MAX);
-    assert!(!a.prepare_wait() || !send(&mut a, sent), "it sleeps only while the peer does not read");
+    assert!(
+        !a.prepare_wait() || !send(&mut a, sent),
+        "it sleeps only while the peer does not read"
+    );
     let mut received = 0;
     while received < sent {
         b.rx_burst(24, |_, bytes| {

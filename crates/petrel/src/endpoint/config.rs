@@ -65,14 +65,21 @@ impl FromStr for IdlePolicy {
 impl FromStr for AllowedTransports {
     type Err = SetupError;
 
-    /// Parses `udp`, `shm`, or both with a comma between them.
+    /// Parses `auto` for all, or some of `udp`, `shm` and `stream` with commas between them.
     fn from_str(text: &str) -> Result<Self, SetupError> {
-        let mut allowed = Self { udp: false, shm: false };
+        if text == "auto" {
+            return Ok(Self::ALL);
+        }
+        let mut allowed = Self { udp: false, shm: false, stream: false };
         for name in text.split(',') {
             match name {
                 "udp" => allowed.udp = true,
                 "shm" => allowed.shm = true,
-                _ => return Err(SetupError::no_setting(text, "udp, shm or udp,shm")),
+                "stream" => allowed.stream = true,
+                _ => {
+                    let expected = "auto, or some of udp, shm and stream with commas between,";
+                    return Err(SetupError::no_setting(text, expected));
+                }
             }
         }
         Ok(allowed)
@@ -101,7 +108,7 @@ pub struct EndpointConfig {
     /// Address of the data port. `None`: the nexus's listening address, else loopback, or any IPv4 address if the nexus
     /// is `insecure`.
     pub data_address: Option<IpAddr>,
-    /// Transports allowed for links: UDP, and shared memory between processes of one host.
+    /// Transports allowed for links: all.
     pub transports: AllowedTransports,
     /// Settings of the transports; `data_address` overrides the data port's address.
     pub host: HostConfig,
@@ -184,7 +191,7 @@ impl Default for EndpointConfig {
         Self {
             id: None,
             data_address: None,
-            transports: AllowedTransports { udp: true, shm: true },
+            transports: AllowedTransports::ALL,
             host: HostConfig::default(),
             idle: IdlePolicy::default(),
             protocol: Config::default(),
@@ -255,15 +262,19 @@ mod tests {
         ] {
             assert_eq!(text.parse::<IdlePolicy>().unwrap(), policy, "{text}");
         }
-        for (text, udp, shm) in
-            [("udp", true, false), ("shm", false, true), ("shm,udp", true, true)]
-        {
-            let allowed: AllowedTransports = text.parse().unwrap();
-            assert_eq!(allowed, AllowedTransports { udp, shm }, "{text}");
+        for (text, expected) in [
+            ("udp", AllowedTransports::UDP),
+            ("shm", AllowedTransports::SHM),
+            ("stream", AllowedTransports::STREAM),
+            ("shm,udp", AllowedTransports { stream: false, ..AllowedTransports::ALL }),
+            ("stream,shm,udp", AllowedTransports::ALL),
+            ("auto", AllowedTransports::ALL),
+        ] {
+            assert_eq!(text.parse::<AllowedTransports>().unwrap(), expected, "{text}");
         }
         let error = "sleep".parse::<IdlePolicy>().unwrap_err();
         assert_eq!(error.to_string(), "\"sleep\": poll, yield, spin or block expected");
-        for text in ["", "tcp", "udp,", "udp, shm"] {
+        for text in ["", "tcp", "udp,", "udp, shm", "auto,udp"] {
             assert!(text.parse::<AllowedTransports>().is_err(), "{text}");
         }
     }

@@ -221,7 +221,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// wait by themselves. A past time means at once; `None` means no time.
     pub fn next_due(&self) -> Option<Time> {
         let futures = Some(self.work_flag.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
-        let next_ns = [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min();
+        let probe = self.local.sessions.next_probe_ns();
+        let all = [self.local.core.next_timeout_ns(), futures, probe];
+        let next_ns = all.into_iter().flatten().min();
         next_ns.map(Time::from_ns)
     }
 
@@ -244,6 +246,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     let Self { local, handlers, .. } = self;
                     let (request, message) = ((handle, method), (message, placed));
                     run_message(local, handlers, request, message, deadline_ns);
+                }
+                Event::Probed { session, number, .. } => {
+                    self.session_control().on_probed(session, number);
                 }
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";
@@ -285,6 +290,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let Some(message) = self.control.poll() else { break };
             any = true;
             self.session_control().handle_message(message);
+        }
+        if self.local.sessions.are_probed() {
+            any |= self.session_control().run_probes();
+        }
+        if let Some((peer, why)) = self.transport.take_broken() {
+            any = true;
+            self.session_control().on_broken(peer, &why);
         }
         if any && self.local.core.take_freed() {
             petrel_transport::heap::trim();
@@ -369,6 +381,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                         .put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
                 }
                 Command::Close(id) => self.close(id),
+                Command::Leave(id) => self.session_control().leave_session(id),
             }
         }
     }

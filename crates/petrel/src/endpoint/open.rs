@@ -4,7 +4,7 @@ use petrel_proto::control::PathPorts;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
 
-use super::{Endpoint, EndpointConfig, IdlePolicy};
+use super::{AllowedTransports, Endpoint, EndpointConfig, IdlePolicy};
 use crate::error::SetupError;
 use crate::nexus::{Attach, Nexus, ShmAttach, UdpAttach};
 
@@ -28,8 +28,11 @@ impl Nexus {
         state: S,
     ) -> Result<Endpoint<S>, SetupError> {
         config.check().map_err(SetupError::refused)?;
-        if !config.transports.udp && !config.transports.shm {
-            return Err(SetupError::refused("an endpoint needs UDP or shared memory, or both"));
+        let AllowedTransports { udp, shm, stream } = config.transports;
+        if !(udp || shm || stream) {
+            return Err(SetupError::refused(
+                "an endpoint needs a transport: UDP, shared memory or streams",
+            ));
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
@@ -37,7 +40,7 @@ impl Nexus {
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
             && config.optimisations.fence_free;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
-        let udp = UdpAttach {
+        let data_port = UdpAttach {
             local: transport.udp().local_addr(),
             mtu: host.udp.mtu,
             reads_marks: transport.udp().capabilities().ecn,
@@ -48,8 +51,9 @@ impl Nexus {
         };
         let port = self.attach(Attach {
             id: config.id,
-            udp: config.transports.udp.then_some(udp),
-            shm: config.transports.shm.then_some(ShmAttach { config: host.shm }),
+            udp: udp.then_some(data_port),
+            shm: shm.then_some(ShmAttach { config: host.shm }),
+            stream,
             waker: transport.waker(),
         })?;
         Endpoint::with_state(transport, port, &config, state).map_err(SetupError::refused)

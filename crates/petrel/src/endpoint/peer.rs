@@ -8,7 +8,7 @@ use crate::control::PeerName;
 
 /// The caller of a handler, or the server of a session, as known to this side.
 ///
-/// Over UDP the fields are unproven: any process that can send from an address can be the peer. Over shared memory the
+/// Over UDP and streams the fields are unproven: any process that can send from an address can be the peer. Over shared memory the
 /// kernel vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,8 +18,10 @@ pub struct Peer {
     pub name: PeerName,
     /// Identifies the incarnation of the peer's process: another process at the same address has another number.
     pub incarnation: u64,
-    /// Whether frames go through a network; else through shared memory.
+    /// Whether frames are datagrams that cross a network, and may be lost.
     pub is_networked: bool,
+    /// The medium of the frames: `udp`, `shm` or `stream`.
+    pub medium: &'static str,
     /// The process, over shared memory.
     pub process: Option<PeerProcess>,
 }

@@ -24,7 +24,7 @@ use super::slab::Key;
 use super::spares::Spares;
 use super::tasks::{BoxedFuture, Tasks};
 use super::timers::{TimerId, Timers};
-use super::watch::{SessionWatch, SessionWatches};
+use super::watch::{SessionMedium, SessionWatch, SessionWatches};
 use crate::client::state::IdleState;
 use crate::control::Reason;
 use crate::endpoint::{CallOptions, SessionState, State};
@@ -212,6 +212,11 @@ impl Hub {
     /// Reports a session's state to its handles.
     pub(crate) fn set_session_state(&self, id: SessionId, state: &SessionState) {
         self.sessions.set(id, state);
+    }
+
+    /// Reports the medium of a session that opens to its handles.
+    pub(crate) fn set_session_medium(&self, id: SessionId, medium: SessionMedium) {
+        self.sessions.set_medium(id, medium);
     }
 
     /// Returns the state of a session for its handles, created for the first handle.

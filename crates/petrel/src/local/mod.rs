@@ -55,3 +55,4 @@ pub(crate) use serve::serve;
 pub(crate) use session_call::start_call;
 pub(crate) use slab::{Key, Slab};
 pub(crate) use timers::{TimerId, Timers};
+pub(crate) use watch::SessionMedium;

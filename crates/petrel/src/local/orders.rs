@@ -17,6 +17,8 @@ use crate::error::Error;
 pub(crate) enum Command {
     Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
     Close(SessionId),
+    /// Close a session after its pending calls.
+    Leave(SessionId),
 }
 
 /// The orders, oldest first.

@@ -97,6 +97,21 @@ impl Session {
         }
     }
 
+    /// Returns the medium of the session's frames: `udp`, `shm` or `stream`, and nothing before it is open.
+    pub fn medium(&self) -> &'static str {
+        self.watch.medium().name
+    }
+
+    /// Returns true if the session uses a stream because datagrams did not get through.
+    pub(crate) fn is_fallback(&self) -> bool {
+        self.watch.medium().is_fallback
+    }
+
+    /// Makes no further calls on the session, which ends with its last pending call.
+    pub(crate) fn leave(&self) {
+        self.hub.command(Command::Leave(self.id()));
+    }
+
     /// Closes the session. Its pending calls end with CANCELLED.
     pub fn close(&self) {
         self.hub.command(Command::Close(self.id()));

@@ -9,10 +9,19 @@ use petrel_proto::SessionId;
 
 use crate::endpoint::SessionState;
 
+/// The medium of a session's frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SessionMedium {
+    pub(crate) name: &'static str,
+    /// Whether the medium takes the place of UDP, which the endpoint prefers.
+    pub(crate) is_fallback: bool,
+}
+
 /// The state of a session, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct SessionWatch {
     id: SessionId,
+    medium: Cell<SessionMedium>,
     /// Whether the session is open and sends calls.
     is_open: Cell<bool>,
     state: RefCell<SessionState>,
@@ -22,7 +31,12 @@ pub(crate) struct SessionWatch {
 impl SessionWatch {
     fn new(id: SessionId, state: SessionState) -> Self {
         let is_open = Cell::new(state == SessionState::Open);
-        Self { id, is_open, state: RefCell::new(state), wakers: RefCell::default() }
+        let medium = Cell::default();
+        Self { id, medium, is_open, state: RefCell::new(state), wakers: RefCell::default() }
+    }
+
+    pub(super) fn medium(&self) -> SessionMedium {
+        self.medium.get()
     }
 
     #[inline]
@@ -88,6 +102,13 @@ impl SessionWatches {
         let watch = Rc::new(SessionWatch::new(id, state()));
         all.insert(id, Rc::downgrade(&watch));
         watch
+    }
+
+    /// Reports the medium of a session that opens.
+    pub(super) fn set_medium(&self, id: SessionId, medium: SessionMedium) {
+        if let Some(watch) = self.by_id.borrow().get(&id).and_then(Weak::upgrade) {
+            watch.medium.set(medium);
+        }
     }
 
     /// Reports a session's state to its handles. The last state is an end.

@@ -18,6 +18,8 @@ pub struct Attach {
     pub udp: Option<UdpAttach>,
     /// How the endpoint is reached through shared memory, if at all.
     pub shm: Option<ShmAttach>,
+    /// Whether the endpoint uses TCP streams.
+    pub stream: bool,
     /// Wakes the endpoint when messages of the nexus wait.
     pub waker: Waker,
 }

@@ -5,18 +5,21 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use petrel_planted::planted;
-use petrel_proto::control::{DecodeError, Decoder, Hello, Message, OutOfRange, PREFACE};
+use petrel_proto::control::{
+    DecodeError, Decoder, Hello, Message, OutOfRange, PREFACE, StreamOpen,
+};
 
 use super::connection_links::ConnectionLinks;
 use super::due::DueAction;
 use super::limits::{
     HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
-    OUT_HARD_BYTES, OUT_SOFT_BYTES, SILENT_HEARTBEATS_MAX, WRITE_TIMEOUT,
+    OUT_HARD_BYTES, OUT_SOFT_BYTES, SILENT_HEARTBEATS_MAX, STREAM_DIALS_MAX, WRITE_TIMEOUT,
 };
+use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::usage::SourceNetwork;
-use crate::control::EndpointId;
+use crate::control::{EndpointId, LinkId};
 
 /// A control connection.
 #[derive(Debug)]
@@ -53,6 +56,43 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     listed: Option<(Idle, Instant)>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
     path_rtt_ns: Option<u32>,
+    /// The link whose frames the connection is to carry, instead of messages.
+    carried: Option<StreamFor>,
+}
+
+/// A link that was promised a stream, and the attempts to make the stream.
+#[derive(Debug)]
+pub(super) struct StreamFor {
+    link: LinkId,
+    ticket: [u8; TICKET_BYTES],
+    max_frame: u32,
+    dials: u32,
+}
+
+impl StreamFor {
+    /// A link with the acceptor's ticket, for frames of up to `max_frame` bytes.
+    pub(super) fn new(link: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) -> Self {
+        Self { link, ticket, max_frame, dials: 1 }
+    }
+
+    pub(super) fn link(&self) -> LinkId {
+        self.link
+    }
+
+    pub(super) fn max_frame(&self) -> u32 {
+        self.max_frame
+    }
+
+    /// Returns the message that presents the ticket.
+    pub(super) fn open(&self) -> StreamOpen {
+        StreamOpen { ticket: self.ticket }
+    }
+
+    /// Returns the next attempt, unless there were too many.
+    pub(super) fn again(&self) -> Option<Self> {
+        let Self { link, ticket, max_frame, dials } = *self;
+        (dials < STREAM_DIALS_MAX).then_some(Self { link, ticket, max_frame, dials: dials + 1 })
+    }
 }
 
 /// Why an accepted connection is idle.
@@ -163,7 +203,31 @@ impl<N: Network> Connection<N> {
             attempt: 0,
             listed: None,
             path_rtt_ns: None,
+            carried: None,
         }
+    }
+
+    /// Has the connection carry the frames of a link once both sides have agreed.
+    pub(super) fn carry(&mut self, link: StreamFor) {
+        assert!(self.is_connecting() && self.is_opener, "a stream is dialled: {:?}", self.phase);
+        assert!(self.waiting.is_empty(), "a stream has no requests for links");
+        self.carried = Some(link);
+    }
+
+    /// Returns the link whose frames the connection is to carry.
+    pub(super) fn carried(&self) -> Option<&StreamFor> {
+        self.carried.as_ref()
+    }
+
+    /// Takes the link whose frames the connection was to carry.
+    pub(super) fn take_carried(&mut self) -> Option<StreamFor> {
+        self.carried.take()
+    }
+
+    /// Returns the stream, to be used for frames.
+    pub(super) fn into_stream(self) -> N::Stream {
+        assert!(self.links.is_empty() && self.out.len() == 0, "the connection has another use");
+        self.stream
     }
 
     /// Has these requests wait for HELLO, after `attempt` failed attempts to connect.

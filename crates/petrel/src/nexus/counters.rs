@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::media::{ObstacleAt, shm};
+use super::media::{ObstacleAt, shm, stream};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -42,14 +42,17 @@ macro_rules! counters {
             }
 
             /// Counts a link whose agreed medium could not be set up.
-            pub(super) fn count_fallback(&self) {
-                self.shm_fallbacks.increment();
+            pub(super) fn count_fallback(&self, kind: u8) {
+                let is_memory = kind == shm::KIND;
+                let counter = if is_memory { &self.shm_fallbacks } else { &self.streams_failed };
+                counter.increment();
             }
 
             /// Counts a link over the medium of a kind, agreed on with or without marks.
             pub(super) fn count_opened(&self, kind: u8, ecn: bool) {
                 self.links_opened.increment();
                 self.links_opened_shm.add(u64::from(kind == shm::KIND));
+                self.links_opened_stream.add(u64::from(kind == stream::KIND));
                 self.links_opened_ecn.add(u64::from(ecn));
             }
 
@@ -107,8 +110,12 @@ counters! {
     links_opened,
     /// Links opened over shared memory.
     links_opened_shm,
+    /// Links opened over TCP streams.
+    links_opened_stream,
     /// Links opened over UDP whose packets switches may mark.
     links_opened_ecn,
+    /// Links over UDP on which no datagram got through within 200 ms.
+    links_unreached,
     /// Links requested by this process that failed.
     links_failed,
     /// Links that peers requested before their endpoint was attached.
@@ -123,6 +130,10 @@ counters! {
     no_shm_peer,
     /// Links whose agreed shared memory could not be set up.
     shm_fallbacks,
+    /// Links whose agreed TCP stream could not be made.
+    streams_failed,
+    /// Connections dropped because they presented no ticket of a stream of this process.
+    streams_dropped,
     /// Connections to the rendezvous that were dropped: no or a wrong ticket, or too slow.
     rendezvous_dropped,
     /// Sessions that peers proposed.

@@ -107,7 +107,8 @@ impl Attached<super::net::MioNetwork> {
     /// Replaces its media by a data port.
     pub(super) fn set_test_media(&mut self, udp: super::attach::UdpAttach) {
         let waker = petrel_transport::wake::Waker::new().unwrap();
-        let attach = super::attach::Attach { id: None, udp: Some(udp), shm: None, waker };
+        let attach =
+            super::attach::Attach { id: None, udp: Some(udp), shm: None, stream: false, waker };
         self.media = super::media::media_of(&attach, Vec::new());
     }
 }

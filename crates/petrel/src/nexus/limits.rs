@@ -214,6 +214,9 @@ pub(super) const TICK_MAX: Duration = Duration::from_millis(250);
 /// The heap of deadlines is first swept at this length.
 pub(super) const DEADLINES_MIN: usize = 4_096;
 
+/// Connections made for one stream until the process of the link answers: a load balancer may choose others first.
+pub(super) const STREAM_DIALS_MAX: u32 = 64;
+
 const _: () = {
     assert!(AWAITING_HELLO_MAX + CLOSING_MAX < CONNECTIONS_MAX);
     assert!(ACCEPTS_PER_TURN < AWAITING_HELLO_MAX);

@@ -32,34 +32,35 @@ pub(super) struct Link {
 pub(super) enum Stage {
     /// Opener: LINK_OPEN is sent.
     Requested { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
-    /// Opener: the ticket was presented; the peer's descriptor is expected.
+    /// Opener: the ticket is presented; the peer's answer is expected.
     Exchanging { request: OpenRequest, kind: u8, exchange: Option<ExchangeId> },
-    /// Acceptor: the peer has yet to present the ticket, if memory is expected.
+    /// Acceptor: the peer has yet to present the ticket, if memory or a stream is expected.
     Promised { expected: Option<Expected>, max_frame: u32 },
     /// Both endpoints use the link.
     Up { is_opener: bool, max_frame: u32 },
 }
 
-/// Memory that the peer is to bring.
+/// Memory or a stream that the peer is to bring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     ticket: [u8; 16],
-    config: MemoryConfig,
+    memory: Option<MemoryConfig>,
 }
 
 impl Expected {
-    pub(super) fn new(ticket: [u8; 16], config: MemoryConfig) -> Self {
-        Self { ticket, config }
+    /// Memory with these settings, or a stream.
+    pub(super) fn new(ticket: [u8; 16], memory: Option<MemoryConfig>) -> Self {
+        Self { ticket, memory }
     }
 
-    /// Returns the ticket that comes with the memory.
+    /// Returns the ticket that comes with the memory or the stream.
     pub(super) fn ticket(&self) -> &[u8; 16] {
         &self.ticket
     }
 
-    /// Returns the settings of the memory.
-    pub(super) fn config(&self) -> &MemoryConfig {
-        &self.config
+    /// Returns the settings of the memory, unless a stream is expected.
+    pub(super) fn memory(&self) -> Option<&MemoryConfig> {
+        self.memory.as_ref()
     }
 }
 
@@ -143,10 +144,10 @@ impl Link {
         self.deadline = deadline;
     }
 
-    /// Opener: the peer has given a ticket; the exchange of memory is to follow.
-    pub(super) fn agree_on_memory(&mut self, kind: u8) {
+    /// Opener: the peer has given a ticket, which is to be presented.
+    pub(super) fn agree_on_exchange(&mut self, kind: u8) {
         let Stage::Requested { request, .. } = &self.stage else {
-            panic!("memory is agreed on for a link that was requested: {:?}", self.stage)
+            panic!("a ticket is given for a link that was requested: {:?}", self.stage)
         };
         self.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
     }

@@ -132,6 +132,13 @@ impl Links {
         Some((link.connection(), proposal))
     }
 
+    /// Takes the link of a ticket for a stream.
+    pub(super) fn redeem_for_stream(&mut self, ticket: &[u8; TICKET_BYTES]) -> Option<LinkId> {
+        let stage = self.get(*self.tickets.get(ticket)?)?.stage();
+        let is_stream = matches!(stage, Stage::Promised { expected: Some(expected), .. } if expected.memory().is_none());
+        if is_stream { self.redeem(ticket) } else { None }
+    }
+
     /// Returns the number of tickets that peers have yet to present.
     pub(super) fn tickets(&self) -> usize {
         self.tickets.len()

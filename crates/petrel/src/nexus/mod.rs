@@ -11,7 +11,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-//! let port = nexus.attach(Attach { id: None, udp: None, shm: None, waker: Waker::new()? })?;
+//! let port = nexus.attach(Attach { id: None, udp: None, shm: None, stream: false, waker: Waker::new()? })?;
 //! assert_eq!(port.id().0, 0);
 //!
 //! let address = nexus.local_addr().ok_or("it listens")?;
@@ -229,7 +229,7 @@ impl Default for NexusBuilder {
         Self {
             listen: None,
             insecure: false,
-            transports: AllowedTransports { udp: true, shm: true },
+            transports: AllowedTransports::ALL,
             heartbeat: HEARTBEAT_DEFAULT,
             connect_timeout: STEP_TIMEOUT_DEFAULT,
             meeting_dir: None,

@@ -408,7 +408,8 @@ fn promised_rings<N: Network>(
     let link = relay.links.get(id).ok_or("the link has ended")?;
     match *link.stage() {
         Stage::Promised { expected: Some(expected), max_frame } => {
-            Ok((*expected.config(), max_frame))
+            let memory = expected.memory().ok_or("the ticket is for a stream")?;
+            Ok((*memory, max_frame))
         }
         _ => Err("the link is up already"),
     }

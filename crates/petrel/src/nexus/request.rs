@@ -68,7 +68,7 @@ impl OpenRequest {
 impl OpenRequest {
     /// A request of endpoint 0 for a link over UDP to endpoint 0 of another process.
     pub(super) fn of_test(request: u64, remote: SocketAddr, give_up_at: Instant) -> Self {
-        let transports = AllowedTransports { udp: true, shm: false };
+        let transports = AllowedTransports::UDP;
         Self::new((EndpointId(0), request), (remote, EndpointId(0)), transports, give_up_at)
     }
 }

@@ -144,7 +144,7 @@ mod tests {
     use crate::nexus::port::NexusHandle;
     use crate::nexus::reactor::tests::reactor;
 
-    const TRANSPORTS: AllowedTransports = AllowedTransports { udp: true, shm: false };
+    const TRANSPORTS: AllowedTransports = AllowedTransports::UDP;
 
     fn open_link(request: u64) -> ToNexus {
         ToNexus::OpenLink {
@@ -169,7 +169,7 @@ mod tests {
     fn abandon(has_taken_in: bool) {
         let (mut reactor, mailbox) = reactor();
         let waker = petrel_transport::wake::Waker::new().unwrap();
-        let attach = Attach { id: None, udp: None, shm: None, waker };
+        let attach = Attach { id: None, udp: None, shm: None, stream: false, waker };
         let owner = Arc::new(Owner::of(mailbox.clone()));
         let mut port = NexusHandle::attach(&owner, &attach, Vec::new()).unwrap();
         if has_taken_in {

@@ -12,7 +12,7 @@ const ECHO: u16 = 1;
 /// A client of UDP alone, as from another host, calls an address of this host.
 fn calls_at(address: SocketAddr, large: usize) {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: true, shm: false };
+    config.transports = AllowedTransports::UDP;
     let background = Background::builder().nexus(Nexus::builder().insecure()).endpoint(config);
     let background = background.start().unwrap();
     let client = Client::builder().background(&background).connect_wait(address).unwrap();

@@ -88,10 +88,10 @@ fn without_each(transports: AllowedTransports) {
 
 #[test]
 fn answers_stay_right_by_shm() {
-    without_each(AllowedTransports { udp: false, shm: true });
+    without_each(AllowedTransports::SHM);
 }
 
 #[test]
 fn answers_stay_right_by_udp() {
-    without_each(AllowedTransports { udp: true, shm: false });
+    without_each(AllowedTransports::UDP);
 }

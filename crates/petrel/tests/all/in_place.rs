@@ -18,7 +18,7 @@ fn message(round: usize) -> Vec<u8> {
 
 fn config() -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: false, shm: true };
+    config.transports = AllowedTransports::SHM;
     config.idle = IdlePolicy::Poll;
     config.host.shm.ring_bytes = 32 << 20;
     config.host.shm.max_frame_bytes = LARGE + 64;

@@ -141,20 +141,20 @@ fn second_steps_are_taken(transports: AllowedTransports) {
 
 #[test]
 fn prefetch_then__over_shared_memory() {
-    second_steps_are_taken(AllowedTransports { udp: false, shm: true });
+    second_steps_are_taken(AllowedTransports::SHM);
 }
 
 #[test]
 fn prefetch_then__over_udp() {
-    second_steps_are_taken(AllowedTransports { udp: true, shm: false });
+    second_steps_are_taken(AllowedTransports::UDP);
 }
 
 #[test]
 fn prefetch__over_shared_memory() {
-    requests_are_shown(AllowedTransports { udp: false, shm: true });
+    requests_are_shown(AllowedTransports::SHM);
 }
 
 #[test]
 fn prefetch__over_udp() {
-    requests_are_shown(AllowedTransports { udp: true, shm: false });
+    requests_are_shown(AllowedTransports::UDP);
 }

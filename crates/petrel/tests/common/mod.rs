@@ -90,7 +90,7 @@ pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() 
 
 pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp, shm };
+    config.transports = AllowedTransports { udp, shm, stream: false };
     config
 }
 

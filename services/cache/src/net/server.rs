@@ -118,7 +118,7 @@ impl Default for CacheConfig {
     fn default() -> Self {
         Self {
             listen: None,
-            transports: AllowedTransports { udp: true, shm: true },
+            transports: AllowedTransports::ALL,
             endpoint_idle: IdlePolicy::default(),
             lookups: Lookups::default(),
             memcached: None,

@@ -30,7 +30,7 @@ const PADDING_MAX: u64 = 64;
 
 /// An endpoint with a client of the cluster.
 pub(super) fn connect(nodes: u16) -> Result<(Endpoint, KvClient), String> {
-    let transports = AllowedTransports { udp: true, shm: false };
+    let transports = AllowedTransports::UDP;
     let nexus = Nexus::builder().insecure().transports(transports).start();
     let mut config = EndpointConfig::default();
     config.data_address = Some(address_of(CLIENTS).ip());

@@ -67,7 +67,7 @@ pub fn serve(arguments: &[String]) -> Result<(), ChaosError> {
     let config = config(settings, node, seed);
     let (log, recovered) = open(data, node)?;
     // All replicas are on one machine: shared memory would bypass the network.
-    let transports = AllowedTransports { udp: true, shm: false };
+    let transports = AllowedTransports::UDP;
     let builder = Nexus::builder().listen(config.address).insecure().transports(transports);
     let nexus = builder.start().map_err(|error| error.to_string())?;
     let endpoint = nexus.endpoint(EndpointConfig::default());

@@ -19,12 +19,15 @@ const SERVER_MESSAGE_MAX_MIN: u32 = 1 << 10;
 /// The transport that a session may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportChoice {
-    /// Shared memory if the two ends are on one host and belong to one user, else UDP
+    /// Shared memory if the two ends are on one host and belong to one user, else UDP, or a TCP stream where datagrams
+    /// do not get through
     Auto,
     /// Kernel UDP
     Udp,
     /// Shared memory; an error if the two ends cannot share memory
     Shm,
+    /// Frames over a TCP connection
+    Stream,
 }
 
 /// Transports that a benchmark can compare.
@@ -34,6 +37,8 @@ pub enum BenchTransport {
     Udp,
     /// Shared memory
     Shm,
+    /// Frames over TCP
+    Stream,
 }
 
 /// How an endpoint waits for packets.
@@ -52,14 +57,23 @@ pub enum IdleChoice {
 impl TransportChoice {
     /// Returns the transports for the library's configuration.
     pub fn allowed(self) -> AllowedTransports {
-        AllowedTransports { udp: self != Self::Shm, shm: self != Self::Udp }
+        match self {
+            Self::Auto => AllowedTransports::ALL,
+            Self::Udp => AllowedTransports::UDP,
+            Self::Shm => AllowedTransports::SHM,
+            Self::Stream => AllowedTransports::STREAM,
+        }
     }
 }
 
 impl BenchTransport {
     /// Returns this transport alone for the library's configuration.
     pub fn only(self) -> AllowedTransports {
-        AllowedTransports { udp: self == Self::Udp, shm: self == Self::Shm }
+        match self {
+            Self::Udp => AllowedTransports::UDP,
+            Self::Shm => AllowedTransports::SHM,
+            Self::Stream => AllowedTransports::STREAM,
+        }
     }
 
     /// Returns the value's name on the command line.
@@ -67,6 +81,7 @@ impl BenchTransport {
         match self {
             Self::Udp => "udp",
             Self::Shm => "shm",
+            Self::Stream => "stream",
         }
     }
 }

@@ -55,7 +55,7 @@ impl Drop for BadServer {
 fn config() -> ClientConfig {
     ClientConfig {
         endpoint: 0,
-        transports: AllowedTransports { udp: true, shm: true },
+        transports: AllowedTransports::ALL,
         in_flight: 4,
         timeout: Duration::from_secs(60),
         idle: IdlePolicy::Block,

@@ -13,15 +13,16 @@ use super::*;
 const LONGEST: usize = 32 + 32;
 
 /// The kinds of §3.1, as numbers.
-const KINDS: [u8; 9] = [0, 1, 2, 3, 4, 5, 7, 12, 13];
+const KINDS: [u8; 10] = [0, 1, 2, 3, 4, 5, 7, 12, 13, 14];
 const CREDIT: u8 = 4;
 const PULL: u8 = 5;
 const CANCEL: u8 = 7;
+const PROBE: u8 = 14;
 
 /// Returns the number of bytes between the header and the extension block (§3.1).
 fn fixed_bytes(kind: u8) -> usize {
     match kind {
-        0 | 1 | CANCEL => 0,
+        0 | 1 | CANCEL | PROBE => 0,
         PULL => 16,
         _ => 8,
     }
@@ -61,7 +62,7 @@ fn is_frame(bytes: &[u8]) -> bool {
                 && rest.len() <= 32
                 && rest.first().is_none_or(|first| first & 1 == 0)
         }
-        CANCEL => rest.is_empty(),
+        CANCEL | PROBE => rest.is_empty(),
         _ => true,
     }
 }
@@ -205,7 +206,7 @@ fn extensions__the_last_deadline_counts_behind_every_kind() {
             bytes.extend([2, 4, 9, 9, 9, 9, 2, 4, 1, 2, 3, 4]);
             check(&bytes);
             let found = Frame::parse(&bytes).unwrap().extensions.deadline_us;
-            let heeded = (!matches!(kind, CREDIT | PULL | CANCEL)).then_some(0x0403_0201);
+            let heeded = (!matches!(kind, CREDIT | PULL | CANCEL | PROBE)).then_some(0x0403_0201);
             assert_eq!(found, heeded);
             // A block cut at any place is not valid.
             for len in head..bytes.len() {

@@ -45,7 +45,7 @@ fn bitmap() -> impl Strategy<Value = [u64; 4]> {
 fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields {
     let [first, second, third] = numbers;
     match kind {
-        Kind::Request | Kind::Response | Kind::Cancel => Fields::None,
+        Kind::Request | Kind::Response | Kind::Cancel | Kind::Probe => Fields::None,
         Kind::RequestPart | Kind::ResponsePart | Kind::Multicast | Kind::Announce => {
             Fields::Part(Part { size: first, packet: second & 0xFF_FFFF, grant })
         }
@@ -61,7 +61,7 @@ fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields 
 fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
     (header(), any::<[u32; 3]>(), any::<u8>(), bitmap(), vec(any::<u8>(), 0..40)).prop_map(
         |(header, numbers, grant, bitmap, mut payload)| {
-            if matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel) {
+            if matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel | Kind::Probe) {
                 payload.clear();
             }
             (header, fields(header.kind, numbers, grant, bitmap), payload)
@@ -153,7 +153,7 @@ proptest! {
         let mut frame = Frame { header, fields, extensions, payload: &payload };
         let mut bytes = encode(&frame);
         let fixed = match header.kind {
-            Kind::Request | Kind::Response | Kind::Cancel => 16,
+            Kind::Request | Kind::Response | Kind::Cancel | Kind::Probe => 16,
             Kind::RequestPart
             | Kind::ResponsePart
             | Kind::Credit
@@ -167,7 +167,7 @@ proptest! {
         match naive_block(&bytes[fixed..]) {
             None => prop_assert!(Frame::parse(&bytes).is_err()),
             Some((end, deadline_us)) if end == inserted.len() => {
-                if !matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel) {
+                if !matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel | Kind::Probe) {
                     frame.extensions = Extensions { deadline_us };
                 }
                 prop_assert_eq!(Frame::parse(&bytes), Ok(frame));

@@ -18,6 +18,10 @@ use crate::overload::BackoffConfig;
 /// How long a server may take to describe itself, when its session is open: its event loop runs, or does not.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The pause before UDP is tried again, doubled with each failure. An endpoint asks an unreached server again after 9 s.
+const UDP_PAUSE: Duration = Duration::from_secs(10);
+const UDP_PAUSE_MAX: Duration = Duration::from_secs(300);
+
 /// The time between two reports of a server that cannot be reached.
 const REPORT_NS: u64 = 60_000_000_000;
 
@@ -46,7 +50,15 @@ pub(super) async fn keep(
                 reconnect.opened(handle.now().as_ns());
                 absence.ends(target.address);
                 report(SessionChange::Opened(session.clone(), endpoints));
-                session.unavailable().await;
+                let mut session = session;
+                while let Some((other, endpoints)) =
+                    datagrams_again(&handle, target, wanted.as_deref(), &session).await
+                {
+                    report(SessionChange::Lost("UDP gets through again".to_owned()));
+                    report(SessionChange::Opened(other.clone(), endpoints));
+                    session.leave();
+                    session = other;
+                }
                 reconnect.lost(handle.now().as_ns());
                 let why = why_lost(&session);
                 report(SessionChange::Lost(why.clone()));
@@ -85,6 +97,31 @@ impl Absence {
             events::server_reachable(server);
         }
     }
+}
+
+/// Waits until a session is unavailable, or returns a session in its place: a session over UDP instead of a stream that was chosen because
+/// UDP did not get through.
+async fn datagrams_again(
+    handle: &Handle,
+    target: Target,
+    wanted: Option<&str>,
+    session: &Session,
+) -> Option<(Session, Vec<EndpointId>)> {
+    let mut pause = UDP_PAUSE;
+    while session.is_fallback() {
+        if handle.timeout(pause, session.unavailable()).await.is_ok() {
+            return None;
+        }
+        match open(handle, target, wanted).await {
+            Ok((other, endpoints)) if !other.is_fallback() => return Some((other, endpoints)),
+            Ok((other, _)) => other.close(),
+            // The present session is as good as any.
+            Err(_) => {}
+        }
+        pause = (2 * pause).min(UDP_PAUSE_MAX);
+    }
+    session.unavailable().await;
+    None
 }
 
 /// Opens a session to a server of the wanted service. Returns the endpoints named by the server, if the client has asked.

@@ -3,6 +3,7 @@
 mod control;
 mod credit_shares;
 mod ended;
+mod probes;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use crate::control::{AllowedTransports, EndpointId, LinkId, Reason};
 use crate::nexus::shrink;
 use credit_shares::CreditShares;
 use ended::EndedSessions;
+use probes::Probes;
 
 /// The address and number of an endpoint of another process.
 pub(super) type Remote = (SocketAddr, EndpointId);
@@ -39,8 +41,10 @@ pub(super) struct Link {
     path_rtt_ns: Option<u32>,
     /// Ordered, for a simulation to repeat the order of ends when the link ends.
     sessions: BTreeSet<SessionId>,
-    /// Whether it gets no further sessions, and is closed with the last: its server drains.
+    /// Whether it gets no further sessions, and is closed with the last: its server drains, or another link is better.
     is_retired: bool,
+    /// Whether a frame has to come back before the first session is used: frames may be lost, and both ends know probes.
+    is_to_be_probed: bool,
 }
 
 impl Link {
@@ -53,7 +57,13 @@ impl Link {
             path_rtt_ns: None,
             sessions: BTreeSet::new(),
             is_retired: false,
+            is_to_be_probed: features.probe,
         }
+    }
+
+    /// Returns whether a frame has to come back before a session is used.
+    pub(super) fn is_to_be_probed(&self) -> bool {
+        self.is_to_be_probed && self.peer.is_networked
     }
 
     /// Returns whether both ends have announced source ports.
@@ -131,6 +141,7 @@ pub(super) struct Sessions {
     ended: EndedSessions,
     /// The credits of sessions over the network.
     shares: CreditShares,
+    probes: Probes,
     next_request: u64,
 }
 
@@ -151,6 +162,7 @@ impl Sessions {
             openings: HashMap::new(),
             ended: EndedSessions::default(),
             shares: CreditShares::new(receive_packets),
+            probes: Probes::default(),
             next_request: 1,
         }
     }
@@ -163,6 +175,11 @@ impl Sessions {
     /// Returns a link that is up.
     pub(super) fn link(&self, link: LinkId) -> Option<&Link> {
         self.links.get(&link)
+    }
+
+    /// Returns the name of the link of a peer of the transport.
+    pub(super) fn link_to(&self, peer: PeerId) -> Option<LinkId> {
+        self.links.iter().find(|(_, link)| link.id() == peer).map(|(link, _)| *link)
     }
 
     /// Returns the link of a proposed or open session, if it is up.
@@ -183,9 +200,33 @@ impl Sessions {
         self.transports
     }
 
+    /// Returns the sessions that wait until frames get through.
+    #[inline]
+    fn probes(&mut self) -> &mut Probes {
+        &mut self.probes
+    }
+
+    /// Returns true if sessions wait until frames get through.
+    #[inline]
+    pub(super) fn are_probed(&self) -> bool {
+        !self.probes.is_empty()
+    }
+
+    /// Returns when the next probe is due.
+    pub(super) fn next_probe_ns(&self) -> Option<u64> {
+        self.probes.next_ns()
+    }
+
+    /// Notes that a link carries frames.
+    pub(super) fn set_carries(&mut self, name: LinkId) {
+        if let Some(link) = self.links.get_mut(&name) {
+            link.is_to_be_probed = false;
+        }
+    }
+
     /// Returns the numbers of sessions being opened, of sessions on a link, and of links being opened.
     pub(super) fn object_counts(&self) -> (usize, usize, usize) {
-        let opening = self.proposed.len() + self.openings.len();
+        let opening = self.proposed.len() + self.openings.len() + self.probes.len();
         let is_dialled = |outgoing: &&Outgoing| matches!(outgoing, Outgoing::Opening { .. });
         let dialled = self.outgoing.values().filter(is_dialled).count();
         (opening, self.link_of.len(), dialled)
@@ -227,6 +268,16 @@ impl Sessions {
     pub(super) fn begin_open(&mut self, id: SessionId, first_request: u64) {
         let before = self.openings.insert(id, Opening { first_request, is_second_try: false });
         assert!(before.is_none(), "a session is opened once");
+    }
+
+    /// Stops opening further sessions over a stream, so that the next link tries UDP again. Returns the link.
+    pub(super) fn leave_stream(&mut self, remote: Remote) -> Option<LinkId> {
+        let Some(Outgoing::Up(name)) = self.outgoing.get(&remote) else { return None };
+        let name = *name;
+        let link = self.links.get_mut(&name).filter(|link| link.peer.medium == "stream")?;
+        link.is_retired = true;
+        self.outgoing.remove(&remote);
+        Some(name)
     }
 
     /// Returns the way of a session to its server. The session waits there, unless the link is up.
@@ -370,6 +421,7 @@ impl Sessions {
 
     /// Removes an ended session, and returns its link.
     pub(super) fn remove(&mut self, id: SessionId) -> Option<LinkId> {
+        self.probes.take(id);
         self.openings.remove(&id);
         self.shares.give_back(id);
         let name = self.link_of.remove(&id)?;
@@ -402,6 +454,7 @@ impl Sessions {
     /// accepted it, and none of its requests was sent.
     pub(super) fn take_second_try(&mut self, id: SessionId) -> bool {
         let Some(opening) = self.openings.get_mut(&id) else { return false };
+        self.probes.take(id);
         let left = self.link_of.remove(&id);
         assert!(
             left.is_none_or(|link| !self.links.contains_key(&link)),
@@ -429,7 +482,7 @@ mod tests {
     use crate::nexus::TABLE_ROOM_MIN;
 
     fn sessions() -> Sessions {
-        let transports = AllowedTransports { udp: true, shm: true };
+        let transports = AllowedTransports::ALL;
         Sessions::new(EndpointConfig::default().sessions, transports, Some(300))
     }
 
@@ -444,7 +497,13 @@ mod tests {
         };
         Link::new(
             PeerId(7),
-            Arc::new(Peer { name, incarnation: 1, is_networked: true, process: None }),
+            Arc::new(Peer {
+                name,
+                incarnation: 1,
+                is_networked: true,
+                medium: "udp",
+                process: None,
+            }),
             &LinkFeatures::NONE,
         )
     }

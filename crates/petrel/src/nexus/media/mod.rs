@@ -4,10 +4,11 @@
 //! offers between the values of two endpoints, and the link of the chosen medium to the endpoints. It distinguishes
 //! media by the kind of their offers only.
 //!
-//! The two built-in media are `udp` and `shm`. Another medium is a value of a type that implements [`Medium`]; its
+//! The built-in media are `shm`, `udp` and `stream`. Another medium is a value of a type that implements [`Medium`]; its
 //! offers have a kind from [`OTHER_KIND_MIN`] on. `CONTRIBUTING.md` has the steps.
 
 pub(super) mod shm;
+pub(super) mod stream;
 pub(super) mod udp;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use petrel_proto::control::{Offer, PathPorts};
 use petrel_transport::shm::ShmLink;
+use petrel_transport::stream::StreamLink;
 use petrel_transport::udp::UdpLink;
 
 use super::attach::Attach;
@@ -100,8 +102,10 @@ pub enum Opening<L> {
     /// The link is ready.
     Link(L),
     /// The link is memory: the two processes exchange its descriptor first, and the acceptor's ticket comes with the
-    /// answer. Only offers of shared memory have a ticket on the wire.
+    /// answer. Only offers of shared memory and streams have a ticket on the wire.
     Memory(MemoryConfig),
+    /// The link is a TCP connection, which the opener makes with the acceptor's ticket.
+    Stream,
 }
 
 /// The two ends of a control connection, as a medium sees them.
@@ -202,27 +206,37 @@ impl Obstacle {
     }
 }
 
-/// A link type that the production network can make: the links of the two built-in media become such links.
-pub trait HostLinks: From<UdpLink> + From<ShmLink> + fmt::Debug + Send + 'static {}
+/// A link type that the production network can make: the links of the built-in media become such links.
+pub trait HostLinks:
+    From<UdpLink> + From<ShmLink> + From<StreamLink> + fmt::Debug + Send + 'static
+{
+}
 
-impl<L: From<UdpLink> + From<ShmLink> + fmt::Debug + Send + 'static> HostLinks for L {}
+impl<L> HostLinks for L where
+    L: From<UdpLink> + From<ShmLink> + From<StreamLink> + fmt::Debug + Send + 'static
+{
+}
 
 /// Returns true if the medium of a kind may be used: the settings restrict the built-in media.
 pub(super) fn allows(allowed: AllowedTransports, kind: u8) -> bool {
     match kind {
         udp::KIND => allowed.udp,
         shm::KIND => allowed.shm,
+        stream::KIND => allowed.stream,
         _ => true,
     }
 }
 
 /// The settings without the medium of a kind, which could not be set up.
 pub(super) fn without(allowed: AllowedTransports, kind: u8) -> AllowedTransports {
-    assert!(kind == shm::KIND, "only an exchange of memory fails after the agreement: {kind}");
-    AllowedTransports { shm: false, ..allowed }
+    match kind {
+        shm::KIND => AllowedTransports { shm: false, ..allowed },
+        stream::KIND => AllowedTransports { stream: false, ..allowed },
+        _ => panic!("only memory and streams are set up after the agreement: {kind}"),
+    }
 }
 
-/// Returns the media of an endpoint: shared memory, the others, UDP. A built-in medium without settings is there to
+/// Returns the media of an endpoint: shared memory, the others, UDP, streams. A built-in medium without settings is there to
 /// give its reason.
 pub(super) fn media_of<L: From<UdpLink>>(
     attach: &Attach,
@@ -231,5 +245,6 @@ pub(super) fn media_of<L: From<UdpLink>>(
     let mut media: Media<L> = vec![Box::new(shm::SharedMemory::new(attach.shm))];
     media.extend(others);
     media.push(Box::new(udp::Datagrams::new(attach.udp)));
+    media.push(Box::new(stream::Streams::new(attach.stream)));
     media
 }

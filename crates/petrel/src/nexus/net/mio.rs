@@ -17,6 +17,7 @@ use petrel_transport::shm::{
     self, HOST_IDENTITY_BYTES, MeetingDir, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig,
     ShmLink, Side, recv_with_fds, send_with_fds,
 };
+use petrel_transport::stream::StreamLink;
 use petrel_transport::udp::{path_mtu, source_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
@@ -145,6 +146,10 @@ impl<L: HostLinks> Network for MioNetwork<L> {
     fn deregister(&self, stream: &mut TcpStream) {
         // Fails only for an unregistered socket.
         let _ = self.poll.registry().deregister(stream);
+    }
+
+    fn stream_link(&self, stream: TcpStream, max_frame: u32, received: Vec<u8>) -> io::Result<L> {
+        Ok(StreamLink::new(stream.into(), max_frame as usize, received)?.into())
     }
 }
 

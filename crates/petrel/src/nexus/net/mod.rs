@@ -115,6 +115,20 @@ pub trait Network: SharedMemory {
 
     /// Stops reporting readiness of the stream.
     fn deregister(&self, stream: &mut Self::Stream);
+
+    /// Returns a link over a stream for frames of up to `max_frame` bytes. `received` are the first bytes of frames.
+    ///
+    /// # Errors
+    /// When the stream is broken, or the network has no such links.
+    fn stream_link(
+        &self,
+        stream: Self::Stream,
+        max_frame: u32,
+        received: Vec<u8>,
+    ) -> io::Result<Self::Link> {
+        let _ = (stream, max_frame, received);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// An end of a TCP connection.

@@ -24,6 +24,7 @@ impl<N: Network> Reactor<N> {
         };
         let was_connecting = connection.is_connecting();
         let waiting = connection.begin_end();
+        let carried = connection.take_carried();
         let links = connection.links().in_order();
         events::connection_ended(connection.remote(), reason, !was_connecting);
         self.forget_place(id);
@@ -38,6 +39,9 @@ impl<N: Network> Reactor<N> {
         match goodbye {
             GoodbyeMode::Send(said) if !was_connecting => self.start_closing(id, said),
             _ => self.remove_connection(id),
+        }
+        if let Some(carried) = carried {
+            self.on_stream_failed(carried, reason);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::nexus::request::OpenRequest;
 
 /// Returns the features of this side, with the further source ports.
 fn own_features(paths: PathPorts) -> LinkFeatures {
-    LinkFeatures { order: true, paths }
+    LinkFeatures { order: true, paths, probe: true }
 }
 
 /// Returns the further source ports that an endpoint announces for its own sessions over a medium.
@@ -38,7 +38,7 @@ fn asked_paths<L>(medium: &dyn Medium<L>) -> PathPorts {
 /// calls if both know them (§14.6).
 fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
     let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { order: own.order && peers.order, paths }
+    LinkFeatures { order: own.order && peers.order, paths, probe: own.probe && peers.probe }
 }
 
 impl<N: Network> Reactor<N> {
@@ -181,14 +181,18 @@ impl<N: Network> Reactor<N> {
             medium.open(&Agreed { remote, offer: offered, max_frame, ecn, source })
         };
         let expected = match &opening {
-            Opening::Link(_) => None,
-            Opening::Memory(config) => match self.new_ticket() {
-                Ok(ticket) => Some(Expected::new(ticket, *config)),
-                Err(error) => {
-                    let reason = Reason::new(Status::Internal, error.to_string());
-                    return self.refuse_link(id, open.link, reason);
-                }
-            },
+            Opening::Link(_) => Ok(None),
+            Opening::Memory(config) => {
+                self.new_ticket().map(|ticket| Some(Expected::new(ticket, Some(*config))))
+            }
+            Opening::Stream => self.new_ticket().map(|ticket| Some(Expected::new(ticket, None))),
+        };
+        let expected = match expected {
+            Ok(expected) => expected,
+            Err(error) => {
+                let reason = Reason::new(Status::Internal, error.to_string());
+                return self.refuse_link(id, open.link, reason);
+            }
         };
         let ticket = expected.map(|expected| *expected.ticket());
         let stage = Stage::Promised { expected, max_frame };
@@ -202,8 +206,8 @@ impl<N: Network> Reactor<N> {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind: chosen.kind(), ecn });
             }
-            (Opening::Memory(_), Some(ticket)) => self.relay.links.expect_ticket(ticket, link),
-            (Opening::Memory(_), None) => unreachable!("memory was promised by a ticket"),
+            (_, Some(ticket)) => self.relay.links.expect_ticket(ticket, link),
+            (_, None) => unreachable!("memory and streams are promised by a ticket"),
         }
     }
 
@@ -264,8 +268,9 @@ impl<N: Network> Reactor<N> {
             (Opening::Memory(config), Some(ticket)) => {
                 self.queue_exchange(link, ticket, kind, config);
             }
+            (Opening::Stream, Some(ticket)) => self.begin_stream(link, ticket, max_frame),
             // The decoder rejects any such message.
-            (Opening::Memory(_), None) => {
+            (_, None) => {
                 return Err(Ending::Violation("LINK_ACCEPT without a ticket"));
             }
         }
@@ -373,7 +378,7 @@ impl<N: Network> Reactor<N> {
     ) {
         self.relay.extend_deadline(id);
         if let Some(link) = self.relay.links.get_mut(id) {
-            link.agree_on_memory(kind);
+            link.agree_on_exchange(kind);
             self.exchanges.queue(id, ticket, config);
         }
     }
@@ -420,14 +425,15 @@ impl<N: Network> Reactor<N> {
 
     /// Requests the link again without the medium that was agreed on and could not be set up.
     pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
-        self.relay.counters().count_fallback();
-        let why = format!("{} could not be set up: {obstacle}", self.title_of(id));
+        let title = self.title_of(id);
+        let why = format!("{title} could not be set up: {obstacle}");
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
         let Some(link) = self.forget_link(id) else { return };
         let (connection, endpoint) = (link.connection(), link.endpoint());
-        events::medium_failed(endpoint, obstacle);
+        events::medium_failed(endpoint, title, obstacle);
         let Stage::Exchanging { mut request, kind, .. } = link.into_stage() else { return };
+        self.relay.counters().count_fallback(kind);
         request.exclude(kind);
         let is_allowed = |medium: &dyn Medium<_>| allows(request.transports(), medium.kind());
         let endpoint = self.relay.endpoints.get(endpoint);
@@ -501,6 +507,7 @@ mod tests {
     use mio::net::TcpStream;
     use petrel_proto::control::Message;
     use petrel_transport::host::HostLink;
+    use petrel_transport::mux::MuxLink;
     use petrel_transport::udp::Mtu;
 
     use super::*;
@@ -698,8 +705,7 @@ mod tests {
                 let (at, _peer) = open_connection(&mut reactor, is_opener);
                 let ecn = own && peers;
                 if is_opener {
-                    let request =
-                        request(&reactor, at, AllowedTransports { udp: true, shm: false });
+                    let request = request(&reactor, at, AllowedTransports::UDP);
                     let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                     reactor.add_test_link(at, 5, Stage::Requested { request, offers, ecn: own });
                     let accept = LinkAccept {
@@ -727,7 +733,7 @@ mod tests {
                 };
                 assert_eq!((request, incarnation), (is_opener.then_some(1), 7));
                 assert_eq!(peer, name);
-                let HostLink::Far(udp) = transport else { panic!("not by UDP") };
+                let HostLink::Far(MuxLink::Near(udp)) = transport else { panic!("not by UDP") };
                 assert_eq!((udp.addr, udp.max_frame, udp.ecn), (remote, Some(1_400), ecn));
                 let stats = reactor.relay.counters().snapshot();
                 let opened = (stats.links_opened, stats.links_opened_shm, stats.links_opened_ecn);
@@ -774,7 +780,8 @@ mod tests {
             let inbox = attach(&mailbox);
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, true);
-            let request = request(&reactor, at, AllowedTransports { udp, shm: true });
+            let request =
+                request(&reactor, at, AllowedTransports { udp, shm: true, stream: false });
             let link = reactor.add_test_link(
                 at,
                 5,

@@ -1,6 +1,6 @@
 //! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
 //!
-//! A part owns its state, and returns changes for other parts. The reactor is changed in four files:
+//! A part owns its state, and returns changes for other parts. The reactor is changed in five files:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | `opening` | connections that peers make, connections to peers, and HELLO |
 //! | `closing` | GOODBYE, timeouts, broken connections, and the end of their links |
 //! | `links` | agreeing on links and their transports |
+//! | `streams` | connections that carry the frames of links |
 //!
 //! The others have parts of their own, or look at the reactor:
 //!
@@ -26,6 +27,7 @@ mod listener;
 mod offers;
 mod opening;
 mod stats;
+mod streams;
 pub(super) mod table_sizes;
 #[cfg(test)]
 pub(super) mod tests;
@@ -282,6 +284,7 @@ impl<N: Network> Reactor<N> {
                 let to = (remote, remote_endpoint);
                 self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
             }
+            ToNexus::Unreached { .. } => relay.counters().links_unreached.increment(),
             ToNexus::OpenSession { link, open } => relay.propose_session(from, link, open),
             ToNexus::AnswerSession { link, request, answer } => {
                 relay.answer_session(from, link, request, answer);
@@ -369,6 +372,11 @@ impl<N: Network> Reactor<N> {
                 return;
             }
             match connection.decode(&mut bytes) {
+                // The connection's other bytes are frames.
+                Ok(Some(Message::StreamOpen(open))) => return self.on_stream_open(id, open, bytes),
+                Ok(Some(Message::StreamAccept(accept))) => {
+                    return self.on_stream_accept(id, accept, bytes);
+                }
                 Ok(Some(message)) => {
                     has_progressed = true;
                     if let Err(ending) = self.on_message(id, message) {
@@ -383,12 +391,20 @@ impl<N: Network> Reactor<N> {
 
     fn on_message(&mut self, id: ConnectionId, message: Message) -> Result<(), Ending> {
         let relay = &mut self.relay;
+        let is_stream = relay.connections.get(id).is_some_and(|c| c.carried().is_some());
+        if is_stream && !matches!(message, Message::Hello(_) | Message::Goodbye(_)) {
+            return Err(Ending::Violation("a message other than STREAM_ACCEPT"));
+        }
         match message {
             Message::Hello(hello) => self.on_hello(id, hello),
             Message::Goodbye(goodbye) => self.on_goodbye(id, &goodbye),
             Message::Ping(ping) => relay.answer_ping(id, ping),
             // Its arrival is all that matters.
             Message::Pong(_) => {}
+            // They end the decoding of the connection's bytes.
+            Message::StreamOpen(_) | Message::StreamAccept(_) => {
+                return Err(Ending::Violation("a stream amid messages"));
+            }
             Message::LinkOpen(open) => return self.on_link_open(id, &open),
             Message::LinkAccept(accept) => return self.on_link_accept(id, &accept),
             Message::LinkRefuse(refuse) => return self.on_link_refuse(id, refuse),

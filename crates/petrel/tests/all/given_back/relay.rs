@@ -9,6 +9,7 @@ use petrel::unstable::control::{ControlPlane, FromNexus, ToNexus};
 use petrel_proto::wire::{Fields, Frame, Kind};
 use petrel_transport::bundle;
 use petrel_transport::host::HostLink;
+use petrel_transport::mux::MuxLink;
 use petrel_transport::udp::UdpLink;
 
 use super::message;
@@ -173,8 +174,10 @@ impl ControlPlane<HostLink> for RelayControl {
 
     fn poll(&mut self) -> Option<FromNexus<HostLink>> {
         let mut message = self.port.poll()?;
-        if let FromNexus::LinkUp { transport: HostLink::Far(UdpLink { addr, .. }), .. } =
-            &mut message
+        if let FromNexus::LinkUp {
+            transport: HostLink::Far(MuxLink::Near(UdpLink { addr, .. })),
+            ..
+        } = &mut message
         {
             *addr = self.via;
         }

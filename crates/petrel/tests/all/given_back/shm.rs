@@ -8,7 +8,7 @@ use super::*;
 
 fn config(ring_bytes: usize, max_frame_bytes: usize) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: false, shm: true };
+    config.transports = AllowedTransports::SHM;
     config.idle = IdlePolicy::Poll;
     config.host.shm.ring_bytes = ring_bytes;
     config.host.shm.max_frame_bytes = max_frame_bytes;

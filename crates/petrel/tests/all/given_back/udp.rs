@@ -110,7 +110,7 @@ fn endpoint(
         further_ports: PathPorts::NONE,
         uses_paths: false,
     });
-    let attach = Attach { id: None, udp, shm: None, waker: transport.waker() };
+    let attach = Attach { id: None, udp, shm: None, stream: false, waker: transport.waker() };
     let port = nexus.attach(attach).unwrap();
     let control = RelayControl { port, via: relay.address_for(end) };
     assert_eq!(usize::from(control.endpoint_id().0), 1 - end, "the server is the first");

@@ -6,6 +6,7 @@ use petrel::Nexus;
 use petrel::nexus::{Attach, UdpAttach};
 use petrel_proto::control::{LinkAccept, LinkOpen, Message, Offer};
 use petrel_transport::host::HostLink;
+use petrel_transport::mux::MuxLink;
 
 use super::harness::*;
 
@@ -18,8 +19,8 @@ fn endpoint(nexus: &Nexus, heeds_marks: bool, reads_marks: bool) -> Endpoint {
 
 fn is_ecn(up: &Up) -> bool {
     match &up.transport {
-        HostLink::Far(link) => link.ecn,
-        HostLink::Near(_) => false,
+        HostLink::Far(MuxLink::Near(link)) => link.ecn,
+        _ => false,
     }
 }
 

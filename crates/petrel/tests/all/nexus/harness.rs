@@ -25,9 +25,9 @@ pub(crate) const HANG: Duration = Duration::from_secs(120);
 pub(crate) const V4: &str = "127.0.0.1:0";
 pub(crate) const V6: &str = "[::1]:0";
 
-pub(crate) const BOTH: AllowedTransports = AllowedTransports { udp: true, shm: true };
-pub(crate) const UDP: AllowedTransports = AllowedTransports { udp: true, shm: false };
-pub(crate) const SHM: AllowedTransports = AllowedTransports { udp: false, shm: true };
+pub(crate) const BOTH: AllowedTransports = AllowedTransports::ALL;
+pub(crate) const UDP: AllowedTransports = AllowedTransports::UDP;
+pub(crate) const SHM: AllowedTransports = AllowedTransports::SHM;
 
 pub(crate) fn server(listen: &str) -> (Nexus, SocketAddr) {
     let nexus = Nexus::builder().listen(listen.parse().unwrap()).start().unwrap();
@@ -61,6 +61,7 @@ pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
         id: None,
         udp: udp.map(udp_attachment),
         shm: shm.then(|| ShmAttach { config: shm_config() }),
+        stream: false,
         waker: Waker::new().unwrap(),
     }
 }

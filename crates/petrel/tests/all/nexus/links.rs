@@ -10,6 +10,7 @@ use petrel::nexus::{Attach, UdpAttach};
 use petrel::unstable::control::{LinkId, ToNexus};
 use petrel_proto::control::SessionOpen;
 use petrel_transport::host::HostLink;
+use petrel_transport::mux::MuxLink;
 use petrel_transport::shm::{Shm, ShmLink};
 use petrel_transport::udp::Mtu;
 use petrel_transport::{Transport, TxFrame};
@@ -30,7 +31,9 @@ fn link__over_udp_in_both_families() {
         assert_eq!(up_server.incarnation, client_nexus.incarnation());
         assert_eq!(up.peer.to_string(), format!("{address} endpoint 0"));
         for up in [up, up_server] {
-            let HostLink::Far(link) = up.transport else { panic!("{:?}", up.transport) };
+            let HostLink::Far(MuxLink::Near(link)) = up.transport else {
+                panic!("{:?}", up.transport)
+            };
             let at = SocketAddr::new(address.ip(), 40_000);
             let header = if at.is_ipv6() { 48 } else { 28 };
             assert_eq!((link.addr, link.max_frame), (at, Some(9_000 - header)));
@@ -71,7 +74,7 @@ fn link__with_the_smaller_of_both_frames() {
         attach_with(&server_nexus, Attach { udp: Some(small), ..attachment(None, false) });
     let mut client = attach(&client(), V4);
     for transport in [client.link(address, 0, UDP).transport, server.up().transport] {
-        let HostLink::Far(link) = transport else { panic!("{transport:?}") };
+        let HostLink::Far(MuxLink::Near(link)) = transport else { panic!("{transport:?}") };
         assert_eq!(link.max_frame, Some(1_472));
     }
 }

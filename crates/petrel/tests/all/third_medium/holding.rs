@@ -34,7 +34,7 @@ fn endpoint(nexus: &Nexus) -> LateEndpoint {
         further_ports: PathPorts::NONE,
         uses_paths: false,
     };
-    let attach = Attach { id: None, udp: Some(udp), shm: None, waker: host.waker() };
+    let attach = Attach { id: None, udp: Some(udp), shm: None, stream: false, waker: host.waker() };
     Endpoint::new(Holding::new(host), nexus.attach(attach).unwrap(), &config).unwrap()
 }
 

@@ -25,7 +25,7 @@ use medium::{UnixDatagrams, UnixLink, UnixMedium};
 const ECHO: u16 = 7;
 
 /// The built-in media and the third one. `Host` uses bit 31 of the peers' ids.
-type Three = Mux<Host, UnixDatagrams, 30>;
+type Three = Mux<Host, UnixDatagrams, 29>;
 type ThreeLink = MuxLink<HostLink, UnixLink>;
 type ThreeEndpoint = Endpoint<(), Three, ControlPort<ThreeLink>>;
 
@@ -105,7 +105,8 @@ fn endpoint(nexus: &Nexus<ThreeLink>, with_third: bool) -> ThreeEndpoint {
         further_ports: PathPorts::NONE,
         uses_paths: false,
     };
-    let attach = Attach { id: None, udp: Some(udp), shm: None, waker: transport.waker() };
+    let attach =
+        Attach { id: None, udp: Some(udp), shm: None, stream: false, waker: transport.waker() };
     let own = UnixMedium(transport.far().link());
     let third: Box<dyn Medium<ThreeLink>> = Box::new(own);
     let others = if with_third { vec![third] } else { Vec::new() };
@@ -232,9 +233,9 @@ fn connect__to_a_peer_without_the_medium_goes_by_udp() {
 fn connect__without_a_common_medium_has_a_reason() {
     let nexus = nexus(true);
     let mut config = EndpointConfig::default();
-    config.transports = AllowedTransports { udp: false, shm: true };
+    config.transports = AllowedTransports::SHM;
     let transport = three();
-    let attach = Attach { id: None, udp: None, shm: None, waker: transport.waker() };
+    let attach = Attach { id: None, udp: None, shm: None, stream: false, waker: transport.waker() };
     let third: Box<dyn Medium<ThreeLink>> = Box::new(UnixMedium(transport.far().link()));
     let port = nexus.attach_with(attach, vec![third]).unwrap();
     let mut only_third: ThreeEndpoint = Endpoint::new(transport, port, &config).unwrap();
@@ -278,7 +279,7 @@ fn attach_with__a_medium_of_a_built_in_kind() {
     }
 
     let waker = Waker::new().unwrap();
-    let attach = Attach { id: None, udp: None, shm: None, waker };
+    let attach = Attach { id: None, udp: None, shm: None, stream: false, waker };
     // The error would be another panic.
     drop(nexus(false).attach_with(attach, vec![Box::new(Usurper)]));
 }

@@ -109,9 +109,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
     /// Handles a server's request to leave the session.
     pub(super) fn on_draining(&mut self, index: u32, token: u32) {
-        let Some(id) = self.local.core.find(index, token) else { return };
-        if self.local.core.is_draining(id) {
-            // A server that asks again tells nothing new.
+        if let Some(id) = self.local.core.find(index, token) {
+            self.leave_session(id);
+        }
+    }
+
+    /// Makes no further calls on a session, and closes it after the last pending one.
+    pub(in crate::endpoint) fn leave_session(&mut self, id: SessionId) {
+        // A server that asks again tells nothing new.
+        if self.local.core.is_draining(id) || !self.local.core.is_open(id) {
             return;
         }
         self.local.core.begin_drain(id);

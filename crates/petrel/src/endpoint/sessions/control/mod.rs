@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `open` | client sessions, from the request to the server's acceptance |
 //! | `accept` | sessions with the endpoint as the server, and draining |
+//! | `probes` | whether frames get through, before a session is used |
 //! | `multicast` | the groups that the endpoint sends to, or is a member of |
 
 mod accept;
 mod multicast;
 mod open;
+mod probes;
 
 use std::sync::Arc;
 
@@ -108,8 +110,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             }
         };
         let is_networked = self.transport.is_networked(id);
+        let medium = self.transport.medium_of(id);
         let process = self.transport.process_of(id);
-        let peer = Arc::new(Peer { name: peer, incarnation, is_networked, process });
+        let peer = Arc::new(Peer { name: peer, incarnation, is_networked, medium, process });
         let link = Link::new(id, peer, &features);
         for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
@@ -158,6 +161,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.transport.remove_peer(link.id());
     }
 
+    /// Has the control plane end the link of a peer that the medium has lost, for both sides.
+    pub(in crate::endpoint) fn on_broken(&self, peer: PeerId, why: &str) {
+        if let Some(link) = self.local.sessions.link_to(peer) {
+            let text = format!("the {} to the peer broke: {why}", self.transport.medium_of(peer));
+            let reason = Reason::new(Status::Unavailable, text);
+            self.control.post(ToNexus::CloseLink { link, reason });
+        }
+    }
+
     /// Ends a session whose link is down, or proposes it once more.
     fn on_link_lost(
         &mut self,
@@ -188,6 +200,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         };
         self.leave_groups_of(id);
         let peer = self.peer_name_of(id);
+        self.revoke_probed(id);
         let link = self.local.sessions.remove(id);
         self.report_end(link, &closed);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
@@ -246,8 +259,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Closes a link without sessions that gets no further ones.
     fn close_if_over(&self, link: Option<LinkId>) {
         if let Some(link) = link.filter(|link| self.local.sessions.is_over(*link)) {
-            let reason =
-                Reason::new(Status::Unavailable, "the client has left a server that drains");
+            let reason = Reason::new(Status::Unavailable, "the client has left the link");
             self.control.post(ToNexus::CloseLink { link, reason });
         }
     }
@@ -264,7 +276,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Reports that a session is open.
     pub(super) fn report_open(&self, id: SessionId) {
         if let Some(peer) = self.local.sessions.peer_of(id) {
-            let transport = if peer.is_networked { "udp" } else { "shm" };
+            let transport = peer.medium;
             let endpoint = self.control.endpoint_id();
             let is_server = self.local.core.is_server(id);
             events::session_opened(endpoint, id, Some(peer.name), transport, is_server);

@@ -12,6 +12,7 @@ use super::SessionControl;
 use crate::control::{ControlPlane, EndpointId, LinkId, Reason, ToNexus};
 use crate::endpoint::{SessionEnd, SessionState};
 use crate::error::Error;
+use crate::local::SessionMedium;
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Opens a session to an endpoint of the process whose control address is `remote`.
@@ -35,6 +36,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
     /// Proposes a session as soon as there is a link.
     pub(super) fn propose_to(&mut self, remote: Remote, id: SessionId) {
+        let transports = self.transports_to(remote);
         match self.local.sessions.route(remote, id) {
             Route::Waiting => {}
             Route::Up(link) => self.propose(link, id),
@@ -42,7 +44,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
                 request,
                 remote: remote.0,
                 remote_endpoint: remote.1,
-                transports: self.local.sessions.transports(),
+                transports,
             }),
         }
     }
@@ -64,6 +66,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Handles the acceptance of a session by its server.
     pub(super) fn on_opened(&mut self, name: LinkId, accept: &SessionAccept) {
         let Some(id) = self.local.sessions.take_proposal(accept.request) else { return };
+        if !self.begin_probes(name, id, accept) {
+            self.establish(name, id, accept);
+        }
+    }
+
+    /// Begins to use a session as its server has accepted it.
+    pub(super) fn establish(&mut self, name: LinkId, id: SessionId, accept: &SessionAccept) {
         let Some(link) = self.local.sessions.link(name) else { return };
         let (peer, has_paths) = (link.id(), link.has_paths());
         let path_rtt_ns = link.path_rtt_ns();
@@ -115,6 +124,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         if let Some(rtt_ns) = path_rtt_ns {
             self.local.core.note_path(self.local.now_ns, id, rtt_ns);
         }
+        let name = self.transport.medium_of(peer);
+        let is_fallback = name == "stream" && self.local.sessions.transports().udp;
+        self.local.hub.set_session_medium(id, SessionMedium { name, is_fallback });
         self.local.hub.set_session_state(id, &SessionState::Open);
         self.report_open(id);
     }

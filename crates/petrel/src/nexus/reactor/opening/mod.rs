@@ -17,7 +17,7 @@ use super::listener::Listener;
 use super::{LISTENER, Reactor};
 use crate::control::Reason;
 use crate::nexus::AGENT;
-use crate::nexus::connection::{Connection, Peer, canonical};
+use crate::nexus::connection::{Connection, Peer, StreamFor, canonical};
 use crate::nexus::connections::Admission;
 use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::GoodbyeMode;
@@ -203,7 +203,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
+    /// Begins a connection.
+    pub(super) fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
         // The local address is known once the connection is made.
         let connection = Connection::new(stream, (remote, remote), true, self.relay.now());
@@ -228,8 +229,21 @@ impl<N: Network> Reactor<N> {
             Ok(local) => connection.on_connected(local, now),
             Err(error) => return self.on_dial_failed(id, &error),
         }
-        self.send_hello(id);
+        self.begin_conversation(id);
         self.read(id);
+    }
+
+    /// Sends the first message of a connection that this process made.
+    fn begin_conversation(&mut self, id: ConnectionId) {
+        let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        match connection.carried().map(StreamFor::open) {
+            Some(open) => {
+                connection.queue_preface();
+                self.relay.connections.write_later(id);
+                self.relay.send(id, open);
+            }
+            None => self.send_hello(id),
+        }
     }
 
     pub(super) fn on_dial_failed(&mut self, id: ConnectionId, error: &io::Error) {
@@ -305,6 +319,9 @@ impl<N: Network> Reactor<N> {
             self.relay.counters().refused_version.increment();
             let reason = Reason::new(Status::Unimplemented, mismatch.to_string());
             return self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
+        }
+        if self.relay.connections.get(id).is_some_and(|connection| connection.carried().is_some()) {
+            return;
         }
         self.relay.connections.greet(id);
         self.note_incarnation(id, hello.incarnation);

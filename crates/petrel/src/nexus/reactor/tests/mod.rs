@@ -29,7 +29,7 @@ use crate::nexus::usage::Usage;
 pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
     let (net, waker) = MioNetwork::new(MAILBOX).unwrap();
     let mailbox = Arc::new(Mailbox::new(waker));
-    let transports = AllowedTransports { udp: true, shm: false };
+    let transports = AllowedTransports::UDP;
     let second = Duration::from_secs(1);
     let settings = Settings::new(false, transports, (second, second), 1);
     let reactor = Reactor::new(settings, net, mailbox.clone(), Arc::new(Counters::default()));
@@ -134,7 +134,7 @@ fn attach_as(mailbox: &Mailbox, id: EndpointId) -> Arc<Inbox> {
         further_ports: PathPorts::NONE,
         uses_paths: false,
     });
-    let attach = Attach { id: None, udp, shm: None, waker };
+    let attach = Attach { id: None, udp, shm: None, stream: false, waker };
     let media = media_of(&attach, Vec::new());
     mailbox.post(Command::Attach(id, media, inbox.clone())).unwrap();
     inbox
@@ -233,7 +233,7 @@ fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
     let _former = attach(&mailbox);
     // A server that accepts connections and sends nothing.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let transports = AllowedTransports { udp: true, shm: false };
+    let transports = AllowedTransports::UDP;
     let remote = mute.local_addr().unwrap();
     let remote_endpoint = EndpointId(0);
     let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports };

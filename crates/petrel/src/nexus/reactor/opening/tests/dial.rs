@@ -12,7 +12,7 @@ type Reactor = super::super::Reactor<crate::nexus::net::MioNetwork>;
 
 /// A request for a link to `remote` with a timeout of an hour.
 fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -> OpenRequest {
-    let transports = AllowedTransports { udp: true, shm: false };
+    let transports = AllowedTransports::UDP;
     let give_up_at = reactor.relay.now() + Duration::from_secs(3_600);
     let from = (EndpointId(endpoint), request);
     OpenRequest::new(from, (remote, EndpointId(0)), transports, give_up_at)

@@ -1,0 +1,120 @@
+//! Whether frames get through to a server, before its sessions are used (`docs/wire-protocol.md` §8.10).
+
+use petrel_proto::control::SessionAccept;
+use petrel_proto::{PeerKey, SessionId, Status};
+use petrel_transport::Transport;
+
+use super::super::Remote;
+use super::super::probes::{Probing, Step};
+use super::SessionControl;
+use crate::control::{AllowedTransports, ControlPlane, LinkId, Reason, ToNexus};
+use crate::events;
+
+impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
+    /// Begins to probe the link of a session that its server has accepted. Returns false if no probe is needed, or possible.
+    pub(super) fn begin_probes(
+        &mut self,
+        name: LinkId,
+        id: SessionId,
+        accept: &SessionAccept,
+    ) -> bool {
+        let Some(link) = self.local.sessions.link(name) else { return false };
+        // A session that was closed here meanwhile is revoked at once.
+        let is_wanted = self.local.core.token(id).is_some();
+        if !is_wanted || !link.is_to_be_probed() {
+            return false;
+        }
+        let number = self.control.random() >> 16;
+        let time = (self.local.now_ns, link.path_rtt_ns());
+        self.local.sessions.probes().begin(Probing::new((id, name), *accept, number, time));
+        self.run_probes();
+        true
+    }
+
+    /// Takes all steps that are due. Returns true if there were any.
+    pub(in crate::endpoint) fn run_probes(&mut self) -> bool {
+        let has_other = self.local.sessions.transports().stream;
+        let mut any = false;
+        while let Some(step) = self.local.sessions.probes().step(self.local.now_ns, has_other) {
+            any = true;
+            match step {
+                Step::Probe(probing) => self.send_probe(&probing),
+                Step::Report(probing) => self.report_unreached(&probing),
+                Step::GiveUp(probing) => self.leave_datagrams(&probing),
+            }
+        }
+        any
+    }
+
+    fn send_probe(&mut self, probing: &Probing) {
+        if let Some(link) = self.local.sessions.link(probing.link) {
+            let SessionAccept { session, token, .. } = probing.accept;
+            self.local.core.probe(PeerKey(link.id().0), (session, token), probing.number);
+        }
+    }
+
+    fn report_unreached(&mut self, probing: &Probing) {
+        let Some(link) = self.local.sessions.link(probing.link) else { return };
+        let peer = link.peer().name;
+        let why = unreached_text(probing, self.local.now_ns);
+        events::datagrams_unreached(self.control.endpoint_id(), peer, &why);
+        self.control.post(ToNexus::Unreached { link: probing.link });
+    }
+
+    /// Ends a link that carries no frame. Its sessions are proposed over another medium, if there is one.
+    fn leave_datagrams(&mut self, probing: &Probing) {
+        let Some(link) = self.local.sessions.link(probing.link) else { return };
+        let server = link.peer().name.address;
+        let why = unreached_text(probing, self.local.now_ns);
+        let reason = Reason::new(Status::Unavailable, why);
+        let now_ns = self.local.now_ns;
+        self.local.sessions.probes().remember(server, now_ns);
+        let link = probing.link;
+        self.control.post(ToNexus::CloseLink { link, reason: reason.clone() });
+        self.on_link_down(link, &reason);
+    }
+
+    /// Handles the answer to a probe: the link carries frames, in both directions.
+    pub(in crate::endpoint) fn on_probed(&mut self, id: SessionId, number: u64) {
+        let Some(first) = self.local.sessions.probes().answered(id, number) else { return };
+        self.local.sessions.set_carries(first.link);
+        let others = self.local.sessions.probes().take_all_on(first.link);
+        for Probing { session, link, accept, .. } in [vec![first], others].concat() {
+            self.establish(link, session, &accept);
+        }
+    }
+
+    /// Tells the server of a session that was accepted there, and ends before its first frame.
+    pub(super) fn revoke_probed(&mut self, id: SessionId) {
+        if let Some(Probing { link, accept, .. }) = self.local.sessions.probes().take(id) {
+            self.control.post(ToNexus::CloseSession {
+                link,
+                peer_session: accept.session,
+                peer_token: accept.token,
+                from_client: true,
+                reason: Reason::new(Status::Cancelled, "the client has closed the session"),
+            });
+        }
+    }
+
+    /// Returns the transports to ask for in a link to a server. Some time after the failure of UDP, the stream is left for a
+    /// further link that tries UDP.
+    pub(super) fn transports_to(&mut self, remote: Remote) -> AllowedTransports {
+        let (allowed, now_ns) = (self.local.sessions.transports(), self.local.now_ns);
+        let is_unreached = self.local.sessions.probes().is_unreached(remote.0, now_ns);
+        if !is_unreached && self.local.sessions.probes().forget(remote.0) {
+            let left = self.local.sessions.leave_stream(remote);
+            self.close_if_over(left);
+        }
+        AllowedTransports { udp: allowed.udp && !(is_unreached && allowed.stream), ..allowed }
+    }
+}
+
+fn unreached_text(probing: &Probing, now_ns: u64) -> String {
+    let (sent, ns) = probing.effort(now_ns);
+    format!(
+        "UDP does not get through: no answer to {sent} probes in {} ms (address translation, a load balancer or a firewall?); open the \
+         server's UDP ports, or allow TCP streams",
+        ns / 1_000_000
+    )
+}

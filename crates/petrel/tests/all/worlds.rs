@@ -1,0 +1,215 @@
+//! Clients and servers at their defaults on networks as they are: firewalls, address translation, load balancers, several addresses, both
+//! families of addresses.
+//!
+//! The tests restart themselves in a namespace where they may build networks. They need the programs `unshare`, `ip` and `nft`, and root
+//! or user namespaces.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use petrel::server::RunningServer;
+use petrel::{Client, Server};
+use petrel_netns::{Host, ip, nft};
+
+use crate::common::own_network::{self, Trial};
+
+const ECHO: u16 = 1;
+/// Answers with the medium of the session.
+const MEDIUM: u16 = 2;
+
+/// Calls in each world, all of which are answered.
+const CALLS: u32 = 1_000;
+
+const TRIAL: &str = "echo | unshare --net true && ip link add v type veth peer name w && \
+    sysctl -q net.ipv4.ip_forward=1 && \
+    nft 'add table inet p; add chain inet p f { type filter hook forward priority 0; }; \
+    add rule inet p f udp dport 9 reject; add table ip n; \
+    add chain ip n p { type nat hook prerouting priority -100; }; \
+    add rule ip n p tcp dport 9 dnat to 10.2.0.2:9'";
+
+/// A client and a server, with a router between.
+struct World {
+    client: Host,
+    server: Host,
+    _running: RunningServer,
+}
+
+fn serve(listen: &str) -> RunningServer {
+    let server = Server::bind(listen).insecure().threads(2).serve(
+        |_| (),
+        |endpoint| {
+            endpoint.on(ECHO, |_, cx, request| {
+                let data = request.data().to_vec();
+                request.reply(cx, &data)
+            });
+            endpoint.on(MEDIUM, |_, cx, request| {
+                let medium = request.peer(cx).unwrap().medium;
+                request.reply(cx, medium.as_bytes())
+            });
+        },
+    );
+    server.start().unwrap()
+}
+
+impl World {
+    /// The server listens at this address of its host.
+    fn new(listen: &'static str) -> Self {
+        let (client, server) = (Host::new().unwrap(), Host::new().unwrap());
+        for (host, number) in [(&client, 1), (&server, 2)] {
+            let device = format!("v{number}");
+            host.join(&device, "eth0").unwrap();
+            ip(&format!("address add 10.{number}.0.1/24 dev {device}")).unwrap();
+            ip(&format!("-6 address add fd00:{number}::1/64 dev {device} nodad")).unwrap();
+            ip(&format!("link set {device} up")).unwrap();
+            host.bring_up("eth0", format!("10.{number}.0.2").parse().unwrap()).unwrap();
+            for arguments in [
+                format!("-6 address add fd00:{number}::2/64 dev eth0 nodad"),
+                format!("route add default via 10.{number}.0.1"),
+                format!("-6 route add default via fd00:{number}::1"),
+            ] {
+                host.run("ip", &arguments.split(' ').collect::<Vec<_>>(), "").unwrap();
+            }
+        }
+        // A second address of the server's host.
+        server.run("ip", &["address", "add", "10.2.0.3/24", "dev", "eth0"], "").unwrap();
+        for setting in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+            petrel_netns::run("sysctl", &["-q", setting], "").unwrap();
+        }
+        let running = server.spawn(move || serve(listen)).join().unwrap();
+        Self { client, server, _running: running }
+    }
+
+    /// Makes calls from the client's host to a server's address. Returns the medium of the last session, after `last` has passed.
+    fn call(&self, address: &'static str, until_medium: &'static str) {
+        let calling = self.client.spawn(move || call(address, until_medium));
+        if let Err(panic) = calling.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Calls a server until the medium of the session is that one. Every call is answered.
+fn call(address: &str, until_medium: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    let begin = Instant::now();
+    let client = Client::builder().insecure().connect_wait(address).unwrap();
+    println!("{address}: connected after {:?}", begin.elapsed());
+    let medium = || {
+        let reply = client.call(MEDIUM, "").wait().unwrap();
+        String::from_utf8(reply.to_vec()).unwrap()
+    };
+    for number in 0..CALLS {
+        let reply = client.call(ECHO, number.to_le_bytes()).wait();
+        assert_eq!(reply.unwrap(), number.to_le_bytes(), "{address}, call {number}");
+    }
+    let large: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
+    assert!(client.call(ECHO, large.clone()).wait().unwrap() == large);
+    while medium() != until_medium {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{address}: {} is used", medium());
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("{address}: {until_medium} after {:?}", begin.elapsed());
+}
+
+fn in_world(test: &str, inside: impl FnOnce()) {
+    let trial = Trial { what: "network namespaces with a router", script: TRIAL, input: "" };
+    own_network::in_own_network(&trial, module_path!(), test, inside);
+}
+
+const FORWARD: &str =
+    "add table inet f\nadd chain inet f f { type filter hook forward priority 0; }\n";
+
+#[test]
+fn a_network_that_forwards_datagrams_carries_them() {
+    in_world("a_network_that_forwards_datagrams_carries_them", || {
+        World::new("10.2.0.2:7000").call("10.2.0.2:7000", "udp");
+    });
+}
+
+#[test]
+fn firewalls_that_drop_or_reject_udp() {
+    in_world("firewalls_that_drop_or_reject_udp", || {
+        let world = World::new("10.2.0.2:7000");
+        for verdict in ["drop", "reject", "reject with icmp type admin-prohibited"] {
+            nft(&format!("{FORWARD}add rule inet f f meta l4proto udp {verdict}")).unwrap();
+            world.call("10.2.0.2:7000", "stream");
+            nft("delete table inet f").unwrap();
+        }
+        // One direction alone.
+        for direction in ["ip saddr 10.1.0.2", "ip saddr 10.2.0.2"] {
+            nft(&format!("{FORWARD}add rule inet f f {direction} meta l4proto udp drop")).unwrap();
+            world.call("10.2.0.2:7000", "stream");
+            nft("delete table inet f").unwrap();
+        }
+    });
+}
+
+/// A rule of the client's own host: the kernel refuses the datagram (EPERM).
+#[test]
+fn a_rule_of_the_own_host() {
+    in_world("a_rule_of_the_own_host", || {
+        let world = World::new("10.2.0.2:7000");
+        let chain =
+            "add table inet o\nadd chain inet o o { type filter hook output priority 0; }\n";
+        let rule = format!("{chain}add rule inet o o meta l4proto udp reject");
+        world.client.run("nft", &["-f", "-"], &rule).unwrap();
+        world.call("10.2.0.2:7000", "stream");
+    });
+}
+
+/// The client's address is translated, as behind a home router, or the server's, as by a Service of Kubernetes.
+#[test]
+fn translated_addresses() {
+    in_world("translated_addresses", || {
+        let world = World::new("10.2.0.2:7000");
+        let chains = "add table ip n\nadd chain ip n p { type nat hook prerouting priority -100; }\n\
+            add chain ip n o { type nat hook postrouting priority 100; }\n";
+        // The translator keeps the port of the first datagram if it is free: UDP gets through, since the client sends first.
+        nft(&format!("{chains}add rule ip n o oifname v2 masquerade")).unwrap();
+        world.call("10.2.0.2:7000", "udp");
+        nft("delete table ip n").unwrap();
+        nft(&format!("{chains}add rule ip n o oifname v2 masquerade random")).unwrap();
+        world.call("10.2.0.2:7000", "stream");
+        nft("delete table ip n").unwrap();
+        let service = "add rule ip n p ip daddr 10.1.0.1 tcp dport 80 dnat to 10.2.0.2:7000\n\
+            add rule ip n o ip daddr 10.2.0.2 masquerade";
+        nft(&format!("{chains}{service}")).unwrap();
+        world.call("10.1.0.1:80", "stream");
+    });
+}
+
+/// The firewall is opened while the client is connected.
+#[test]
+fn udp_is_used_again_when_it_gets_through() {
+    in_world("udp_is_used_again_when_it_gets_through", || {
+        let world = World::new("10.2.0.2:7000");
+        nft(&format!("{FORWARD}add rule inet f f meta l4proto udp drop")).unwrap();
+        let opened = thread::spawn(|| {
+            thread::sleep(Duration::from_secs(3));
+            nft("delete table inet f").unwrap();
+        });
+        world.call("10.2.0.2:7000", "udp");
+        opened.join().unwrap();
+    });
+}
+
+#[test]
+fn hosts_with_several_addresses_and_both_families() {
+    in_world("hosts_with_several_addresses_and_both_families", || {
+        let world = World::new("0.0.0.0:7000");
+        for address in ["10.2.0.2:7000", "10.2.0.3:7000"] {
+            world.call(address, "udp");
+        }
+        let both = world.server.spawn(|| serve("[::]:7001")).join().unwrap();
+        for address in ["[fd00:2::2]:7001", "10.2.0.2:7001", "10.2.0.3:7001"] {
+            world.call(address, "udp");
+        }
+        // An address that comes later, and goes.
+        world.server.run("ip", &["address", "add", "10.2.0.4/24", "dev", "eth0"], "").unwrap();
+        world.call("10.2.0.4:7001", "udp");
+        world.server.run("ip", &["address", "del", "10.2.0.4/24", "dev", "eth0"], "").unwrap();
+        world.call("10.2.0.2:7001", "udp");
+        both.stop();
+    });
+}
