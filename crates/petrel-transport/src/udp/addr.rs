@@ -161,21 +161,54 @@ impl Hasher for AddrHasher {
     }
 }
 
-/// Returns the canonical address for sending from a socket of family `v6`, or the reason against
-/// sending.
-pub(super) fn usable(addr: SocketAddr, v6: bool) -> Result<SocketAddr, String> {
-    let addr = match addr.ip().to_canonical() {
+/// The families of addresses that a data port carries: a port of all IPv6 addresses carries IPv4, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Families {
+    V4,
+    V6,
+    Both,
+}
+
+impl Families {
+    /// The families of a port with this address.
+    pub(super) fn of(local: SocketAddr) -> Self {
+        match local.ip() {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(ip) if ip.is_unspecified() => Self::Both,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// Whether IPv4 is among them, and IPv6.
+    pub(super) fn contains(self) -> (bool, bool) {
+        (self != Self::V6, self != Self::V4)
+    }
+
+    /// Returns a peer's address as the port's socket has it, or the reason against sending. A socket of both families has
+    /// IPv4 addresses mapped to IPv6 (RFC 4291 §2.5.5.2).
+    pub(super) fn usable(self, addr: SocketAddr) -> Result<SocketAddr, String> {
+        let addr = canonical(addr);
+        let (v4, v6) = self.contains();
+        if !(if addr.is_ipv6() { v6 } else { v4 }) {
+            let family = if v6 { "IPv6" } else { "IPv4" };
+            return Err(format!("{addr} is not of the data port's family, {family}"));
+        }
+        if addr.port() == 0 || addr.ip().is_unspecified() || is_group(addr.ip()) {
+            return Err(format!("{addr} is not the address of one peer"));
+        }
+        match addr {
+            SocketAddr::V4(v4) if v6 => Ok((v4.ip().to_ipv6_mapped(), v4.port()).into()),
+            addr => Ok(addr),
+        }
+    }
+}
+
+/// Returns the address as the network has it: IPv4, if it is mapped to IPv6.
+pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::from((v4, addr.port())),
         IpAddr::V6(_) => addr,
-    };
-    if addr.is_ipv6() != v6 {
-        let family = if v6 { "IPv6" } else { "IPv4" };
-        return Err(format!("{addr} is not of the data port's family, {family}"));
     }
-    if addr.port() == 0 || addr.ip().is_unspecified() || is_group(addr.ip()) {
-        return Err(format!("{addr} is not the address of one peer"));
-    }
-    Ok(addr)
 }
 
 fn is_group(ip: IpAddr) -> bool {
@@ -287,7 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn usable__takes_one_family_and_single_peers() {
+    fn usable__takes_the_families_of_the_port_and_single_peers() {
+        let usable = |addr, v6| if v6 { Families::V6 } else { Families::V4 }.usable(addr);
         assert_eq!(usable(addr("10.0.0.1:5"), false), Ok(addr("10.0.0.1:5")));
         assert_eq!(usable(addr("[::ffff:10.0.0.1]:5"), false), Ok(addr("10.0.0.1:5")));
         assert_eq!(usable(addr("[fe80::1%3]:5"), true), Ok(addr("[fe80::1%3]:5")));
@@ -295,5 +329,13 @@ mod tests {
         assert!(unusable.iter().all(|text| usable(addr(text), false).is_err()));
         let unusable = ["[::]:5", "[::1]:0", "[ff02::1]:5", "10.0.0.1:5", "[::ffff:10.0.0.1]:5"];
         assert!(unusable.iter().all(|text| usable(addr(text), true).is_err()));
+        let both = Families::of(addr("[::]:9"));
+        assert_eq!(both.usable(addr("10.0.0.1:5")), Ok(addr("[::ffff:10.0.0.1]:5")));
+        assert_eq!(both.usable(addr("[::ffff:10.0.0.1]:5")), Ok(addr("[::ffff:10.0.0.1]:5")));
+        assert_eq!(both.usable(addr("[fd00::1]:5")), Ok(addr("[fd00::1]:5")));
+        let unusable = ["10.0.0.1:0", "0.0.0.0:5", "224.0.0.1:5", "[::]:5", "[ff02::1]:5"];
+        assert!(unusable.iter().all(|text| both.usable(addr(text)).is_err()));
+        assert_eq!(Families::of(addr("[::1]:9")), Families::V6);
+        assert_eq!(Families::of(addr("0.0.0.0:9")), Families::V4);
     }
 }

@@ -45,7 +45,7 @@ impl Default for Mtu {
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
     /// The local address. Port 0 selects a free port. The address decides the family: an IPv6
-    /// socket does not carry IPv4.
+    /// socket does not carry IPv4, unless it has all addresses (`[::]`).
     pub bind: SocketAddr,
     /// Source ports to send from besides that of `bind`, 0 to 31, each with a socket. Sessions of
     /// several paths choose among all of them (`docs/paths.md`). 0 by default.

@@ -20,7 +20,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use super::addr::RawAddr;
+use super::addr::{Families, RawAddr};
 use super::option::set_int_option;
 use super::peers::PeerTable;
 
@@ -51,7 +51,7 @@ const fn wants_traffic_class(v6: bool) -> (libc::c_int, libc::c_int) {
 /// The kind of control message that sets a message's own traffic class.
 #[inline]
 pub(super) fn control_kind(to: &RawAddr) -> (libc::c_int, libc::c_int) {
-    traffic_class(matches!(to, RawAddr::V6(_)))
+    traffic_class(to.addr().ip().to_canonical().is_ipv6())
 }
 
 /// Returns true if a control message of this kind and value reports a mark. The kernel writes a
@@ -67,26 +67,42 @@ pub(super) fn is_mark(kind: (libc::c_int, libc::c_int), value: [u8; 4]) -> bool 
 }
 
 /// Switches the kernel's report of every datagram's mark on or off.
-pub(super) fn read_marks(socket: BorrowedFd<'_>, v6: bool, on: bool) -> io::Result<()> {
-    let (level, name) = wants_traffic_class(v6);
-    set_int_option(socket, level, name, on.into())
+pub(super) fn read_marks(socket: BorrowedFd<'_>, families: Families, on: bool) -> io::Result<()> {
+    set_for_each(socket, families, wants_traffic_class, on.into())
 }
 
-fn set_capable(socket: BorrowedFd<'_>, v6: bool, on: bool) -> io::Result<()> {
-    let (level, name) = traffic_class(v6);
-    set_int_option(socket, level, name, if on { ECT_0 } else { NOT_ECT })
+fn set_capable(socket: BorrowedFd<'_>, families: Families, on: bool) -> io::Result<()> {
+    set_for_each(socket, families, traffic_class, if on { ECT_0 } else { NOT_ECT })
+}
+
+/// Sets the option of each family.
+fn set_for_each(
+    socket: BorrowedFd<'_>,
+    families: Families,
+    option: fn(bool) -> (libc::c_int, libc::c_int),
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (v4, v6) = families.contains();
+    for (is_there, is_v6) in [(v4, false), (v6, true)] {
+        if is_there {
+            let (level, name) = option(is_v6);
+            set_int_option(socket, level, name, value)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if the kernel, or a sandbox around it, accepts the options. The options are off
 /// afterwards.
-pub(super) fn is_possible(socket: BorrowedFd<'_>, v6: bool) -> bool {
-    let try_all = |on| set_capable(socket, v6, on).and_then(|()| read_marks(socket, v6, on));
+pub(super) fn is_possible(socket: BorrowedFd<'_>, families: Families) -> bool {
+    let try_all =
+        |on| set_capable(socket, families, on).and_then(|()| read_marks(socket, families, on));
     try_all(true).and_then(|()| try_all(false)).is_ok()
 }
 
 /// The ECN state of the socket.
 pub(super) struct Ecn {
-    v6: bool,
+    families: Families,
     /// Whether every packet is ECT(0), whatever its destination.
     socket_is_capable: bool,
     /// Whether packets to agreeing peers get ECT(0) by control messages.
@@ -96,12 +112,12 @@ pub(super) struct Ecn {
 impl Ecn {
     /// The state of a new socket.
     pub(super) fn new(local: SocketAddr) -> Self {
-        Self { v6: local.is_ipv6(), socket_is_capable: false, by_message: false }
+        Self { families: Families::of(local), socket_is_capable: false, by_message: false }
     }
 
-    /// The socket's family, as [`read_marks`] needs it.
-    pub(super) fn v6(&self) -> bool {
-        self.v6
+    /// The socket's families, as [`read_marks`] needs them.
+    pub(super) fn families(&self) -> Families {
+        self.families
     }
 
     /// Returns true if a message to an agreeing peer, or to a peer with a source address of its own, needs a control message.
@@ -128,7 +144,7 @@ impl Ecn {
         let have_all_agreed = have_all_agreed && !have_sources;
         let is_capable = have_all_agreed && (is_idle || self.socket_is_capable);
         if is_capable != self.socket_is_capable {
-            set_capable(socket, self.v6, is_capable)?;
+            set_capable(socket, self.families, is_capable)?;
             self.socket_is_capable = is_capable;
         }
         self.by_message = (have_some_agreed || have_sources) && !is_capable;

@@ -63,6 +63,7 @@ pub use config::{
 };
 pub use socket::{path_mtu, source_to};
 
+use addr::{Families, canonical};
 use association::Association;
 use burst::{Outlet, Room};
 use ecn::Ecn;
@@ -163,9 +164,9 @@ impl Udp {
         self.peers.len()
     }
 
-    /// The largest frame over a path of this MTU.
-    fn frame_bytes(&self, mtu_bytes: usize) -> usize {
-        mtu_bytes.min(IP_PACKET_BYTES_MAX) - header_bytes(self.local)
+    /// The largest frame to a peer over a path of this MTU.
+    fn frame_bytes(&self, mtu_bytes: usize, peer: SocketAddr) -> usize {
+        mtu_bytes.min(IP_PACKET_BYTES_MAX) - header_bytes(canonical(peer))
     }
 
     /// The largest frame in either direction between this endpoint and a peer.
@@ -193,7 +194,7 @@ impl Udp {
                 link.addr
             )));
         }
-        Ok(self.frame_bytes(mtu).min(announced))
+        Ok(self.frame_bytes(mtu, link.addr).min(announced))
     }
 
     /// Connects the socket to the only peer, if any. The plan must hold no frames for others.
@@ -211,7 +212,7 @@ impl Udp {
         let socket = self.socket.as_fd();
         self.ecn.adapt(socket, &self.peers, self.plan.is_empty())?;
         self.further.adapt_to_ecn(&self.peers)?;
-        self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
+        self.receiver.read_marks(socket, self.ecn.families(), self.peers.ecn_count() > 0)
     }
 
     /// Adds a frame that the fast path did not accept. A frame that the fast path accepts is not the first of its port in the
@@ -270,8 +271,8 @@ impl Udp {
     }
 }
 
-fn header_bytes(local: SocketAddr) -> usize {
-    if local.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
+fn header_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
 }
 
 impl Transport for Udp {
@@ -288,7 +289,7 @@ impl Transport for Udp {
     }
 
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
-        let addr = addr::usable(link.addr, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        let addr = Families::of(self.local).usable(link.addr).map_err(LinkError::Unsupported)?;
         if link.ecn && !self.capabilities.ecn {
             let why = "marks of congestion (ECN) are switched off here, or the kernel refused them";
             return Err(LinkError::Unsupported(why.to_owned()));

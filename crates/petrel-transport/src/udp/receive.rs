@@ -32,7 +32,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::addr::{AddrKey, RawAddr};
+use super::addr::{AddrKey, Families, RawAddr};
 use super::ecn;
 use super::send::last_errno;
 use super::socket::enable_gro;
@@ -317,11 +317,11 @@ impl Receiver {
     pub(super) fn read_marks(
         &mut self,
         socket: BorrowedFd<'_>,
-        v6: bool,
+        families: Families,
         on: bool,
     ) -> io::Result<()> {
         if on != self.reads_marks {
-            ecn::read_marks(socket, v6, on)?;
+            ecn::read_marks(socket, families, on)?;
             (self.reads_marks, self.looks) = (on, Looks::default());
         }
         Ok(())

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
+use super::addr::{Families, canonical};
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 use super::ecn;
 use super::option::{int_option, set_int_option};
@@ -28,7 +29,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     let capabilities = UdpCapabilities {
         gso: config.gso && knows_gso(socket.as_fd()),
         gro,
-        ecn: config.ecn && ecn::is_possible(socket.as_fd(), config.bind.is_ipv6()),
+        ecn: config.ecn && ecn::is_possible(socket.as_fd(), Families::of(config.bind)),
         recv_buffer_bytes: socket.recv_buffer_size()?,
         send_buffer_bytes: socket.send_buffer_size()?,
     };
@@ -68,10 +69,14 @@ fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpEr
         Type::DGRAM.nonblocking().cloexec(),
         Some(Protocol::UDP),
     )?;
+    let families = Families::of(address);
     if address.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(families == Families::V6)?;
     }
-    forbid_fragments(socket.as_fd(), address.is_ipv6())?;
+    let (v4, v6) = families.contains();
+    for (_, is_v6) in [(v4, false), (v6, true)].into_iter().filter(|(is_there, _)| *is_there) {
+        forbid_fragments(socket.as_fd(), is_v6)?;
+    }
     socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
     socket.set_send_buffer_size(config.send_buffer_bytes)?;
     let gro = config.gro && knows_gro(socket.as_fd());
@@ -140,6 +145,13 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
 /// # Errors
 /// When there is no route, the families differ, or `local` is no address of the host.
 pub fn path_mtu(local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
+    let peer = canonical(peer);
+    let local = match (local, peer) {
+        (IpAddr::V6(all), SocketAddr::V4(_)) if all.is_unspecified() => {
+            Ipv4Addr::UNSPECIFIED.into()
+        }
+        _ => local,
+    };
     let socket = UdpSocket::bind(probe_address(local, peer))?;
     forbid_fragments(socket.as_fd(), peer.is_ipv6())?;
     socket.connect(peer)?;

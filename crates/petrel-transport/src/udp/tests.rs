@@ -1,3 +1,4 @@
+mod both;
 mod ecn;
 mod further;
 mod kept;

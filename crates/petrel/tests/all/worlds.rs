@@ -211,5 +211,17 @@ fn hosts_with_several_addresses_and_both_families() {
         world.server.run("ip", &["address", "del", "10.2.0.4/24", "dev", "eth0"], "").unwrap();
         world.call("10.2.0.2:7001", "udp");
         both.stop();
+        // A link-local address, with the zone of the client's device.
+        let near = serve("[::]:7002");
+        let shown =
+            petrel_netns::run("ip", &["-6", "-o", "address", "show", "v1", "scope", "link"], "");
+        let shown = shown.unwrap();
+        let address = shown.split_whitespace().find(|word| word.starts_with("fe80")).unwrap();
+        let (address, _) = address.split_once('/').unwrap();
+        let zone = world.client.run("cat", &["/sys/class/net/eth0/ifindex"], "");
+        let zone = zone.unwrap_or_else(|_| "2".to_owned());
+        let address = format!("[{address}%{}]:7002", zone.trim());
+        world.call(address.leak(), "udp");
+        near.stop();
     });
 }

@@ -121,7 +121,8 @@ fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
 fn observer(ip: &str) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-    ecn::read_marks(socket.as_fd(), is_v6(&socket), true).unwrap();
+    ecn::read_marks(socket.as_fd(), addr::Families::of(socket.local_addr().unwrap()), true)
+        .unwrap();
     socket
 }
 

@@ -94,8 +94,11 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
 
 /// The peer sends to, and accepts data from, the address of the connection's end (§8.4).
 fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), String> {
+    // A port of all IPv6 addresses carries IPv4, too.
+    let is_all = endpoint.is_ipv6() && endpoint.ip().is_unspecified();
     let same_family = endpoint.is_ipv4() == connection.is_ipv4();
-    let fits = same_family && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
+    let fits = (same_family || is_all)
+        && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
     if fits {
         return Ok(());
     }
@@ -158,7 +161,9 @@ mod tests {
         assert!(check_address(address("10.0.0.1:9"), end).is_ok());
         assert!(check_address(address("0.0.0.0:9"), end).is_ok());
         assert!(check_address(address("127.0.0.1:9"), end).is_err());
-        assert!(check_address(address("[::]:9"), end).is_err());
+        assert!(check_address(address("[::]:9"), end).is_ok());
+        assert!(check_address(address("[::1]:9"), end).is_err());
+        assert!(check_address(address("0.0.0.0:9"), address("[::1]:5")).is_err());
         assert!(check_address(address("[::]:9"), address("[::1]:5")).is_ok());
     }
 }
