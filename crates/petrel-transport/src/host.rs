@@ -1,18 +1,16 @@
 //! Shared memory to processes of this host, UDP to others, and TCP streams to others that datagrams do not reach, as one
 //! transport: an endpoint's default.
 
+use crate::far::Far;
 use crate::mux::{Mux, MuxLink};
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::stream::{Stream, StreamLink};
+use crate::stream::StreamLink;
 use crate::transport::PeerId;
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
 /// The bit of peers that are reached through shared memory.
 const SHM_BIT: u32 = 31;
-
-/// The bit of peers that are reached by UDP.
-const UDP_BIT: u32 = 30;
 
 /// Settings of a [`Host`].
 #[derive(Clone, Debug, Default)]
@@ -36,7 +34,7 @@ pub enum HostError {
 }
 
 /// Shared memory, UDP and streams as one transport.
-pub type Host = Mux<Shm, Mux<Udp, Stream, UDP_BIT>, SHM_BIT>;
+pub type Host = Mux<Shm, Far, SHM_BIT>;
 
 /// How a peer of a [`Host`] is reached.
 pub type HostLink = MuxLink<ShmLink, MuxLink<UdpLink, StreamLink>>;
@@ -83,13 +81,13 @@ impl Host {
         config.shm.validate()?;
         let waker = Waker::new().map_err(UdpError::Io)?;
         let udp = Udp::bind_with_waker(config.udp, waker.clone())?;
-        let far = Mux::of(udp, Stream::new(waker.clone()), waker.clone());
+        let far = Far::new(udp, waker.clone());
         Ok(Self::of(Shm::new(&config.shm, waker.clone()), far, waker))
     }
 
     /// The UDP part: its address and the options the kernel granted.
     pub fn udp(&self) -> &Udp {
-        self.far().near()
+        self.far().udp()
     }
 
     /// Returns true if the peer is reached through shared memory.

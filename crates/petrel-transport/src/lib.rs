@@ -17,6 +17,7 @@
 //! | [`words`] | memory that several processes access word by word |
 //! | [`path`] | the kernel's measurements of the path to a peer |
 //! | [`mux`] | two media as one transport |
+//! | [`far`] | UDP and streams as one transport |
 //! | [`host`] | shared memory, UDP and TCP streams as one transport, an endpoint's default |
 //! | [`conformance`] | the test suite that every transport passes |
 //!
@@ -31,6 +32,7 @@ pub mod bundle;
 pub mod clock;
 pub mod conformance;
 mod copy;
+pub mod far;
 pub mod heap;
 pub mod host;
 mod link;

@@ -68,6 +68,8 @@ pub struct Mux<A, B, const BIT: u32> {
     far: B,
     waker: Waker,
     near_peers: usize,
+    /// Whether the far medium has peers: asking is a chain of calls if that medium is a `Mux`.
+    far_has_peers: bool,
     /// Whether the last poll of the near medium found frames.
     near_is_busy: bool,
     /// Calls since the last poll of the far medium.
@@ -80,7 +82,15 @@ impl<A: Member, B: Member, const BIT: u32> Mux<A, B, BIT> {
     /// Joins two media without peers that share `waker`.
     pub fn of(near: A, far: B, waker: Waker) -> Self {
         assert!(!near.has_peers() && !far.has_peers(), "the peers have ids without the bit");
-        Self { near, far, waker, near_peers: 0, near_is_busy: false, far_skips: 0 }
+        Self {
+            near,
+            far,
+            waker,
+            near_peers: 0,
+            far_has_peers: false,
+            near_is_busy: false,
+            far_skips: 0,
+        }
     }
 
     /// The near medium.
@@ -112,7 +122,7 @@ impl<A: Member, B: Member, const BIT: u32> Mux<A, B, BIT> {
     /// Returns true if this call polls the far medium.
     #[inline]
     fn take_far_turn(&mut self) -> bool {
-        if !self.far.has_peers() {
+        if !self.far_has_peers {
             return false;
         }
         let is_due = !self.near_is_busy || self.far_skips >= FAR_SKIPS_MAX;
@@ -145,6 +155,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         match link {
             MuxLink::Far(link) => {
                 let peer = self.far.add_peer(link)?;
+                self.far_has_peers = true;
                 assert!(!Self::is_near(peer), "an id of the far medium has the bit");
                 Ok(peer)
             }
@@ -160,6 +171,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     fn remove_peer(&mut self, peer: PeerId) {
         if !Self::is_near(peer) {
             self.far.remove_peer(peer);
+            self.far_has_peers = self.far.has_peers();
         } else if self.max_frame_bytes(peer) > 0 {
             assert!(self.near_peers > 0, "a peer that was not added");
             self.near_peers -= 1;
@@ -178,7 +190,9 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
             self.near_peers += 1;
             return Ok(Self::from_near(group));
         }
-        self.far.open_group(address, towards, hops)
+        let group = self.far.open_group(address, towards, hops);
+        self.far_has_peers = self.far.has_peers();
+        group
     }
 
     fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
@@ -229,6 +243,11 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
+    #[inline(always)]
+    fn has_broken(&self) -> bool {
+        self.near.has_broken() || self.far.has_broken()
+    }
+
     fn take_broken(&mut self) -> Option<(PeerId, String)> {
         let near = self.near.take_broken().map(|(peer, why)| (Self::from_near(peer), why));
         near.or_else(|| self.far.take_broken())
@@ -244,7 +263,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
 
     #[inline]
     fn may_receive(&self) -> bool {
-        (self.far.has_peers() && self.far.may_receive())
+        (self.far_has_peers && self.far.may_receive())
             || (self.near_peers > 0 && self.near.may_receive())
     }
 
@@ -260,17 +279,14 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
-    /// The receive queue of the medium that has one.
+    /// The receive queue of the far medium: peers over the network are there.
     fn receive_packets(&self) -> Option<u64> {
-        self.far.receive_packets().or_else(|| self.near.receive_packets())
+        self.far.receive_packets()
     }
 
-    /// The ports of the medium that has several.
+    /// The ports of the far medium: paths of a network lead to its peers.
     fn further_ports(&self) -> &[u16] {
-        match self.far.further_ports() {
-            [] => self.near.further_ports(),
-            ports => ports,
-        }
+        self.far.further_ports()
     }
 
     fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
@@ -297,11 +313,11 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         if Self::is_near(peer) { self.near.path_to(Self::to_near(peer)) } else { None }
     }
 
-    #[inline]
+    #[inline(always)]
     fn flush(&mut self) {
         // The near medium first: its peers are microseconds nearer.
         self.near.flush();
-        if self.far.has_peers() {
+        if self.far_has_peers {
             self.far.flush();
         }
     }
@@ -364,24 +380,24 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
 
 impl<A: Member, B: Member, const BIT: u32> Member for Mux<A, B, BIT> {
     fn has_peers(&self) -> bool {
-        self.near_peers > 0 || self.far.has_peers()
+        self.near_peers > 0 || self.far_has_peers
     }
 
     fn prepare_wait(&mut self) -> bool {
         // Makes the next `rx_burst` poll the far medium as well.
         self.near_is_busy = false;
-        if self.far.has_peers() && !self.far.prepare_wait() {
+        if self.far_has_peers && !self.far.prepare_wait() {
             return false;
         }
         let may_sleep = self.near_peers == 0 || self.near.prepare_wait();
-        if !may_sleep && self.far.has_peers() {
+        if !may_sleep && self.far_has_peers {
             self.far.finish_wait(&Woken::NONE);
         }
         may_sleep
     }
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        if self.far.has_peers() {
+        if self.far_has_peers {
             self.far.watch(watch);
         }
         if self.near_peers > 0 {
@@ -390,7 +406,7 @@ impl<A: Member, B: Member, const BIT: u32> Member for Mux<A, B, BIT> {
     }
 
     fn finish_wait(&mut self, woken: &Woken) {
-        if self.far.has_peers() {
+        if self.far_has_peers {
             self.far.finish_wait(woken);
         }
         if self.near_peers > 0 {

@@ -259,9 +259,14 @@ pub trait Transport {
         "udp"
     }
 
+    /// Returns true if [`Transport::take_broken`] has a peer. Asked in each turn of an event loop.
+    #[inline]
+    fn has_broken(&self) -> bool {
+        false
+    }
+
     /// Returns a peer whose frames cannot be carried any more, with the reason: each once. The peer stays until
     /// [`Transport::remove_peer`]. Only media of connections have such peers.
-    #[inline]
     fn take_broken(&mut self) -> Option<(PeerId, String)> {
         None
     }

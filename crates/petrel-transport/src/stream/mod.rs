@@ -298,6 +298,11 @@ impl Transport for Stream {
         "stream"
     }
 
+    #[inline]
+    fn has_broken(&self) -> bool {
+        !self.to_report.is_empty()
+    }
+
     fn take_broken(&mut self) -> Option<(PeerId, String)> {
         let peer = self.to_report.pop()?;
         let why = self.peer(peer)?.broken.clone()?;
@@ -375,6 +380,7 @@ impl Transport for Stream {
 }
 
 impl Member for Stream {
+    #[inline]
     fn has_peers(&self) -> bool {
         self.count > 0
     }

@@ -103,9 +103,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             sent = true;
         }
         self.release_frames();
-        let controlled = self.handle_control();
+        let mut controlled = self.handle_control();
         if self.turns.are_timers_due(received) {
             self.local.core.handle_timeouts(now_ns);
+            if self.local.sessions.are_probed() || self.transport.has_broken() {
+                controlled |= self.watch_links();
+            }
         }
         let happened = self.local.core.has_events() && self.handle_events();
         sent |= self.local.core.has_transmit() && self.send(now_ns);
@@ -291,17 +294,20 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             any = true;
             self.session_control().handle_message(message);
         }
-        if self.local.sessions.are_probed() {
-            any |= self.session_control().run_probes();
-        }
-        if let Some((peer, why)) = self.transport.take_broken() {
-            any = true;
-            self.session_control().on_broken(peer, &why);
-        }
         if any && self.local.core.take_freed() {
             petrel_transport::heap::trim();
         }
         any
+    }
+
+    /// Finds out whether new links carry frames, and ends the links that do so no longer.
+    #[cold]
+    fn watch_links(&mut self) -> bool {
+        let broken = self.transport.take_broken();
+        if let Some((peer, why)) = &broken {
+            self.session_control().on_broken(*peer, why);
+        }
+        self.session_control().run_probes() || broken.is_some()
     }
 
     /// Runs the event loop, with all its work, until a future is ready. No other executor is needed.

@@ -80,7 +80,6 @@ impl World {
         Self { client, server, _running: running }
     }
 
-    /// Makes calls from the client's host to a server's address. Returns the medium of the last session, after `last` has passed.
     fn call(&self, address: &'static str, until_medium: &'static str) {
         let calling = self.client.spawn(move || call(address, until_medium));
         if let Err(panic) = calling.join() {
@@ -218,9 +217,9 @@ fn hosts_with_several_addresses_and_both_families() {
         let shown = shown.unwrap();
         let address = shown.split_whitespace().find(|word| word.starts_with("fe80")).unwrap();
         let (address, _) = address.split_once('/').unwrap();
-        let zone = world.client.run("cat", &["/sys/class/net/eth0/ifindex"], "");
-        let zone = zone.unwrap_or_else(|_| "2".to_owned());
-        let address = format!("[{address}%{}]:7002", zone.trim());
+        let device = world.client.run("ip", &["-o", "link", "show", "eth0"], "").unwrap();
+        let (zone, _) = device.split_once(':').unwrap();
+        let address = format!("[{address}%{zone}]:7002");
         world.call(address.leak(), "udp");
         near.stop();
     });
