@@ -60,7 +60,7 @@ fn conformance() {
     }
 }
 
-/// What a transport delivers until it reports a broken peer, and the report.
+/// Returns the delivered frames until the transport reports a broken peer, and the report.
 fn until_broken(transport: &mut Stream) -> (Vec<Vec<u8>>, String) {
     let mut frames = Vec::new();
     loop {
