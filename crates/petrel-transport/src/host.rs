@@ -17,6 +17,8 @@ const SHM_BIT: u32 = 31;
 pub struct HostConfig {
     /// The data port.
     pub udp: UdpConfig,
+    /// True for a host without a data port.
+    pub is_without_udp: bool,
     /// Sizes and limits of rings.
     pub shm: ShmConfig,
 }
@@ -80,7 +82,10 @@ impl Host {
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         config.shm.validate()?;
         let waker = Waker::new().map_err(UdpError::Io)?;
-        let udp = Udp::bind_with_waker(config.udp, waker.clone())?;
+        let udp = match config.is_without_udp {
+            true => Udp::without_port(waker.clone())?,
+            false => Udp::bind_with_waker(config.udp, waker.clone())?,
+        };
         let far = Far::new(udp, waker.clone());
         Ok(Self::of(Shm::new(&config.shm, waker.clone()), far, waker))
     }

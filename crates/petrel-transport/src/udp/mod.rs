@@ -49,7 +49,8 @@ mod socket;
 mod tests;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 
 use crate::clock;
 use crate::mux::Member;
@@ -116,6 +117,24 @@ impl Udp {
         Self::bind_with_waker(config, Waker::new()?)
     }
 
+    /// A transport without a port, for an endpoint that does not use UDP: it has no peers.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn without_port(waker: Waker) -> Result<Self, UdpError> {
+        // The descriptor stands for the socket, and is never used.
+        let socket = UdpSocket::from(OwnedFd::from(UnixDatagram::unbound()?));
+        let config = UdpConfig { gso: false, gro: false, ecn: false, ..UdpConfig::default() };
+        let capabilities = UdpCapabilities {
+            gso: false,
+            gro: false,
+            ecn: false,
+            recv_buffer_bytes: 0,
+            send_buffer_bytes: 0,
+        };
+        Self::of_socket(socket, config.bind, capabilities, (config, waker))
+    }
+
     /// Opens the data port, with a waker that other transports of the endpoint may share.
     ///
     /// # Errors
@@ -128,6 +147,15 @@ impl Udp {
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
         let local = socket.local_addr()?;
+        Self::of_socket(socket, local, capabilities, (config, waker))
+    }
+
+    fn of_socket(
+        socket: UdpSocket,
+        local: SocketAddr,
+        capabilities: UdpCapabilities,
+        (config, waker): (UdpConfig, Waker),
+    ) -> Result<Self, UdpError> {
         let message_bytes_max =
             if capabilities.gso { IP_PACKET_BYTES_MAX - header_bytes(local) } else { 0 };
         Ok(Self {
@@ -289,6 +317,9 @@ impl Transport for Udp {
     }
 
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
+        if self.local.port() == 0 {
+            return Err(LinkError::Unsupported("UDP is off".to_owned()));
+        }
         let addr = Families::of(self.local).usable(link.addr).map_err(LinkError::Unsupported)?;
         if link.ecn && !self.capabilities.ecn {
             let why = "marks of congestion (ECN) are switched off here, or the kernel refused them";

@@ -39,6 +39,7 @@ impl Nexus {
         // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
             && config.optimisations.fence_free;
+        host.is_without_udp = !udp;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
         let data_port = UdpAttach {
             local: transport.udp().local_addr(),

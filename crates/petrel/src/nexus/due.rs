@@ -37,7 +37,7 @@ pub(super) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote: SocketAddr = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
-        let mut connection = Connection::new(stream, (remote, remote), is_opener, now);
+        let mut connection = Connection::new(stream.into(), (remote, remote), is_opener, now);
         *connection.test_ping_at() = now + Duration::from_secs(1);
         connection.enter_test(phase, now);
         connection

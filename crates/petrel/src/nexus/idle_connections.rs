@@ -136,7 +136,7 @@ mod tests {
         let now = Instant::now();
         let at = |s| now + Duration::from_secs(s);
         let mut connection: Connection<MioNetwork> =
-            Connection::new(stream, (remote, remote), false, now);
+            Connection::new(stream.into(), (remote, remote), false, now);
         *connection.test_since() = at(1);
         connection.links_mut().set_test_times(at(2), at(3));
         assert_eq!(connection.idle(), Some((Idle::AwaitingHello, at(1))));

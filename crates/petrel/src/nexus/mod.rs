@@ -96,6 +96,7 @@ use thread::Owner;
 
 #[cfg(test)]
 pub(crate) use limits::TABLE_ROOM_MIN;
+pub(crate) use net::{is_within_host, new_address_within_host};
 pub(crate) use limits::shrink;
 
 pub use crate::error::SetupError;
@@ -351,6 +352,7 @@ impl NexusBuilder {
     /// Peers send data to the address of their control connection.
     fn data_address(&self, local: Option<SocketAddr>) -> IpAddr {
         match local {
+            Some(address) if is_within_host(address) => Ipv4Addr::LOCALHOST.into(),
             Some(address) => address.ip(),
             None if self.insecure => Ipv4Addr::UNSPECIFIED.into(),
             None => Ipv4Addr::LOCALHOST.into(),
@@ -371,7 +373,11 @@ impl NexusBuilder {
             None => None,
         };
         match address {
-            Some(address) if !self.insecure && !address.ip().to_canonical().is_loopback() => {
+            Some(address)
+                if !self.insecure
+                    && !address.ip().to_canonical().is_loopback()
+                    && !is_within_host(address) =>
+            {
                 Err(SetupError::NotLoopback { address })
             }
             _ => Ok(()),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::control::AllowedTransports;
+use crate::nexus::net::is_within_host;
 
 /// The settings that the reactor follows.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ impl Settings {
 
     /// Returns true if the process may connect to this address.
     pub(super) fn may_connect_to(&self, remote: SocketAddr) -> bool {
-        self.insecure || remote.ip().is_loopback()
+        self.insecure || remote.ip().is_loopback() || is_within_host(remote)
     }
 
     /// Returns the media of the process.

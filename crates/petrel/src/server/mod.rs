@@ -19,7 +19,7 @@ use crate::endpoint::{
     AllowedTransports, Endpoint, EndpointConfig, EndpointId, IdlePolicy, PanicPolicy,
 };
 use crate::error::SetupError;
-use crate::nexus::{Nexus, NexusBuilder};
+use crate::nexus::{Nexus, NexusBuilder, new_address_within_host};
 use running::{Signalled, ThreadCode};
 
 /// Default limit of the time that a stopping server waits for clients to leave.
@@ -96,6 +96,20 @@ impl Server {
             Err(error) => Err(format!("{address:?}: {error}")),
         };
         Self::new(listen)
+    }
+
+    /// Returns a server for clients of this host alone, without a port or a data port: for tests, which need no network, and for services of
+    /// one host. The processes meet by a Unix socket without a file, and share memory.
+    ///
+    /// ```
+    /// # use petrel::Server;
+    /// let server = Server::in_process().serve(|_| (), |endpoint| endpoint.on(1, |_, cx, request| request.reply(cx, b"hello"))).start()?;
+    /// assert_eq!(server.client()?.call(1, "").wait()?, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn in_process() -> Self {
+        let address = new_address_within_host().map_err(|error| error.to_string());
+        Self::new(address).transports(AllowedTransports::SHM)
     }
 
     /// Returns a server on a socket that is bound already.

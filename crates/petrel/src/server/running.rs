@@ -13,9 +13,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::{ServerThread, cannot_start};
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointId, Stop};
-use crate::error::SetupError;
-use crate::nexus::Nexus;
+use crate::client::{Background, Client};
+use crate::endpoint::{AllowedTransports, Endpoint, EndpointConfig, EndpointId, Stop};
+use crate::error::{Error, SetupError};
+use crate::nexus::{Nexus, is_within_host};
 use crate::runtime::Runtime;
 
 /// How often a draining endpoint checks whether it should end at once.
@@ -129,6 +130,21 @@ impl RunningServer {
     /// Returns the address at which the server listens, with the port chosen by the system.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns a client of the server, connected. A client of a server [within the process](super::Server::in_process) has a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn client(&self) -> Result<Client, Error> {
+        if !is_within_host(self.address) {
+            let builder = Client::builder();
+            let builder = if self.address.ip().is_loopback() { builder } else { builder.insecure() };
+            return builder.connect_wait(self.address);
+        }
+        let config = EndpointConfig { transports: AllowedTransports::SHM, ..Default::default() };
+        let background = Background::builder().endpoint(config).start()?;
+        Client::builder().background(&background).connect_wait(self.address)
     }
 
     /// Starts a drain; the server ends when its clients have left. [`RunningServer::wait`] waits for the end.

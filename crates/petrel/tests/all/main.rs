@@ -18,6 +18,7 @@ mod given_back;
 mod group;
 mod hostile;
 mod in_place;
+mod in_process;
 mod interop;
 mod largest;
 mod local;

@@ -3,16 +3,14 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Interest, Poll, Token};
 use petrel_transport::host::HostLink;
-use petrel_transport::path::tcp_min_rtt_ns;
 use petrel_transport::shm::{
     self, HOST_IDENTITY_BYTES, MeetingDir, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig,
     ShmLink, Side, recv_with_fds, send_with_fds,
@@ -22,7 +20,8 @@ use petrel_transport::udp::{path_mtu, source_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Events, Fds, Network, Ready, SharedMemory, Stream, Wake};
+use super::stream::{HostListener, HostStream};
+use super::{Events, Fds, Network, Ready, SharedMemory, Wake};
 use crate::nexus::host::udp_no_ports;
 use crate::nexus::media::HostLinks;
 
@@ -59,10 +58,10 @@ impl<L> MioNetwork<L> {
     /// Listens on a socket that is bound already.
     pub(in crate::nexus) fn listen_on(
         &mut self,
-        mut socket: TcpListener,
+        mut socket: HostListener,
         queue: i32,
         token: usize,
-    ) -> io::Result<(TcpListener, SocketAddr)> {
+    ) -> io::Result<(HostListener, SocketAddr)> {
         // The standard library's queue of 128 fills in a moment, and a peer that finds it full retries only a second
         // later.
         rustix::net::listen(&socket, queue)?;
@@ -73,8 +72,8 @@ impl<L> MioNetwork<L> {
 }
 
 impl<L: HostLinks> Network for MioNetwork<L> {
-    type Stream = TcpStream;
-    type Listener = TcpListener;
+    type Stream = HostStream;
+    type Listener = HostListener;
     type Events = mio::Events;
     type Waker = mio::Waker;
 
@@ -115,68 +114,46 @@ impl<L: HostLinks> Network for MioNetwork<L> {
         address: SocketAddr,
         queue: i32,
         token: usize,
-    ) -> io::Result<(TcpListener, SocketAddr)> {
-        self.listen_on(TcpListener::bind(address)?, queue, token)
+    ) -> io::Result<(HostListener, SocketAddr)> {
+        self.listen_on(HostListener::bind(address)?, queue, token)
     }
 
-    fn close_listener(&mut self, mut listener: TcpListener) {
+    fn close_listener(&mut self, mut listener: HostListener) {
         // If another process shares the socket, closing it here would leave the socket registered. Fails only for an
         // unregistered socket.
         let _ = self.poll.registry().deregister(&mut listener);
     }
 
-    fn accept(&self, listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    fn accept(&self, listener: &HostListener) -> io::Result<(HostStream, SocketAddr)> {
         listener.accept()
     }
 
-    fn has_waiting(&self, listener: &TcpListener) -> bool {
+    fn has_waiting(&self, listener: &HostListener) -> bool {
         let mut polled = [PollFd::new(listener, PollFlags::IN)];
         poll(&mut polled, Some(&Timespec::default())) != Ok(0)
     }
 
-    fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
-        TcpStream::connect(remote)
+    fn connect(&self, remote: SocketAddr) -> io::Result<HostStream> {
+        HostStream::connect(remote)
     }
 
-    fn register(&self, stream: &mut TcpStream, token: usize) -> io::Result<()> {
+    fn register(&self, stream: &mut HostStream, token: usize) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(stream, Token(token), both)
     }
 
-    fn deregister(&self, stream: &mut TcpStream) {
+    fn deregister(&self, stream: &mut HostStream) {
         // Fails only for an unregistered socket.
         let _ = self.poll.registry().deregister(stream);
     }
 
-    fn stream_link(&self, stream: TcpStream, max_frame: u32, received: Vec<u8>) -> io::Result<L> {
-        Ok(StreamLink::new(stream.into(), max_frame as usize, received)?.into())
-    }
-}
-
-impl Stream for TcpStream {
-    fn take_error(&self) -> io::Result<Option<io::Error>> {
-        TcpStream::take_error(self)
-    }
-
-    fn peer_addr(&self) -> io::Result<SocketAddr> {
-        TcpStream::peer_addr(self)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        TcpStream::local_addr(self)
-    }
-
-    fn shutdown_write(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-
-    fn set_nodelay(&self) {
-        // A socket that refuses is merely slower.
-        let _ = TcpStream::set_nodelay(self, true);
-    }
-
-    fn min_rtt_ns(&self) -> Option<u32> {
-        tcp_min_rtt_ns(self.as_fd())
+    fn stream_link(&self, stream: HostStream, max_frame: u32, received: Vec<u8>) -> io::Result<L> {
+        match stream {
+            HostStream::Tcp(stream) => {
+                Ok(StreamLink::new(stream.into(), max_frame as usize, received)?.into())
+            }
+            HostStream::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

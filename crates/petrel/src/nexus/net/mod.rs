@@ -5,6 +5,7 @@
 //! hidden, not a cargo feature: a feature would build a second nexus, different from the one that users have.
 
 mod mio;
+mod stream;
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -15,6 +16,8 @@ use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 use petrel_transport::udp::UdpLink;
 
 pub use self::mio::MioNetwork;
+pub(crate) use self::stream::{is_within_host, new_address_within_host};
+pub use self::stream::{HostListener, HostStream};
 
 /// A ready socket, by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

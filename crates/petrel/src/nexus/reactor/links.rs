@@ -624,7 +624,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
-        let mut connection = Connection::new(stream, (remote, remote), true, now);
+        let mut connection = Connection::new(stream.into(), (remote, remote), true, now);
         let silence_max = Duration::from_secs(3);
         connection.enter_test(Phase::Open(Peer::of_test(1, silence_max)), now);
         reactor.relay.connections.add(id, connection);

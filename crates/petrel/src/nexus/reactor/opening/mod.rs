@@ -26,7 +26,7 @@ use crate::nexus::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE, REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN,
 };
 use crate::nexus::media::HostLinks;
-use crate::nexus::net::{MioNetwork, Network, Stream};
+use crate::nexus::net::{HostListener, MioNetwork, Network, Stream};
 use crate::nexus::request::OpenRequest;
 
 impl<L: HostLinks> Reactor<MioNetwork<L>> {
@@ -34,7 +34,7 @@ impl<L: HostLinks> Reactor<MioNetwork<L>> {
     pub(in crate::nexus) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
         let socket = socket.try_clone()?;
         socket.set_nonblocking(true)?;
-        let socket = mio::net::TcpListener::from_std(socket);
+        let socket = HostListener::Tcp(mio::net::TcpListener::from_std(socket));
         let (socket, local) = self.net.listen_on(socket, LISTEN_QUEUE, LISTENER)?;
         self.listener = Some(Listener::new(socket));
         Ok(local)

@@ -47,7 +47,7 @@ pub(in crate::nexus) fn open_connection(
     stream.set_nonblocking(true).unwrap();
     let local = stream.local_addr().unwrap();
     let stream = mio::net::TcpStream::from_std(stream);
-    let mut connection = Connection::new(stream, (local, remote), is_opener, reactor.relay.now());
+    let mut connection = Connection::new(stream.into(), (local, remote), is_opener, reactor.relay.now());
     let silence_max = Duration::from_secs(3);
     connection.enter_test(Phase::Open(Peer::of_test(7, silence_max)), reactor.relay.now());
     let id = reactor.add_connection(connection).unwrap();
@@ -325,6 +325,7 @@ fn finish_closing__of_a_connection_that_was_reset_leaves_nothing() {
     drop(peer);
     while !connection
         .stream()
+        .tcp()
         .peek(&mut [0])
         .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset)
     {}

@@ -32,7 +32,7 @@ fn on_silence__reads_once_more() {
         let (id, mut peer) = open_connection(&mut reactor, false);
         if is_alive {
             peer.write_all(&PREFACE[..3]).unwrap();
-            let stream = reactor.relay.connections[&id].stream();
+            let stream = reactor.relay.connections[&id].stream().tcp();
             while stream.peek(&mut [0]).is_err() {
                 std::thread::yield_now();
             }

@@ -169,7 +169,7 @@ fn add_connection__sets_nodelay() {
     let (mut reactor, _peers) = with_silent(1, |_| {});
     open_connection(&mut reactor, true);
     let all = reactor.relay.connections.values();
-    let waits_for_none: Vec<_> = all.map(|c| c.stream().nodelay().unwrap()).collect();
+    let waits_for_none: Vec<_> = all.map(|c| c.stream().tcp().nodelay().unwrap()).collect();
     assert_eq!(waits_for_none, [true, true]);
 }
 

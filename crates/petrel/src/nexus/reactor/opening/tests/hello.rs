@@ -16,7 +16,7 @@ fn dialed(reactor: &mut Reactor, remote: SocketAddr) -> ConnectionId {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let id = ConnectionId(1_000 + reactor.relay.connections.len());
-    let connection = Connection::new(stream, (remote, remote), true, Instant::now());
+    let connection = Connection::new(stream.into(), (remote, remote), true, Instant::now());
     reactor.relay.connections.add(id, connection);
     id
 }
