@@ -8,6 +8,7 @@ use super::Udp;
 use super::peers::PeerTable;
 use super::plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use super::send::{self, Reaction, reaction};
+use super::socket::allow_fragments;
 use crate::transport::{PeerId, TransportStats};
 
 /// The kernel's room for messages, and further source ports with frames to send. One byte, which the common case compares
@@ -100,6 +101,11 @@ impl Outlet for Udp {
         send_loose(socket.as_fd(), plan, association.is_made(), stats)
     }
 
+    #[cold]
+    fn allow_fragments(&mut self) {
+        allow_fragments(&self.socket);
+    }
+
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
         let Self { socket, plan, association, sender, peers, ecn, .. } = self;
         let ecn = ecn.is_by_message().then_some(&*peers);
@@ -145,6 +151,10 @@ pub(super) trait Outlet {
     /// The large frames of these messages are still in place.
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno>;
 
+    /// Lets the kernel send datagrams above the MTU of their path in fragments, because a path has become smaller than the
+    /// frames that its sessions agreed on. Sessions opened later have smaller frames.
+    fn allow_fragments(&mut self);
+
     /// Sends the pushed frames, or retries a backlog.
     #[inline(never)]
     fn send_pushed(&mut self) {
@@ -185,6 +195,10 @@ pub(super) trait Outlet {
                     Reaction::Retry => tries += 1,
                     Reaction::Blocked => return Some(next),
                     Reaction::Ungroup => self.disable_gso(next),
+                    Reaction::Fragment => {
+                        self.allow_fragments();
+                        tries += 1;
+                    }
                     Reaction::Drop => {
                         self.drop_message(next);
                         (next, tries) = (next + 1, 0);

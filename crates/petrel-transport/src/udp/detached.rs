@@ -219,6 +219,9 @@ struct On<'a, W> {
 }
 
 impl<W: Wire> Outlet for On<'_, W> {
+    /// The wire carries all sizes.
+    fn allow_fragments(&mut self) {}
+
     fn burst(&mut self) -> Burst<'_> {
         let Detached { plan, peers, stats, room, has_gso, .. } = &mut *self.detached;
         Burst { plan, peers, stats, room, has_gso }

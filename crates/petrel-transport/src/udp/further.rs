@@ -209,6 +209,11 @@ impl Outlet for ExitOf<'_> {
         !ecn.is_by_message() && send_loose(socket.as_fd(), plan, false, self.shared.stats)
     }
 
+    #[cold]
+    fn allow_fragments(&mut self) {
+        socket::allow_fragments(&self.exit.socket);
+    }
+
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
         let Exit { socket, ecn, plan, .. } = &mut *self.exit;
         let ecn = ecn.is_by_message().then_some(&*self.shared.peers);

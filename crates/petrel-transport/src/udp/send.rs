@@ -348,6 +348,8 @@ pub(super) enum Reaction {
     Blocked,
     /// The kernel or device cannot segment the message: send datagrams singly from now on.
     Ungroup,
+    /// The path has become smaller than the datagram: allow fragments, and try again.
+    Fragment,
     /// The message cannot be sent; the rest may.
     Drop,
 }
@@ -365,6 +367,7 @@ pub(super) fn reaction(error: Errno, grouped: bool, tries: u32) -> Reaction {
         Errno::CONNREFUSED if tries < NEWS_MAX => Reaction::Retry,
         Errno::MSGSIZE if tries == 0 => Reaction::Retry,
         Errno::IO | Errno::INVAL | Errno::MSGSIZE if grouped => Reaction::Ungroup,
+        Errno::MSGSIZE if tries == 1 => Reaction::Fragment,
         _ if tries == 0 => Reaction::Retry,
         _ => Reaction::Drop,
     }
@@ -384,7 +387,9 @@ mod tests {
             assert_eq!(reaction(refused, true, 0) == Reaction::Ungroup, is_never_news);
             assert_eq!(reaction(refused, true, 1), Reaction::Ungroup);
             assert_eq!(reaction(refused, false, 0), Reaction::Retry);
-            assert_eq!(reaction(refused, false, 1), Reaction::Drop);
+            let expected = if is_never_news { Reaction::Drop } else { Reaction::Fragment };
+            assert_eq!(reaction(refused, false, 1), expected);
+            assert_eq!(reaction(refused, false, 2), Reaction::Drop);
         }
         assert_eq!(reaction(Errno::CONNREFUSED, true, 0), Reaction::Retry);
         assert_eq!(reaction(Errno::CONNREFUSED, true, NEWS_MAX), Reaction::Drop);

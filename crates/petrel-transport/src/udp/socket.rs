@@ -107,6 +107,20 @@ fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the kernel send packets above the path MTU in fragments, and go on to learn the path MTU. A kernel that refuses has packets
+/// dropped instead.
+#[cold]
+pub(super) fn allow_fragments(socket: &UdpSocket) {
+    let Ok(local) = socket.local_addr() else { return };
+    let (v4, v6) = Families::of(local).contains();
+    if v4 {
+        let _ = sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::WANT);
+    }
+    if v6 {
+        let _ = sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::WANT);
+    }
+}
+
 /// Kernels since 4.18 have the option. Support by the device shows when sending.
 fn knows_gso(socket: BorrowedFd<'_>) -> bool {
     int_option(socket, libc::UDP_SEGMENT).is_ok()

@@ -95,6 +95,17 @@ impl Background {
         Ok(background)
     }
 
+    /// Returns a thread for one client.
+    pub(super) fn own(
+        is_insecure: bool,
+        endpoint: EndpointConfig,
+        family: Family,
+    ) -> Result<Self, Error> {
+        let nexus = Nexus::builder();
+        let nexus = if is_insecure { nexus.insecure() } else { nexus };
+        Self::builder().nexus(nexus).endpoint(endpoint).start_for(family)
+    }
+
     /// Returns the endpoint for a new client with servers of this family.
     pub(super) fn next_endpoint(&self, family: Family) -> Result<Arc<ClientShared>, Error> {
         let endpoints = self.threads.running(family)?;

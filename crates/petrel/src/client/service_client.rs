@@ -13,6 +13,7 @@ use super::service_key::ServiceKey;
 use super::state::{CallState, Pending};
 use super::targets::Targets;
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
+use crate::endpoint::{AllowedTransports, CongestionControl, EndpointConfig, IdlePolicy};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
 use crate::sync::{Arc, Weak};
@@ -53,6 +54,8 @@ pub struct ClientBuilder {
     config: ClientConfig,
     background: Option<Background>,
     beside: Option<Client>,
+    /// Settings of an endpoint of the client's own.
+    endpoint: Option<Box<EndpointConfig>>,
     is_insecure: bool,
     is_lazy: bool,
 }
@@ -89,11 +92,16 @@ impl Client {
     /// The client keeps its endpoint, whose data port has the address family of the first servers. Servers that have
     /// only addresses of the other family are reached through shared memory, or not at all: connect another client.
     ///
-    /// # Panics
-    /// Without a target.
-    pub fn set_targets<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) {
-        let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
-        assert!(!targets.is_empty(), "a client has a target");
+    /// Names are looked up now, which may take seconds, and a file is read once.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT without a target, or if a text is not the name of a server; UNAVAILABLE if a name has no address.
+    pub fn set_targets(&self, targets: impl Into<Targets>) -> Result<(), Error> {
+        self.replace_targets(Found::of(targets.into())?.servers);
+        Ok(())
+    }
+
+    fn replace_targets(&self, targets: Vec<Target>) {
         // Without its endpoint no call is made.
         self.endpoint().post(InboxMessage::SetTargets(self.key(), targets));
     }
@@ -150,6 +158,48 @@ impl ClientBuilder {
     pub fn beside(mut self, client: &Client) -> Self {
         self.beside = Some(client.clone());
         self
+    }
+
+    /// Sets the transports to be used; all by default. A client with a setting of an endpoint has a thread of its own.
+    #[must_use]
+    pub fn transports(mut self, allowed: AllowedTransports) -> Self {
+        self.own_endpoint().transports = allowed;
+        self
+    }
+
+    /// Sets the largest request and response, in bytes: up to 1 GiB, and 8 MiB by default. Servers have a limit of their own. The client
+    /// has a thread of its own.
+    #[must_use]
+    pub fn message_bytes_max(mut self, bytes: u32) -> Self {
+        self.own_endpoint().sessions.message_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how the client's thread waits when it is idle; by default the thread polls for 100 µs, then sleeps. The client has a
+    /// thread of its own.
+    #[must_use]
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.own_endpoint().idle = idle;
+        self
+    }
+
+    /// Sets how the client's sessions over UDP react to congestion; DCQCN by default. The client has a thread of its own.
+    #[must_use]
+    pub fn congestion(mut self, control: CongestionControl) -> Self {
+        self.own_endpoint().protocol.congestion = control;
+        self
+    }
+
+    /// Sets all of the settings of the client's endpoint. The client has a thread of its own. Call the method first: settings made before are
+    /// replaced.
+    #[must_use]
+    pub fn endpoint(mut self, config: EndpointConfig) -> Self {
+        *self.own_endpoint() = config;
+        self
+    }
+
+    fn own_endpoint(&mut self) -> &mut EndpointConfig {
+        self.endpoint.get_or_insert_default()
     }
 
     /// Allows servers on other hosts, without authentication: for networks in which everybody able to connect may also
@@ -209,8 +259,11 @@ impl ClientBuilder {
                 Client::new(Arc::clone(endpoint), &self.config, background.clone())
             }
             (None, background) => {
-                let background =
-                    background.map_or_else(|| Background::shared(self.is_insecure, family), Ok)?;
+                let background = match (background, self.endpoint) {
+                    (Some(background), _) => background,
+                    (None, None) => Background::shared(self.is_insecure, family)?,
+                    (None, Some(config)) => Background::own(self.is_insecure, *config, family)?,
+                };
                 let endpoint = background.next_endpoint(family)?;
                 Client::new(endpoint, &self.config, Some(background))
             }
@@ -293,7 +346,7 @@ impl Client {
 /// Changes the servers of a client that still exists.
 fn set_targets_of(service: &Weak<Service>, targets: Vec<Target>) {
     if let Some(service) = service.upgrade() {
-        Client { service }.set_targets(targets);
+        Client { service }.replace_targets(targets);
     }
 }
 

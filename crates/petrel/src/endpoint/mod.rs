@@ -99,9 +99,19 @@ pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::panics::PanicPolicy;
+/// The settings of all sessions of an endpoint.
+pub use petrel_proto::Config as ProtocolConfig;
 pub use petrel_proto::SessionId;
 pub use petrel_proto::buffer::Destination;
+pub use petrel_proto::congestion::{
+    CongestionConfig, CongestionConfigError, CongestionControl, DcqcnConfig, SwiftConfig,
+    TimelyConfig,
+};
 pub use petrel_proto::path::{PathCounts, PathPolicy};
+pub use petrel_proto::recovery::rtt::RtoBounds;
+pub use petrel_proto::{Recovery, counters::Counters};
+pub use petrel_transport::buf::PoolConfig;
+pub use petrel_transport::host::HostConfig;
 /// ```
 /// let table = vec![1_u64; 1 << 20];
 /// let wanted = [3, 70_000, 900_000];
@@ -112,6 +122,8 @@ pub use petrel_proto::path::{PathCounts, PathPolicy};
 /// ```
 #[doc(inline)]
 pub use petrel_transport::prefetch::prefetch;
+pub use petrel_transport::shm::ShmConfig;
+pub use petrel_transport::udp::{Mtu, UdpConfig};
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
 pub(crate) use broadcast::Broadcast;

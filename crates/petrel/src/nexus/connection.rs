@@ -742,7 +742,8 @@ mod tests {
         let is_of_this_host = |local: &str, remote: &str| {
             let ends = (local.parse().unwrap(), remote.parse().unwrap());
             let stream = mio::net::TcpStream::connect(address).unwrap();
-            Connection::<MioNetwork>::new(stream.into(), ends, false, Instant::now()).is_of_this_host()
+            Connection::<MioNetwork>::new(stream.into(), ends, false, Instant::now())
+                .is_of_this_host()
         };
         assert!(is_of_this_host("127.0.0.1:7", "127.0.0.1:9"));
         assert!(is_of_this_host("127.0.0.1:7", "127.9.9.9:9"));

@@ -16,7 +16,8 @@ pub use running::RunningServer;
 pub use successor::start_successor;
 
 use crate::endpoint::{
-    AllowedTransports, Endpoint, EndpointConfig, EndpointId, IdlePolicy, PanicPolicy,
+    AllowedTransports, CongestionControl, Endpoint, EndpointConfig, EndpointId, IdlePolicy,
+    PanicPolicy,
 };
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder, new_address_within_host};
@@ -201,6 +202,12 @@ impl Server {
     /// Sets how the threads wait when they are idle; by default they poll for 100 µs, then sleep.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.endpoint.idle = idle;
+        self
+    }
+
+    /// Sets how sessions with the server as their client react to congestion; DCQCN by default.
+    pub fn congestion(mut self, control: CongestionControl) -> Self {
+        self.endpoint.protocol.congestion = control;
         self
     }
 

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::{ServerThread, cannot_start};
-use crate::client::{Background, Client};
+use crate::client::Client;
 use crate::endpoint::{AllowedTransports, Endpoint, EndpointConfig, EndpointId, Stop};
 use crate::error::{Error, SetupError};
 use crate::nexus::{Nexus, is_within_host};
@@ -139,12 +139,11 @@ impl RunningServer {
     pub fn client(&self) -> Result<Client, Error> {
         if !is_within_host(self.address) {
             let builder = Client::builder();
-            let builder = if self.address.ip().is_loopback() { builder } else { builder.insecure() };
+            let builder =
+                if self.address.ip().is_loopback() { builder } else { builder.insecure() };
             return builder.connect_wait(self.address);
         }
-        let config = EndpointConfig { transports: AllowedTransports::SHM, ..Default::default() };
-        let background = Background::builder().endpoint(config).start()?;
-        Client::builder().background(&background).connect_wait(self.address)
+        Client::builder().transports(AllowedTransports::SHM).connect_wait(self.address)
     }
 
     /// Starts a drain; the server ends when its clients have left. [`RunningServer::wait`] waits for the end.

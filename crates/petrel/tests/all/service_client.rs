@@ -397,7 +397,7 @@ fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
     let client = Client::connect_wait(first.address).unwrap();
     let held = client.call(NEVER, "").started();
     wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
-    client.set_targets([second.address, second.address]);
+    client.set_targets([second.address, second.address]).unwrap();
     for _ in 0..20 {
         assert_eq!(client.call(ECHO, "to the other").wait().unwrap(), b"to the other");
     }
@@ -410,7 +410,7 @@ fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
     wait_until(|| fetch_sessions(&first) == 0);
     assert_eq!(fetch_sessions(&second), 2, "a server that is named twice has two sessions");
     drop(at_second);
-    client.set_targets([second.address]);
+    client.set_targets([second.address]).unwrap();
     wait_until(|| fetch_sessions(&second) == 1);
 }
 
@@ -427,7 +427,7 @@ fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
     let (named, _) = server();
     let (mut other, _) = server();
     let client = Client::connect_wait(format!("localhost:{}", named.address.port())).unwrap();
-    client.set_targets([other.address]);
+    client.set_targets([other.address]).unwrap();
     assert_eq!(client.call(ECHO, "elsewhere").wait().unwrap(), b"elsewhere");
     wait_until(|| fetch_sessions(&named) == 0);
     other.end();

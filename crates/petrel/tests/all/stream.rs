@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use petrel::client::Background;
-use petrel::endpoint::{AllowedTransports, EndpointConfig};
+use petrel::endpoint::AllowedTransports;
 use petrel::server::RunningServer;
-use petrel::{Client, Server, Status};
+use petrel::{Client, Error, Server, Status};
 
 const ECHO: u16 = 1;
 const MEDIUM: u16 = 2;
@@ -18,7 +17,7 @@ const MEDIUM: u16 = 2;
 const LONG: Duration = Duration::from_secs(60);
 
 fn serve() -> RunningServer {
-    let server = Server::bind("127.0.0.1:0").threads(2).serve(
+    let server = Server::bind("127.0.0.1:0").threads(2).message_bytes_max(16 << 20).serve(
         |_| (),
         |endpoint| {
             endpoint.on(ECHO, |_, cx, request| {
@@ -34,14 +33,8 @@ fn serve() -> RunningServer {
     server.start().unwrap()
 }
 
-fn background(transports: AllowedTransports) -> Background {
-    let mut config = EndpointConfig::default();
-    config.transports = transports;
-    Background::builder().endpoint(config).start().unwrap()
-}
-
-fn client(background: &Background, address: SocketAddr) -> Client {
-    Client::builder().background(background).connect_wait(address).unwrap()
+fn connect(address: SocketAddr) -> Result<Client, Error> {
+    Client::builder().transports(AllowedTransports::STREAM).connect_wait(address)
 }
 
 fn medium(client: &Client) -> String {
@@ -52,10 +45,11 @@ fn medium(client: &Client) -> String {
 #[test]
 fn calls_of_all_sizes_and_many_at_a_time() {
     let server = serve();
-    let background = background(AllowedTransports::STREAM);
-    let client = client(&background, server.local_addr());
+    let client =
+        Client::builder().transports(AllowedTransports::STREAM).message_bytes_max(16 << 20);
+    let client = client.connect_wait(server.local_addr()).unwrap();
     assert_eq!(medium(&client), "stream");
-    for size in [0, 1, 32, 1_400, 9_000, 65_000, 70_000, 1 << 20, 8 << 20] {
+    for size in [0, 1, 32, 1_400, 9_000, 65_000, 70_000, 1 << 20, 12 << 20] {
         let message: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
         let reply = client.call(ECHO, message.clone()).timeout(LONG).wait().unwrap();
         assert!(reply == message, "{size} bytes");
@@ -117,8 +111,7 @@ impl Balancer {
 fn behind_a_load_balancer_the_stream_reaches_the_process_of_the_link() {
     let servers = [serve(), serve(), serve()];
     let balancer = Balancer::start(servers.iter().map(RunningServer::local_addr).collect());
-    let background = background(AllowedTransports::STREAM);
-    let client = client(&background, balancer.address);
+    let client = connect(balancer.address).unwrap();
     for number in 0..100_u32 {
         let reply = client.call(ECHO, number.to_le_bytes()).timeout(LONG).wait().unwrap();
         assert_eq!(reply, number.to_le_bytes());
@@ -132,8 +125,7 @@ fn behind_a_load_balancer_the_stream_reaches_the_process_of_the_link() {
 fn a_broken_stream_ends_its_calls_and_the_client_goes_on_by_another() {
     let server = serve();
     let balancer = Balancer::start(vec![server.local_addr()]);
-    let background = background(AllowedTransports::STREAM);
-    let client = client(&background, balancer.address);
+    let client = connect(balancer.address).unwrap();
     for _ in 0..5 {
         let call = |number: u32| {
             let call = client.call(ECHO, number.to_le_bytes()).timeout(LONG);
@@ -154,9 +146,7 @@ fn a_stream_that_cannot_be_made_is_an_error_with_the_reason() {
     let mut order = vec![other.local_addr(); 1_000];
     order[0] = first.local_addr();
     let balancer = Balancer::start(order);
-    let background = background(AllowedTransports::STREAM);
-    let error =
-        Client::builder().background(&background).connect_wait(balancer.address).unwrap_err();
+    let error = connect(balancer.address).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("TCP stream could not be set up: 64 connections"), "{text}");
 }
@@ -183,8 +173,7 @@ fn strangers_with_tickets_are_told_or_dropped() {
         let _ = stranger.read_to_end(&mut answer);
         assert!(String::from_utf8_lossy(&answer).contains(expected), "{expected}: {answer:?}");
     }
-    let background = background(AllowedTransports::STREAM);
-    let client = client(&background, server.local_addr());
+    let client = connect(server.local_addr()).unwrap();
     assert_eq!(client.call(ECHO, "still").wait().unwrap(), b"still");
 }
 
@@ -192,9 +181,7 @@ fn strangers_with_tickets_are_told_or_dropped() {
 fn a_server_without_streams_refuses_them_with_the_reason() {
     let server = Server::bind("127.0.0.1:0").transports(AllowedTransports::UDP);
     let server = server.serve(|_| (), |_| {}).start().unwrap();
-    let background = background(AllowedTransports::STREAM);
-    let connect = Client::builder().background(&background);
-    let error = connect.connect_wait(server.local_addr()).unwrap_err();
+    let error = connect(server.local_addr()).unwrap_err();
     assert_eq!(error.status, Status::Unavailable);
     let text = error.to_string();
     assert!(text.contains("the endpoint does not use TCP streams"), "{text}");

@@ -5,6 +5,7 @@
 //! or user namespaces.
 
 use std::net::SocketAddr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -175,6 +176,37 @@ fn translated_addresses() {
             add rule ip n o ip daddr 10.2.0.2 masquerade";
         nft(&format!("{chains}{service}")).unwrap();
         world.call("10.1.0.1:80", "stream");
+    });
+}
+
+/// A path becomes smaller while large messages are on the way: by the host's own device, and by a router that reports it. The session goes on,
+/// and so do small packets without fragments.
+#[test]
+fn a_path_that_becomes_smaller() {
+    in_world("a_path_that_becomes_smaller", || {
+        let world = World::new("10.2.0.2:7000");
+        let (shrink, asked) = mpsc::channel();
+        let (tell, done) = mpsc::channel::<()>();
+        let calling = world.client.spawn(move || {
+            let address: SocketAddr = "10.2.0.2:7000".parse().unwrap();
+            let client = Client::builder().insecure().connect_wait(address).unwrap();
+            let large: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+            for round in 0..60 {
+                if round == 20 {
+                    shrink.send(()).unwrap();
+                    done.recv().unwrap();
+                }
+                assert!(client.call(ECHO, large.clone()).wait().unwrap() == large, "{round}");
+                assert_eq!(client.call(MEDIUM, "").wait().unwrap(), b"udp");
+            }
+            let stats = client.stats();
+            assert_eq!((stats.retries, stats.sessions_left), (0, 0));
+        });
+        asked.recv().unwrap();
+        world.server.run("ip", &["link", "set", "eth0", "mtu", "1300"], "").unwrap();
+        ip("link set v2 mtu 1300").unwrap();
+        tell.send(()).unwrap();
+        calling.join().unwrap();
     });
 }
 

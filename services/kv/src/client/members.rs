@@ -63,7 +63,7 @@ pub(super) async fn watch(handle: Handle, client: Client, members: Arc<Members>,
         let status = client.call(methods::STATUS, []).timeout(every).wait_for_ready().await;
         let status = status.ok().and_then(|answer| Status::decode(&answer).ok());
         if let Some(now) = status.and_then(|status| members.learn(&status)) {
-            client.set_targets(now);
+            client.set_targets(now).expect("members have addresses, and the service has members");
         }
         handle.sleep(every).await;
     }

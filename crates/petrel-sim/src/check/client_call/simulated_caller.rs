@@ -203,7 +203,7 @@ impl Node {
         let state = &mut caller.clients[place];
         let servers = targets.iter().map(|target| target.at).collect();
         state.former.borrow_mut().extend(mem::replace(&mut state.servers, servers));
-        state.client.set_targets(addresses(&targets));
+        state.client.set_targets(addresses(&targets)).expect("addresses are not looked up");
         for running in caller.running.iter().filter(|running| running.client == state.number) {
             self.shared.ledger().add_servers(running.id, &state.servers);
         }

@@ -16,8 +16,8 @@ use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 use petrel_transport::udp::UdpLink;
 
 pub use self::mio::MioNetwork;
-pub(crate) use self::stream::{is_within_host, new_address_within_host};
 pub use self::stream::{HostListener, HostStream};
+pub(crate) use self::stream::{is_within_host, new_address_within_host};
 
 /// A ready socket, by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

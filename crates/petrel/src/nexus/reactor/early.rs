@@ -126,7 +126,8 @@ mod tests {
         for number in 0..6_u8 {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let remote = SocketAddr::from(([10, 0, 0, number / 2], 7));
-            let connection = Connection::new(stream.into(), (remote, remote), false, reactor.relay.now());
+            let connection =
+                Connection::new(stream.into(), (remote, remote), false, reactor.relay.now());
             reactor.relay.connections.add(ConnectionId(usize::from(number)), connection);
         }
         let mut kept = 0;

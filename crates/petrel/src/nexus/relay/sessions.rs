@@ -404,7 +404,8 @@ pub(in crate::nexus) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
-        let connection = Connection::new(stream.into(), (remote, remote), true, reactor.relay.now());
+        let connection =
+            Connection::new(stream.into(), (remote, remote), true, reactor.relay.now());
         let id = ConnectionId(7);
         reactor.relay.connections.add(id, connection);
         for (of_connection, all, expected) in [

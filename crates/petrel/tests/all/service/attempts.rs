@@ -264,7 +264,7 @@ fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     config.attempts_max = 2;
     let service = to_both(&mut client, &servers, config);
     let targets = servers.each_ref().map(|(server, _)| Target::from(server.address));
-    service.set_targets([targets[0].weighing(1_000), targets[1]]);
+    service.set_targets([targets[0].weighing(1_000), targets[1]]).unwrap();
     client.run_once();
     let options = seconds(60).idempotent().hedge_after(Duration::from_millis(1));
     let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();

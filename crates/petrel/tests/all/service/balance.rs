@@ -41,7 +41,7 @@ fn least_busy__servers_get_calls_by_their_weights() {
     let mut endpoint = client(EndpointConfig::default());
     let config = ClientConfig::default();
     let service = to_both(&mut endpoint, &servers, config);
-    service.set_targets(weighing(&servers, &[1, 3, 4]));
+    service.set_targets(weighing(&servers, &[1, 3, 4])).unwrap();
     endpoint.run_once();
     assert_eq!(keep(&mut endpoint, &service, &servers, 24), [3, 9, 12]);
     assert_eq!(

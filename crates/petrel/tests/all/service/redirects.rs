@@ -159,7 +159,7 @@ fn redirects__to_a_server_that_was_not_named_before() {
     ask(&mut endpoint, &service).unwrap();
     assert_eq!(service.stats().servers_ready, 2);
     // It goes when the program sets the servers, and comes back with the next redirect.
-    service.set_targets([group.address(0)]);
+    service.set_targets([group.address(0)]).unwrap();
     endpoint.run_until(|_, _| service.stats().servers_ready == 1);
     ask(&mut endpoint, &service).unwrap();
     assert_eq!(service.stats().sessions_opened, 3);

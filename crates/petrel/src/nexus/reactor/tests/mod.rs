@@ -47,7 +47,8 @@ pub(in crate::nexus) fn open_connection(
     stream.set_nonblocking(true).unwrap();
     let local = stream.local_addr().unwrap();
     let stream = mio::net::TcpStream::from_std(stream);
-    let mut connection = Connection::new(stream.into(), (local, remote), is_opener, reactor.relay.now());
+    let mut connection =
+        Connection::new(stream.into(), (local, remote), is_opener, reactor.relay.now());
     let silence_max = Duration::from_secs(3);
     connection.enter_test(Phase::Open(Peer::of_test(7, silence_max)), reactor.relay.now());
     let id = reactor.add_connection(connection).unwrap();
