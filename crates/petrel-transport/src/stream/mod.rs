@@ -10,7 +10,8 @@
 //! so a stream loses nothing, keeps the order, and counts as a medium without a network ([`Transport::is_networked`]). A lost
 //! segment delays all frames behind it.
 //!
-//! Memory is bounded: a peer that does not read has [`OUT_BYTES_MAX`] bytes of frames kept for it, and later frames are refused. A
+//! Memory is bounded: a peer that does not read has [`OUT_BYTES_MAX`] bytes of frames kept for it, all peers together have
+//! [`OUT_BYTES_OF_ALL_MAX`], and later frames are refused. A
 //! peer that breaks the framing, or whose connection ends, is *broken*: its frames are dropped, and
 //! [`Transport::take_broken`] reports the reason once.
 
@@ -38,7 +39,7 @@ use incoming::{Incoming, Scratch};
 use outgoing::Outgoing;
 use sockets::Sockets;
 
-pub use outgoing::OUT_BYTES_MAX;
+pub use outgoing::{OUT_BYTES_MAX, OUT_BYTES_OF_ALL_MAX};
 
 /// The largest frame that the transport offers: large messages then cost few headers, and one frame does not fill the buffers.
 pub const STREAM_FRAME_BYTES: usize = 64 << 10;
@@ -100,6 +101,8 @@ pub struct Stream {
     to_write: Vec<u32>,
     /// Peers to read, or with complete frames.
     to_read: VecDeque<u32>,
+    /// Bytes kept for all peers.
+    kept_bytes: usize,
     /// Broken peers that have not been reported.
     to_report: Vec<PeerId>,
     scratch: Scratch,
@@ -116,6 +119,7 @@ impl Stream {
             count: 0,
             to_write: Vec::new(),
             to_read: VecDeque::new(),
+            kept_bytes: 0,
             to_report: Vec::new(),
             scratch: Scratch::default(),
             stats: TransportStats::default(),
@@ -140,6 +144,7 @@ impl Stream {
     /// Writes the pending bytes of a peer. Returns true if no byte is left.
     fn write(&mut self, index: u32) -> bool {
         let Some(peer) = self.peers[index as usize].as_deref_mut() else { return true };
+        let before = peer.outgoing.pending();
         let is_done = match peer.outgoing.write(&peer.socket, &mut self.stats) {
             Ok(is_done) => is_done,
             Err(error) => {
@@ -149,6 +154,8 @@ impl Stream {
             }
         };
         peer.is_listed &= !is_done;
+        assert!(self.kept_bytes >= before, "the bytes of each peer are counted");
+        self.kept_bytes -= before - peer.outgoing.pending();
         is_done
     }
 
@@ -198,6 +205,7 @@ impl Stream {
         let may_have_more = match end {
             Ok(may_have_more) => may_have_more,
             Err(why) => {
+                self.kept_bytes -= peer.outgoing.pending();
                 break_off(peer, index, (&mut self.to_report, &mut self.stats), why);
                 false
             }
@@ -275,6 +283,7 @@ impl Transport for Stream {
         let Some(mut gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) else {
             return;
         };
+        self.kept_bytes -= gone.outgoing.pending();
         gone.outgoing.drop_all(&mut self.stats);
         // The kernel forgets a closed socket by itself.
         drop(gone);
@@ -323,11 +332,13 @@ impl Transport for Stream {
             self.stats.tx_dropped_error += 1;
             return true;
         }
-        if !peer.outgoing.has_room(len) {
+        if !peer.outgoing.has_room(len, self.kept_bytes) {
             self.write(id.0);
         }
         let Some(peer) = self.peers[id.0 as usize].as_deref_mut() else { return true };
-        let is_taken = peer.outgoing.push(head, body);
+        let before = peer.outgoing.pending();
+        let is_taken = peer.outgoing.push(head, body, self.kept_bytes);
+        self.kept_bytes += peer.outgoing.pending() - before;
         if !std::mem::replace(&mut peer.is_listed, true) {
             self.to_write.push(id.0);
         }

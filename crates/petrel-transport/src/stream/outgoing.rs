@@ -12,6 +12,9 @@ use crate::transport::TransportStats;
 /// Bytes kept for a peer. A frame that would exceed them is refused until the peer has read some.
 pub const OUT_BYTES_MAX: usize = 256 << 10;
 
+/// Bytes kept for all peers of a transport. Beyond, each peer has room for one frame: many peers that do not read take little memory.
+pub const OUT_BYTES_OF_ALL_MAX: usize = 64 << 20;
+
 /// Memory that an idle connection keeps for its next frames.
 const KEPT_BYTES: usize = 16 << 10;
 
@@ -30,19 +33,23 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    fn pending(&self) -> usize {
+    /// Returns the bytes that are kept.
+    pub(super) fn pending(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    /// Returns true if a frame of `len` bytes can be kept.
-    pub(super) fn has_room(&self, len: usize) -> bool {
-        self.pending() + LENGTH_BYTES + len <= OUT_BYTES_MAX
+    /// Returns true if a frame of `len` bytes can be kept beside `of_all` bytes of all peers.
+    pub(super) fn has_room(&self, len: usize, of_all: usize) -> bool {
+        let bytes = LENGTH_BYTES + len;
+        let is_first = self.pending() == 0;
+        (is_first || of_all + bytes <= OUT_BYTES_OF_ALL_MAX)
+            && self.pending() + bytes <= OUT_BYTES_MAX
     }
 
     /// Adds a frame, unless the buffer is full or has refused an earlier frame of the burst: frames keep their order.
-    pub(super) fn push(&mut self, head: &[u8], body: &[u8]) -> bool {
+    pub(super) fn push(&mut self, head: &[u8], body: &[u8], of_all: usize) -> bool {
         let len = head.len() + body.len();
-        if self.has_refused || !self.has_room(len) {
+        if self.has_refused || !self.has_room(len, of_all) {
             self.has_refused = true;
             return false;
         }

@@ -147,3 +147,35 @@ fn add_peer__with_frames_received_before() {
     let small = StreamLink::new(near, MIN_FRAME_BYTES - 1, Vec::new()).unwrap();
     assert!(matches!(transport.add_peer(small), Err(LinkError::Unsupported(_))));
 }
+
+/// Peers that do not read share their memory, and a peer that reads still gets its frames.
+#[test]
+fn push__to_many_peers_that_do_not_read_keeps_little_for_all() {
+    let mut hub = stream();
+    let mut silent = Vec::new();
+    let frame = vec![7; STREAM_FRAME_BYTES];
+    let mut refused = 0;
+    for _ in 0..400 {
+        let (near, far) = connection();
+        let peer = hub.add_peer(link(near)).unwrap();
+        silent.push(far);
+        let to_peer = TxFrame { peer, head: &frame, body: &[] };
+        // More than the kernel's buffers hold.
+        refused += (0..4).map(|_| hub.tx_burst(&[to_peer; 64]).count_ones()).sum::<u32>();
+        assert!(hub.kept_bytes <= OUT_BYTES_OF_ALL_MAX + hub.count * (STREAM_FRAME_BYTES + 4));
+    }
+    assert!(refused > 0 && hub.kept_bytes > OUT_BYTES_OF_ALL_MAX / 2, "{}", hub.kept_bytes);
+    let (near, far) = connection();
+    let mut reader = stream();
+    reader.add_peer(link(far)).unwrap();
+    let peer = hub.add_peer(link(near)).unwrap();
+    let mut received = 0;
+    while received < 50 {
+        hub.tx_burst(&[TxFrame { peer, head: &frame, body: &[] }]);
+        reader.rx_burst(24, |_, _| received += 1);
+    }
+    for peer in 0..=hub.count as u32 {
+        hub.remove_peer(PeerId(peer));
+    }
+    assert_eq!((hub.count, hub.kept_bytes), (0, 0));
+}

@@ -9,8 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use petrel::endpoint::AllowedTransports;
 use petrel::server::RunningServer;
-use petrel::{Client, Server};
+use petrel::{Client, Execution, Server};
 use petrel_netns::{Host, ip, nft};
 
 use crate::common::own_network::{self, Trial};
@@ -142,6 +143,35 @@ fn firewalls_that_drop_or_reject_udp() {
             world.call("10.2.0.2:7000", "stream");
             nft("delete table inet f").unwrap();
         }
+    });
+}
+
+/// Without streams the reason is reported, and no call was sent.
+#[test]
+fn udp_alone_behind_a_firewall_fails_with_the_reason() {
+    in_world("udp_alone_behind_a_firewall_fails_with_the_reason", || {
+        let world = World::new("10.2.0.2:7000");
+        let at_server = world.server.spawn(|| {
+            let server = Server::bind("10.2.0.2:7001").insecure();
+            server.transports(AllowedTransports::UDP).serve(|_| (), |_| {}).start().unwrap()
+        });
+        let _udp_alone = at_server.join().unwrap();
+        nft(&format!("{FORWARD}add rule inet f f meta l4proto udp drop")).unwrap();
+        let calling = world.client.spawn(|| {
+            for (transports, address, expected) in [
+                (AllowedTransports::UDP, "10.2.0.2:7000", "UDP does not get through: no answer to"),
+                (AllowedTransports::ALL, "10.2.0.2:7001", "UDP did not get through a moment ago"),
+            ] {
+                let client = Client::builder().insecure().transports(transports).lazy();
+                let client = client.connect_wait(address.parse::<SocketAddr>().unwrap()).unwrap();
+                let call = client.call(ECHO, "").timeout(Duration::from_secs(5)).wait_for_ready();
+                let error = call.wait().unwrap_err();
+                assert_eq!(error.execution, Execution::NotSent);
+                let text = error.to_string();
+                assert!(text.contains(expected), "{text}");
+            }
+        });
+        calling.join().unwrap();
     });
 }
 

@@ -312,9 +312,9 @@ impl Sessions {
         waiting
     }
 
-    /// Ends a request for a link. Returns the sessions that wait for it.
-    pub(super) fn fail_link(&mut self, request: u64) -> Vec<SessionId> {
-        self.take_opening(request).map_or_else(Vec::new, |(_, waiting)| waiting)
+    /// Ends a request for a link. Returns its remote endpoint, and the sessions that wait for it.
+    pub(super) fn fail_link(&mut self, request: u64) -> Option<(Remote, Vec<SessionId>)> {
+        self.take_opening(request)
     }
 
     /// Removes a link that is down, and returns it with its remote endpoint, if this endpoint requested it.

@@ -131,7 +131,7 @@ impl Relay {
     fn read(&mut self, datagram: &[u8]) {
         for frame in bundle::frames(datagram).expect("a datagram of the transport's") {
             let frame = Frame::parse(frame).expect("a frame of the core's");
-            let is_data = !matches!(frame.header.kind, Kind::Credit | Kind::Pull);
+            let is_data = !matches!(frame.header.kind, Kind::Credit | Kind::Pull | Kind::Probe);
             let is_answer = matches!(frame.header.kind, Kind::Response | Kind::ResponsePart);
             if is_data && !(is_answer && frame.header.aux as u8 != 0) {
                 self.read_payload(&frame);

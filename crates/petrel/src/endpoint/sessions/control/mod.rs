@@ -148,7 +148,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     }
 
     fn on_link_failed(&mut self, request: u64, reason: &Reason) {
-        for id in self.local.sessions.fail_link(request) {
+        let Some((remote, waiting)) = self.local.sessions.fail_link(request) else { return };
+        let reason = self.with_failure_of_datagrams(remote, reason);
+        for id in waiting {
             self.drop_session(id, SessionEnd::NotReached, reason.clone());
         }
     }

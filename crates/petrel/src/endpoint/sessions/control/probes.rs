@@ -84,6 +84,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
+    /// Adds to a reason why UDP was not tried again.
+    pub(super) fn with_failure_of_datagrams(&mut self, remote: Remote, reason: &Reason) -> Reason {
+        let now_ns = self.local.now_ns;
+        if !self.local.sessions.probes().is_unreached(remote.0, now_ns) {
+            return reason.clone();
+        }
+        let text = format!("{}; UDP did not get through a moment ago", reason.message);
+        Reason::new(reason.status, text)
+    }
+
     /// Tells the server of a session that was accepted there, and ends before its first frame.
     pub(super) fn revoke_probed(&mut self, id: SessionId) {
         if let Some(Probing { link, accept, .. }) = self.local.sessions.probes().take(id) {
