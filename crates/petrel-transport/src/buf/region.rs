@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn drop__gives_the_addresses_back() {
-        // Larger than the mappings of concurrent tests in this program.
-        const BYTES: usize = 1 << 30;
+        // Larger than the mappings of concurrent tests in this program, of which the largest block of a pool has more than 1 GiB.
+        const BYTES: usize = 3 << 30;
         for huge_pages in [false, true] {
             let region = Region::zeroed(BYTES, huge_pages).unwrap();
             let start = region.start();

@@ -2,7 +2,7 @@
 //!
 //! | item | meaning |
 //! | --- | --- |
-//! | [`Stream`] | the [`Transport`](crate::Transport): all connections of one endpoint |
+//! | [`Stream`] | the [`Transport`]: all connections of one endpoint |
 //! | [`StreamLink`] | a connection that the control plane has made |
 //!
 //! The control plane dials the address that the application gave, and both sides agree on the connection's purpose before
