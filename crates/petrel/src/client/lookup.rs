@@ -21,6 +21,8 @@ pub(super) struct Found {
 pub(super) enum FoundBy {
     Address,
     Name(Names),
+    /// Names without an address so far.
+    Nothing(Names),
     File(ServersFile),
 }
 
@@ -30,6 +32,20 @@ impl Found {
         match &targets.0 {
             Kind::Names(names) => names.have_to_be_asked_for(),
             Kind::File(_) => true,
+        }
+    }
+
+    /// The same for a client that may begin without a server: names may have no address yet.
+    pub(super) fn of_lazy(targets: Targets) -> Result<Self, Error> {
+        let names = match &targets.0 {
+            Kind::Names(names) if names.have_to_be_asked_for() => Some(names.clone()),
+            _ => None,
+        };
+        match (Self::of(targets), names) {
+            (Err(error), Some(names)) if error.status == Status::Unavailable => {
+                Ok(Self { servers: Vec::new(), by: FoundBy::Nothing(names) })
+            }
+            (found, _) => found,
         }
     }
 
@@ -56,11 +72,12 @@ type Slot = Mutex<(Option<Result<Found, Error>>, Option<Waker>)>;
 pub(super) struct Finding(Arc<Slot>);
 
 impl Finding {
-    pub(super) fn begin(targets: Targets) -> Result<Self, Error> {
+    /// Begins to look for servers. A lazy client may have none at first.
+    pub(super) fn begin(targets: Targets, is_lazy: bool) -> Result<Self, Error> {
         let slot: Arc<Slot> = Arc::new(Mutex::new((None, None)));
         let put = Arc::clone(&slot);
         on_thread(move || {
-            let found = Found::of(targets);
+            let found = if is_lazy { Found::of_lazy(targets) } else { Found::of(targets) };
             let waker = {
                 let (result, waker) = &mut *lock(&put);
                 *result = Some(found);

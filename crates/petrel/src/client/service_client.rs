@@ -11,7 +11,7 @@ use super::background::{Background, Family};
 use super::lookup::{Finding, Found, FoundBy, on_thread};
 use super::service_key::ServiceKey;
 use super::state::{CallState, Pending};
-use super::targets::Targets;
+use super::targets::{Names, Targets};
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
 use crate::endpoint::{AllowedTransports, CongestionControl, EndpointConfig, IdlePolicy};
 use crate::error::Error;
@@ -24,6 +24,9 @@ use crate::sync::{Arc, Weak};
 pub struct Client {
     service: Arc<Service>,
 }
+
+/// The time between two questions for addresses of names that have none yet.
+const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state shared by the clones of a client.
 struct Service {
@@ -210,7 +213,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Returns the client without waiting for a server: a program may start before the servers. The client connects by itself,
+    /// Returns the client without waiting for a server: a program may start before the servers, and before their names have addresses. The client connects by itself,
     /// and calls meanwhile fail or [wait](crate::client::Call::wait_for_ready) by their options.
     #[must_use]
     pub fn lazy(mut self) -> Self {
@@ -223,12 +226,11 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect(self, targets: impl Into<Targets>) -> Result<Client, Error> {
-        let targets = targets.into();
+        let (targets, is_lazy) = (targets.into(), self.is_lazy);
         let found = match Found::takes_time(&targets) {
             false => Found::of(targets)?,
-            true => Finding::begin(targets)?.await?,
+            true => Finding::begin(targets, is_lazy)?.await?,
         };
-        let is_lazy = self.is_lazy;
         let (client, opened) = self.open(found)?;
         if !is_lazy {
             opened.await?;
@@ -241,8 +243,9 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub fn connect_wait(self, targets: impl Into<Targets>) -> Result<Client, Error> {
-        let is_lazy = self.is_lazy;
-        let (client, opened) = self.open(Found::of(targets.into())?)?;
+        let (targets, is_lazy) = (targets.into(), self.is_lazy);
+        let found = if is_lazy { Found::of_lazy(targets) } else { Found::of(targets) };
+        let (client, opened) = self.open(found?)?;
         client.endpoint().check_thread();
         if !is_lazy {
             park::park(opened)?;
@@ -319,6 +322,11 @@ impl Client {
         let service = Arc::downgrade(&self.service);
         match by {
             FoundBy::Address => Ok(None),
+            FoundBy::Nothing(names) => {
+                let (found_by, client) = (names.clone(), Weak::clone(&service));
+                on_thread(move || look_until_found(&client, &names))?;
+                self.look_up(FoundBy::Name(found_by))
+            }
             FoundBy::Name(names) => Ok(Some(Box::new(move || {
                 let (service, names) = (Weak::clone(&service), names.clone());
                 // A failed lookup is repeated after the next failed attempt to connect.
@@ -340,6 +348,16 @@ impl Client {
                 })))
             }
         }
+    }
+}
+
+/// Looks names up until there is an address, or the client has ended.
+fn look_until_found(service: &Weak<Service>, names: &Names) {
+    while service.strong_count() > 0 {
+        if let Ok(targets) = names.resolve() {
+            return set_targets_of(service, targets);
+        }
+        std::thread::sleep(LOOK_UP_INTERVAL);
     }
 }
 

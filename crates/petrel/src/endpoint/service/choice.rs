@@ -96,6 +96,9 @@ impl Services {
     /// Returns why no server of a service is available, if all have failed.
     pub(super) fn failures(&self, service: Key) -> Option<String> {
         let service = self.list.get(service)?;
+        if service.servers().len() == 0 {
+            return Some("its servers' names have no address yet".to_owned());
+        }
         let asked = |key: &Key| self.connections.get(*key).is_none_or(|one| !one.is_dormant());
         let each = service.servers().keys().filter(asked).map(|key| {
             let connection = self.connections.get(key)?;

@@ -56,6 +56,23 @@ fn lazy__client_starts_before_its_server_and_is_told_why_calls_fail() {
     assert_eq!(call.wait().unwrap(), b"late");
 }
 
+/// As before the first process of a service in a cluster: the name has no address.
+#[test]
+fn lazy__client_starts_before_its_servers_name_has_an_address() {
+    let name = "no-such-host.invalid:31850";
+    let client = Client::builder().lazy().connect_wait(name).unwrap();
+    let error = client.call(ECHO, "early").wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
+    assert_once(&error, &["names have no address yet"]);
+    let call = client.call(ECHO, "late").wait_for_ready().timeout(LONG).started();
+    let server = serve(free_address());
+    client.set_targets(server.local_addr()).unwrap();
+    assert_eq!(call.wait().unwrap(), b"late");
+    let error = Client::connect_wait(name).unwrap_err();
+    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
+    assert!(Client::builder().lazy().connect_wait("no port").is_err(), "a text that is no name");
+}
+
 #[test]
 fn connect__that_is_not_lazy_fails_with_the_reason() {
     let (one, other) = (free_address(), free_address());

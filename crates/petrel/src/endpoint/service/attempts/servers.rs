@@ -23,7 +23,6 @@ const SERVERS_NAMED_MAX: usize = 64;
 impl Attempts<'_, '_> {
     /// Changes the servers of a service.
     pub(in crate::endpoint::service) fn change_targets(&mut self, key: Key, targets: Vec<Target>) {
-        assert!(!targets.is_empty(), "a service has a server");
         let service = self.cx.local.services.list.get_mut(key);
         let service = service.expect("its servers change while there is a service");
         let mut before = service.servers_mut().take();
