@@ -146,6 +146,17 @@ fn firewalls_that_drop_or_reject_udp() {
     });
 }
 
+/// A call was not sent, for this reason.
+fn assert_unreached(transports: AllowedTransports, address: &str, expected: &str) {
+    let client = Client::builder().insecure().transports(transports).lazy();
+    let client = client.connect_wait(address.parse::<SocketAddr>().unwrap()).unwrap();
+    let call = client.call(ECHO, "").timeout(Duration::from_secs(5)).wait_for_ready();
+    let error = call.wait().unwrap_err();
+    assert_eq!(error.execution, Execution::NotSent);
+    let text = error.to_string();
+    assert!(text.contains(expected), "{text}");
+}
+
 /// Without streams the reason is reported, and no call was sent.
 #[test]
 fn udp_alone_behind_a_firewall_fails_with_the_reason() {
@@ -158,18 +169,10 @@ fn udp_alone_behind_a_firewall_fails_with_the_reason() {
         let _udp_alone = at_server.join().unwrap();
         nft(&format!("{FORWARD}add rule inet f f meta l4proto udp drop")).unwrap();
         let calling = world.client.spawn(|| {
-            for (transports, address, expected) in [
-                (AllowedTransports::UDP, "10.2.0.2:7000", "UDP does not get through: no answer to"),
-                (AllowedTransports::ALL, "10.2.0.2:7001", "UDP did not get through a moment ago"),
-            ] {
-                let client = Client::builder().insecure().transports(transports).lazy();
-                let client = client.connect_wait(address.parse::<SocketAddr>().unwrap()).unwrap();
-                let call = client.call(ECHO, "").timeout(Duration::from_secs(5)).wait_for_ready();
-                let error = call.wait().unwrap_err();
-                assert_eq!(error.execution, Execution::NotSent);
-                let text = error.to_string();
-                assert!(text.contains(expected), "{text}");
-            }
+            let udp = "UDP does not get through: no answer to";
+            assert_unreached(AllowedTransports::UDP, "10.2.0.2:7000", udp);
+            let before = "UDP did not get through a moment ago";
+            assert_unreached(AllowedTransports::ALL, "10.2.0.2:7001", before);
         });
         calling.join().unwrap();
     });
@@ -185,6 +188,11 @@ fn a_rule_of_the_own_host() {
         let rule = format!("{chain}add rule inet o o meta l4proto udp reject");
         world.client.run("nft", &["-f", "-"], &rule).unwrap();
         world.call("10.2.0.2:7000", "stream");
+        let udp_alone = || {
+            let why = "UDP does not get through: this host refuses to send";
+            assert_unreached(AllowedTransports::UDP, "10.2.0.2:7000", why);
+        };
+        world.client.spawn(udp_alone).join().unwrap();
     });
 }
 

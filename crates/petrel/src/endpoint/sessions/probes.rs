@@ -16,6 +16,9 @@ const PAUSE_NS_MAX: u64 = 32_000_000;
 const PROBES_MIN: u32 = 6;
 const SILENCE_NS: u64 = 180_000_000;
 
+/// With so many probes that the system refused, frames do not get through either: a rule of this host.
+const REFUSED_MIN: u32 = 3;
+
 /// The same in round trips of the control connection.
 const SILENCE_ROUND_TRIPS: u64 = 3;
 
@@ -42,6 +45,9 @@ pub(super) struct Probing {
     next_ns: u64,
     pause_ns: u64,
     sent: u32,
+    /// The frames that the system had refused before the first probe.
+    refused_before: u64,
+    is_refused: bool,
     is_reported: bool,
 }
 
@@ -51,6 +57,7 @@ impl Probing {
         accept: SessionAccept,
         number: u64,
         (now_ns, path_rtt_ns): (u64, Option<u32>),
+        refused_before: u64,
     ) -> Self {
         let round_trips_ns = SILENCE_ROUND_TRIPS * path_rtt_ns.map_or(0, u64::from);
         Self {
@@ -63,8 +70,15 @@ impl Probing {
             next_ns: now_ns,
             pause_ns: FIRST_PAUSE_NS,
             sent: 0,
+            refused_before,
+            is_refused: false,
             is_reported: false,
         }
+    }
+
+    /// Returns true if the system has refused each probe.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Returns the probes sent, and for how long.
@@ -112,11 +126,13 @@ impl Probes {
         self.waiting.iter().map(|probing| probing.next_ns).min()
     }
 
-    /// Returns the next step that is due. `has_other` is true if the endpoint has another medium.
-    pub(super) fn step(&mut self, now_ns: u64, has_other: bool) -> Option<Step> {
+    /// Returns the next step that is due. `has_other` is true if the endpoint has another medium. The system has refused so many
+    /// frames of the endpoint so far.
+    pub(super) fn step(&mut self, now_ns: u64, has_other: bool, refused: u64) -> Option<Step> {
         let due = self.waiting.iter_mut().find(|probing| probing.next_ns <= now_ns)?;
         let (sent, ns) = due.effort(now_ns);
-        let is_silent = sent >= PROBES_MIN && ns >= due.silence_ns;
+        due.is_refused = sent >= REFUSED_MIN && refused - due.refused_before >= u64::from(sent);
+        let is_silent = due.is_refused || sent >= PROBES_MIN && ns >= due.silence_ns;
         if is_silent && !due.is_reported {
             due.is_reported = true;
             return Some(Step::Report(*due));
@@ -189,7 +205,7 @@ mod tests {
             max_message: 0,
             packet_bytes: 1_400,
         };
-        Probing::new((SESSION, LinkId(1)), accept, 99, (0, path_rtt_ns))
+        Probing::new((SESSION, LinkId(1)), accept, 99, (0, path_rtt_ns), 7)
     }
 
     /// When the failure is reported, and when given up, in milliseconds.
@@ -199,7 +215,7 @@ mod tests {
         let mut reported = None;
         loop {
             let now_ns = probes.next_ns().unwrap();
-            match probes.step(now_ns, has_other).unwrap() {
+            match probes.step(now_ns, has_other, 7).unwrap() {
                 Step::Probe(_) => {}
                 Step::Report(_) => reported = Some(now_ns / MS),
                 Step::GiveUp(_) => return (reported.unwrap(), now_ns / MS),
@@ -224,10 +240,31 @@ mod tests {
         let mut probes = Probes::default();
         probes.begin(probing(None));
         for number in 1..=PROBES_MIN {
-            let step = probes.step(u64::from(number) * 1_000 * MS, true);
+            let step = probes.step(u64::from(number) * 1_000 * MS, true, 7);
             assert!(matches!(step, Some(Step::Probe(_))), "{number}: {step:?}");
         }
-        assert!(matches!(probes.step(10_000 * MS, true), Some(Step::Report(_))));
+        assert!(matches!(probes.step(10_000 * MS, true, 7), Some(Step::Report(_))));
+    }
+
+    /// A refused frame of another session is no evidence.
+    #[test]
+    fn step__of_probes_that_the_system_refuses_reports_at_once() {
+        for (refused, reported_ms) in [(1, 28), (0, 188)] {
+            let mut probes = Probes::default();
+            probes.begin(probing(None));
+            let mut all = 7;
+            loop {
+                let now_ns = probes.next_ns().unwrap();
+                match probes.step(now_ns, true, all + 1 - refused).unwrap() {
+                    Step::Probe(_) => all += refused,
+                    Step::Report(probing) => {
+                        assert_eq!((now_ns / MS, probing.is_refused), (reported_ms, refused == 1));
+                        break;
+                    }
+                    Step::GiveUp(_) => panic!("it is not reported"),
+                }
+            }
+        }
     }
 
     #[test]

@@ -26,16 +26,24 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
         let number = self.control.random() >> 16;
         let time = (self.local.now_ns, link.path_rtt_ns());
-        self.local.sessions.probes().begin(Probing::new((id, name), *accept, number, time));
+        let refused = self.transport.stats().tx_dropped_error;
+        let probing = Probing::new((id, name), *accept, number, time, refused);
+        self.local.sessions.probes().begin(probing);
         self.run_probes();
         true
     }
 
     /// Takes all steps that are due. Returns true if there were any.
     pub(in crate::endpoint) fn run_probes(&mut self) -> bool {
+        if !self.local.sessions.are_probed() {
+            return false;
+        }
         let has_other = self.local.sessions.transports().stream;
+        let refused = self.transport.stats().tx_dropped_error;
         let mut any = false;
-        while let Some(step) = self.local.sessions.probes().step(self.local.now_ns, has_other) {
+        while let Some(step) =
+            self.local.sessions.probes().step(self.local.now_ns, has_other, refused)
+        {
             any = true;
             match step {
                 Step::Probe(probing) => self.send_probe(&probing),
@@ -122,6 +130,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
 fn unreached_text(probing: &Probing, now_ns: u64) -> String {
     let (sent, ns) = probing.effort(now_ns);
+    if probing.is_refused() {
+        return format!(
+            "UDP does not get through: this host refuses to send, {sent} probes of {sent} (a rule of the firewall here?); allow UDP, or TCP streams"
+        );
+    }
     format!(
         "UDP does not get through: no answer to {sent} probes in {} ms (address translation, a load balancer or a firewall?); open the \
          server's UDP ports, or allow TCP streams",
