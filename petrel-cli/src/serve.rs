@@ -67,15 +67,14 @@ fn config(args: &ServeArgs) -> ServerConfig {
 
 fn announce(config: &ServerConfig, address: SocketAddr, output: Output) -> Result<(), Failure> {
     let allowed = config.transports;
-    let transports: Vec<_> = [("udp", allowed.udp), ("shm", allowed.shm)]
-        .into_iter()
-        .filter_map(|(name, is_allowed)| is_allowed.then_some(name))
-        .collect();
+    let media = [("udp", allowed.udp), ("shm", allowed.shm), ("stream", allowed.stream)];
+    let transports: Vec<_> =
+        media.into_iter().filter_map(|(name, is_allowed)| is_allowed.then_some(name)).collect();
     let count = config.endpoints;
     let endpoints = if count == 1 { "one endpoint" } else { &format!("{count} endpoints") };
     output.line(format!(
         "Serving on {address} with {endpoints}, over {}. Try `petrel ping {address}`; stop with Ctrl-C.",
-        transports.join(" and ")
+        transports.join(", ")
     ))?;
     let pid = std::process::id();
     let event = "ready";

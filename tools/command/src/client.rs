@@ -8,7 +8,7 @@ use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::{Endpoint, Nexus, Status};
 use petrel_proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
-use petrel_transport::host::Host;
+use petrel_transport::Transport;
 
 use crate::args::ServerAddress;
 use crate::failure::Failure;
@@ -117,10 +117,8 @@ impl<S: Default + 'static> Client<S> {
 
     /// Returns the transport that the sessions use.
     pub fn transport(&self) -> &'static str {
-        match self.endpoint.session_peer_id(self.sessions[0]) {
-            Some(peer) if Host::is_shm(peer) => "shm",
-            _ => "udp",
-        }
+        let peer = self.endpoint.session_peer_id(self.sessions[0]);
+        peer.map_or("udp", |peer| self.endpoint.transport().medium_of(peer))
     }
 
     /// Returns the largest payload of one packet, as agreed; `None` once the session has ended.
