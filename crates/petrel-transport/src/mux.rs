@@ -68,7 +68,7 @@ pub struct Mux<A, B, const BIT: u32> {
     far: B,
     waker: Waker,
     near_peers: usize,
-    /// Whether the far medium has peers: asking is a chain of calls if that medium is a `Mux`.
+    /// Whether the far medium has peers: asking takes several comparisons if that medium has two of its own.
     far_has_peers: bool,
     /// Whether the last poll of the near medium found frames.
     near_is_busy: bool,

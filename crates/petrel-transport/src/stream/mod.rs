@@ -228,9 +228,10 @@ fn break_off(
     (to_report, stats): (&mut Vec<PeerId>, &mut TransportStats),
     why: String,
 ) {
+    // A frame may have been pushed after the write that failed.
+    peer.outgoing.drop_all(stats);
     if peer.broken.is_none() {
         peer.broken = Some(why);
-        peer.outgoing.drop_all(stats);
         to_report.push(PeerId(index));
     }
 }

@@ -88,9 +88,7 @@ impl Background {
         if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
             return Ok(Self { threads });
         }
-        let nexus = Nexus::builder();
-        let nexus = if is_insecure { nexus.insecure() } else { nexus };
-        let background = Self::builder().nexus(nexus).start_for(family)?;
+        let background = Self::builder().nexus(nexus(is_insecure)).start_for(family)?;
         *shared = Arc::downgrade(&background.threads);
         Ok(background)
     }
@@ -101,9 +99,7 @@ impl Background {
         endpoint: EndpointConfig,
         family: Family,
     ) -> Result<Self, Error> {
-        let nexus = Nexus::builder();
-        let nexus = if is_insecure { nexus.insecure() } else { nexus };
-        Self::builder().nexus(nexus).endpoint(endpoint).start_for(family)
+        Self::builder().nexus(nexus(is_insecure)).endpoint(endpoint).start_for(family)
     }
 
     /// Returns the endpoint for a new client with servers of this family.
@@ -113,6 +109,11 @@ impl Background {
         let turn = self.threads.turn.fetch_add(1, Ordering::Relaxed) % endpoints.len();
         Ok(Arc::clone(&endpoints[turn].0))
     }
+}
+
+fn nexus(is_insecure: bool) -> NexusBuilder {
+    let nexus = Nexus::builder();
+    if is_insecure { nexus.insecure() } else { nexus }
 }
 
 impl BackgroundBuilder {

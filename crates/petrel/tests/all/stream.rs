@@ -9,28 +9,29 @@ use std::time::Duration;
 
 use petrel::endpoint::AllowedTransports;
 use petrel::server::RunningServer;
-use petrel::{Client, Error, Server, Status};
+use petrel::{Client, Endpoint, Error, Server, Status};
 
-const ECHO: u16 = 1;
-const MEDIUM: u16 = 2;
+pub(crate) const ECHO: u16 = 1;
+/// Answers with the medium of the session.
+pub(crate) const MEDIUM: u16 = 2;
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// Echoes, and tells the medium.
+pub(crate) fn set_up(endpoint: &mut Endpoint) {
+    endpoint.on(ECHO, |_, cx, request| {
+        let data = request.data().to_vec();
+        request.reply(cx, &data)
+    });
+    endpoint.on(MEDIUM, |_, cx, request| {
+        let medium = request.peer(cx).unwrap().medium;
+        request.reply(cx, medium.as_bytes())
+    });
+}
+
 fn serve() -> RunningServer {
-    let server = Server::bind("127.0.0.1:0").threads(2).message_bytes_max(16 << 20).serve(
-        |_| (),
-        |endpoint| {
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-            endpoint.on(MEDIUM, |_, cx, request| {
-                let medium = request.peer(cx).unwrap().medium;
-                request.reply(cx, medium.as_bytes())
-            });
-        },
-    );
-    server.start().unwrap()
+    let server = Server::bind("127.0.0.1:0").threads(2).message_bytes_max(16 << 20);
+    server.serve(|_| (), set_up).start().unwrap()
 }
 
 fn connect(address: SocketAddr) -> Result<Client, Error> {

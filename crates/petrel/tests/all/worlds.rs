@@ -15,10 +15,7 @@ use petrel::{Client, Execution, Server};
 use petrel_netns::{Host, ip, nft};
 
 use crate::common::own_network::{self, Trial};
-
-const ECHO: u16 = 1;
-/// Answers with the medium of the session.
-const MEDIUM: u16 = 2;
+use crate::stream::{ECHO, MEDIUM, set_up};
 
 /// Calls in each world, all of which are answered.
 const CALLS: u32 = 1_000;
@@ -38,27 +35,19 @@ struct World {
 }
 
 fn serve(listen: &str) -> RunningServer {
-    let server = Server::bind(listen).insecure().threads(2).serve(
-        |_| (),
-        |endpoint| {
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-            endpoint.on(MEDIUM, |_, cx, request| {
-                let medium = request.peer(cx).unwrap().medium;
-                request.reply(cx, medium.as_bytes())
-            });
-        },
-    );
-    server.start().unwrap()
+    Server::bind(listen).insecure().threads(2).serve(|_| (), set_up).start().unwrap()
 }
 
 impl World {
     /// The server listens at this address of its host.
     fn new(listen: &'static str) -> Self {
         let (client, server) = (Host::new().unwrap(), Host::new().unwrap());
+        // Without the search for duplicates a link-local address is used at once: a connection made before would have another source address
+        // than the datagrams after it.
+        let at_once = ["-q", "net.ipv6.conf.default.accept_dad=0"];
+        petrel_netns::run("sysctl", &at_once, "").unwrap();
         for (host, number) in [(&client, 1), (&server, 2)] {
+            host.run("sysctl", &at_once, "").unwrap();
             let device = format!("v{number}");
             host.join(&device, "eth0").unwrap();
             ip(&format!("address add 10.{number}.0.1/24 dev {device}")).unwrap();
