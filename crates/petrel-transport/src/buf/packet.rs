@@ -35,21 +35,26 @@ const _: () = {
     assert!(LARGEST_BLOCK_BYTES / TAIL_HEADER_BYTES <= PACKET_COUNT_MASK as usize);
 };
 
-/// Appends a message to `to`. A short one for which `to` has room is copied without a call of
-/// `memcpy`.
+/// Appends a message to `to`, with a few further bytes behind it. A short message for which `to` has room is copied
+/// without a call of `memcpy`.
 #[inline(always)]
-pub fn append_message(message: &[u8], to: &mut Vec<u8>) {
+pub fn append_message<const N: usize>(message: &[u8], tail: [u8; N], to: &mut Vec<u8>) {
     let room = to.capacity() - to.len();
     match message.len() {
-        len @ 16..=64 if len <= room => {
-            // SAFETY: the room behind the vector's bytes holds the message, and then belongs to the
-            // vector.
+        len @ 16..=64 if len + N <= room => {
+            // SAFETY: the room behind the vector's bytes holds both, and then belongs to the vector.
             unsafe {
-                copy_short(message, to.as_mut_ptr().add(to.len()));
-                to.set_len(to.len() + len);
+                let end = to.as_mut_ptr().add(to.len());
+                copy_short(message, end);
+                end.add(len).copy_from_nonoverlapping(tail.as_ptr(), N);
+                to.set_len(to.len() + len + N);
             }
         }
-        _ => to.extend_from_slice(message),
+        len => {
+            to.reserve(len + N);
+            to.extend_from_slice(message);
+            to.extend_from_slice(&tail);
+        }
     }
 }
 

@@ -86,8 +86,14 @@ fn append_message__of_any_length_into_any_room() {
         for room in [0, len.saturating_sub(1), len, 300] {
             let mut to = Vec::with_capacity(3 + room);
             to.extend_from_slice(b"to ");
-            append_message(&bytes[..len], &mut to);
+            append_message(&bytes[..len], [], &mut to);
             assert_eq!(to, [b"to ", &bytes[..len]].concat(), "{len} bytes, room for {room}");
+            append_message(&bytes[..len], *b" end", &mut to);
+            assert!(
+                to.ends_with(&[&bytes[..len], b" end"].concat()),
+                "{len} bytes, room for {room}"
+            );
+            assert_eq!(to.len(), 3 + len + len + 4);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
 use crate::sync::Arc;
+use crate::time::Time;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -129,6 +130,12 @@ impl<T> Call<T> {
         self
     }
 
+    /// Sets the end as a time on the endpoint's clock ([`Client::now`]). With both, the earlier one holds.
+    pub fn deadline(mut self, at: Time) -> Self {
+        self.options = self.options.deadline(at);
+        self
+    }
+
     /// Declares that the call may be executed twice: it is retried even after a possible execution.
     pub fn idempotent(mut self) -> Self {
         self.options = self.options.idempotent();
@@ -139,7 +146,7 @@ impl<T> Call<T> {
     /// first response counts. A good choice is the time within which 95 of 100 calls are answered. Implies
     /// [idempotent](Call::idempotent).
     pub fn hedge_after(mut self, time: Duration) -> Self {
-        self.options = self.options.idempotent().hedge_after(time);
+        self.options = self.options.hedge_after(time);
         self
     }
 
@@ -168,7 +175,7 @@ impl<T> Call<T> {
         self
     }
 
-    /// Replaces all options of the call. A hedged call that is not idempotent fails.
+    /// Replaces all options of the call.
     pub fn options(mut self, options: CallOptions) -> Self {
         // The first is a part of the request, the second is set by `ordered` alone.
         let CallOptions { head_last, ordered, .. } = self.options;
@@ -352,7 +359,7 @@ impl<T: 'static> Future for Call<T> {
             let outcome = ready!(unsafe { state.poll(cx.waker()) });
             self.end_outstanding();
             return Poll::Ready(match outcome {
-                Ok(message) => self.read(Response::new(message)),
+                Ok(response) => self.read(response),
                 Err(error) => Err(error),
             });
         }

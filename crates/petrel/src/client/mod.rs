@@ -70,7 +70,7 @@ mod lookup;
 mod on_endpoint;
 mod park;
 pub(crate) mod places;
-mod response;
+pub(crate) mod response;
 mod servers_file;
 mod service_client;
 mod service_key;

@@ -64,7 +64,7 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
     /// Makes a second attempt, at another server if there is one, when the first has not ended after `time`; the first
     /// response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
     pub fn hedge_after(self, time: Duration) -> Self {
-        self.map_options(|options| options.idempotent().hedge_after(time))
+        self.map_options(|options| options.hedge_after(time))
     }
 
     /// Waits for a server until the call's timeout when none can be reached, instead of failing the call.

@@ -2,24 +2,82 @@
 
 use std::fmt;
 use std::mem;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::ops::Deref;
 
 use petrel_transport::buf::append_message;
 
 use crate::local::Hub;
 
-/// The message of a response.
-#[derive(Clone, Default)]
-pub struct Response(Vec<u8>);
+/// The message of a response, and the server that gave it.
+#[derive(Clone)]
+pub struct Response {
+    /// The message, and the server's address behind it: the response stays as small as a vector, and is moved often.
+    bytes: Vec<u8>,
+}
 
 impl Response {
-    pub(super) fn new(message: Vec<u8>) -> Self {
-        Self(message)
+    /// Copies the message into existing memory.
+    #[inline(always)]
+    pub(crate) fn new(message: &[u8], server: &ServerBytes, mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        append_message(message, server.0, &mut memory);
+        Self { bytes: memory }
+    }
+
+    /// Returns the control address of the server that gave the response: of the last attempt, if there were several.
+    pub fn server(&self) -> SocketAddr {
+        let (_, server) = self.bytes.split_last_chunk().expect("a response has its server");
+        ServerBytes(*server).address()
     }
 
     /// Returns the message in its own memory.
     pub fn into_vec(mut self) -> Vec<u8> {
-        mem::take(&mut self.0)
+        let mut bytes = mem::take(&mut self.bytes);
+        bytes.truncate(bytes.len() - SERVER_BYTES);
+        bytes
+    }
+}
+
+/// Bytes of an encoded address.
+const SERVER_BYTES: usize = 24;
+
+/// The address of a server in the form that follows the message of a response: IP address (16 bytes, the first four of
+/// IPv4), port, family (4 or 6), and the scope of IPv6, each little-endian.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerBytes([u8; SERVER_BYTES]);
+
+impl From<SocketAddr> for ServerBytes {
+    fn from(server: SocketAddr) -> Self {
+        let mut bytes = [0; SERVER_BYTES];
+        match server {
+            SocketAddr::V4(v4) => {
+                bytes[..4].copy_from_slice(&v4.ip().octets());
+                bytes[18] = 4;
+            }
+            SocketAddr::V6(v6) => {
+                bytes[..16].copy_from_slice(&v6.ip().octets());
+                bytes[18] = 6;
+                bytes[20..].copy_from_slice(&v6.scope_id().to_le_bytes());
+            }
+        }
+        bytes[16..18].copy_from_slice(&server.port().to_le_bytes());
+        Self(bytes)
+    }
+}
+
+impl ServerBytes {
+    fn address(&self) -> SocketAddr {
+        let bytes = &self.0;
+        let port = u16::from_le_bytes([bytes[16], bytes[17]]);
+        let first = |bytes: &[u8; SERVER_BYTES]| [bytes[0], bytes[1], bytes[2], bytes[3]];
+        if bytes[18] == 4 {
+            return (first(bytes), port).into();
+        }
+        assert_eq!(bytes[18], 6, "an address is of one of two families");
+        let (ip, _) = bytes.split_first_chunk::<16>().expect("its length");
+        let scope = u32::from_le_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]);
+        SocketAddrV6::new((*ip).into(), port, 0, scope).into()
     }
 }
 
@@ -27,7 +85,7 @@ impl Drop for Response {
     /// In a task of an endpoint, leaves the memory to the endpoint's next request.
     #[inline]
     fn drop(&mut self) {
-        let memory = mem::take(&mut self.0);
+        let memory = mem::take(&mut self.bytes);
         Hub::with_current(|hub| hub.keep_memory(memory));
     }
 }
@@ -40,7 +98,7 @@ pub(super) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
         return request.into();
     }
     let mut bytes = Hub::with_current(Hub::take_memory).unwrap_or_default();
-    append_message(request.as_ref(), &mut bytes);
+    append_message(request.as_ref(), [], &mut bytes);
     bytes
 }
 
@@ -48,7 +106,7 @@ impl Deref for Response {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.bytes[..self.bytes.len() - SERVER_BYTES]
     }
 }
 
@@ -72,6 +130,27 @@ impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Response {
 
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Response").field(&self.0.escape_ascii().to_string()).finish()
+        write!(f, "Response(\"{}\" of {})", self.escape_ascii(), self.server())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server__of_both_families() {
+        for address in ["10.1.2.3:65535", "[2001:db8::7]:1", "[fe80::1%9]:31850"] {
+            let server: SocketAddr = address.parse().unwrap();
+            for message in [&b""[..], b"value", &[7; 100]] {
+                let response = Response::new(message, &server.into(), vec![1; 30]);
+                assert_eq!((response.server(), &*response), (server, message));
+                assert_eq!(response.clone().into_vec(), message);
+                assert!(
+                    format!("{response:?}").ends_with(&format!(" of {server})")),
+                    "{response:?}"
+                );
+            }
+        }
     }
 }

@@ -10,12 +10,13 @@ use petrel_planted::planted;
 use petrel_proto::{Execution, Status};
 
 use super::places::Place;
+use super::response::Response;
 use crate::error::Error;
 use crate::local::Key;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// The outcome of a call: the response, or an error.
-pub(crate) type Outcome = Result<Vec<u8>, Error>;
+pub(crate) type Outcome = Result<Response, Error>;
 
 /// The key of a call that the endpoint does not have.
 const NO_KEY: usize = usize::MAX;
@@ -319,6 +320,11 @@ mod tests {
         unsafe { state.poll(waker) }
     }
 
+    fn answer(message: Vec<u8>) -> Outcome {
+        let server = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        Ok(Response::new(&message, &server.into(), Vec::new()))
+    }
+
     fn going() -> (Arc<Places>, Arc<CallState>, Pending) {
         let places = Places::new(1);
         let (state, pending) = CallState::new(places.try_take());
@@ -332,7 +338,7 @@ mod tests {
         let (call, found) = (Some(Arc::clone(&state)), AtomicBool::new(false));
         let looks = std::sync::Arc::new(Looks { places, state: call, found });
         assert!(poll(&state, &Waker::from(std::sync::Arc::clone(&looks))).is_pending());
-        pending.end(Ok(vec![1]));
+        pending.end(answer(vec![1]));
         assert!(looks.found.load(Ordering::SeqCst));
         assert!(matches!(poll(&state, Waker::noop()), Poll::Ready(Ok(answer)) if answer == [1]));
     }
@@ -340,11 +346,11 @@ mod tests {
     #[test]
     fn abandon__of_a_call_that_has_ended_says_that_there_is_nothing_to_cancel() {
         let (places, state, pending) = going();
-        pending.end(Ok(vec![1]));
+        pending.end(answer(vec![1]));
         assert!(state.has_ended());
         assert!(!state.abandon() && !state.has_ended());
         let (_, fetched, pending) = going();
-        pending.end(Ok(vec![1]));
+        pending.end(answer(vec![1]));
         assert!(poll(&fetched, Waker::noop()).is_ready() && !fetched.has_ended());
         assert!(!fetched.abandon());
         assert_eq!(places.free(), 1);
@@ -360,7 +366,7 @@ mod tests {
         assert!(state.abandon());
         assert!(!pending.is_wanted());
         assert_eq!(places.free(), 0);
-        pending.end(Ok(vec![1]));
+        pending.end(answer(vec![1]));
         assert!(!state.has_ended(), "nobody wants the outcome");
         assert!(!looks.found.load(Ordering::SeqCst), "nor is anybody woken");
         assert_eq!(places.free(), 1);
@@ -404,7 +410,7 @@ mod tests {
         assert_eq!(state.key(), None);
         pending.set_key(7);
         assert_eq!(state.key(), Some(7));
-        pending.end(Ok(Vec::new()));
+        pending.end(answer(Vec::new()));
         assert_eq!(state.key(), None);
     }
 
@@ -440,12 +446,12 @@ mod tests {
         state.set_task(Key::from_bits(7));
         assert_eq!(pending.task(), Some(Key::from_bits(7)));
         assert!(CallState::recycled(Arc::clone(&state)).is_none(), "the endpoint has it");
-        pending.end(Ok(vec![1]));
+        pending.end(answer(vec![1]));
         assert!(poll(&state, Waker::noop()).is_ready());
         let state = CallState::recycled(state).expect("nothing else refers to it");
         let (state, pending) = state.begin(places.try_take());
         assert!(pending.is_wanted() && pending.task().is_none() && !state.has_ended());
-        pending.end(Ok(vec![2]));
+        pending.end(answer(vec![2]));
         assert!(matches!(poll(&state, Waker::noop()), Poll::Ready(Ok(answer)) if answer == [2]));
         assert!(CallState::recycled(state).is_none(), "no task of the endpoint awaited it");
     }

@@ -87,10 +87,11 @@ impl CallOptions {
 
     /// Makes a [`Client`](crate::Client) start a second attempt, at another server if there is one, when the first has
     /// not answered after this time; the first response counts. A good choice is the time within which 95 of 100 calls
-    /// are answered. The call has to be [`idempotent`](Self::idempotent).
+    /// are answered. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
     #[must_use]
     pub const fn hedge_after(mut self, time: Duration) -> Self {
         self.hedge_after = Some(time);
+        self.idempotent = true;
         self.is_rare = true;
         self
     }

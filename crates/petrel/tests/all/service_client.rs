@@ -251,6 +251,39 @@ fn hedge_after__makes_a_second_attempt_at_another_server() {
     wait_until(|| gone(&first_counts) && gone(&second_counts));
 }
 
+/// Also when another server has refused the call before.
+#[test]
+fn response__names_the_server_that_gave_it() {
+    let serve = |name: &'static str| {
+        let server = petrel::Server::bind("127.0.0.1:0").serve(
+            |_| (),
+            move |endpoint| {
+                endpoint.on(ECHO, move |_, cx, request| request.reply(cx, name.as_bytes()));
+                endpoint.on(REFUSE_ONCE, move |_, cx, request| match name {
+                    "first" => request.refuse(cx, Status::Unavailable, "not here"),
+                    _ => request.reply(cx, name.as_bytes()),
+                });
+            },
+        );
+        server.start().unwrap()
+    };
+    let (first, second) = (serve("first"), serve("second"));
+    let client = Client::connect_wait([first.local_addr(), second.local_addr()]).unwrap();
+    let mut seen = [0; 2];
+    for _ in 0..100 {
+        let response = client.call(ECHO, "who?").wait().unwrap();
+        let (place, address) = match &*response {
+            b"first" => (0, first.local_addr()),
+            _ => (1, second.local_addr()),
+        };
+        assert_eq!(response.server(), address, "{response:?}");
+        seen[place] += 1;
+        let response = client.call(REFUSE_ONCE, "who?").wait().unwrap();
+        assert_eq!((response.server(), &*response), (second.local_addr(), &b"second"[..]));
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
 #[test]
 fn server__that_comes_back_costs_an_idempotent_caller_time_alone() {
     let (mut server, _) = server();

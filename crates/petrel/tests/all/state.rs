@@ -153,8 +153,7 @@ fn then__of_a_call_that_is_not_made_lets_the_closure_go() {
 fn options__that_a_session_cannot_honour_are_refused() {
     let (mut endpoint, id) = own();
     endpoint.on(COUNT, Tally::count);
-    let hedged =
-        petrel::endpoint::CallOptions::new().idempotent().hedge_after(Duration::from_millis(1));
+    let hedged = petrel::endpoint::CallOptions::new().hedge_after(Duration::from_millis(1));
     let ready = petrel::endpoint::CallOptions::new().wait_for_ready();
     for options in [hedged, ready] {
         let error = endpoint.call(id, COUNT, "").options(options).wait().unwrap_err();

@@ -4,13 +4,14 @@ use std::mem;
 use std::time::Duration;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
-use petrel_transport::buf::{BufPool, PoolExhausted, append_message};
+use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::connection::AttemptPermit;
 use super::retry::{AttemptRecord, RetryState, may_retry};
 use super::spec::{CallEnd, CallRequest, CallSpec, RareOptions};
+use crate::client::response::ServerBytes;
 use crate::client::state::Pending;
-use crate::client::{ClientConfig, Target};
+use crate::client::{ClientConfig, Response, Target};
 use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
 use crate::error::Error;
@@ -265,11 +266,11 @@ impl ServiceCall {
     /// Gives the response to the waiter of a call with a [simple attempt](Self::simple_attempt). Returns the task of the
     /// endpoint to be woken, if it waits. Afterwards there is nothing to drop.
     #[inline(always)]
-    pub(super) fn end_posted(&mut self, response: &[u8]) -> Option<Key> {
+    pub(super) fn end_posted(&mut self, response: &[u8], server: &ServerBytes) -> Option<Key> {
         self.rare = None;
         let CallEnd::Posted(pending) = &mut self.end else { return None };
         let (task, memory) = (pending.task(), self.request.take_memory());
-        pending.end_now(Ok(copied(response, memory)));
+        pending.end_now(Ok(Response::new(response, server, memory)));
         task
     }
 
@@ -495,14 +496,6 @@ impl ServiceCall {
     pub(super) fn retry(&mut self, backoff: BackoffConfig) -> &mut RetryState {
         self.retry.get_or_insert_with(|| Box::new(RetryState::new(backoff)))
     }
-}
-
-/// Returns the response, copied into existing memory.
-#[inline(always)]
-pub(super) fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
-    memory.clear();
-    append_message(response, &mut memory);
-    memory
 }
 
 #[cfg(test)]

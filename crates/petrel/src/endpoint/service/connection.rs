@@ -10,6 +10,7 @@ use super::queue::CallQueue;
 use super::servers::Load;
 use super::standing::Standing;
 use crate::client::balance::{hash_of_server, place_of, rank};
+use crate::client::response::ServerBytes;
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
 use crate::error::Error;
@@ -21,6 +22,8 @@ use crate::sync::Arc;
 pub(super) struct Connection {
     service: Key,
     target: Target,
+    /// The address of the target, for responses.
+    server: ServerBytes,
     /// Of an endpoint named by a process: the process, and the endpoint's place among all.
     of_process: Option<(Key, usize, usize)>,
     /// The endpoints of the process, if there are several.
@@ -83,6 +86,7 @@ impl Connection {
         Self {
             service,
             target,
+            server: target.address.into(),
             of_process: None,
             endpoints: Vec::new(),
             hash: hash_of_server(&target),
@@ -107,6 +111,11 @@ impl Connection {
 
     pub(super) fn target(&self) -> Target {
         self.target
+    }
+
+    #[inline(always)]
+    pub(super) fn server(&self) -> &ServerBytes {
+        &self.server
     }
 
     /// Returns the calls that wait for a permit here.

@@ -5,7 +5,9 @@ use std::mem;
 use petrel_proto::SessionId;
 use petrel_transport::buf::PoolExhausted;
 
-use super::call::{Ending, ServiceCall, copied};
+use super::call::{Ending, ServiceCall};
+use crate::client::Response;
+use crate::client::response::ServerBytes;
 use crate::client::state::{self, Pending};
 use crate::endpoint::context::continuation::{Continuation, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
@@ -26,6 +28,8 @@ pub(super) struct EndedCall {
 /// The end of an attempt, with the attempt's buffers, if any.
 pub(super) struct Outcome {
     pub(super) session: SessionId,
+    /// Known of a success.
+    pub(super) server: Option<ServerBytes>,
     pub(super) outcome: Result<(), Error>,
     pub(super) buffers: Option<(MsgBuf, MsgBuf)>,
 }
@@ -33,14 +37,14 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Returns the outcome of a call that ends without an attempt.
     pub(super) fn failed(error: Error) -> Self {
-        Self { session: NO_SESSION, outcome: Err(error), buffers: None }
+        Self { session: NO_SESSION, server: None, outcome: Err(error), buffers: None }
     }
 
     /// Returns the outcome of an attempt for which the endpoint has no memory.
     #[cold]
     pub(super) fn no_buffers(local: &mut Local, session: SessionId, error: PoolExhausted) -> Self {
         local.services.count_not_made();
-        Self { session, outcome: Err(error.into()), buffers: None }
+        Self { session, ..Self::failed(error.into()) }
     }
 
     /// Returns the outcome of an attempt that the core has not taken.
@@ -50,14 +54,14 @@ impl Outcome {
         local.services.count_not_made();
         let text = local.sessions.explain(session, &error);
         let outcome = Err(Error::not_sent(error.status(), text));
-        Self { session, outcome, buffers: Some((request, response)) }
+        Self { session, server: None, outcome, buffers: Some((request, response)) }
     }
 }
 
 impl From<Reply> for Outcome {
     fn from(reply: Reply) -> Self {
         let Reply { session, outcome, request, response } = reply;
-        Self { session, outcome, buffers: Some((request, response)) }
+        Self { session, server: None, outcome, buffers: Some((request, response)) }
     }
 }
 
@@ -69,10 +73,13 @@ pub(super) fn notify(
     outcome: Outcome,
 ) {
     let inherited_ns = call.inherited_ns();
-    let Outcome { session, outcome, buffers } = outcome;
+    let Outcome { session, server, outcome, buffers } = outcome;
     match call.into_end(buffers) {
         Ending::Posted(pending, response, memory) => {
-            let outcome = outcome.map(|()| copied(&response.expect("a success has one"), memory));
+            let outcome = outcome.map(|()| {
+                let response = response.expect("a success has one");
+                Response::new(&response, &server.expect("a success has a server"), memory)
+            });
             end_posted(cx.local, pending, outcome);
         }
         Ending::Then(continuation, request, response) => {

@@ -238,7 +238,7 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     let service = scripted.service(&mut client, ClientConfig::default());
     let kept = occupy(&mut client, &service, || scripted.kept());
     // Long enough for the third attempt to be answered before it is hedged, too, even on a busy machine.
-    let options = seconds(60).idempotent().hedge_after(Duration::from_secs(1));
+    let options = seconds(60).hedge_after(Duration::from_secs(1));
     let reply = client.block_on(service.call(SCRIPT, b"").options(options)).unwrap();
     let mut places = scripted.places();
     places.sort_unstable();
@@ -266,7 +266,7 @@ fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     let targets = servers.each_ref().map(|(server, _)| Target::from(server.address));
     service.set_targets([targets[0].weighing(1_000), targets[1]]).unwrap();
     client.run_once();
-    let options = seconds(60).idempotent().hedge_after(Duration::from_millis(1));
+    let options = seconds(60).hedge_after(Duration::from_millis(1));
     let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();
     assert_eq!(&reply[..], b"answers");
     assert_eq!(service.stats().hedges, 1);

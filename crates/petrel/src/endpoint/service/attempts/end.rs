@@ -62,7 +62,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         connection.end_successfully(|| attempt.take_permit(), *now_ns);
         let measured_ns = attempt.measured_ns();
         service.record_end(true);
-        let (task, method) = (call.end_posted(&response), call.method());
+        let (task, method) = (call.end_posted(&response, connection.server()), call.method());
         place.forget();
         if let Some(task) = task {
             hub.wake(task);
@@ -102,6 +102,7 @@ impl Attempts<'_, '_> {
         let connection = connections.get_mut(at).expect("a server stays for its attempts");
         let is_over = connection.end(attempt.take_permit(), Some(Ok(())), *now_ns);
         let others_wait = !connection.queue().is_empty();
+        reply.server = Some(*connection.server());
         let service = list.get_mut(of).expect("a service stays for its calls");
         let is_last = service.record_end(true);
         let call = calls.remove(key).expect("a call ends once");
@@ -149,8 +150,9 @@ impl Attempts<'_, '_> {
         is_hedge: bool,
     ) {
         let (key, connection) = (attempt.call(), attempt.connection());
-        let target = self.cx.local.services.connections.get(connection);
-        let target = target.expect("a server stays for its attempts").target();
+        let server = self.cx.local.services.connections.get(connection);
+        let server = server.expect("a server stays for its attempts");
+        let (target, server) = (server.target(), *server.server());
         // A failure that the service's own answer reports tells as much about the server's load as another.
         let of_server = match &verdict {
             Verdict::Fail(error) => Err(error),
@@ -186,7 +188,7 @@ impl Attempts<'_, '_> {
             }
         } else {
             service.counters().hedges_won.add(u64::from(is_hedge));
-            let outcome = Outcome { session, outcome: Ok(()), buffers };
+            let outcome = Outcome { session, server: Some(server), outcome: Ok(()), buffers };
             self.succeed(state, key, connection, outcome, verdict == Verdict::Leads);
         }
         self.serve(connection);
@@ -301,7 +303,7 @@ impl Attempts<'_, '_> {
         };
         if !goes_on {
             let failure = call.attempts().conclude(failure);
-            let outcome = Outcome { session, outcome: Err(failure), buffers: None };
+            let outcome = Outcome { session, ..Outcome::failed(failure) };
             return self.finish(state, key, outcome);
         }
         service.counters().retries.increment();
@@ -340,10 +342,4 @@ fn count_failure(service: &Service, failure: &CallFailure) {
 pub(super) fn no_one_session() -> Error {
     let message = "an ordered call needs a client of one server, without hedges and redirects";
     Error::not_sent(Status::FailedPrecondition, message)
-}
-
-#[cold]
-pub(super) fn not_idempotent() -> Error {
-    let message = "a hedged call may be executed twice: it has to be marked idempotent";
-    Error::not_sent(Status::InvalidArgument, message)
 }

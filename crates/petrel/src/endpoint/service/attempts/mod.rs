@@ -22,7 +22,7 @@ use crate::endpoint::context::{Context, Local};
 use crate::endpoint::{CallOptions, HEALTH_METHOD};
 use crate::error::Error;
 use crate::local::Key;
-use end::{FirstEnd, HedgeEnd, no_one_session, not_idempotent};
+use end::{FirstEnd, HedgeEnd, no_one_session};
 
 /// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end
 /// of another.
@@ -171,9 +171,6 @@ impl<'a, 'c> Attempts<'a, 'c> {
 
     /// Checks the options of a call against each other, and against its service.
     fn check(&mut self, key: Key, options: &CallOptions) -> Result<(), Error> {
-        if options.hedge_after.is_some() && !options.idempotent {
-            return Err(not_idempotent());
-        }
         let services = &mut *self.cx.local.services;
         let (_, service) = services.service_of(key).expect("a call has its service");
         let has_one_session = service.servers().len() <= 1 && !service.is_judged();

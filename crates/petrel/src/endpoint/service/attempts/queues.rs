@@ -3,6 +3,7 @@
 use petrel_planted::planted;
 
 use super::Attempts;
+use crate::client::Response;
 use crate::endpoint::service::call::Step;
 use crate::endpoint::service::connection::MayBegin;
 use crate::endpoint::service::keeper::SessionChange;
@@ -103,7 +104,8 @@ impl Attempts<'_, '_> {
     /// Handles the opening of a connection's session.
     fn on_opened(&mut self, key: Key) {
         let connection = self.cx.local.services.connections.get_mut(key);
-        let is_called = connection.expect("it was opened").is_called();
+        let connection = connection.expect("it was opened");
+        let (is_called, server) = (connection.is_called(), *connection.server());
         let (_, service) = service_at(self.cx.local, key);
         service.counters().sessions_opened.increment();
         if is_called {
@@ -111,7 +113,7 @@ impl Attempts<'_, '_> {
         }
         let (opened, waiting) = (service.take_opened(), service.take_waiting());
         if let Some(opened) = opened {
-            opened.end(Ok(Vec::new()));
+            opened.end(Ok(Response::new(b"", &server, Vec::new())));
         }
         self.reroute(waiting, Step::WaitingForSession);
     }
