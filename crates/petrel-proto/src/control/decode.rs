@@ -51,7 +51,7 @@ const fn tags(kind: Kind) -> &'static Tags {
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
         Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11], repeated: Some(4) } },
-        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11]) },
+        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11, 12]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
         Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
@@ -106,7 +106,14 @@ fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
         ticket: records.optional_array(5)?,
         ecn: records.flag(8)?,
         features: read_features(records)?,
+        data_ip: read_data_ip(records)?,
     })
+}
+
+fn read_data_ip(records: &Records<'_>) -> Result<Option<IpAddr>, DecodeError> {
+    let (kind, tag) = (records.kind(), 12);
+    let Some(value) = records.optional(tag) else { return Ok(None) };
+    read_ip(value).map(Some).ok_or(DecodeError::RecordLength { kind, tag })
 }
 
 fn read_features(records: &Records<'_>) -> Result<LinkFeatures, DecodeError> {
@@ -253,11 +260,14 @@ fn read_group_join(records: &Records<'_>) -> Result<GroupJoin, DecodeError> {
 
 fn read_address(value: &[u8]) -> Option<SocketAddr> {
     let (port, ip) = value.split_first_chunk::<2>()?;
-    let ip = match *ip {
+    Some(SocketAddr::new(read_ip(ip)?, u16::from_le_bytes(*port)))
+}
+
+fn read_ip(value: &[u8]) -> Option<IpAddr> {
+    Some(match *value {
         [a, b, c, d] => IpAddr::from([a, b, c, d]),
-        _ => IpAddr::from(<[u8; 16]>::try_from(ip).ok()?),
-    };
-    Some(SocketAddr::new(ip, u16::from_le_bytes(*port)))
+        _ => IpAddr::from(<[u8; 16]>::try_from(value).ok()?),
+    })
 }
 
 fn read_group_refuse(records: &Records<'_>) -> Result<GroupRefuse, DecodeError> {

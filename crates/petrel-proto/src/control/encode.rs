@@ -113,6 +113,11 @@ fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
     }
     write_flag(out, 8, accept.ecn);
     write_features(out, &accept.features);
+    match accept.data_ip {
+        Some(IpAddr::V4(ip)) => write(out, 12, &ip.octets()),
+        Some(IpAddr::V6(ip)) => write(out, 12, &ip.octets()),
+        None => {}
+    }
 }
 
 /// Writes an empty record, whose presence is the information.

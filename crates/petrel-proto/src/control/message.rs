@@ -1,7 +1,7 @@
 //! The messages as values.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
@@ -284,6 +284,9 @@ pub struct LinkAccept {
     pub ecn: bool,
     /// The opener's further features, as far as shared.
     pub features: LinkFeatures,
+    /// Over UDP, with probes: where datagrams to the acceptor go, with the offered port, if not to the address of the
+    /// connection's end.
+    pub data_ip: Option<IpAddr>,
 }
 
 /// Refuses a link.

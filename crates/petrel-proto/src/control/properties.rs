@@ -75,13 +75,20 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
     let ticket = any::<[u8; 16]>();
-    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>());
+    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), data_ip());
     (any::<u32>(), offer(), ticket, extras).prop_map(|(link, offer, ticket, extras)| {
-        let (ecn, ports, order, probe) = extras;
+        let (ecn, ports, order, probe, data_ip) = extras;
         let ticket = offer.has_ticket().then_some(ticket);
         let features = LinkFeatures { paths: ports_besides(ports, &[offer]), order, probe };
-        LinkAccept { link, offer, ticket, ecn, features }
+        LinkAccept { link, offer, ticket, ecn, features, data_ip }
     })
+}
+
+fn data_ip() -> impl Strategy<Value = Option<IpAddr>> {
+    let v4 = any::<[u8; 3]>().prop_map(|[b, c, d]| IpAddr::from([10, b, c, d]));
+    let v6 = any::<u64>()
+        .prop_map(|low| IpAddr::from((0xFD_u128 << 120 | u128::from(low)).to_be_bytes()));
+    prop_oneof![Just(None), v4.prop_map(Some), v6.prop_map(Some)]
 }
 
 fn session_open() -> impl Strategy<Value = SessionOpen> {

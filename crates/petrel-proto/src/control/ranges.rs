@@ -1,5 +1,7 @@
 //! The ranges of the messages' fields, checked by the decoder and the encoder.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use super::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, Kind,
     LinkAccept, LinkClose, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
@@ -61,7 +63,12 @@ impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
-        self.offer.check_paths(&self.features.paths, Kind::LinkAccept)
+        self.offer.check_paths(&self.features.paths, Kind::LinkAccept)?;
+        let is_host = |ip: IpAddr| {
+            let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+            !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
+        };
+        in_range(self.data_ip.is_none_or(is_host), Kind::LinkAccept, "data_ip")
     }
 }
 

@@ -75,6 +75,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (9, vec![0x3A, 0x30], Optional),
             (10, vec![], Optional),
             (11, vec![], Optional),
+            (12, vec![10, 0, 0, 1], Optional),
         ],
         Kind::LinkRefuse | Kind::LinkClose => vec![u32_(1, 71), status(6), text(7, 256)],
         Kind::SessionOpen => vec![
@@ -345,6 +346,13 @@ fn bounds() -> Vec<Bounds> {
         ),
         // A transport unknown to version 1, and UDP with a ticket.
         (Kind::LinkAccept, "offer", 4, vec![], vec![vec![4, 1], vec![0]]),
+        (
+            Kind::LinkAccept,
+            "data_ip",
+            12,
+            vec![vec![192, 0, 2, 255], one_ip.to_vec()],
+            vec![vec![0; 4], vec![0; 16], vec![224, 0, 0, 1], vec![255; 4], vec![255; 16]],
+        ),
         (Kind::LinkAccept, "ticket", 4, vec![], vec![udp_offer(1, least)]),
         (
             Kind::SessionOpen,

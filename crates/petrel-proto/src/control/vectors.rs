@@ -76,8 +76,10 @@ fn words(message: &Message) -> String {
             let ends = format!("from_endpoint={from_endpoint} to_endpoint={to_endpoint}");
             format!("{name} link={link} {ends} {}{}", offers.join(" "), extra_words(*ecn, features))
         }
-        Message::LinkAccept(LinkAccept { link, offer, ticket: None, ecn, features }) => {
-            format!("{name} link={link} {}{}", offer_words(offer), extra_words(*ecn, features))
+        Message::LinkAccept(LinkAccept { link, offer, ticket: None, ecn, features, data_ip }) => {
+            let data_ip = data_ip.map_or(String::new(), |ip| format!(" data_ip={ip}"));
+            let extras = extra_words(*ecn, features);
+            format!("{name} link={link} {}{extras}{data_ip}", offer_words(offer))
         }
         Message::SessionOpen(open) => format!(
             "{name} link={} request={} session={} token={:#x} first_request={} slots={} \

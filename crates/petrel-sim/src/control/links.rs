@@ -199,7 +199,11 @@ impl Network {
         let ports = used_ports(&transport, features, open.features);
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer, ports };
         self.process(host).links.insert(link, entry);
-        self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false, features });
+        self.send(
+            id,
+            1,
+            LinkAccept { link: number, offer, ticket: None, ecn: false, features, data_ip: None },
+        );
         let agreed = agreed(features, open.features);
         self.tell_up((id, 1), (host, endpoint), (None, link), transport, agreed);
     }

@@ -400,12 +400,26 @@ fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: 
             let (offer, ticket) = (Offer::Shm { max_frame: 4_096 }, Some([3; 16]));
             put(
                 answer,
-                LinkAccept { link, offer, ticket, ecn: false, features: Default::default() },
+                LinkAccept {
+                    link,
+                    offer,
+                    ticket,
+                    ecn: false,
+                    features: Default::default(),
+                    data_ip: None,
+                },
             );
         }
         _ => put(
             answer,
-            LinkAccept { link, offer: udp, ticket: None, ecn: true, features: Default::default() },
+            LinkAccept {
+                link,
+                offer: udp,
+                ticket: None,
+                ecn: true,
+                features: Default::default(),
+                data_ip: None,
+            },
         ),
     }
     if behaviour == Behaviour::Odd && rng.below(2) == 0 {
@@ -447,8 +461,15 @@ fn any_message(rng: &mut Rng) -> Message {
         3..=5 => link_open(rng, link).into(),
         6 => {
             let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-            LinkAccept { link, offer, ticket: None, ecn: false, features: Default::default() }
-                .into()
+            LinkAccept {
+                link,
+                offer,
+                ticket: None,
+                ecn: false,
+                features: Default::default(),
+                data_ip: None,
+            }
+            .into()
         }
         7 => LinkRefuse { link, status, text }.into(),
         8 => LinkClose { link, status, text }.into(),

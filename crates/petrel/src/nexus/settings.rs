@@ -1,6 +1,6 @@
 //! Settings of a nexus, fixed while it runs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::control::AllowedTransports;
@@ -14,6 +14,7 @@ pub(super) struct Settings {
     heartbeat: Duration,
     step_timeout: Duration,
     incarnation: u64,
+    data_ip: Option<IpAddr>,
 }
 
 impl Settings {
@@ -26,7 +27,17 @@ impl Settings {
     ) -> Self {
         assert!(incarnation != 0, "peers do not know a process without a number");
         assert!(!heartbeat.is_zero(), "the builder has checked the interval of heartbeats");
-        Self { insecure, transports, heartbeat, step_timeout, incarnation }
+        Self { insecure, transports, heartbeat, step_timeout, incarnation, data_ip: None }
+    }
+
+    /// Names the address to which peers send datagrams.
+    pub(super) fn with_data_ip(self, data_ip: Option<IpAddr>) -> Self {
+        Self { data_ip, ..self }
+    }
+
+    /// Returns the address to which peers send datagrams, if not to that of their connection's end.
+    pub(super) fn data_ip(&self) -> Option<IpAddr> {
+        self.data_ip
     }
 
     /// Returns true if the process may connect to this address.

@@ -7,7 +7,7 @@ mod successor;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,6 +190,14 @@ impl Server {
     /// Sets the transports that clients may use; all by default.
     pub fn transports(mut self, allowed: AllowedTransports) -> Self {
         self.endpoint.transports = allowed;
+        self
+    }
+
+    /// Names the IP address to which clients send datagrams, with the ports that the server has here, in place of the address to which
+    /// they have connected: for a server behind an address that passes TCP connections on, and no datagrams. Clients without an answer
+    /// from there go on through TCP.
+    pub fn data_ip(mut self, ip: IpAddr) -> Self {
+        self.nexus = self.nexus.data_ip(ip);
         self
     }
 

@@ -206,6 +206,35 @@ fn translated_addresses() {
     });
 }
 
+/// A Service passes TCP alone to the server, which names its own address, or another one of its host, for datagrams.
+#[test]
+fn a_server_that_names_the_address_for_its_datagrams() {
+    in_world("a_server_that_names_the_address_for_its_datagrams", || {
+        let world = World::new("0.0.0.0:7000");
+        let mut rules =
+            "add table ip n\nadd chain ip n p { type nat hook prerouting priority -100; }\n"
+                .to_owned();
+        // The last address is of no host: datagrams get no answer.
+        let named = ["10.2.0.2", "10.2.0.3", "10.2.0.9"];
+        let mut running = Vec::new();
+        for (port, ip) in (7001..).zip(named) {
+            rules +=
+                &format!("add rule ip n p ip daddr 10.1.0.1 tcp dport {port} dnat to 10.2.0.2\n");
+            let serve = move || {
+                let server =
+                    Server::bind(("0.0.0.0", port)).insecure().data_ip(ip.parse().unwrap());
+                server.threads(2).serve(|_| (), set_up).start().unwrap()
+            };
+            running.push(world.server.spawn(serve).join().unwrap());
+        }
+        nft(&rules).unwrap();
+        world.call("10.1.0.1:7001", "udp");
+        world.call("10.1.0.1:7002", "udp");
+        world.call("10.2.0.2:7002", "udp");
+        world.call("10.1.0.1:7003", "stream");
+    });
+}
+
 /// A path becomes smaller while large messages are on the way: by the host's own device, and by a router that reports it. The session goes on,
 /// and so do small packets without fragments.
 #[test]

@@ -176,8 +176,13 @@ impl<N: Network> Reactor<N> {
         let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
         let (ecn, own) = (open.ecn && medium.reads_marks(), own_features(medium.further_ports()));
+        let shared = shared_features(&own, &open.features);
+        let data_ip = self.relay.settings().data_ip();
+        let data_ip = data_ip.filter(|_| shared.probe && chosen.kind() == udp::KIND);
         let opening = {
-            let source = self.source_to(id, chosen.kind());
+            // Only addresses of this host have a path to the peer.
+            let own_ip = data_ip.filter(|ip| self.net.path_mtu(*ip, remote).is_ok());
+            let source = self.source_to(id, chosen.kind(), remote, own_ip);
             medium.open(&Agreed { remote, offer: offered, max_frame, ecn, source })
         };
         let expected = match &opening {
@@ -197,11 +202,11 @@ impl<N: Network> Reactor<N> {
         let ticket = expected.map(|expected| *expected.ticket());
         let stage = Stage::Promised { expected, max_frame };
         let link = self.relay.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        let shared = shared_features(&own, &open.features);
         self.agree_on(link, shared);
         let paths = if shared.paths.is_empty() { PathPorts::NONE } else { own.paths };
-        let (link_number, features) = (open.link, LinkFeatures { paths, ..shared });
-        self.relay.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
+        let (number, features) = (open.link, LinkFeatures { paths, ..shared });
+        let accept = LinkAccept { link: number, offer: chosen, ticket, ecn, features, data_ip };
+        self.relay.send(id, accept);
         match (opening, ticket) {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind: chosen.kind(), ecn });
@@ -222,12 +227,19 @@ impl<N: Network> Reactor<N> {
         Some((self.relay.connections.get(id)?.remote(), medium))
     }
 
-    /// Returns this process's end of a connection, if the system would send datagrams to the peer from another address.
-    fn source_to(&self, id: ConnectionId, kind: u8) -> Option<IpAddr> {
+    /// Returns the source of datagrams, if the system would choose another address: `own`, or this process's end of a
+    /// connection.
+    fn source_to(
+        &self,
+        id: ConnectionId,
+        kind: u8,
+        remote: SocketAddr,
+        own: Option<IpAddr>,
+    ) -> Option<IpAddr> {
         let connection = self.relay.connections.get(id).filter(|_| kind == udp::KIND)?;
-        let (local, remote) = (connection.local().ip(), connection.remote());
+        let source = own.unwrap_or_else(|| connection.local().ip());
         let usual = self.net.source_to(remote).ok()?;
-        (usual != local).then_some(local)
+        (usual != source).then_some(source)
     }
 
     fn new_ticket(&self) -> io::Result<[u8; TICKET_BYTES]> {
@@ -256,11 +268,16 @@ impl<N: Network> Reactor<N> {
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
         let own = own_features(asked_paths(medium));
+        let shared = shared_features(&own, &accept.features);
+        let remote = match accept.data_ip {
+            Some(ip) if shared.probe && kind == udp::KIND => SocketAddr::new(ip, remote.port()),
+            _ => remote,
+        };
         let opening = {
-            let source = self.source_to(id, kind);
+            let source = self.source_to(id, kind, remote, None);
             medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn, source })
         };
-        self.agree_on(link, shared_features(&own, &accept.features));
+        self.agree_on(link, shared);
         match (opening, accept.ticket) {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind, ecn });
@@ -576,6 +593,7 @@ mod tests {
             ticket,
             ecn: false,
             features: Default::default(),
+            data_ip: None,
         };
         for (stage, is_asked) in [(0, true), (1, false), (2, false), (3, false)] {
             let with_a_link = || {
@@ -714,6 +732,7 @@ mod tests {
                         ticket: None,
                         ecn: peers,
                         features: Default::default(),
+                        data_ip: None,
                     };
                     reactor.on_link_accept(at, &accept).unwrap();
                 } else {

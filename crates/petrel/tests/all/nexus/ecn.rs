@@ -66,6 +66,7 @@ fn answered(heeds_marks: bool, ecn: bool) -> (LinkOpen, bool) {
         ticket: None,
         ecn,
         features: Default::default(),
+        data_ip: None,
     });
     (open, is_ecn(&client.up()))
 }

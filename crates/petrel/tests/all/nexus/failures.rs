@@ -158,6 +158,7 @@ fn link__not_answered_by_the_peer() {
         ticket: None,
         ecn: false,
         features: Default::default(),
+        data_ip: None,
     };
     peer.send(accept);
     wait_until(&nexus, |stats| stats.late_messages > 0);

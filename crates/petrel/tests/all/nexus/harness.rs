@@ -348,6 +348,7 @@ impl RawPeer {
             ticket: None,
             ecn: false,
             features: Default::default(),
+            data_ip: None,
         });
         open
     }

@@ -62,7 +62,14 @@ fn answered(asks: bool, ports: &[u16]) -> (LinkOpen, Vec<u16>) {
     let open = peer.link_open();
     let offer = Offer::Udp { port: 9, max_frame: 1_472 };
     let features = LinkFeatures { paths: PathPorts::new(ports).unwrap(), ..LinkFeatures::NONE };
-    peer.send(LinkAccept { link: open.link, offer, ticket: None, ecn: false, features });
+    peer.send(LinkAccept {
+        link: open.link,
+        offer,
+        ticket: None,
+        ecn: false,
+        features,
+        data_ip: None,
+    });
     (open, paths(&client.up()))
 }
 

@@ -52,6 +52,7 @@ fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStre
         ticket: Some(TICKET),
         ecn: false,
         features: Default::default(),
+        data_ip: None,
     });
     let _connected = connect();
     let Some(Message::LinkClose(close)) = peer.receive() else { panic!("not LINK_CLOSE") };
@@ -111,6 +112,7 @@ fn opener__fails_where_only_shared_memory_will_do() {
         ticket: Some(TICKET),
         ecn: false,
         features: Default::default(),
+        data_ip: None,
     });
     let reason = client.failure();
     assert_eq!(reason.status, Status::FailedPrecondition);
@@ -135,6 +137,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
         ticket: Some(TICKET),
         ecn: false,
         features: Default::default(),
+        data_ip: None,
     });
     // The opener waits for an answer that does not come.
     let mut met = accept_one(&mut rendezvous);
