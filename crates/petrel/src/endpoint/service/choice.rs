@@ -113,14 +113,13 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service()).expect("a service stays for its calls");
         let error = call.too_late();
-        // The failure of a waiting call names the reason for the wait.
-        let error = match (call.step(), self.failures(call.service())) {
-            (Step::WaitingForSession, Some(failures)) => {
-                let message = format!("{}; no server can be reached: {failures}", error.message);
-                error.with_message(message)
-            }
-            _ => error,
-        };
+        // The failure of a waiting call names the reason for the wait, which is no lack of a leader.
+        if let (Step::WaitingForSession, Some(failures)) =
+            (call.step(), self.failures(call.service()))
+        {
+            let message = format!("{}; no server can be reached: {failures}", error.message);
+            return error.with_message(message);
+        }
         if service.config().judge.is_none() || call.key().is_some() || service.leader().is_some() {
             return error;
         }
