@@ -19,8 +19,8 @@ use crate::factors::Factors;
 use crate::sessions::{BOTH_HINTS, Sessions};
 use crate::{
     Cores, CountedWorkload, Figure, Measurement, Quantity, SessionPlan, all, attacks, batch,
-    budget, footer, instructions, kv, memory, outcome, overload, pause, plot, progress_bar,
-    regions, sweep, table, threads, veth,
+    budget, defaults, footer, instructions, kv, memory, outcome, overload, pause, plot,
+    progress_bar, regions, sweep, table, threads, veth,
 };
 
 /// Runs `petrel bench`, and prints the figures.
@@ -58,6 +58,11 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),
+        BenchCommand::Defaults(args) => defaults::run(args, output),
+        BenchCommand::DefaultsServer(args) => {
+            defaults::run_server(args, output)?;
+            Ok(Outcome::Success)
+        }
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;
             Ok(Outcome::Success)

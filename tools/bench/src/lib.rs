@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `measurement` | latency, rate and bandwidth: the ends and the baseline of each |
 //! | `budget` | the latency of a call, stage by stage |
+//! | `defaults` | what a user gets: two processes, nothing set |
 //! | `pause` | the first call after a pause |
 //! | `sweep` | rate against batch size, bandwidth against request size |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
@@ -69,6 +70,8 @@ pub mod cache;
 mod command;
 #[cfg(feature = "full")]
 mod congestion;
+#[cfg(feature = "full")]
+mod defaults;
 #[cfg(feature = "full")]
 pub mod experiment;
 #[cfg(feature = "full")]

@@ -14,7 +14,7 @@ use super::places::{self, Place, TakePlace};
 use super::response::{Response, bytes_of};
 use super::service_client::Client;
 use super::state::CallState;
-use super::{end_ns, park};
+use super::{end_ns, look, park};
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, Local};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
@@ -262,6 +262,17 @@ impl<T> Call<T> {
         }
     }
 
+    /// Looks for the response of a call that has just begun: if no other call of the endpoint is outstanding, it may come before an
+    /// executor has put the task away.
+    fn look(&self) {
+        if let Step::Outstanding(state) = &self.step
+            && self.client.endpoint().places().has_one_taken()
+            && !park::runs_loop()
+        {
+            look::until(|| state.has_ended());
+        }
+    }
+
     /// Makes the call, which has a place: at once in a task of the client's endpoint, else through the endpoint's inbox.
     fn make(&mut self, place: Place, end_ns: u64) {
         let mut place = Some(place);
@@ -353,6 +364,7 @@ impl<T: 'static> Future for Call<T> {
         }
         if !matches!(self.step, Step::Outstanding(_)) {
             self.begin_elsewhere(cx);
+            self.look();
         }
         if let Step::Outstanding(state) = &self.step {
             // SAFETY: the state is this future's, which is borrowed exclusively.

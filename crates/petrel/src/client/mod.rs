@@ -66,6 +66,7 @@ pub(crate) mod balance;
 mod call;
 mod config;
 mod judge;
+mod look;
 mod lookup;
 mod on_endpoint;
 mod park;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::look;
 use crate::local::Hub;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Arc, AtomicBool, Ordering, thread_local};
@@ -99,13 +100,17 @@ impl Drop for InLoop {
 /// forever if the future needs it; tasks should await the future. A program's own loop around `Endpoint::run_once` is
 /// detected only in tasks.
 pub fn wait<F: Future>(future: F) -> F::Output {
-    let runs_loop = LOOPS.with(Cell::get) > 0 || Hub::with_current(|_| ()).is_some();
     assert!(
-        !runs_loop,
+        !runs_loop(),
         "a thread that runs an endpoint's event loop cannot wait for a future: the endpoint would not run; await the \
          future in a task there"
     );
     park(future)
+}
+
+/// Returns true if an endpoint's event loop, as far as it is known, runs on this thread.
+pub(super) fn runs_loop() -> bool {
+    LOOPS.with(Cell::get) > 0 || Hub::with_current(|_| ()).is_some()
 }
 
 /// The same on any thread.
@@ -119,9 +124,12 @@ pub(super) fn park<F: Future>(future: F) -> F::Output {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;
             }
-            while !parker.is_woken.swap(false, Ordering::Acquire) {
-                thread::park();
+            if !look::until(|| parker.is_woken.load(Ordering::Acquire)) {
+                while !parker.is_woken.load(Ordering::Acquire) {
+                    thread::park();
+                }
             }
+            parker.is_woken.store(false, Ordering::Relaxed);
         }
     })
 }

@@ -14,6 +14,7 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 /// A number of places. One atomic operation takes or returns a free place. Waiters queue, and a returned place goes to
 /// the first of them.
 pub(crate) struct Places {
+    count: usize,
     free: AtomicUsize,
     /// Number of queued waiters: a returned place checks only this.
     waiting: AtomicUsize,
@@ -37,6 +38,7 @@ struct Waiter {
 impl Places {
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self {
+            count,
             free: AtomicUsize::new(count),
             waiting: AtomicUsize::new(0),
             queue: Mutex::new(VecDeque::new()),
@@ -47,6 +49,11 @@ impl Places {
     /// Returns the number of free places.
     pub(crate) fn free(&self) -> usize {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if one place is taken.
+    pub(super) fn has_one_taken(&self) -> bool {
+        self.free() + 1 == self.count
     }
 
     /// Returns the number of waiters.

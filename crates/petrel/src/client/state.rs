@@ -176,8 +176,7 @@ impl CallState {
     }
 
     /// Returns true if the outcome can be fetched.
-    #[cfg(test)]
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.signals.load(Ordering::Acquire) & (ENDED | FETCHED | ABANDONED) == ENDED
     }
 

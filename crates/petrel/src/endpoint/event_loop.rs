@@ -195,6 +195,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             self.idle.on_work(self.local.now_ns);
             return;
         }
+        if self.local.hub.take_woken() {
+            self.idle.on_wake();
+        }
         match self.idle.next(self.local.now_ns) {
             IdleAction::Poll => hint::spin_loop(),
             IdleAction::Yield if self.idle.learns() => {

@@ -351,9 +351,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let (request, handled) = request.detach(cx);
             let handler = std::sync::Arc::clone(&handler);
             let job = Box::new(move |request| handler(part, request));
-            if let Err(refused) = queue.push(cx.now().as_ns(), job, request) {
-                let (handle, reason) = refused.into_parts();
-                refuse(cx.local, handle, reason.status(), reason.text());
+            match queue.push(cx.now().as_ns(), job, request) {
+                Ok(()) => cx.local.hub.note_woken(),
+                Err(refused) => {
+                    let (handle, reason) = refused.into_parts();
+                    refuse(cx.local, handle, reason.status(), reason.text());
+                }
             }
             handled
         });

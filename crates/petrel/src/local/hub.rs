@@ -70,6 +70,8 @@ pub(crate) struct Hub {
     call_states: Spares<IdleState>,
     /// Memory of responses to clients' calls, for the next requests.
     memories: Spares<Vec<u8>>,
+    /// Whether the endpoint has woken another thread since its last turn without work.
+    has_woken: Cell<bool>,
 }
 
 /// The largest number of states of clients' calls that are kept.
@@ -105,6 +107,7 @@ impl Hub {
             is_closed: Cell::new(false),
             call_states: Spares::new(CALL_STATES_MAX),
             memories: Spares::new(MEMORIES_MAX),
+            has_woken: Cell::new(false),
         })
     }
 
@@ -117,6 +120,18 @@ impl Hub {
             let Some(waker) = self.timers.borrow_mut().pop_due(now_ns) else { break };
             waker.wake();
         }
+    }
+
+    /// Notes that the endpoint has woken another thread, which may want this thread's CPU.
+    #[inline(always)]
+    pub(crate) fn note_woken(&self) {
+        self.has_woken.set(true);
+    }
+
+    /// Returns true if the endpoint has woken another thread since this was asked.
+    #[inline(always)]
+    pub(crate) fn take_woken(&self) -> bool {
+        self.has_woken.replace(false)
     }
 
     /// Lends tasks the application's state and the endpoint, while they are polled.

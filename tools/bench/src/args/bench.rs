@@ -95,6 +95,11 @@ pub(crate) enum BenchCommand {
     Instructions(InstructionsArgs),
     /// Every figure that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
+    /// What a user gets: a server and a client process as the README writes them, with nothing set
+    Defaults(DefaultsArgs),
+    /// The server process of `defaults`
+    #[command(hide = true)]
+    DefaultsServer(DefaultsServerArgs),
     /// The server process of `overload`
     #[command(hide = true)]
     OverloadServer(OverloadServerArgs),
@@ -633,6 +638,44 @@ pub(crate) struct WorkArgs {
     /// The queueing delay that policies with a target aim at, at most
     #[arg(long, value_name = "DURATION", default_value = "2ms", value_parser = parse_duration)]
     pub(crate) target: Duration,
+}
+
+/// Arguments of `petrel bench defaults`.
+#[derive(Args, Debug)]
+pub(crate) struct DefaultsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "udp"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Measured time of each row in a round
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "500ms")]
+    pub(crate) duration: Duration,
+
+    /// Rounds, in which all rows take turns
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+
+    /// Measure two server threads beside one as well, with 16 clients over the first transport
+    #[arg(long)]
+    pub(crate) threads: bool,
+
+    /// Time for which the handler computes, for --threads; separate several by commas
+    #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
+    #[arg(default_values = ["50us", "200us", "1ms"])]
+    pub(crate) work: Vec<Duration>,
+}
+
+/// Arguments of the server's process that `petrel bench defaults` starts.
+#[derive(Args, Debug)]
+pub(crate) struct DefaultsServerArgs {
+    /// Threads of the server
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+
+    /// Poll, and never sleep
+    #[arg(long)]
+    pub(crate) poll: bool,
 }
 
 /// Arguments of the server's process that `petrel bench overload` starts.

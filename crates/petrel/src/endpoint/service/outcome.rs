@@ -101,8 +101,9 @@ pub(super) fn notify(
 fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
     let task = pending.task();
     pending.end(outcome);
-    if let Some(task) = task {
-        local.hub.wake(task);
+    match task {
+        Some(task) => local.hub.wake(task),
+        None => local.hub.note_woken(),
     }
 }
 

@@ -64,8 +64,9 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         service.record_end(true);
         let (task, method) = (call.end_posted(&response, connection.server()), call.method());
         place.forget();
-        if let Some(task) = task {
-            hub.wake(task);
+        match task {
+            Some(task) => hub.wake(task),
+            None => hub.note_woken(),
         }
         let others_wait = !connection.queue().is_empty();
         if let Some(began_ns) = measured_ns {

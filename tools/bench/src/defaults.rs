@@ -1,0 +1,155 @@
+//! A user's figures: a server process and a client process as the README writes them, with nothing set but the transport.
+
+mod client;
+mod server;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::{Column, Output};
+use petrel_command::units::{exact_duration, format_ns};
+use serde::{Deserialize, Serialize};
+
+use self::client::{Taken, Way};
+pub(super) use self::server::run as run_server;
+use super::process::{Process, parse};
+use super::statistics::median;
+use crate::args::{BenchTransport, DefaultsArgs};
+
+/// Answers with the request.
+const ECHO: u16 = 1;
+/// Answers with the CPU time of the server's process, in nanoseconds.
+const CPU: u16 = 2;
+/// Computes for as many nanoseconds as the request says, and answers with it.
+const WORK: u16 = 3;
+
+/// Figures of one way to call, as `--json` prints them: medians of the rounds.
+#[derive(Debug, Serialize)]
+struct Row {
+    bench: &'static str,
+    way: String,
+    transport: &'static str,
+    in_flight: usize,
+    server_threads: usize,
+    work_ns: u64,
+    calls_per_s: f64,
+    p50_ns: f64,
+    p99_ns: f64,
+    /// CPU time of each process for a call.
+    client_cpu_ns: f64,
+    server_cpu_ns: f64,
+    /// Calls of all rounds, each with its response compared.
+    checked: u64,
+    command: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Ready {
+    address: SocketAddr,
+}
+
+/// A row to measure: a way to call, and the threads of the server.
+#[derive(Clone, Copy)]
+struct Case {
+    way: Way,
+    server_threads: usize,
+}
+
+/// Runs the benchmark and prints its figures.
+pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut rows = Vec::new();
+    for transport in &args.transport {
+        let cases = Way::PLAIN.map(|way| Case { way, server_threads: 1 });
+        rows.extend(measure(args, *transport, &cases, Duration::ZERO, output)?);
+    }
+    if args.threads {
+        let cases = [1, 2].map(|server_threads| Case { way: Way::Clients, server_threads });
+        for work in &args.work {
+            rows.extend(measure(args, args.transport[0], &cases, *work, output)?);
+        }
+    }
+    output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
+    output.line(
+        "Two processes at defaults, but for the rows that poll; medians of the rounds, in which all rows take turns.\n\
+         CPU time per call.\nAgain:",
+    )?;
+    output.line(format!("  {}", command(args)))?;
+    Ok(Outcome::Success)
+}
+
+/// Starts a server, for one row of a round.
+fn start_server(case: Case) -> Result<(Process, SocketAddr), Failure> {
+    let threads = case.server_threads.to_string();
+    let mut options = vec!["bench", "defaults-server", "--json", "--threads", &threads];
+    options.extend(case.way.polls().then_some("--poll"));
+    let mut process = Process::start(&options)?;
+    let Ready { address } = parse(&process.line()?)?;
+    Ok((process, address))
+}
+
+/// Measures rows in turn.
+fn measure(
+    args: &DefaultsArgs,
+    transport: BenchTransport,
+    cases: &[Case],
+    work: Duration,
+    output: Output,
+) -> Result<Vec<Row>, Failure> {
+    let mut all: Vec<Vec<Taken>> = cases.iter().map(|_| Vec::new()).collect();
+    for _ in 0..args.rounds {
+        for (case, taken) in cases.iter().zip(&mut all) {
+            let (_server, address) = start_server(*case)?;
+            taken.push(case.way.run((address, transport), args.duration, work)?);
+        }
+    }
+    let row = |(Case { way, server_threads }, taken): (&Case, Vec<Taken>)| {
+        let of = |field: fn(&Taken) -> f64| median(taken.iter().map(field)).unwrap_or(f64::NAN);
+        let row = Row {
+            bench: "defaults",
+            way: way.name().to_owned(),
+            transport: transport.name(),
+            in_flight: way.in_flight(),
+            server_threads: *server_threads,
+            work_ns: work.as_nanos() as u64,
+            calls_per_s: of(|taken| taken.calls as f64 / taken.time.as_secs_f64()),
+            p50_ns: of(|taken| taken.p50_ns as f64),
+            p99_ns: of(|taken| taken.p99_ns as f64),
+            client_cpu_ns: of(|taken| taken.client_cpu_ns as f64 / taken.calls as f64),
+            server_cpu_ns: of(|taken| taken.server_cpu_ns as f64 / taken.calls as f64),
+            checked: taken.iter().map(|taken| taken.calls).sum(),
+            command: command(args),
+        };
+        output.record(&row)?;
+        Ok(row)
+    };
+    cases.iter().zip(all).map(row).collect()
+}
+
+const COLUMNS: [Column<Row>; 10] = [
+    ("calls by", |row| row.way.clone()),
+    ("over", |row| row.transport.to_owned()),
+    ("in flight", |row| row.in_flight.to_string()),
+    ("server threads", |row| row.server_threads.to_string()),
+    ("work", |row| format_ns(row.work_ns)),
+    ("calls/s", |row| format!("{:.0}", row.calls_per_s)),
+    ("p50", |row| format_ns(row.p50_ns as u64)),
+    ("p99", |row| format_ns(row.p99_ns as u64)),
+    ("client CPU", |row| format_ns(row.client_cpu_ns as u64)),
+    ("server CPU", |row| format_ns(row.server_cpu_ns as u64)),
+];
+
+fn command(args: &DefaultsArgs) -> String {
+    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
+    let (transports, duration) = (transports.join(","), exact_duration(args.duration));
+    let work: Vec<_> = args.work.iter().map(|work| exact_duration(*work)).collect();
+    let threads = match args.threads {
+        true => format!(" --threads --work {}", work.join(",")),
+        false => String::new(),
+    };
+    format!(
+        "petrel bench defaults --transport {transports} --duration {duration} --rounds {}{threads}",
+        args.rounds
+    )
+}

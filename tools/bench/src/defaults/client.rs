@@ -1,0 +1,385 @@
+//! The client's process, by each way to call.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use petrel::client::Background;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
+use petrel::{Client, Context, Endpoint, Nexus};
+use petrel_command::failure::Failure;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Runtime;
+
+use super::{CPU, ECHO, WORK};
+use crate::args::BenchTransport;
+
+/// Bytes of a call.
+const CALL_BYTES: usize = 32;
+
+/// Share of the time for the warm-up.
+const WARM_UP_SHARE: u32 = 5;
+
+/// Clients, on two backgrounds, of [`Way::Clients`].
+const CLIENTS: usize = 16;
+
+/// A way to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// An endpoint of the caller's thread: one call after the other, waited for.
+    Endpoint,
+    /// The same with 60 calls in flight, by continuations.
+    EndpointMany,
+    /// The same as [`Way::EndpointMany`] between two ends that poll and never sleep.
+    EndpointManyPolls,
+    /// [`Client::call`] from a thread that waits.
+    Thread,
+    /// The same from a task of tokio's runtime of several threads.
+    Task,
+    /// The same from 60 tasks.
+    Tasks,
+    /// 16 clients on two backgrounds, with a thread each.
+    Clients,
+}
+
+/// The figures of one round.
+pub(super) struct Taken {
+    pub(super) calls: u64,
+    pub(super) time: Duration,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+    pub(super) client_cpu_ns: u64,
+    pub(super) server_cpu_ns: u64,
+}
+
+impl Way {
+    /// The ways to call a server that only echoes.
+    pub(super) const PLAIN: [Self; 6] = [
+        Self::Endpoint,
+        Self::EndpointMany,
+        Self::EndpointManyPolls,
+        Self::Thread,
+        Self::Task,
+        Self::Tasks,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Endpoint | Self::EndpointMany => "endpoint",
+            Self::EndpointManyPolls => "endpoint, polling",
+            Self::Thread => "client, a thread",
+            Self::Task | Self::Tasks => "client, tokio",
+            Self::Clients => "16 clients, threads",
+        }
+    }
+
+    /// Returns true if both ends poll and never sleep.
+    pub(super) fn polls(self) -> bool {
+        self == Self::EndpointManyPolls
+    }
+
+    pub(super) fn in_flight(self) -> usize {
+        match self {
+            Self::Endpoint | Self::Thread | Self::Task => 1,
+            Self::EndpointMany | Self::EndpointManyPolls | Self::Tasks => 60,
+            Self::Clients => CLIENTS,
+        }
+    }
+
+    /// Calls for some time, after a warm-up.
+    pub(super) fn run(
+        self,
+        server: (SocketAddr, BenchTransport),
+        time: Duration,
+        work: Duration,
+    ) -> Result<Taken, Failure> {
+        let control = connect(server)?;
+        let calls = Calls { control: &control, time, work };
+        match self {
+            Self::Endpoint => call_by_endpoint(server, &calls),
+            Self::EndpointMany => call_by_continuations(server, IdlePolicy::default(), &calls),
+            Self::EndpointManyPolls => call_by_continuations(server, IdlePolicy::Poll, &calls),
+            Self::Thread => calls.measure(|watch| watch_thread(&control, watch)),
+            Self::Task | Self::Tasks => call_by_tasks(&control, &calls, self.in_flight()),
+            Self::Clients => call_by_clients(server, &calls),
+        }
+    }
+}
+
+/// Calls until a time, and their latencies.
+struct Watch {
+    begin: Instant,
+    warm: Duration,
+    end: Duration,
+    work: Duration,
+    latencies: Histogram<u64>,
+}
+
+impl Watch {
+    fn is_over(&self) -> bool {
+        self.begin.elapsed() >= self.end
+    }
+
+    /// Records a call with its response. Calls of the warm-up are checked, too.
+    fn record(&mut self, begun: Instant, request: &[u8], response: &[u8]) -> Result<(), Failure> {
+        if request != response {
+            return Err(Failure::because("a response differs from the request"));
+        }
+        if begun.duration_since(self.begin) >= self.warm {
+            self.latencies.saturating_record(begun.elapsed().as_nanos() as u64);
+        }
+        Ok(())
+    }
+
+    fn method(&self) -> u16 {
+        if self.work.is_zero() { ECHO } else { WORK }
+    }
+
+    fn request(&self) -> [u8; CALL_BYTES] {
+        let mut request = [0x5A; CALL_BYTES];
+        request[..8].copy_from_slice(&(self.work.as_nanos() as u64).to_le_bytes());
+        request
+    }
+
+    /// A part of the calls, for another thread or task.
+    fn part(&self) -> Self {
+        Self { latencies: histogram(), ..*self }
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid")
+}
+
+struct Calls<'a> {
+    control: &'a Client,
+    time: Duration,
+    work: Duration,
+}
+
+impl Calls<'_> {
+    /// Measures what `call` does until its watch is over.
+    fn measure(
+        &self,
+        call: impl FnOnce(Watch) -> Result<Histogram<u64>, Failure>,
+    ) -> Result<Taken, Failure> {
+        let warm = self.time / WARM_UP_SHARE;
+        let (begin, end) = (Instant::now(), warm + self.time);
+        let watch = Watch { begin, warm, end, work: self.work, latencies: histogram() };
+        let (client_before, server_before) = (cpu_ns(), self.server_cpu_ns()?);
+        let latencies = call(watch)?;
+        let (client_after, server_after) = (cpu_ns(), self.server_cpu_ns()?);
+        // CPU time is taken of the warm-up, too.
+        let share = self.time.as_secs_f64() / begin.elapsed().as_secs_f64();
+        let of_time = |before: u64, after: u64| ((after - before) as f64 * share) as u64;
+        if latencies.is_empty() {
+            return Err(Failure::because("no call has ended"));
+        }
+        Ok(Taken {
+            calls: latencies.len(),
+            time: self.time,
+            p50_ns: latencies.value_at_quantile(0.5),
+            p99_ns: latencies.value_at_quantile(0.99),
+            client_cpu_ns: of_time(client_before, client_after),
+            server_cpu_ns: of_time(server_before, server_after),
+        })
+    }
+
+    fn server_cpu_ns(&self) -> Result<u64, Failure> {
+        let reply = self.control.call(CPU, "").wait().map_err(Failure::because)?;
+        let bytes = reply.first_chunk().ok_or_else(|| Failure::because("no CPU time"))?;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+}
+
+fn connect((server, transport): (SocketAddr, BenchTransport)) -> Result<Client, Failure> {
+    let client = Client::builder().transports(transport.only()).connect_wait(server);
+    client.map_err(Failure::because)
+}
+
+fn watch_thread(client: &Client, mut watch: Watch) -> Result<Histogram<u64>, Failure> {
+    let request = watch.request();
+    while !watch.is_over() {
+        let begun = Instant::now();
+        let response = client.call(watch.method(), request).wait().map_err(Failure::because)?;
+        watch.record(begun, &request, &response)?;
+    }
+    Ok(watch.latencies)
+}
+
+fn call_by_tasks(client: &Client, calls: &Calls<'_>, tasks: usize) -> Result<Taken, Failure> {
+    let runtime = Runtime::new()?;
+    calls.measure(|mut watch| {
+        let call = |mut part: Watch| {
+            let client = client.clone();
+            async move {
+                let request = part.request();
+                while !part.is_over() {
+                    let begun = Instant::now();
+                    let response = client.call(part.method(), request).await;
+                    part.record(begun, &request, &response.map_err(Failure::because)?)?;
+                }
+                Ok::<_, Failure>(part.latencies)
+            }
+        };
+        let running: Vec<_> =
+            (0..tasks).map(|_| runtime.spawn(boxed(call(watch.part())))).collect();
+        for task in running {
+            let latencies = runtime.block_on(task).map_err(Failure::because)??;
+            watch.latencies.add(latencies).map_err(Failure::because)?;
+        }
+        Ok(watch.latencies)
+    })
+}
+
+fn boxed<T>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> std::pin::Pin<Box<dyn Future<Output = T> + Send>> {
+    Box::pin(future)
+}
+
+fn call_by_clients(
+    (server, transport): (SocketAddr, BenchTransport),
+    calls: &Calls<'_>,
+) -> Result<Taken, Failure> {
+    let mut endpoint = EndpointConfig::default();
+    endpoint.transports = transport.only();
+    let background = || Background::builder().endpoint(endpoint.clone()).start();
+    let backgrounds = [background(), background()];
+    let [one, two] = backgrounds.map(|background| background.map_err(Failure::because));
+    let backgrounds = [one?, two?];
+    let client = |number: usize| {
+        let background = &backgrounds[number % backgrounds.len()];
+        Client::builder().background(background).connect_wait(server).map_err(Failure::because)
+    };
+    let clients = (0..CLIENTS).map(client).collect::<Result<Vec<_>, _>>()?;
+    calls.measure(|mut watch| {
+        let failed = AtomicU32::new(0);
+        let parts = thread::scope(|scope| {
+            let call = |client| {
+                let (part, failed) = (watch.part(), &failed);
+                scope.spawn(move || {
+                    let done = watch_thread(client, part);
+                    failed.fetch_add(u32::from(done.is_err()), Ordering::Relaxed);
+                    done.unwrap_or_else(|_| histogram())
+                })
+            };
+            let running: Vec<_> = clients.iter().map(call).collect();
+            running.into_iter().map(|running| running.join()).collect::<Vec<_>>()
+        });
+        if failed.load(Ordering::Relaxed) > 0 {
+            return Err(Failure::because("a call has failed"));
+        }
+        for part in parts.into_iter().flatten() {
+            watch.latencies.add(part).map_err(Failure::because)?;
+        }
+        Ok(watch.latencies)
+    })
+}
+
+/// An endpoint with a session, as the guide has it.
+fn endpoint<S: 'static>(
+    (server, transport): (SocketAddr, BenchTransport),
+    idle: IdlePolicy,
+    state: S,
+) -> Result<(Endpoint<S>, SessionId), Failure> {
+    let mut config = EndpointConfig::default();
+    config.transports = transport.only();
+    config.idle = idle;
+    let nexus = Nexus::builder().start()?;
+    let mut endpoint = nexus.endpoint_with(config, state).map_err(Failure::because)?;
+    let session = endpoint.connect_wait(server).map_err(Failure::because)?;
+    Ok((endpoint, session))
+}
+
+fn call_by_endpoint(
+    server: (SocketAddr, BenchTransport),
+    calls: &Calls<'_>,
+) -> Result<Taken, Failure> {
+    let (mut endpoint, session) = endpoint(server, IdlePolicy::default(), ())?;
+    calls.measure(|mut watch| {
+        let request = watch.request();
+        while !watch.is_over() {
+            let begun = Instant::now();
+            let response = endpoint.call(session, watch.method(), &request).wait();
+            watch.record(begun, &request, &response.map_err(Failure::because)?)?;
+        }
+        Ok(watch.latencies)
+    })
+}
+
+/// The state of an endpoint with many calls.
+struct Many {
+    session: SessionId,
+    watch: Option<Watch>,
+    outstanding: usize,
+    failure: Option<Failure>,
+}
+
+fn call_by_continuations(
+    server: (SocketAddr, BenchTransport),
+    idle: IdlePolicy,
+    calls: &Calls<'_>,
+) -> Result<Taken, Failure> {
+    let session = SessionId { index: 0, generation: 0 };
+    let many = Many { session, watch: None, outstanding: 0, failure: None };
+    let (mut endpoint, session) = endpoint(server, idle, many)?;
+    endpoint.state_mut().session = session;
+    calls.measure(|watch| {
+        endpoint.state_mut().watch = Some(watch);
+        endpoint.with(|many, cx| {
+            for _ in 0..Way::EndpointMany.in_flight() {
+                begin(many, cx);
+            }
+        });
+        while endpoint.state_mut().outstanding > 0 {
+            endpoint.run_for(Duration::from_secs(1), |many, _| many.outstanding == 0);
+        }
+        let many = endpoint.state_mut();
+        match (many.failure.take(), many.watch.take()) {
+            (Some(failure), _) => Err(failure),
+            (None, watch) => Ok(watch.expect("it was given before").latencies),
+        }
+    })
+}
+
+/// Begins a call, whose end begins the next one.
+fn begin(many: &mut Many, cx: &mut Context<'_, Many>) {
+    let Some(watch) = &many.watch else { return };
+    if watch.is_over() || many.failure.is_some() {
+        return;
+    }
+    let (request, begun) = (watch.request(), Instant::now());
+    let call = cx.call(many.session, watch.method(), &request);
+    let made = call.then(move |many: &mut Many, cx, reply| {
+        many.outstanding -= 1;
+        let recorded = match (reply.into_response(), &mut many.watch) {
+            (Ok(response), Some(watch)) => watch.record(begun, &request, &response),
+            (Err(error), _) => Err(Failure::because(error)),
+            (Ok(_), None) => Ok(()),
+        };
+        many.failure = many.failure.take().or(recorded.err());
+        begin(many, cx);
+    });
+    match made {
+        Ok(_) => many.outstanding += 1,
+        Err(rejected) => many.failure = Some(Failure::because(petrel::Error::from(rejected))),
+    }
+}
+
+/// Returns the CPU time of the process.
+pub(super) fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Computes for some time.
+pub(super) fn spin(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

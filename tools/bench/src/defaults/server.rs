@@ -1,0 +1,47 @@
+//! The server's process: as the README has it.
+
+use std::time::Duration;
+
+use petrel::endpoint::IdlePolicy;
+use petrel::server::ServerThread;
+use petrel::{Endpoint, Server};
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use rustix::process::getppid;
+
+use super::client::{cpu_ns, spin};
+use super::{CPU, ECHO, Ready, WORK};
+use crate::args::DefaultsServerArgs;
+
+/// Interval of the check whether the parent process still exists.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Serves until the process is killed or its parent has ended.
+pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failure> {
+    let parent = getppid();
+    let mut server = Server::bind("127.0.0.1:0").threads(args.threads);
+    if args.poll {
+        server = server.idle(IdlePolicy::Poll);
+    }
+    let running = server.serve(|_: ServerThread| (), set_up).start()?;
+    output.record(&Ready { address: running.local_addr() })?;
+    while getppid() == parent {
+        std::thread::sleep(CHECK_INTERVAL);
+    }
+    running.stop();
+    Ok(())
+}
+
+fn set_up(endpoint: &mut Endpoint) {
+    endpoint.on(ECHO, |_, cx, request| {
+        let message = request.data().to_vec();
+        request.reply(cx, &message)
+    });
+    endpoint.on(CPU, |_, cx, request| request.reply(cx, &cpu_ns().to_le_bytes()));
+    endpoint.on(WORK, |_, cx, request| {
+        let message = request.data().to_vec();
+        let time = message.first_chunk().map_or(0, |time| u64::from_le_bytes(*time));
+        spin(Duration::from_nanos(time.min(1_000_000_000)));
+        request.reply(cx, &message)
+    });
+}
