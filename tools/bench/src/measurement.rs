@@ -10,7 +10,7 @@ use petrel_command::methods;
 use petrel_proto::limits::{
     CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS,
 };
-use petrel_transport::udp::MTU_CAP_BYTES;
+use petrel_transport::udp::{MTU_CAP_BYTES, Mtu};
 
 use super::baseline::echo::Grouping;
 use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream};
@@ -316,7 +316,9 @@ impl Measurement {
     ) -> Result<Box<dyn Side>, Failure> {
         let [client_address, server_address] = test_bed.addresses;
         let Self { quantity, size, in_flight, .. } = *self;
-        let datagram_bytes = MTU_CAP_BYTES - UDP_HEADER_BYTES;
+        // The bare medium's datagrams are as long as Petrel's.
+        let path = if server_address.is_loopback() { usize::MAX } else { MTU_CAP_BYTES };
+        let datagram_bytes = Mtu::default().on_path(path) - UDP_HEADER_BYTES;
         let grouping = match baseline {
             Baseline::SingleDatagrams => Grouping::Singles,
             _ => Grouping::Runs,

@@ -10,14 +10,21 @@ pub(super) const CHARGE_BYTES: usize = 768;
 /// restriction in a datacenter.
 pub const MTU_BYTES_MIN: usize = 1280;
 
-/// The default cap of [`Mtu::Auto`]: jumbo frames. The loopback device offers 65,536, but one lost
-/// packet then costs the retransmission of as much.
+/// The default cap of [`Mtu::Auto`]: jumbo frames.
 pub const MTU_CAP_BYTES: usize = 9000;
+
+/// The path MTU of Linux's loopback device, as an IPv4 socket has it.
+const LOOPBACK_MTU_BYTES: usize = 65_535;
+
+/// The largest packets over loopback with the default cap, so that a message of 16 KiB has one packet. Still larger ones gain
+/// little, and the 64 packets of two sessions would fill the receive buffer.
+const LOOPBACK_PACKET_BYTES: usize = 17_000;
 
 /// Most bytes of a sent IP packet, headers included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mtu {
-    /// The path MTU of each peer, up to the cap.
+    /// The path MTU of each peer, up to the cap. With the default cap packets over loopback have up to
+    /// 17,000 bytes.
     Auto {
         /// The cap in bytes of IP packet.
         cap_bytes: usize,
@@ -27,6 +34,17 @@ pub enum Mtu {
 }
 
 impl Mtu {
+    /// Returns the largest packet to send over a path of this MTU. A fixed size may exceed it.
+    pub fn on_path(self, path: usize) -> usize {
+        match self {
+            Self::Auto { cap_bytes: MTU_CAP_BYTES } if path >= LOOPBACK_MTU_BYTES => {
+                LOOPBACK_PACKET_BYTES
+            }
+            Self::Auto { cap_bytes } => cap_bytes.min(path),
+            Self::Fixed(bytes) => bytes,
+        }
+    }
+
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::Auto { cap_bytes } => cap_bytes,
@@ -141,4 +159,25 @@ pub struct UdpLink {
     /// The source address known to the peer, unless the kernel would choose the address anyway: a socket bound to the unspecified
     /// address has all addresses of the host.
     pub source: Option<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_path__of_loopback_has_messages_of_16_kib_in_one_packet() {
+        for (mtu, path, expected) in [
+            (Mtu::default(), 1500, 1500),
+            (Mtu::default(), 9216, 9000),
+            (Mtu::default(), 65_534, 9000),
+            (Mtu::default(), 65_535, 17_000),
+            (Mtu::default(), 65_536, 17_000),
+            (Mtu::Auto { cap_bytes: 1500 }, 65_536, 1500),
+            (Mtu::Auto { cap_bytes: 65_535 }, 65_536, 65_535),
+            (Mtu::Fixed(4000), 1500, 4000),
+        ] {
+            assert_eq!(mtu.on_path(path), expected, "{mtu:?} over {path}");
+        }
+    }
 }

@@ -201,7 +201,7 @@ impl Udp {
     fn agree_on_frame_bytes(&self, link: &UdpLink) -> Result<usize, LinkError> {
         let path = path_mtu(self.local.ip(), link.addr)?;
         let mtu = match self.config.mtu {
-            Mtu::Auto { cap_bytes } => cap_bytes.min(path),
+            mtu @ Mtu::Auto { .. } => mtu.on_path(path),
             Mtu::Fixed(configured) if configured > path => {
                 let peer = link.addr.to_string();
                 return Err(LinkError::MtuExceedsPath { configured, path, peer });

@@ -702,7 +702,7 @@ fn add_peer__checks_the_link() {
     assert_eq!(udp.add_peer(to("127.0.0.1:5", Some(2000))).unwrap(), peer);
     assert_eq!(udp.peer_count(), 1);
     let other = udp.add_peer(to("127.0.0.1:5", None)).unwrap();
-    assert_eq!(udp.max_frame_bytes(other), MTU_CAP_BYTES - 28);
+    assert_eq!(udp.max_frame_bytes(other), Mtu::default().on_path(65_535) - 28);
     assert_eq!(udp.max_frame_bytes(peer), 2000, "another link's limit is its own");
     assert_eq!((udp.source_of(other), udp.source_of(peer)), (peer, peer));
 }

@@ -43,7 +43,7 @@ fn path_counts__have_packets_on_every_path_of_the_client() {
             echo(&mut client, session);
             let packets = packets(&client, session);
             assert_eq!(packets.len(), usize::from(further) + 1, "{policy:?}");
-            assert!(packets.iter().sum::<u64>() > 2_000, "{policy:?}: {packets:?}");
+            assert!(packets.iter().sum::<u64>() > 1_000, "{policy:?}: {packets:?}");
             // On a quiet machine a session with this policy stays on one path.
             let is_spread = policy != PathPolicy::Plb;
             assert!(

@@ -113,7 +113,7 @@ fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), Str
 /// Returns the largest frame for a path, computed as in the UDP transport.
 fn max_frame(mtu: Mtu, path: usize, peer: SocketAddr) -> Result<u32, String> {
     let mtu = match mtu {
-        Mtu::Auto { cap_bytes } => cap_bytes.min(path),
+        Mtu::Auto { .. } => mtu.on_path(path),
         Mtu::Fixed(configured) if configured > path => {
             return Err(format!(
                 "the configured MTU of {configured} bytes exceeds the path MTU of {path} bytes to \
@@ -148,7 +148,7 @@ mod tests {
         let auto = Mtu::Auto { cap_bytes: 9_000 };
         assert_eq!(frame(auto, 1_500, "10.0.0.1:1"), Ok(1_472));
         assert_eq!(frame(auto, 1_500, "[fd00::1]:1"), Ok(1_452));
-        assert_eq!(frame(auto, 65_536, "127.0.0.1:1"), Ok(8_972));
+        assert_eq!(frame(auto, 65_536, "127.0.0.1:1"), Ok(16_972));
         assert_eq!(frame(Mtu::Fixed(1_280), 1_280, "[fd00::1]:1"), Ok(1_232));
         assert_eq!(frame(Mtu::Fixed(65_536), 65_536, "127.0.0.1:1"), Ok(65_507));
         assert!(frame(Mtu::Fixed(9_000), 1_500, "10.0.0.1:1").unwrap_err().contains("exceeds"));

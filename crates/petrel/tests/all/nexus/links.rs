@@ -36,7 +36,7 @@ fn link__over_udp_in_both_families() {
             };
             let at = SocketAddr::new(address.ip(), 40_000);
             let header = if at.is_ipv6() { 48 } else { 28 };
-            assert_eq!((link.addr, link.max_frame), (at, Some(9_000 - header)));
+            assert_eq!((link.addr, link.max_frame), (at, Some(17_000 - header)));
         }
     }
 }

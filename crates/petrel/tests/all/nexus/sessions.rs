@@ -111,7 +111,7 @@ fn session__refused_at_home_when_it_makes_no_sense() {
     pair.server.port.post(ToNexus::OpenSession { link: pair.server_link, open });
     assert_eq!(pair.server.refused().1.status, Status::FailedPrecondition);
     // Larger packets than the link allows.
-    pair.propose(SessionOpen { packet_bytes: 8_949, ..proposal(4) });
+    pair.propose(SessionOpen { packet_bytes: 16_949, ..proposal(4) });
     assert_eq!(pair.client.refused().1.status, Status::InvalidArgument);
 }
 
