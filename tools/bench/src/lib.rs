@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `measurement` | latency, rate and bandwidth: the ends and the baseline of each |
 //! | `budget` | the latency of a call, stage by stage |
-//! | `defaults` | what a user gets: two processes, nothing set |
+//! | `defaults` | a user's figures: two processes, nothing set |
 //! | `pause` | the first call after a pause |
 //! | `sweep` | rate against batch size, bandwidth against request size |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |

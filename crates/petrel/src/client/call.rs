@@ -130,7 +130,7 @@ impl<T> Call<T> {
         self
     }
 
-    /// Sets the end as a time on the endpoint's clock ([`Client::now`]). With both, the earlier one holds.
+    /// Sets the end as a time on the endpoint's clock ([`Client::now`]). With both, the earlier end holds.
     pub fn deadline(mut self, at: Time) -> Self {
         self.options = self.options.deadline(at);
         self
@@ -262,8 +262,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// Looks for the response of a call that has just begun: if no other call of the endpoint is outstanding, it may come before an
-    /// executor has put the task away.
+    /// Looks for the response of a call that has just begun, if no other call of the endpoint is outstanding: the response may come
+    /// before an executor has put the task away.
     fn look(&self) {
         if let Step::Outstanding(state) = &self.step
             && self.client.endpoint().places().has_one_taken()

@@ -1,9 +1,8 @@
 //! A short look for the end of a wait before a thread sleeps.
 //!
 //! A thread that sleeps, and is woken, costs two switches of threads and 5 to 10 µs, where a call over shared memory takes less than
-//! one. A thread that waits therefore looks for a few microseconds first. Between two looks it yields: the endpoint that
-//! gets the response may share its CPU. One thread of the process looks at a time, and only while looks are worth it: a thread whose waits are longer looks
-//! at fewer and fewer of them.
+//! a microsecond. A waiting thread therefore looks for a few microseconds first, and yields between two looks: the endpoint of the
+//! response may share the thread's CPU. One thread of the process looks at a time. A thread with longer waits looks less and less often.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +10,19 @@ use std::thread;
 
 use crate::sync::now_ns;
 
-/// The longest look: about the cost of the sleep that it saves.
+/// The longest look: about the cost of a sleep and a wake-up.
 const LOOK_NS: u64 = 20_000;
 
 /// A longer yield met a thread that computes, as in the event loop: the looks end.
 const CROWDED_NS: u64 = 300_000;
 
-/// The most waits without a look after one that was in vain.
+/// The most waits without a look after a look in vain.
 const SKIPPED_MAX: u32 = 64;
 
 /// Whether a thread looks.
 static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 
-/// What a thread has learned about its waits.
+/// A thread's experience with its waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Worth {
     /// Waits without a look after the next look in vain.
@@ -57,7 +56,7 @@ thread_local! {
     static WORTH: Cell<Worth> = const { Cell::new(Worth::NEW) };
 }
 
-/// Looks for the end of a wait, if that promises anything. Returns whether the wait is over.
+/// Looks for the end of a wait, unless the thread's last looks were in vain. Returns whether the wait is over.
 pub(super) fn until(is_over: impl Fn() -> bool) -> bool {
     // The model checker's threads have no time to look at.
     if cfg!(shuttle) {

@@ -12,7 +12,7 @@ use crate::local::Hub;
 /// The message of a response, and the server that gave it.
 #[derive(Clone)]
 pub struct Response {
-    /// The message, and the server's address behind it: the response stays as small as a vector, and is moved often.
+    /// The message, and the server's address behind the message: a response is moved often, and stays as small as a vector.
     bytes: Vec<u8>,
 }
 

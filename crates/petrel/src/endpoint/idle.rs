@@ -10,8 +10,8 @@
 //! | longer | others want it, and return it | a yield follows every poll without result |
 //! | as long as a time slice | another thread computes | it sleeps: the scheduler prefers a waking thread to a yielding one |
 //!
-//! A thread that the endpoint itself has woken, by the response to its call or by a request for a worker, may wait for this CPU: a yield
-//! follows at once.
+//! A thread that the endpoint itself has woken, by the response to the only outstanding call or by a request for a worker, may wait for this
+//! CPU: a yield follows at once.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use crate::time::as_ns;
 const SWITCH_NS: u64 = 1_000;
 
 /// The time between two yields while no other thread wants the CPU, at first: yields then take a tenth of the time, and a new
-/// thread waits this long.
+/// thread waits for 5 µs.
 const ALONE_NS_MIN: u64 = 5_000;
 
-/// The same after many yields without a switch. A yield costs half a microsecond, which one call at a time meets with every tenth
-/// of them: a p99 of 4 µs in place of 0.4 over shared memory.
+/// The time between two yields after many yields without a switch. A yield takes as long as a call over shared memory: with a
+/// yield in every 5 µs each tenth call takes twice its time.
 const ALONE_NS_MAX: u64 = 20_000;
 
-/// Yields without a switch until the time between them is doubled. A thread that wants the CPU more than once in 0.1 ms keeps
-/// it at its least.
-const QUICK_YIELDS: u32 = 8;
+/// Yields without a switch until the time between yields is doubled. A thread that wants the CPU more than once in 0.1 ms keeps
+/// the time at its least.
+const QUICK_YIELDS: u32 = 24;
 
 /// A longer yield met a computing thread: Linux runs one for 0.7 to 3 ms, while threads that wait for messages return
 /// the CPU in less than a tenth of that.
@@ -65,11 +65,11 @@ pub(super) struct Idle {
     busy_ns: u64,
     /// When the last yield ended.
     yielded_ns: u64,
-    /// Whether other threads wanted the CPU then, or one was woken since.
+    /// Whether other threads wanted the CPU then, or a thread was woken since.
     is_shared: bool,
     /// The time between two yields while no other thread wants the CPU.
     alone_ns: u64,
-    /// Yields without a switch since that time was changed.
+    /// Yields without a switch since the last change of `alone_ns`.
     quick_yields: u32,
     /// Until then it sleeps instead of yielding.
     sleepy_until_ns: u64,

@@ -128,7 +128,16 @@ impl Hub {
         self.has_woken.set(true);
     }
 
-    /// Returns true if the endpoint has woken another thread since this was asked.
+    /// Notes that a call of another thread has ended. A caller of the only outstanding call wants the CPU soon; among many
+    /// callers most are awake.
+    #[inline(always)]
+    pub(crate) fn note_answered(&self, was_only_call: bool) {
+        if was_only_call {
+            self.note_woken();
+        }
+    }
+
+    /// Returns true if the endpoint has woken another thread since the last question.
     #[inline(always)]
     pub(crate) fn take_woken(&self) -> bool {
         self.has_woken.replace(false)

@@ -35,7 +35,7 @@ impl Settings {
         Self { data_ip, ..self }
     }
 
-    /// Returns the address to which peers send datagrams, if not to that of their connection's end.
+    /// Returns the address to which peers send datagrams, if not to the address of their connection's end.
     pub(super) fn data_ip(&self) -> Option<IpAddr> {
         self.data_ip
     }

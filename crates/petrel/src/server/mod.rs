@@ -194,7 +194,7 @@ impl Server {
     }
 
     /// Names the IP address to which clients send datagrams, with the ports that the server has here, in place of the address to which
-    /// they have connected: for a server behind an address that passes TCP connections on, and no datagrams. Clients without an answer
+    /// clients have connected: for a server behind an address that passes TCP connections on, and no datagrams. Clients without an answer
     /// from there go on through TCP.
     pub fn data_ip(mut self, ip: IpAddr) -> Self {
         self.nexus = self.nexus.data_ip(ip);

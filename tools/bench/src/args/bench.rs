@@ -95,7 +95,7 @@ pub(crate) enum BenchCommand {
     Instructions(InstructionsArgs),
     /// Every figure that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
-    /// What a user gets: a server and a client process as the README writes them, with nothing set
+    /// A user's figures: a server and a client process as the README writes them, with nothing set
     Defaults(DefaultsArgs),
     /// The server process of `defaults`
     #[command(hide = true)]

@@ -29,17 +29,17 @@ const CLIENTS: usize = 16;
 /// A way to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// An endpoint of the caller's thread: one call after the other, waited for.
+    /// An endpoint of the caller's thread: a call, and a wait for its response, after another.
     Endpoint,
-    /// The same with 60 calls in flight, by continuations.
+    /// An endpoint with 60 calls in flight, by continuations.
     EndpointMany,
-    /// The same as [`Way::EndpointMany`] between two ends that poll and never sleep.
+    /// [`Way::EndpointMany`] between two ends that poll and never sleep.
     EndpointManyPolls,
     /// [`Client::call`] from a thread that waits.
     Thread,
-    /// The same from a task of tokio's runtime of several threads.
+    /// [`Client::call`] from a task of tokio's runtime of several threads.
     Task,
-    /// The same from 60 tasks.
+    /// [`Client::call`] from 60 such tasks.
     Tasks,
     /// 16 clients on two backgrounds, with a thread each.
     Clients,
@@ -161,7 +161,7 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Measures what `call` does until its watch is over.
+    /// Measures the calls that `call` makes until its watch is over.
     fn measure(
         &self,
         call: impl FnOnce(Watch) -> Result<Histogram<u64>, Failure>,

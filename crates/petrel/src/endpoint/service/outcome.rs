@@ -103,7 +103,7 @@ fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
     pending.end(outcome);
     match task {
         Some(task) => local.hub.wake(task),
-        None => local.hub.note_woken(),
+        None => local.hub.note_answered(local.services.calls.len() == 0),
     }
 }
 

@@ -66,7 +66,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         place.forget();
         match task {
             Some(task) => hub.wake(task),
-            None => hub.note_woken(),
+            None => hub.note_answered(calls.len() == 0),
         }
         let others_wait = !connection.queue().is_empty();
         if let Some(began_ns) = measured_ns {
