@@ -124,12 +124,11 @@ pub(super) fn park<F: Future>(future: F) -> F::Output {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;
             }
-            if !look::until(|| parker.is_woken.load(Ordering::Acquire)) {
-                while !parker.is_woken.load(Ordering::Acquire) {
-                    thread::park();
-                }
+            look::until(|| parker.is_woken.load(Ordering::Relaxed));
+            // Reads the last of several wake-ups, and sees all that came before it.
+            while !parker.is_woken.swap(false, Ordering::Acquire) {
+                thread::park();
             }
-            parker.is_woken.store(false, Ordering::Relaxed);
         }
     })
 }
