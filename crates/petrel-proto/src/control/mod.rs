@@ -40,6 +40,7 @@ pub use message::{
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 pub use paths::PathPorts;
+pub use ranges::may_be_a_host;
 
 use crate::limits::{FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, SLOTS_MAX};
 

@@ -59,16 +59,17 @@ impl LinkOpen {
     }
 }
 
+/// Returns true for an address that a host may have: not for that of all hosts, of a group, or of no host.
+pub fn may_be_a_host(ip: IpAddr) -> bool {
+    !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
         self.offer.check_paths(&self.features.paths, Kind::LinkAccept)?;
-        let is_host = |ip: IpAddr| {
-            let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-            !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
-        };
-        in_range(self.data_ip.is_none_or(is_host), Kind::LinkAccept, "data_ip")
+        in_range(self.data_ip.is_none_or(may_be_a_host), Kind::LinkAccept, "data_ip")
     }
 }
 

@@ -80,7 +80,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use petrel_proto::control::HEARTBEAT_MS_MAX;
+use petrel_proto::control::{HEARTBEAT_MS_MAX, may_be_a_host};
 use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
@@ -297,7 +297,7 @@ impl NexusBuilder {
     /// through an address that does not pass datagrams on. Without datagrams calls go through TCP, slower. Default: the address
     /// that the client has connected to.
     pub fn data_ip(mut self, ip: IpAddr) -> Self {
-        self.data_ip = Some(ip);
+        self.data_ip = Some(ip.to_canonical());
         self
     }
 
@@ -377,7 +377,7 @@ impl NexusBuilder {
                 "a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 10 s"
             )));
         }
-        if let Some(ip) = self.data_ip.filter(|ip| ip.is_unspecified() || ip.is_multicast()) {
+        if let Some(ip) = self.data_ip.filter(|ip| !may_be_a_host(*ip)) {
             let text = format!("datagrams cannot be sent to {ip}: name an address of one host");
             return Err(SetupError::refused(text));
         }

@@ -200,6 +200,10 @@ fn call__ends_at_its_time_and_says_whether_it_may_have_run() {
     assert_eq!(error.status, Status::DeadlineExceeded);
     assert_eq!(error.execution, Execution::MayHaveExecuted);
     wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
+    // The earlier of a timeout and a deadline counts.
+    let soon = client.now() + Duration::from_millis(50);
+    let error = client.call(NEVER, "").timeout(Duration::from_secs(60)).deadline(soon).wait();
+    assert_eq!(error.unwrap_err().status, Status::DeadlineExceeded);
 }
 
 #[test]

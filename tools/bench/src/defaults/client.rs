@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -257,23 +256,17 @@ fn call_by_clients(
     };
     let clients = (0..CLIENTS).map(client).collect::<Result<Vec<_>, _>>()?;
     calls.measure(|mut watch| {
-        let failed = AtomicU32::new(0);
         let parts = thread::scope(|scope| {
             let call = |client| {
-                let (part, failed) = (watch.part(), &failed);
-                scope.spawn(move || {
-                    let done = watch_thread(client, part);
-                    failed.fetch_add(u32::from(done.is_err()), Ordering::Relaxed);
-                    done.unwrap_or_else(|_| histogram())
-                })
+                let part = watch.part();
+                scope.spawn(move || watch_thread(client, part))
             };
             let running: Vec<_> = clients.iter().map(call).collect();
-            running.into_iter().map(|running| running.join()).collect::<Vec<_>>()
+            let ended = running.into_iter().map(|running| running.join());
+            ended.collect::<Vec<_>>()
         });
-        if failed.load(Ordering::Relaxed) > 0 {
-            return Err(Failure::because("a call has failed"));
-        }
-        for part in parts.into_iter().flatten() {
+        for part in parts {
+            let part = part.map_err(|_| Failure::because("a thread has panicked"))??;
             watch.latencies.add(part).map_err(Failure::because)?;
         }
         Ok(watch.latencies)

@@ -269,10 +269,11 @@ impl<N: Network> Reactor<N> {
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
         let own = own_features(asked_paths(medium));
         let shared = shared_features(&own, &accept.features);
-        let remote = match accept.data_ip {
-            Some(ip) if shared.probe && kind == udp::KIND => SocketAddr::new(ip, remote.port()),
-            _ => remote,
-        };
+        let named = accept.data_ip.filter(|_| shared.probe && kind == udp::KIND);
+        let named = named.map(|ip| SocketAddr::new(ip, remote.port()));
+        // A process that keeps to its host sends nothing elsewhere, whatever its peer names.
+        let named = named.filter(|named| self.relay.settings().may_connect_to(*named));
+        let remote = named.unwrap_or(remote);
         let opening = {
             let source = self.source_to(id, kind, remote, None);
             medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn, source })

@@ -8,7 +8,7 @@ use petrel::Status;
 use petrel::endpoint::Reason;
 use petrel::nexus::{Attach, UdpAttach};
 use petrel::unstable::control::{LinkId, ToNexus};
-use petrel_proto::control::SessionOpen;
+use petrel_proto::control::{LinkAccept, LinkFeatures, Offer, SessionOpen};
 use petrel_transport::host::HostLink;
 use petrel_transport::mux::MuxLink;
 use petrel_transport::shm::{Shm, ShmLink};
@@ -38,6 +38,29 @@ fn link__over_udp_in_both_families() {
             let header = if at.is_ipv6() { 48 } else { 28 };
             assert_eq!((link.addr, link.max_frame), (at, Some(17_000 - header)));
         }
+    }
+}
+
+/// A client that keeps to its host sends to no other one, whatever the server names.
+#[test]
+fn link__to_an_address_that_the_server_names_keeps_to_the_host() {
+    for (named, probe, expected) in [
+        ("127.0.0.2", true, "127.0.0.2:9"),
+        ("127.0.0.2", false, "127.0.0.1:9"),
+        ("192.0.2.1", true, "127.0.0.1:9"),
+    ] {
+        let (listener, address) = listener();
+        let nexus = client();
+        let mut client = attach(&nexus, V4);
+        client.ask(address, 0, UDP);
+        let mut peer = RawPeer::after_hello_by(&listener);
+        let link = peer.link_open().link;
+        let offer = Offer::Udp { port: 9, max_frame: 1_472 };
+        let features = LinkFeatures { probe, ..LinkFeatures::NONE };
+        let data_ip = Some(named.parse().unwrap());
+        peer.send(LinkAccept { link, offer, ticket: None, ecn: false, features, data_ip });
+        let HostLink::Far(MuxLink::Near(link)) = client.up().transport else { panic!("not UDP") };
+        assert_eq!(link.addr, expected.parse().unwrap(), "{named}, probes {probe}");
     }
 }
 
