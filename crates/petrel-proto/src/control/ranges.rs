@@ -59,7 +59,7 @@ impl LinkOpen {
     }
 }
 
-/// Returns true for an address that a host may have: not for that of all hosts, of a group, or of no host.
+/// Returns true for an address that a host may have: not for the address of all hosts, of a group, or of no host.
 pub fn may_be_a_host(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

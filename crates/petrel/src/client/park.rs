@@ -125,7 +125,7 @@ pub(super) fn park<F: Future>(future: F) -> F::Output {
                 return output;
             }
             look::until(|| parker.is_woken.load(Ordering::Relaxed));
-            // Reads the last of several wake-ups, and sees all that came before it.
+            // Reads the last of several wake-ups, and sees all writes before the wake-up.
             while !parker.is_woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }

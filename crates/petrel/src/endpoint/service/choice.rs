@@ -113,7 +113,7 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service()).expect("a service stays for its calls");
         let error = call.too_late();
-        // The failure of a waiting call names the reason for the wait, which is no lack of a leader.
+        // The failure of a waiting call names the reason for the wait. The lack of a leader is no such reason.
         if let (Step::WaitingForSession, Some(failures)) =
             (call.step(), self.failures(call.service()))
         {

@@ -271,7 +271,7 @@ impl<N: Network> Reactor<N> {
         let shared = shared_features(&own, &accept.features);
         let named = accept.data_ip.filter(|_| shared.probe && kind == udp::KIND);
         let named = named.map(|ip| SocketAddr::new(ip, remote.port()));
-        // A process that keeps to its host sends nothing elsewhere, whatever its peer names.
+        // A process that keeps to its host sends nothing to other hosts, whatever the peer names.
         let named = named.filter(|named| self.relay.settings().may_connect_to(*named));
         let remote = named.unwrap_or(remote);
         let opening = {

@@ -41,7 +41,7 @@ fn link__over_udp_in_both_families() {
     }
 }
 
-/// A client that keeps to its host sends to no other one, whatever the server names.
+/// A client that keeps to its host sends to no other host, whatever the server names.
 #[test]
 fn link__to_an_address_that_the_server_names_keeps_to_the_host() {
     for (named, probe, expected) in [
