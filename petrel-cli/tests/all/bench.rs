@@ -254,25 +254,6 @@ fn sessions__in_steps_and_their_memory() {
 }
 
 #[test]
-fn budget__has_every_stage_of_both_transports() {
-    let output = bench(&["budget"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let rows = records(&output);
-    let of = |transport: &str| rows.iter().filter(|row| row["transport"] == transport).count();
-    assert_eq!((of("udp"), of("shm")), (7, 7));
-    for row in &rows {
-        assert!(
-            row["windows"].as_u64().unwrap() > 0 && row["calls"].as_u64().unwrap() > 0,
-            "{row}"
-        );
-        assert_eq!(row["mismatched"], 0, "{row}");
-    }
-    for trip in rows.iter().filter(|row| row["stage"].as_str().unwrap().contains("round trip")) {
-        assert!(trip["ns"].as_f64().unwrap() > 0.0, "{trip}");
-    }
-}
-
-#[test]
 fn pause__compares_first_calls_with_bare_wake_ups() {
     let arguments = ["bench", "--json", "pause", "--pause", "0s,1ms", "--rounds", "5"];
     let output = petrel(&[&arguments[..], &["--idle", "block,30us"]].concat());
@@ -342,32 +323,6 @@ fn factors__each_beside_everything_switched_on() {
     {
         let is_one = |figure: &&Value| figure["transport"] == transport && figure["unit"] == unit;
         assert!(figures.iter().filter(is_one).count() >= 3, "{transport}, {unit}");
-    }
-}
-
-#[test]
-fn threads__every_model_answers_rightly() {
-    let shape = ["--handler", "0s,1us", "--rounds", "1", "--window", "5ms", "--in-flight", "4"];
-    let callers = ["--callers", "1,3"];
-    let output = petrel(&[&["bench", "--json", "threads"][..], &shape, &callers].concat());
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let rows = records(&output);
-    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
-    let (crossings, models, callers) = (of("crossing"), of("threads"), of("callers"));
-    assert_eq!((crossings.len(), models.len(), callers.len()), (2 * 4, 2 * 2 * 4, 2 * 2 * 3));
-    for (index, row) in callers.iter().enumerate() {
-        assert_eq!(row["way"], ["locked", "endpoints", "client"][index % 3]);
-        assert_eq!(row["callers"], [1, 3][index / 3 % 2]);
-        assert!(row["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
-    }
-    for row in &rows {
-        assert!(row["checked"].as_u64().is_some_and(|count| count > 0), "{row}");
-        assert_eq!((&row["mismatched"], &row["failed"]), (&0.into(), &0.into()));
-        assert!(row["latency"]["p50_ns"].is_u64() && row["command"].is_string(), "{row}");
-    }
-    for (index, row) in models.iter().enumerate() {
-        assert_eq!(row["model"], ["single", "workers", "endpoints", "client"][index % 4]);
-        assert!(row["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
     }
 }
 

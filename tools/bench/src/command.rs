@@ -19,8 +19,8 @@ use crate::factors::Factors;
 use crate::sessions::{BOTH_HINTS, Sessions};
 use crate::{
     Cores, CountedWorkload, Figure, Measurement, Quantity, SessionPlan, all, attacks, batch,
-    budget, defaults, footer, instructions, kv, memory, outcome, overload, pause, plot,
-    progress_bar, regions, sweep, table, threads, veth,
+    defaults, footer, instructions, kv, memory, outcome, overload, pause, plot,
+    progress_bar, regions, sweep, table, veth,
 };
 
 /// Runs `petrel bench`, and prints the figures.
@@ -47,12 +47,10 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             run_and_show(&list, args.windows.plot.as_deref(), output)
         }
         BenchCommand::Sweep(args) => sweep::run(args, output),
-        BenchCommand::Budget(args) => budget::run(args, output),
         BenchCommand::Pause(args) => pause::run(args, output),
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
-        BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Regions(args) => regions::run(args, output),
         BenchCommand::Batch(args) => batch::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),

@@ -4,7 +4,6 @@
 //! | module | concern |
 //! | --- | --- |
 //! | `measurement` | latency, rate and bandwidth: the ends and the baseline of each |
-//! | `budget` | the latency of a call, stage by stage |
 //! | `defaults` | a user's figures: two processes, nothing set |
 //! | `pause` | the first call after a pause |
 //! | `sweep` | rate against batch size, bandwidth against request size |
@@ -15,7 +14,6 @@
 //! | `paths_veth` | two network namespaces with four links, and sessions of several paths |
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
-//! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
 //! | `batch` | lookup servers with plain and with batched handlers |
 //! | `cache` | the cache beside an echo, and HERD's comparison on a modelled card |
 //! | `regions` | operations on regions beside calls |
@@ -63,7 +61,6 @@ mod attacks;
 #[cfg(feature = "full")]
 mod batch;
 #[cfg(feature = "full")]
-mod budget;
 #[cfg(feature = "full")]
 pub mod cache;
 #[cfg(feature = "full")]
@@ -103,7 +100,6 @@ mod sessions;
 #[cfg(feature = "full")]
 mod sweep;
 #[cfg(feature = "full")]
-mod threads;
 #[cfg(feature = "full")]
 mod turns;
 #[cfg(feature = "full")]

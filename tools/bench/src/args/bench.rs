@@ -45,7 +45,7 @@ Examples:
   petrel bench sweep size --transport shm --plot sizes.svg
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
-  petrel bench threads --transport shm --handler 0s,10us --callers 2,4
+  petrel bench defaults --transport shm --threads
   petrel bench batch --table ipv6 --transport shm
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
@@ -67,8 +67,6 @@ pub(crate) enum BenchCommand {
     Bandwidth(BandwidthArgs),
     /// Rate against the calls started together, or bandwidth against the size of the requests
     Sweep(SweepArgs),
-    /// Latency of one call at a time, stage by stage
-    Budget(BudgetArgs),
     /// The first call after a pause, in which both ends have gone to sleep, in bare wake-ups
     Pause(PauseArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
@@ -78,9 +76,6 @@ pub(crate) enum BenchCommand {
     Factors(FactorsArgs),
     /// Cost of congestion controls where nothing is congested, compared with none
     Congestion(CongestionArgs),
-    /// Throughput of threading models: handlers in the event loop, on workers, in several event loops; the
-    /// cost of crossing a thread; several calling threads, with an endpoint behind a lock or one each
-    Threads(ThreadsArgs),
     /// Operations on regions beside calls: reads, words, mappings, large writes
     Regions(RegionsArgs),
     /// Lookup servers with batched handlers beside plain ones: IPv4, IPv6, Ethernet switch, named data
@@ -372,17 +367,6 @@ pub(crate) enum SweepKind {
     Size,
 }
 
-/// Arguments of `petrel bench budget`.
-#[derive(Args, Debug)]
-pub(crate) struct BudgetArgs {
-    /// Transports to measure, in turn; separate several by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
-    pub(crate) transport: Vec<BenchTransport>,
-
-    #[command(flatten)]
-    pub(crate) windows: WindowArgs,
-}
-
 /// Arguments of `petrel bench pause`.
 #[derive(Args, Debug)]
 pub(crate) struct PauseArgs {
@@ -504,48 +488,6 @@ pub(crate) struct CongestionArgs {
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
-}
-
-/// Arguments of `petrel bench threads`.
-#[derive(Args, Debug)]
-pub(crate) struct ThreadsArgs {
-    /// Transports to measure, in turn; separate several by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
-    pub(crate) transport: Vec<BenchTransport>,
-
-    /// How long handlers compute, in turn; separate several by commas
-    #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
-    #[arg(default_values = ["0s", "2us", "20us"])]
-    pub(crate) handler: Vec<Duration>,
-
-    /// Number of workers, and of endpoints of the server with several endpoints
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub(crate) threads: u8,
-
-    /// Threads that call at the same time, through an endpoint behind a lock, through endpoints of their own, and by a
-    /// client; separate several numbers by commas
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "2"])]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub(crate) callers: Vec<u8>,
-
-    /// Calls in flight for the rate; latencies are also measured with a single call in flight
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) in_flight: u16,
-
-    /// How long threads poll for work before sleeping
-    #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = parse_duration)]
-    pub(crate) spin: Duration,
-
-    /// Windows of every kind, taken in turn
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-
-    /// Length of a window
-    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
-    pub(crate) window: Duration,
 }
 
 /// Arguments of `petrel bench regions`.
