@@ -19,8 +19,8 @@ use crate::factors::Factors;
 use crate::sessions::{BOTH_HINTS, Sessions};
 use crate::{
     Cores, CountedWorkload, Figure, Measurement, Quantity, SessionPlan, all, attacks, batch,
-    defaults, footer, instructions, kv, memory, outcome, overload, pause, plot,
-    progress_bar, regions, sweep, table, veth,
+    defaults, footer, instructions, kv, memory, outcome, overload, pause, plot, progress_bar,
+    regions, sweep, table, veth,
 };
 
 /// Runs `petrel bench`, and prints the figures.

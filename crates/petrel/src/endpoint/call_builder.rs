@@ -1,5 +1,6 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use petrel_proto::{PendingCall, SessionId};
@@ -11,7 +12,9 @@ use super::message::IntoMessage;
 use super::options::CallOptions;
 use super::state::State;
 use crate::error::Error;
+use crate::local::start_call;
 use crate::msgbuf::MsgBuf;
+use crate::task::{Call, Session};
 use crate::time::Time;
 use callee::ToSend;
 
@@ -121,7 +124,8 @@ pub(crate) mod callee {
     }
 }
 
-/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then).
+/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then); of a [`Session`], by awaiting it, or by
+/// [`started`](CallBuilder::started).
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -145,7 +149,7 @@ pub(crate) mod callee {
 /// assert_eq!(endpoint.state(), &[42]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a call is made by `then`"]
+#[must_use = "a call is made by `then`, or when it is awaited or started"]
 pub struct CallBuilder<P, M, C = SessionId> {
     place: P,
     callee: C,
@@ -183,7 +187,7 @@ impl From<Box<CallRejected>> for Error {
     }
 }
 
-impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
+impl<P, M, C> CallBuilder<P, M, C> {
     #[inline(always)]
     pub(crate) fn new(place: P, callee: C, method: u16, request: M) -> Self {
         let (response, options) = (None, CallOptions::new());
@@ -235,7 +239,9 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         self.options = change(self.options);
         self
     }
+}
 
+impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     /// Sends the call: `continuation` runs once, with the outcome and both buffers, in a later turn of the event loop.
     /// A closure that captures up to two words is stored without an allocation.
     ///
@@ -306,7 +312,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     }
 }
 
-impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
+impl<P, M> CallBuilder<P, M, SessionId> {
     /// Makes the server run the call only when all earlier calls of the session have run, whatever the network does to
     /// their order (MP-RDMA §3.4, *synchronise*). Calls without this demand may overtake each other, and this one.
     ///
@@ -353,6 +359,7 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
 
 impl<P, M, C> CallBuilder<P, M, C> {
     /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
+    #[inline(always)]
     pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
         let Self { place, callee, method, request, response, options } = self;
         (place, CallBuilder { place: (), callee, method, request, response, options })
@@ -364,6 +371,27 @@ impl<M, C> CallBuilder<(), M, C> {
     pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
         let Self { callee, method, request, response, options, .. } = self;
         CallBuilder { place, callee, method, request, response, options }
+    }
+}
+
+impl<M: IntoMessage> CallBuilder<&Session, M> {
+    /// Makes the call now, and returns the future of its response: for calls that are awaited later.
+    #[inline(always)]
+    pub fn started(self) -> Call {
+        let Self { place, callee, method, request, response, options } = self;
+        let hub = place.hub();
+        start_call(hub, (callee, method), request, response, hub.begun(options))
+    }
+}
+
+/// Awaited, the call is made, and its response is the output.
+impl<M: IntoMessage> IntoFuture for CallBuilder<&Session, M> {
+    type Output = Result<MsgBuf, Error>;
+    type IntoFuture = Call;
+
+    #[inline(always)]
+    fn into_future(self) -> Call {
+        self.started()
     }
 }
 

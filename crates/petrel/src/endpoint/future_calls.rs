@@ -4,6 +4,7 @@ use petrel_proto::{PendingCall, SessionId};
 
 use super::context::continuation::{Continuation, Numbered, NumberedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
+use super::options::CallOptions;
 use super::state::State;
 use crate::error::Error;
 use crate::local::Start;
@@ -17,12 +18,15 @@ impl Local {
     /// Makes a call of a future.
     #[inline(always)]
     pub(crate) fn make_call(&mut self, start: Start) {
-        let Start { key, session, method, request, response, deadline_ns } = start;
+        let Start { key, session, method, request, response, deadline_ns, ordered } = start;
         let tag = Continuation::numbered::<FutureEnd>(key);
         let is_reference = request.is_reference();
         let call = PendingCall { method, tag, request, response };
         let mut cx = Context::<()>::new(self);
         let started = match deadline_ns {
+            _ if ordered => {
+                cx.start_in_order(session, call, CallOptions { deadline_ns, ..CallOptions::new() })
+            }
             None if !is_reference => cx.start_in_burst(session, call),
             None => cx.start_with(session, call, None, None),
             Some(at_ns) => cx.start_until(session, call, at_ns, None),

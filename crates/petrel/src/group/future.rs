@@ -60,7 +60,7 @@ impl Group {
         let options =
             options.begun(|| handle.clock_now().as_ns()).no_later_than(handle.inherited_ns());
         for (place, session) in self.members().iter().enumerate() {
-            let call = start_call(handle.hub(), *session, method, message, options);
+            let call = start_call(handle.hub(), (*session, method), message, None, options);
             calls.push(place as u64, call);
         }
         while let Some((place, outcome)) = calls.next().await {

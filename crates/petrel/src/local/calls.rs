@@ -23,6 +23,8 @@ pub(crate) struct Start {
     pub(crate) request: MsgBuf,
     pub(crate) response: MsgBuf,
     pub(crate) deadline_ns: Option<u64>,
+    /// Whether it runs only after all earlier calls of the session.
+    pub(crate) ordered: bool,
 }
 
 /// The progress of a call, with the task that awaits its end.

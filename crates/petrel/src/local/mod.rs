@@ -43,7 +43,6 @@ pub use object_counts::LocalObjectCounts;
 pub use parallel::Parallel;
 pub use serve::OwnRequest;
 pub use session::Session;
-pub use session_call::SessionCall;
 pub use sleep::{Sleep, Timeout};
 pub use task::Task;
 

@@ -54,7 +54,7 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn hub(&self) -> &Rc<Hub> {
+    pub(crate) fn hub(&self) -> &Rc<Hub> {
         &self.hub
     }
 
