@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -63,6 +64,15 @@ impl Waker {
         if let Some(Bell(ring)) = &self.bell {
             ring();
         }
+    }
+
+    /// Waits for a wake, at most for `time`, and does not clear it. Returns true if there is a wake.
+    pub fn wait(&self, time: Duration) -> bool {
+        let mut watched = [PollFd::new(self, PollFlags::IN)];
+        let timeout = timespec(time.as_nanos() as u64);
+        // An error is a signal, or shortage of kernel memory: callers look again.
+        let _ = poll(&mut watched, Some(&timeout));
+        !watched[0].revents().is_empty()
     }
 
     /// Clears all wakes so far, without blocking. Returns true if there was a wake.

@@ -25,7 +25,14 @@ pub(crate) enum InboxMessage {
     /// The last handle of a client is gone.
     CloseService(ServiceKey),
     /// Begin a task.
-    Run(Box<dyn FnOnce(&Handle) + Send>),
+    Run(RunTask),
+}
+
+/// A task to begin.
+pub(crate) struct RunTask {
+    pub(crate) begin: Box<dyn FnOnce(&Handle) + Send>,
+    /// Whether the task is the library's own, and keeps no object of the endpoint elsewhere.
+    pub(crate) is_library: bool,
 }
 
 /// The answer to a request: the message, or a text for people if `status` is not OK.

@@ -8,6 +8,7 @@ use std::thread;
 
 use petrel_proto::Status;
 
+use super::driver::Driver;
 use super::{ClientShared, Target};
 use crate::endpoint::{EndpointConfig, Stop};
 use crate::error::Error;
@@ -171,10 +172,13 @@ fn start_thread(
     let run = move || match nexus.endpoint(config) {
         Err(error) => drop(tell.send(Err(cannot_start(&error)))),
         Ok(mut endpoint) => {
-            let stop = endpoint.stop_handle();
-            if tell.send(Ok((endpoint.client_shared(), stop.clone()))).is_ok() {
-                endpoint.run(&stop);
+            let shared = endpoint.client_shared();
+            let driver = Arc::new(Driver::new(endpoint));
+            shared.set_driver(Arc::clone(&driver));
+            if tell.send(Ok((shared, driver.stop_handle()))).is_err() {
+                driver.stop_handle().stop();
             }
+            driver.run();
         }
     };
     let named = thread::Builder::new().name(format!("petrel-{number}"));

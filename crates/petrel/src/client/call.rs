@@ -211,7 +211,9 @@ impl<T> Call<T> {
         T: 'static,
     {
         self.client.endpoint().check_thread();
-        park::park(self)
+        let mut call = self;
+        call.begin_and_drive(&mut Context::from_waker(Waker::noop()), None);
+        park::park(call)
     }
 }
 
@@ -258,6 +260,30 @@ impl<T> Call<T> {
             match place {
                 Ok(place) => self.make(place, end_ns),
                 Err(places::Gone) => self.step = Step::failed(endpoint_gone()),
+            }
+        }
+    }
+
+    /// Begins the call. If no other call is outstanding, the caller runs the endpoint's event loop until the end of the call, or for
+    /// this long.
+    #[inline(never)]
+    fn begin_and_drive(&mut self, cx: &mut Context<'_>, limit_ns: Option<u64>) {
+        let endpoint = Arc::clone(self.client.endpoint());
+        let driver = endpoint.driver().filter(|_| !park::runs_loop());
+        match driver.and_then(|driver| driver.try_drive(endpoint.places(), limit_ns)) {
+            None => {
+                self.begin_elsewhere(cx);
+                if let Some(driver) = driver
+                    && endpoint.places().has_one_taken()
+                {
+                    driver.note_alone();
+                }
+            }
+            Some(driving) => {
+                self.begin_elsewhere(cx);
+                if let Step::Outstanding(state) = &self.step {
+                    driving.run(|| state.has_ended());
+                }
             }
         }
     }
@@ -362,9 +388,11 @@ impl<T: 'static> Future for Call<T> {
         {
             return Poll::Pending;
         }
-        if !matches!(self.step, Step::Outstanding(_)) {
-            self.begin_elsewhere(cx);
+        if let Step::New = self.step {
+            self.begin_and_drive(cx, Some(look::LOOK_NS));
             self.look();
+        } else if !matches!(self.step, Step::Outstanding(_)) {
+            self.begin_elsewhere(cx);
         }
         if let Step::Outstanding(state) = &self.step {
             // SAFETY: the state is this future's, which is borrowed exclusively.

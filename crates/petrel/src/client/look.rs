@@ -11,7 +11,7 @@ use std::thread;
 use crate::sync::now_ns;
 
 /// The longest look: about the cost of a sleep and a wake-up.
-const LOOK_NS: u64 = 20_000;
+pub(super) const LOOK_NS: u64 = 20_000;
 
 /// A longer yield met a thread that computes, as in the event loop: the looks end.
 const CROWDED_NS: u64 = 300_000;
@@ -54,6 +54,25 @@ impl Worth {
 
 thread_local! {
     static WORTH: Cell<Worth> = const { Cell::new(Worth::NEW) };
+}
+
+/// Returns true if a wait begins with a look.
+pub(super) fn is_worth_it() -> bool {
+    WORTH.with(|cell| {
+        let mut worth = cell.get();
+        let looks = worth.looks();
+        cell.set(worth);
+        looks
+    })
+}
+
+/// Records the end of a look that another function has done.
+pub(super) fn record(was_worth_it: bool) {
+    WORTH.with(|cell| {
+        let mut worth = cell.get();
+        worth.record(was_worth_it, false);
+        cell.set(worth);
+    })
 }
 
 /// Looks for the end of a wait, unless the thread's last looks were in vain.

@@ -63,8 +63,10 @@
 
 mod background;
 pub(crate) mod balance;
+mod baton;
 mod call;
 mod config;
+mod driver;
 mod judge;
 mod look;
 mod lookup;

@@ -51,6 +51,11 @@ impl Places {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Returns true if no place is taken.
+    pub(super) fn are_all_free(&self) -> bool {
+        self.free() == self.count
+    }
+
     /// Returns true if one place is taken.
     pub(super) fn has_one_taken(&self) -> bool {
         self.free() + 1 == self.count

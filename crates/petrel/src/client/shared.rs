@@ -1,5 +1,8 @@
 //! The state shared by the clients of an endpoint.
 
+use std::sync::OnceLock;
+
+use super::driver::Driver;
 use super::places::Places;
 use super::service_key::{ServiceKey, ServiceKeys};
 use crate::inbox::InboxSender;
@@ -13,13 +16,16 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
+    /// Of an endpoint that callers may run: those of a [`Background`](super::Background).
+    driver: OnceLock<Arc<Driver>>,
 }
 
 impl ClientShared {
     /// Creates the state on the endpoint's thread.
     pub(crate) fn new(sender: InboxSender<InboxMessage>, places: Arc<Places>) -> Self {
         let endpoint_thread = thread::current().id();
-        Self { sender, places, services: ServiceKeys::default(), endpoint_thread }
+        let (services, driver) = (ServiceKeys::default(), OnceLock::new());
+        Self { sender, places, services, endpoint_thread, driver }
     }
 
     /// Posts a message to the endpoint. Returns false if the endpoint is gone.
@@ -48,11 +54,27 @@ impl ClientShared {
         self.services.free(key);
     }
 
+    /// Lets callers run the event loop.
+    pub(super) fn set_driver(&self, driver: Arc<Driver>) {
+        assert!(self.driver.set(driver).is_ok(), "an endpoint has one driver");
+    }
+
+    /// Returns the driver, if callers may run the event loop.
+    #[inline]
+    pub(super) fn driver(&self) -> Option<&Driver> {
+        self.driver.get().map(|driver| &**driver)
+    }
+
+    /// Returns true on the thread of the endpoint.
+    pub(crate) fn is_on_thread(&self) -> bool {
+        thread::current().id() == self.endpoint_thread
+    }
+
     /// # Panics
     /// On the thread of the endpoint, while the endpoint exists.
     pub(super) fn check_thread(&self) {
         assert!(
-            thread::current().id() != self.endpoint_thread || !self.is_open(),
+            !self.is_on_thread() || !self.is_open(),
             "the thread that runs the endpoint cannot wait for a call of its client: the endpoint would not run; await \
              the call in a task there"
         );

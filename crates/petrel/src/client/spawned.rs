@@ -9,7 +9,7 @@ use petrel_proto::Status;
 
 use super::Client;
 use crate::error::Error;
-use crate::inbox_message::InboxMessage;
+use crate::inbox_message::{InboxMessage, RunTask};
 use crate::local::{Handle, Hub};
 use crate::panics::Closure;
 use crate::sync::{Arc, Mutex, lock, now_ns};
@@ -66,6 +66,19 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
+        self.spawn_by(task, false)
+    }
+
+    /// The same for a task of the library itself, which keeps no object of the endpoint elsewhere.
+    fn spawn_by<T, F>(
+        &self,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+        is_library: bool,
+    ) -> Spawned<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
         let shared = Arc::new(Mutex::new(State::Going { waits: None, runs: None }));
         let running = Running { shared: Arc::clone(&shared) };
         let begin = move |handle: &Handle| {
@@ -74,7 +87,8 @@ impl Client {
             drop(handle.spawn_within(Closure::Task, None, running.run(task)));
         };
         // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
-        self.endpoint().post(InboxMessage::Run(Box::new(begin)));
+        let task = RunTask { begin: Box::new(begin), is_library };
+        self.endpoint().post(InboxMessage::Run(task));
         Spawned { shared }
     }
 
@@ -85,7 +99,7 @@ impl Client {
     /// DEADLINE_EXCEEDED after `time`, and UNAVAILABLE if the endpoint is gone.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Result<F::Output, Error> {
         let mut future = pin!(future);
-        let mut time = pin!(self.spawn(async move |handle| handle.sleep(time).await));
+        let mut time = pin!(self.spawn_by(async move |handle| handle.sleep(time).await, true));
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use petrel_planted::planted;
 use petrel_proto::{Event, Status};
 use petrel_transport::Transport;
+use petrel_transport::wake::Waker;
 
 use super::burst::{release, send_cancels};
 use super::context::continuation::{Continuation, run_under_deadline};
@@ -186,11 +187,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     /// Takes a turn, and waits if there was no work.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.turn_until(None);
     }
 
-    fn turn_until(&mut self, end_ns: Option<u64>) {
+    /// The same, with a sleep until this time at most.
+    pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) {
         if self.run_once() {
             self.idle.on_work(self.local.now_ns);
             return;
@@ -221,6 +223,48 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let next = [self.next_due().map(Time::as_ns), end_ns].into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
         self.local.remote.is_awake();
+    }
+
+    /// Returns the waker that ends a sleep.
+    pub(crate) fn waker(&self) -> Waker {
+        self.transport.waker()
+    }
+
+    /// Returns true if the event loop is to stay on the endpoint's thread: a task has objects of the endpoint.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.local.remote.is_bound()
+    }
+
+    /// Returns true if a message can only be handled on the endpoint's thread.
+    pub(crate) fn wants_thread(&self) -> bool {
+        self.local.remote.wants_thread()
+    }
+
+    /// Prepares the endpoint for a time without turns, in which messages wake a sleeper. Returns false if there is work first.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.local.hub.take_woken();
+        !self.local.core.has_transmit() && self.local.remote.may_sleep()
+    }
+
+    /// The same after a turn in which everything is polled, without old wake-ups.
+    pub(crate) fn may_rest_now(&mut self) -> bool {
+        self.transport.waker().drain();
+        self.turns.idle = IDLE_TURNS_MAX;
+        self.run_once();
+        self.may_rest()
+    }
+
+    /// Returns true if others than its caller need the event loop: their calls are outstanding, or a message needs the endpoint's thread.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.wants_thread() || self.local.remote.has_calls()
+    }
+
+    /// Begins turns after a rest.
+    pub(crate) fn resume(&self) {
+        self.local.remote.is_awake();
+        if self.wants_thread() {
+            self.work_flag.raise();
+        }
     }
 
     /// Returns when the event loop has to run next without received frames, for callers of [`Endpoint::run_once`] that

@@ -3,7 +3,7 @@
 use super::context::{Context, Local};
 use super::service::{cancel_posted, close_service, set_targets};
 use super::worker_requests::{give_answer, refuse};
-use crate::inbox_message::{InboxMessage, Refuse};
+use crate::inbox_message::{InboxMessage, Refuse, RunTask};
 use crate::local::Handle;
 
 /// Handles the messages of other threads.
@@ -20,7 +20,7 @@ pub(super) fn handle_messages(local: &mut Local) {
             InboxMessage::Cancel(state) => cancel_posted(cx, &state),
             InboxMessage::OpenService(open) => cx.local.open_service(*open),
             InboxMessage::SetTargets(key, targets) => set_targets(cx, key, targets),
-            InboxMessage::Run(begin) => begin(&Handle::new(cx.local.hub.clone())),
+            InboxMessage::Run(task) => run(cx.local, task),
             InboxMessage::CloseService(key) => {
                 close_service(cx.local, key);
                 cx.local.remote.free_service(key);
@@ -28,4 +28,14 @@ pub(super) fn handle_messages(local: &mut Local) {
         }
     }
     local.remote.put_back(messages);
+    for task in local.remote.take_deferred() {
+        run(local, task);
+    }
+}
+
+/// Begins a task, if it may begin on this thread.
+fn run(local: &mut Local, task: RunTask) {
+    if let Some(task) = local.remote.admit(task) {
+        (task.begin)(&Handle::new(local.hub.clone()));
+    }
 }

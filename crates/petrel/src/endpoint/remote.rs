@@ -1,6 +1,7 @@
 //! The state that an endpoint shares with other threads: the inbox, and the requests that they have.
 
 use std::collections::HashMap;
+use std::mem;
 
 use petrel_proto::{CallFailure, RequestHandle};
 use petrel_transport::wake::Waker;
@@ -10,7 +11,7 @@ use super::free_bytes::FreeBytes;
 use crate::client::places::Places;
 use crate::client::{ClientShared, ServiceKey};
 use crate::inbox::{Inbox, InboxSender, WorkFlag};
-use crate::inbox_message::InboxMessage;
+use crate::inbox_message::{InboxMessage, RunTask};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Counters of calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint together.
@@ -38,6 +39,10 @@ pub(super) struct Remote {
     failures: CallFailures,
     /// Memory of requests and answers, for reuse.
     free_bytes: FreeBytes,
+    /// Tasks of the application that wait for the endpoint's thread.
+    deferred: Vec<RunTask>,
+    /// Whether such a task has begun.
+    is_bound: bool,
 }
 
 /// Created on the first use by another thread.
@@ -56,6 +61,8 @@ impl Remote {
             detached: DetachedRequests::default(),
             failures: CallFailures::default(),
             free_bytes: FreeBytes::default(),
+            deferred: Vec::new(),
+            is_bound: false,
         }
     }
 
@@ -110,6 +117,44 @@ impl Remote {
     /// Takes the messages of other threads; return the empty vector to [`put_back`](Self::put_back).
     pub(super) fn take_messages(&mut self) -> Option<Vec<InboxMessage>> {
         Some(self.remote_inbox.as_mut()?.inbox.take())
+    }
+
+    /// Returns a task to begin on this thread. A task of the application gets objects of the endpoint: it waits for the endpoint's
+    /// thread, and binds the endpoint to it.
+    pub(super) fn admit(&mut self, task: RunTask) -> Option<RunTask> {
+        if task.is_library {
+            return Some(task);
+        }
+        if !self.remote_inbox().clients.is_on_thread() {
+            self.deferred.push(task);
+            return None;
+        }
+        self.is_bound = true;
+        Some(task)
+    }
+
+    /// Returns the tasks that have waited for the endpoint's thread, on this thread.
+    pub(super) fn take_deferred(&mut self) -> Vec<RunTask> {
+        match self.wants_thread() && self.remote_inbox().clients.is_on_thread() {
+            true => mem::take(&mut self.deferred),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns true if a task waits for the endpoint's thread.
+    pub(super) fn wants_thread(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Returns true if the endpoint stays on its thread.
+    pub(super) fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
+    /// Returns true if calls of clients are outstanding.
+    pub(super) fn has_calls(&self) -> bool {
+        let inbox = self.remote_inbox.as_ref();
+        inbox.is_some_and(|inbox| inbox.clients.places().free() < self.client_calls_max)
     }
 
     /// Returns the memory of handled messages.

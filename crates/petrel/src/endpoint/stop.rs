@@ -22,7 +22,7 @@ impl Stop {
         self.waker.wake();
     }
 
-    pub(super) fn is_requested(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.is_requested.load(Ordering::Acquire)
     }
 }
