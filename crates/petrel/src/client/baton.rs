@@ -65,7 +65,7 @@ impl<E> Baton<E> {
     }
 
     fn pass(&self, from: usize, to: usize) -> bool {
-        self.holder.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.holder.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Makes a caller the holder, if nobody is.
@@ -84,6 +84,11 @@ impl<E> Baton<E> {
             self.is_asked.store(true, Ordering::Relaxed);
         }
         is_held
+    }
+
+    /// Returns true if nobody holds the endpoint.
+    pub(crate) fn is_free(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == FREE
     }
 
     // The verbs of the endpoint's thread.
@@ -129,11 +134,14 @@ impl<E> Baton<E> {
 
     /// Parks the thread while a caller holds the endpoint.
     pub(super) fn park_while_taken(&self) {
-        self.is_awaited.store(true, Ordering::SeqCst);
-        while self.holder.load(Ordering::SeqCst) == CALLER {
+        // Of the two exchanges of this flag, the later one sees what came before the earlier one: either this thread sees that the
+        // caller has left, or the caller sees that this thread waits.
+        while !self.is_awaited.swap(true, Ordering::AcqRel)
+            && self.holder.load(Ordering::Acquire) == CALLER
+        {
             thread::park();
         }
-        self.is_awaited.store(false, Ordering::SeqCst);
+        self.is_awaited.store(false, Ordering::Relaxed);
     }
 
     /// Takes the endpoint out for its end.
@@ -166,8 +174,7 @@ impl<E> Drop for Held<'_, E> {
         let Self(baton) = self;
         let next = if thread::panicking() { GONE } else { FREE };
         assert!(baton.pass(CALLER, next), "a caller leaves an endpoint that it holds");
-        // The thread says that it waits before it looks for the holder; this leaves before it looks for the thread.
-        if baton.is_awaited.load(Ordering::SeqCst) {
+        if baton.is_awaited.swap(false, Ordering::AcqRel) {
             baton.thread.unpark();
         }
     }

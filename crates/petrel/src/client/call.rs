@@ -65,9 +65,22 @@ enum Step {
     New,
     /// Outstanding.
     Outstanding(Arc<CallState>),
+    /// Outstanding, and its task runs the endpoint's event loop.
+    Driving(Arc<CallState>),
     /// Neither, which is rare: in a box, so that little is to be dropped at the end of most calls.
     Delayed(Box<Delayed>),
     Ended,
+}
+
+/// Whether the task of an outstanding call may run the endpoint's event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drive {
+    /// The call has just begun: if the last attempts were worth it.
+    IfWorthIt,
+    /// If no thread or task does.
+    IfFree,
+    /// The task has just left the event loop.
+    No,
 }
 
 /// A call that is not outstanding.
@@ -288,6 +301,64 @@ impl<T> Call<T> {
         }
     }
 
+    /// Begins the call, or runs the event loop for a turn. Returns whether the task may drive, unless it does and is polled again.
+    #[inline(never)]
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Drive> {
+        let Step::Driving(state) = &self.step else {
+            if let Step::New = self.step {
+                self.begin_and_drive(cx, Some(look::LOOK_NS));
+                self.look();
+            } else {
+                self.begin_elsewhere(cx);
+            }
+            return Poll::Ready(Drive::IfWorthIt);
+        };
+        let (state, number) = (Arc::clone(state), number_of(state));
+        let endpoint = Arc::clone(self.client.endpoint());
+        let driver = endpoint.driver().expect("only an endpoint with a driver is driven");
+        let goes = match park::runs_loop() {
+            // In a task of another endpoint.
+            true => {
+                driver.leave_by_task(number);
+                false
+            }
+            false => driver.turn_by_task(number),
+        };
+        if state.has_ended() {
+            driver.pass_on(number);
+        } else if goes {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.step = Step::Outstanding(state);
+        Poll::Ready(Drive::No)
+    }
+
+    /// Has the task of an outstanding call run the event loop from its next poll on, if no other task and no thread does.
+    #[inline(never)]
+    fn drive_later(&mut self, cx: &mut Context<'_>, drive: Drive) {
+        let (Step::Outstanding(state), Some(driver)) =
+            (&self.step, self.client.endpoint().driver())
+        else {
+            return;
+        };
+        if park::runs_loop() || park::waits() {
+            return;
+        }
+        let number = number_of(state);
+        let drives = match drive {
+            Drive::IfWorthIt => driver.try_drive_by_task(number),
+            Drive::IfFree => driver.try_inherit(number),
+            Drive::No => false,
+        };
+        if drives {
+            self.step = Step::Driving(Arc::clone(state));
+            cx.waker().wake_by_ref();
+        } else {
+            driver.offer_heir(cx.waker());
+        }
+    }
+
     /// Looks for the response of a call that has just begun, if no other call of the endpoint is outstanding: the response may come
     /// before an executor has put the task away.
     fn look(&self) {
@@ -358,10 +429,21 @@ impl<T> Drop for Call<T> {
     /// Cancels an outstanding call.
     #[inline]
     fn drop(&mut self) {
-        if let Step::Outstanding(state) = &self.step {
-            cancel_dropped(&self.client, state);
+        match &self.step {
+            Step::Outstanding(state) => cancel_dropped(&self.client, state),
+            Step::Driving(state) => {
+                cancel_dropped(&self.client, state);
+                let driver = self.client.endpoint().driver();
+                driver.expect("only an endpoint with a driver is driven").pass_on(number_of(state));
+            }
+            _ => {}
         }
     }
+}
+
+/// Returns a number that names a call while it is outstanding.
+fn number_of(state: &Arc<CallState>) -> usize {
+    Arc::as_ptr(state).addr()
 }
 
 /// Apart from the drop of calls that have ended, which needs no stack.
@@ -388,15 +470,16 @@ impl<T: 'static> Future for Call<T> {
         {
             return Poll::Pending;
         }
-        if let Step::New = self.step {
-            self.begin_and_drive(cx, Some(look::LOOK_NS));
-            self.look();
-        } else if !matches!(self.step, Step::Outstanding(_)) {
-            self.begin_elsewhere(cx);
-        }
+        let drive = match self.step {
+            Step::Outstanding(_) => Drive::IfFree,
+            _ => ready!(self.advance(cx)),
+        };
         if let Step::Outstanding(state) = &self.step {
             // SAFETY: the state is this future's, which is borrowed exclusively.
-            let outcome = ready!(unsafe { state.poll(cx.waker()) });
+            let Poll::Ready(outcome) = (unsafe { state.poll(cx.waker()) }) else {
+                self.drive_later(cx, drive);
+                return Poll::Pending;
+            };
             self.end_outstanding();
             return Poll::Ready(match outcome {
                 Ok(response) => self.read(response),
@@ -450,7 +533,7 @@ impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
             Step::New => "not begun",
-            Step::Outstanding(_) => "outstanding",
+            Step::Outstanding(_) | Step::Driving(_) => "outstanding",
             Step::Delayed(delayed) if matches!(**delayed, Delayed::Waiting { .. }) => {
                 "waits until fewer calls are outstanding"
             }

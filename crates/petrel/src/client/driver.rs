@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | a thread makes one call after another, and no other call is outstanding | the caller, until its response has come |
 //! | a task of an executor does so | the same, for 20 µs at most: other tasks wait for its thread |
-//! | several calls are outstanding | the endpoint's thread, or a caller that drives already, until its own call has ended |
+//! | tasks of an executor have several calls outstanding | the task of one of these calls: a turn whenever it is polled, and it is polled again after the others |
+//! | threads have several calls outstanding | the endpoint's thread, or a caller that drives already, until its own call has ended |
 //! | no call for a millisecond | the endpoint's thread, which then sleeps |
 //! | after the first [`Client::spawn`](super::Client::spawn) | the endpoint's thread |
 //!
@@ -12,6 +13,8 @@
 //! control plane wake it at once.
 
 use std::cell::Cell;
+use std::mem;
+use std::task;
 use std::time::Duration;
 
 use petrel_transport::wake::Waker;
@@ -22,14 +25,23 @@ use super::park::InLoop;
 use super::places::Places;
 use crate::Endpoint;
 use crate::endpoint::Stop;
-use crate::sync::now_ns;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns};
+use crate::time::as_ns;
 
-/// The endpoint's thread takes the endpoint back when no caller has taken it for this long.
+/// The endpoint's thread takes the endpoint back when no caller has taken it for this long: at first, and after callers have taken it
+/// for a while. A look disturbs a caller on the same CPU: one in a hundred calls over UDP, if there were one each millisecond.
 const ABSENT: Duration = Duration::from_millis(1);
+const ABSENT_MAX: Duration = Duration::from_millis(4);
 
 /// A caller asks for the endpoint after so many calls in a row that were alone: calls of two threads in turn stay with the endpoint's
 /// thread.
 const ALONE_CALLS: u32 = 8;
+
+/// A task that was not polled for this long leaves the event loop: its executor is busy with others.
+const POLLED_NS: u64 = 100_000;
+
+/// A task leaves the event loop after so many nanoseconds of turns without work.
+const WORKED_NS: u64 = 50_000;
 
 std::thread_local! {
     /// The calls of this thread in a row that were alone, and when the last one began.
@@ -41,6 +53,22 @@ pub(super) struct Driver {
     baton: Baton<Endpoint>,
     stop: Stop,
     waker: Waker,
+    /// Whether the endpoint stays on its thread.
+    is_bound: AtomicBool,
+    task: DrivingTask,
+}
+
+/// The task that runs the event loop, a turn whenever it is polled.
+#[derive(Default)]
+struct DrivingTask {
+    /// Names the task's call; 0 without a task.
+    call: AtomicUsize,
+    /// A task that is to drive after this one.
+    heir: Mutex<Option<task::Waker>>,
+    has_heir: AtomicBool,
+    /// When the task was polled last, and when a turn had work last. Written by the task.
+    polled_ns: AtomicU64,
+    worked_ns: AtomicU64,
 }
 
 /// A caller that runs the event loop.
@@ -55,7 +83,8 @@ impl Driver {
     /// Creates the driver of an endpoint on its thread.
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let (stop, waker) = (endpoint.stop_handle(), endpoint.waker());
-        Self { baton: Baton::new(endpoint), stop, waker }
+        let (baton, is_bound) = (Baton::new(endpoint), AtomicBool::new(false));
+        Self { baton, stop, waker, is_bound, task: DrivingTask::default() }
     }
 
     /// Returns the handle that ends the event loop.
@@ -88,29 +117,42 @@ impl Driver {
     #[cold]
     fn prepares(&self, endpoint: &mut Endpoint) -> bool {
         if endpoint.is_bound() {
+            self.is_bound.store(true, Ordering::Relaxed);
             self.baton.clear_request();
             return false;
         }
-        if endpoint.is_needed() {
-            return false;
+        if self.task.exists() {
+            // The task takes turns soon: no message has to wake a sleeper.
+            self.baton.clear_request();
+            return true;
         }
-        let is_ready = endpoint.may_rest_now() && !endpoint.is_needed();
-        match is_ready {
-            true => self.baton.clear_request(),
-            false => endpoint.resume(),
+        let rests = endpoint.rest_anew();
+        if rests {
+            self.baton.clear_request();
         }
-        is_ready
+        rests
     }
 
     /// Waits while callers take the endpoint, and takes it back. Returns false if a caller has panicked in the event loop.
     fn stand_by(&self) -> bool {
-        let mut seen = self.baton.taken();
+        let (mut seen, mut since_ns, mut patience) = (self.baton.taken(), now_ns(), ABSENT);
         loop {
-            let is_called = self.waker.wait(ABSENT);
+            let is_called = self.waker.wait(patience);
+            let now_ns = now_ns();
             let taken = self.baton.taken();
-            let are_absent = std::mem::replace(&mut seen, taken) == taken;
-            if is_called || are_absent {
+            if mem::replace(&mut seen, taken) != taken {
+                since_ns = now_ns;
+                // Messages wake nobody while a task drives: the thread then notices soon if it is not polled.
+                let longer = if self.task.exists() { ABSENT } else { patience * 2 };
+                patience = longer.min(ABSENT_MAX);
+            }
+            let are_absent = now_ns.saturating_sub(since_ns) >= as_ns(ABSENT);
+            if is_called && !are_absent && self.task.exists() && !self.stop.is_requested() {
+                // The task polls everything in its next turn, and never sleeps.
+                self.waker.drain();
+            } else if is_called || are_absent {
                 if let Some(is_sound) = self.baton.try_take_back() {
+                    self.task.leave();
                     return is_sound;
                 }
                 if is_called {
@@ -131,11 +173,92 @@ impl Driver {
         Some(Driving { driver: self, held, limit_ns })
     }
 
+    /// Makes the task of an outstanding call run the event loop whenever it is polled, if no other task does. Returns true if it is to be
+    /// polled soon.
+    #[inline(never)]
+    pub(super) fn try_drive_by_task(&self, call: usize) -> bool {
+        let is_taken = self.task.exists() || self.is_bound.load(Ordering::Relaxed);
+        if is_taken || !look::is_worth_it() || !self.task.enter(call) {
+            return false;
+        }
+        self.baton.ask();
+        true
+    }
+
+    /// The same for a call that is polled while nobody runs the event loop.
+    pub(super) fn try_inherit(&self, call: usize) -> bool {
+        self.baton.is_free() && self.task.enter(call)
+    }
+
+    /// Has the waker's task drive after the task that does, if it needs an heir.
+    pub(super) fn offer_heir(&self, waker: &task::Waker) {
+        if self.task.exists() && !self.task.has_heir.load(Ordering::Relaxed) {
+            let former = lock(&self.task.heir).replace(waker.clone());
+            self.task.has_heir.store(true, Ordering::Relaxed);
+            drop(former);
+        }
+    }
+
+    /// Runs a turn in the task that drives. Returns false if the task drives no longer.
+    pub(super) fn turn_by_task(&self, call: usize) -> bool {
+        let now_ns = now_ns();
+        let task = &self.task;
+        if !task.is(call) {
+            // The endpoint's thread has taken the event loop back, as the task was not polled.
+            look::record(false);
+            return false;
+        }
+        let polled_ns = task.polled_ns.swap(now_ns, Ordering::Relaxed);
+        let mut is_over = now_ns.saturating_sub(polled_ns) > POLLED_NS;
+        if let Some(mut held) = self.baton.try_take() {
+            held.resume();
+            if held.turn_until(Some(now_ns)) {
+                task.worked_ns.store(now_ns, Ordering::Relaxed);
+            }
+            is_over |= held.wants_thread() || self.stop.is_requested();
+        }
+        is_over |= now_ns.saturating_sub(task.worked_ns.load(Ordering::Relaxed)) > WORKED_NS;
+        if is_over {
+            look::record(false);
+            self.leave_by_task(call);
+        }
+        !is_over
+    }
+
+    /// Ends the driving of a task whose call has ended or is given up. Another task drives, or the endpoint's thread.
+    pub(super) fn pass_on(&self, call: usize) {
+        if !self.task.is(call) {
+            return;
+        }
+        look::record(true);
+        let heir = lock(&self.task.heir).take();
+        self.task.has_heir.store(false, Ordering::Relaxed);
+        match heir {
+            Some(heir) => {
+                self.task.leave();
+                heir.wake();
+            }
+            None => self.leave_by_task(call),
+        }
+    }
+
+    /// Leaves the event loop to the endpoint's thread.
+    pub(super) fn leave_by_task(&self, call: usize) {
+        if self.task.is(call) {
+            self.task.leave();
+            // A holder looks for messages when it leaves, and so does the endpoint's thread when nobody takes a turn.
+            if let Some(held) = self.baton.try_take() {
+                held.resume();
+                drop(Driving { driver: self, held, limit_ns: None });
+            }
+        }
+    }
+
     /// Notes the begin of a call that is alone and was posted. After several, asks for the endpoint.
     pub(super) fn note_alone(&self) {
         let (calls, last_ns) = ALONE.get();
         let begin_ns = now_ns();
-        let is_soon = begin_ns.saturating_sub(last_ns) < ABSENT.as_nanos() as u64;
+        let is_soon = begin_ns.saturating_sub(last_ns) < as_ns(ABSENT);
         let calls = if is_soon { calls + 1 } else { 0 };
         let asks = calls >= ALONE_CALLS && self.baton.ask();
         ALONE.set((if asks { 0 } else { calls }, begin_ns));
@@ -148,6 +271,30 @@ struct Ending<'a>(&'a Driver);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         drop(self.0.baton.end());
+    }
+}
+
+impl DrivingTask {
+    fn exists(&self) -> bool {
+        self.call.load(Ordering::Relaxed) != 0
+    }
+
+    fn is(&self, call: usize) -> bool {
+        self.call.load(Ordering::Relaxed) == call
+    }
+
+    fn enter(&self, call: usize) -> bool {
+        let now_ns = now_ns();
+        let entered = self.call.compare_exchange(0, call, Ordering::AcqRel, Ordering::Relaxed);
+        if entered.is_ok() {
+            self.polled_ns.store(now_ns, Ordering::Relaxed);
+            self.worked_ns.store(now_ns, Ordering::Relaxed);
+        }
+        entered.is_ok()
+    }
+
+    fn leave(&self) {
+        self.call.store(0, Ordering::Release);
     }
 }
 
@@ -179,13 +326,104 @@ impl Drop for Driving<'_> {
         if std::thread::panicking() {
             return self.driver.waker.wake();
         }
-        // Messages that came meanwhile.
-        while !self.held.may_rest() {
-            self.held.run_once();
-        }
-        if self.held.is_needed() || self.driver.stop.is_requested() {
+        if !self.held.rest() || self.driver.stop.is_requested() {
             // The thread finds the endpoint taken, and waits until this caller has left.
             self.driver.waker.wake();
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::client::Background;
+    use crate::server::RunningServer;
+    use crate::{Client, Server};
+
+    /// Returns a server that echoes, and a client whose endpoint has no other clients.
+    fn start() -> (RunningServer, Client) {
+        let server = Server::bind("127.0.0.1:0").serve(
+            |_| (),
+            |endpoint| {
+                endpoint.on(1, |_, cx, request| {
+                    let data = request.data().to_vec();
+                    request.reply(cx, &data)
+                });
+            },
+        );
+        let server = server.start().unwrap();
+        let background = Background::builder().start().unwrap();
+        let client = Client::builder().background(&background);
+        let client = client.connect_wait(server.local_addr()).unwrap();
+        (server, client)
+    }
+
+    /// Far longer than callers need to get the endpoint.
+    const HANG_GUARD: Duration = Duration::from_secs(60);
+
+    fn driver(client: &Client) -> &Driver {
+        client.endpoint().driver().expect("callers may run a background's endpoint")
+    }
+
+    /// Calls one call after another until `done`.
+    fn call_until(client: &Client, done: impl Fn(&Driver) -> bool) {
+        let begin = Instant::now();
+        while !done(driver(client)) {
+            assert!(begin.elapsed() < HANG_GUARD, "callers never get the endpoint");
+            assert_eq!(client.call(1, b"x").wait().unwrap(), b"x");
+        }
+    }
+
+    #[test]
+    fn run__leaves_the_endpoint_to_a_thread_that_makes_one_call_after_another() {
+        let (_server, client) = start();
+        call_until(&client, |driver| driver.baton.taken() > 100);
+        // Without further calls the thread takes it back.
+        while driver(&client).baton.is_free() {
+            std::thread::yield_now();
+        }
+        // A task of the application binds the endpoint to its thread.
+        crate::client::wait(client.spawn(async |_| ())).unwrap();
+        driver(&client).baton.ask();
+        call_until(&client, |driver| driver.is_bound.load(Ordering::Relaxed));
+        let taken = driver(&client).baton.taken();
+        (0..200).for_each(|_| assert_eq!(client.call(1, b"y").wait().unwrap(), b"y"));
+        assert_eq!(driver(&client).baton.taken(), taken);
+    }
+
+    /// The library's own task keeps no object of the endpoint.
+    #[test]
+    fn timeout__of_a_client_binds_no_endpoint() {
+        let (_server, client) = start();
+        let call = client.timeout(HANG_GUARD, client.call(1, b"x"));
+        assert_eq!(crate::client::wait(call).unwrap().unwrap(), b"x");
+        call_until(&client, |driver| driver.baton.taken() > 0);
+    }
+
+    #[test]
+    fn turn_by_task__is_of_one_task_at_a_time_and_passes_to_its_heir() {
+        let (_server, client) = start();
+        let mut cx = Context::from_waker(Waker::noop());
+        let begin = Instant::now();
+        let mut drove = 0;
+        while drove < 100 {
+            assert!(begin.elapsed() < HANG_GUARD, "tasks never get the endpoint");
+            let mut calls = [(); 8].map(|()| Some(Box::pin(client.call(1, b"x"))));
+            while calls.iter().any(Option::is_some) {
+                for slot in &mut calls {
+                    let Some(call) = slot else { continue };
+                    if let task::Poll::Ready(response) = call.as_mut().poll(&mut cx) {
+                        assert_eq!(response.unwrap(), b"x");
+                        *slot = None;
+                    }
+                    drove += u32::from(driver(&client).task.exists());
+                }
+            }
+            assert!(!driver(&client).task.exists(), "no call is outstanding that could drive");
         }
     }
 }

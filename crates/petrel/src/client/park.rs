@@ -108,6 +108,11 @@ pub fn wait<F: Future>(future: F) -> F::Output {
     park(future)
 }
 
+/// Returns true if this thread waits for a future, which is polled.
+pub(super) fn waits() -> bool {
+    PARKING.with(|parking| parking.waits.get() > 0)
+}
+
 /// Returns true if an endpoint's event loop, as far as it is known, runs on this thread.
 pub(super) fn runs_loop() -> bool {
     LOOPS.with(Cell::get) > 0 || Hub::with_current(|_| ()).is_some()

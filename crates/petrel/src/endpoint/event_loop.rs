@@ -191,11 +191,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.turn_until(None);
     }
 
-    /// The same, with a sleep until this time at most.
-    pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) {
+    /// The same, with a sleep until this time at most. Returns true if there was work.
+    pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) -> bool {
         if self.run_once() {
             self.idle.on_work(self.local.now_ns);
-            return;
+            return true;
         }
         if self.local.hub.take_woken() {
             self.idle.on_wake();
@@ -210,6 +210,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             IdleAction::Yield => thread::yield_now(),
             IdleAction::Sleep => self.sleep_until(end_ns),
         }
+        false
     }
 
     /// Sleeps, unless there is work first.
@@ -240,23 +241,29 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.remote.wants_thread()
     }
 
-    /// Prepares the endpoint for a time without turns, in which messages wake a sleeper. Returns false if there is work first.
-    pub(crate) fn may_rest(&self) -> bool {
+    /// Prepares the endpoint for a time without turns, in which messages wake a sleeper. Returns false if the event loop is needed: calls
+    /// are outstanding, packets wait, or a message needs the endpoint's thread.
+    pub(crate) fn rest(&mut self) -> bool {
+        // A caller that drives has waited by itself: no other thread was woken.
         self.local.hub.take_woken();
-        !self.local.core.has_transmit() && self.local.remote.may_sleep()
+        loop {
+            let remote = &self.local.remote;
+            if self.local.core.has_transmit() || remote.wants_thread() || remote.has_calls() {
+                return false;
+            }
+            if remote.may_sleep() {
+                return true;
+            }
+            self.run_once();
+        }
     }
 
     /// The same after a turn in which everything is polled, without old wake-ups.
-    pub(crate) fn may_rest_now(&mut self) -> bool {
+    pub(crate) fn rest_anew(&mut self) -> bool {
         self.transport.waker().drain();
         self.turns.idle = IDLE_TURNS_MAX;
         self.run_once();
-        self.may_rest()
-    }
-
-    /// Returns true if others than its caller need the event loop: their calls are outstanding, or a message needs the endpoint's thread.
-    pub(crate) fn is_needed(&self) -> bool {
-        self.wants_thread() || self.local.remote.has_calls()
+        self.rest()
     }
 
     /// Begins turns after a rest.

@@ -10,6 +10,7 @@ mod common;
 mod deadlines;
 mod defaults;
 mod drain;
+mod driving;
 mod ecn;
 mod endpoint;
 mod examples;
