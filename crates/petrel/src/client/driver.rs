@@ -37,8 +37,13 @@ const ABSENT_MAX: Duration = Duration::from_millis(4);
 /// thread.
 const ALONE_CALLS: u32 = 8;
 
-/// A task that was not polled for this long leaves the event loop: its executor is busy with others.
+/// A task that was not polled for this long leaves the event loop: its executor is busy with others, or its thread had no CPU. A thread
+/// that mostly sleeps gets a CPU sooner than threads of an executor.
 const POLLED_NS: u64 = 100_000;
+
+/// How long no task drives then: at first, and at most.
+const AWAY_NS_MIN: u64 = 10_000_000;
+const AWAY_NS_MAX: u64 = 1_000_000_000;
 
 /// A task leaves the event loop after so many nanoseconds of turns without work.
 const WORKED_NS: u64 = 50_000;
@@ -55,6 +60,9 @@ pub(super) struct Driver {
     waker: Waker,
     /// Whether the endpoint stays on its thread.
     is_bound: AtomicBool,
+    /// Until when no task drives, and for how long the next time.
+    away_until_ns: AtomicU64,
+    away_ns: AtomicU64,
     task: DrivingTask,
 }
 
@@ -84,7 +92,8 @@ impl Driver {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let (stop, waker) = (endpoint.stop_handle(), endpoint.waker());
         let (baton, is_bound) = (Baton::new(endpoint), AtomicBool::new(false));
-        Self { baton, stop, waker, is_bound, task: DrivingTask::default() }
+        let (away_until_ns, away_ns) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { baton, stop, waker, is_bound, away_until_ns, away_ns, task: DrivingTask::default() }
     }
 
     /// Returns the handle that ends the event loop.
@@ -121,6 +130,13 @@ impl Driver {
             self.baton.clear_request();
             return false;
         }
+        if endpoint.is_crowded() {
+            // Beside threads that compute, a thread that sleeps until a message wakes it has the CPU sooner than others.
+            self.baton.clear_request();
+            self.stay_away(now_ns());
+            self.task.leave();
+            return false;
+        }
         if self.task.exists() {
             // The task takes turns soon: no message has to wake a sleeper.
             self.baton.clear_request();
@@ -152,7 +168,10 @@ impl Driver {
                 self.waker.drain();
             } else if is_called || are_absent {
                 if let Some(is_sound) = self.baton.try_take_back() {
-                    self.task.leave();
+                    if self.task.exists() {
+                        self.stay_away(now_ns);
+                        self.task.leave();
+                    }
                     return is_sound;
                 }
                 if is_called {
@@ -165,7 +184,7 @@ impl Driver {
     /// Makes this thread run the event loop for a call that is about to begin, if no call is outstanding, and no other thread runs
     /// the event loop.
     pub(super) fn try_drive(&self, places: &Places, limit_ns: Option<u64>) -> Option<Driving<'_>> {
-        if !places.are_all_free() || limit_ns.is_some() && !look::is_worth_it() {
+        if !places.are_all_free() || limit_ns.is_some() && !self.is_worth_it() {
             return None;
         }
         let held = self.baton.try_take()?;
@@ -173,12 +192,28 @@ impl Driver {
         Some(Driving { driver: self, held, limit_ns })
     }
 
+    /// Returns true if a task may drive.
+    fn is_worth_it(&self) -> bool {
+        let away_until_ns = self.away_until_ns.load(Ordering::Relaxed);
+        (away_until_ns == 0 || now_ns() >= away_until_ns) && look::is_worth_it()
+    }
+
+    /// Keeps tasks from driving for some time, as a task's thread was away from the event loop for long.
+    fn stay_away(&self, now_ns: u64) {
+        let (until_ns, former_ns) =
+            (self.away_until_ns.load(Ordering::Relaxed), self.away_ns.load(Ordering::Relaxed));
+        let was_well = now_ns.saturating_sub(until_ns) >= 8 * former_ns;
+        let away_ns = if was_well { AWAY_NS_MIN } else { (2 * former_ns).min(AWAY_NS_MAX) };
+        self.away_until_ns.store(now_ns + away_ns, Ordering::Relaxed);
+        self.away_ns.store(away_ns, Ordering::Relaxed);
+    }
+
     /// Makes the task of an outstanding call run the event loop whenever it is polled, if no other task does. Returns true if it is to be
     /// polled soon.
     #[inline(never)]
     pub(super) fn try_drive_by_task(&self, call: usize) -> bool {
         let is_taken = self.task.exists() || self.is_bound.load(Ordering::Relaxed);
-        if is_taken || !look::is_worth_it() || !self.task.enter(call) {
+        if is_taken || !self.is_worth_it() || !self.task.enter(call) {
             return false;
         }
         self.baton.ask();
@@ -204,12 +239,15 @@ impl Driver {
         let now_ns = now_ns();
         let task = &self.task;
         if !task.is(call) {
-            // The endpoint's thread has taken the event loop back, as the task was not polled.
+            // The endpoint's thread keeps the event loop, or has taken it back.
             look::record(false);
             return false;
         }
         let polled_ns = task.polled_ns.swap(now_ns, Ordering::Relaxed);
         let mut is_over = now_ns.saturating_sub(polled_ns) > POLLED_NS;
+        if is_over {
+            self.stay_away(now_ns);
+        }
         if let Some(mut held) = self.baton.try_take() {
             held.resume();
             if held.turn_until(Some(now_ns)) {
@@ -246,6 +284,7 @@ impl Driver {
     pub(super) fn leave_by_task(&self, call: usize) {
         if self.task.is(call) {
             self.task.leave();
+            self.baton.clear_request();
             // A holder looks for messages when it leaves, and so does the endpoint's thread when nobody takes a turn.
             if let Some(held) = self.baton.try_take() {
                 held.resume();
@@ -306,7 +345,13 @@ impl Driving<'_> {
         loop {
             self.held.turn_until(end_ns);
             let has_ended = is_over();
-            let is_late = end_ns.is_some_and(|end_ns| now_ns() >= end_ns);
+            let is_late = end_ns.is_some_and(|end_ns| {
+                let now_ns = now_ns();
+                if now_ns >= end_ns + POLLED_NS {
+                    self.driver.stay_away(now_ns);
+                }
+                now_ns >= end_ns
+            });
             if has_ended || is_late {
                 if end_ns.is_some() {
                     look::record(has_ended);

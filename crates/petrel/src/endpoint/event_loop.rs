@@ -241,6 +241,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.remote.wants_thread()
     }
 
+    /// Returns true if another thread computes on the CPU of the event loop.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.idle.is_crowded(self.local.now_ns)
+    }
+
     /// Prepares the endpoint for a time without turns, in which messages wake a sleeper. Returns false if the event loop is needed: calls
     /// are outstanding, packets wait, or a message needs the endpoint's thread.
     pub(crate) fn rest(&mut self) -> bool {

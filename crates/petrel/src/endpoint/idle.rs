@@ -91,6 +91,11 @@ impl Idle {
         }
     }
 
+    /// Returns true if another thread computes on this CPU, as far as is known: the endpoint sleeps instead of yielding.
+    pub(super) fn is_crowded(&self, now_ns: u64) -> bool {
+        now_ns < self.sleepy_until_ns
+    }
+
     /// Records that the turn had work.
     pub(super) fn on_work(&mut self, now_ns: u64) {
         self.busy_ns = now_ns;
@@ -113,7 +118,7 @@ impl Idle {
         let is_time = now_ns.saturating_sub(self.yielded_ns) >= self.alone_ns;
         match self.is_shared || is_time {
             false => IdleAction::Poll,
-            true if now_ns < self.sleepy_until_ns => IdleAction::Sleep,
+            true if self.is_crowded(now_ns) => IdleAction::Sleep,
             true => IdleAction::Yield,
         }
     }
