@@ -1,20 +1,34 @@
 //! Petrel, over UDP and over shared memory, polled and blocking: a session, and an endpoint per side,
-//! otherwise with defaults.
+//! otherwise with defaults. The variants that begin with `client` have a `Client` in place of the session, called by tasks
+//! as tarpc's and tonic's clients are, and nothing else set but the transport.
 
+use bytes::Bytes;
+use peers_common::tasks::{self, Caller};
 use peers_common::{
     Bulk, ClientArgs, Failure, Meter, Outcome, Plan, REPLY_BYTES, SMALL_BYTES, ServerArgs, Sink,
     Workload, content, ready,
 };
+use petrel::client::Response;
 use petrel::endpoint::{EndpointConfig, SessionId};
-use petrel::{Context, MsgBuf, Nexus};
+use petrel::{Client, Context, MsgBuf, Nexus};
 
 fn main() -> Result<(), Failure> {
-    peers_common::run(serve, call)
+    peers_common::run(serve, |args| match args.variant.starts_with(CLIENT) {
+        true => tasks::block_on(call_by_tasks(args)),
+        false => call(args),
+    })
 }
 
+/// Begins the name of a variant with a `Client`.
+const CLIENT: &str = "client-";
+
 fn config(variant: &str) -> Result<EndpointConfig, Failure> {
-    let (transport, idle) = variant.split_once('-').unwrap_or((variant, "poll"));
     let mut config = EndpointConfig::default();
+    if let Some(transport) = variant.strip_prefix(CLIENT) {
+        config.transports = transport.parse()?;
+        return Ok(config);
+    }
+    let (transport, idle) = variant.split_once('-').unwrap_or((variant, "poll"));
     (config.transports, config.idle) = (transport.parse()?, idle.parse()?);
     Ok(config)
 }
@@ -33,6 +47,28 @@ fn serve(args: ServerArgs) -> Result<(), Failure> {
     ready(nexus.local_addr().ok_or("the server listens nowhere")?);
     server.run_until(|_, _| false);
     Ok(())
+}
+
+/// A client that tasks call.
+#[derive(Clone)]
+struct TaskCaller(Client);
+
+impl Caller for TaskCaller {
+    type Reply = Response;
+
+    async fn echo(&self, request: Bytes) -> Result<Response, Failure> {
+        Ok(self.0.call(Workload::Echo as u16, &*request).await?)
+    }
+
+    async fn bulk(&self, request: Bytes) -> Result<Response, Failure> {
+        Ok(self.0.call(Workload::Bulk as u16, &*request).await?)
+    }
+}
+
+async fn call_by_tasks(args: ClientArgs) -> Result<Outcome, Failure> {
+    let client = Client::builder().transports(config(&args.variant)?.transports);
+    let client = client.connect(args.address).await?;
+    tasks::run(TaskCaller(client), args.plan).await
 }
 
 /// A window: the lanes of the calls in flight; lanes of bulk requests have the state of their content.

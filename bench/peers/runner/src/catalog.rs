@@ -110,6 +110,8 @@ pub(crate) static PEERS: &[Peer] = &[
             variant("udp", "Petrel, UDP", Polling, ALL),
             variant("udp-block", "Petrel, UDP", Blocking, ALL),
             variant("shm", "Petrel, shared memory", Polling, ALL),
+            variant("client-udp", "Petrel client, UDP", Blocking, ALL),
+            variant("client-shm", "Petrel client, shared memory", Blocking, ALL),
             variant("stream", "Petrel, TCP stream", Polling, ALL),
             variant("stream-block", "Petrel, TCP stream", Blocking, ALL),
         ],

@@ -37,9 +37,10 @@ const ABSENT_MAX: Duration = Duration::from_millis(4);
 /// thread.
 const ALONE_CALLS: u32 = 8;
 
-/// A task that was not polled for this long leaves the event loop: its executor is busy with others, or its thread had no CPU. A thread
-/// that mostly sleeps gets a CPU sooner than threads of an executor.
-const POLLED_NS: u64 = 100_000;
+/// A task that was not polled for this long leaves the event loop: its executor is busy with others, or its thread had no CPU, as Linux
+/// runs another thread for 3 ms. A thread that mostly sleeps gets a CPU sooner than threads of an executor. A thousand tasks with a call
+/// each are polled in a millisecond.
+const POLLED_NS: u64 = 2_000_000;
 
 /// How long no task drives then: at first, and at most.
 const AWAY_NS_MIN: u64 = 10_000_000;
@@ -162,7 +163,8 @@ impl Driver {
                 let longer = if self.task.exists() { ABSENT } else { patience * 2 };
                 patience = longer.min(ABSENT_MAX);
             }
-            let are_absent = now_ns.saturating_sub(since_ns) >= as_ns(ABSENT);
+            let absent_ns = if self.task.exists() { POLLED_NS } else { as_ns(ABSENT) };
+            let are_absent = now_ns.saturating_sub(since_ns) >= absent_ns;
             if is_called && !are_absent && self.task.exists() && !self.stop.is_requested() {
                 // The task polls everything in its next turn, and never sleeps.
                 self.waker.drain();

@@ -43,7 +43,8 @@ impl Client {
     /// task gets the endpoint's [`Handle`] for timers and further tasks, may hold values that are not `Send`, and must
     /// not block.
     ///
-    /// The task does not inherit the deadline of a request whose handler spawns it.
+    /// The task does not inherit the deadline of a request whose handler spawns it. After the first task, callers no longer run the
+    /// endpoint's event loop themselves: calls of single threads and tasks then take longer.
     ///
     /// ```
     /// # use std::time::Duration;
