@@ -42,6 +42,9 @@ const ALONE_CALLS: u32 = 8;
 /// each are polled in a millisecond.
 const POLLED_NS: u64 = 2_000_000;
 
+/// With so many calls outstanding, tasks of an executor are busy with calls.
+const BUSY_CALLS: usize = 16;
+
 /// How long no task drives then: at first, and at most.
 const AWAY_NS_MIN: u64 = 10_000_000;
 const AWAY_NS_MAX: u64 = 1_000_000_000;
@@ -131,8 +134,10 @@ impl Driver {
             self.baton.clear_request();
             return false;
         }
-        if endpoint.is_crowded() {
-            // Beside threads that compute, a thread that sleeps until a message wakes it has the CPU sooner than others.
+        // Beside threads that compute, a thread that sleeps until a message wakes it has the CPU sooner than others. But with many calls
+        // it may be the tasks of these calls that compute.
+        let is_busy = self.task.exists() && endpoint.client_calls_under_way() >= BUSY_CALLS;
+        if endpoint.is_crowded() && !is_busy {
             self.baton.clear_request();
             self.stay_away(now_ns());
             self.task.leave();

@@ -241,6 +241,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.remote.wants_thread()
     }
 
+    /// Returns the number of outstanding calls of clients.
+    pub(crate) fn client_calls_under_way(&self) -> usize {
+        self.local.remote.calls_under_way()
+    }
+
     /// Returns true if another thread computes on the CPU of the event loop.
     pub(crate) fn is_crowded(&self) -> bool {
         self.idle.is_crowded(self.local.now_ns)
@@ -253,7 +258,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.hub.take_woken();
         loop {
             let remote = &self.local.remote;
-            if self.local.core.has_transmit() || remote.wants_thread() || remote.has_calls() {
+            if self.local.core.has_transmit()
+                || remote.wants_thread()
+                || remote.calls_under_way() > 0
+            {
                 return false;
             }
             if remote.may_sleep() {

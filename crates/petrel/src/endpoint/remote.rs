@@ -93,7 +93,7 @@ impl Remote {
         ClientCalls {
             made,
             not_made,
-            under_way: places.map_or(0, |places| self.client_calls_max - places.free()),
+            under_way: self.calls_under_way(),
             waiting: places.map_or(0, |places| places.waiting()),
         }
     }
@@ -151,10 +151,10 @@ impl Remote {
         self.is_bound
     }
 
-    /// Returns true if calls of clients are outstanding.
-    pub(super) fn has_calls(&self) -> bool {
-        let inbox = self.remote_inbox.as_ref();
-        inbox.is_some_and(|inbox| inbox.clients.places().free() < self.client_calls_max)
+    /// Returns the number of outstanding calls of clients.
+    pub(super) fn calls_under_way(&self) -> usize {
+        let places = self.remote_inbox.as_ref().map(|inbox| inbox.clients.places());
+        places.map_or(0, |places| self.client_calls_max - places.free())
     }
 
     /// Returns the memory of handled messages.
