@@ -25,6 +25,7 @@ use super::park::InLoop;
 use super::places::Places;
 use crate::Endpoint;
 use crate::endpoint::Stop;
+use crate::sync::thread;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns};
 use crate::time::as_ns;
 
@@ -261,6 +262,9 @@ impl Driver {
                 task.worked_ns.store(now_ns, Ordering::Relaxed);
             }
             is_over |= held.wants_thread() || self.stop.is_requested();
+        } else {
+            // The thread that is to give the endpoint may wait for this CPU.
+            thread::yield_now();
         }
         is_over |= now_ns.saturating_sub(task.worked_ns.load(Ordering::Relaxed)) > WORKED_NS;
         if is_over {
@@ -375,7 +379,7 @@ impl Driving<'_> {
 impl Drop for Driving<'_> {
     /// Leaves the event loop, and wakes the endpoint's thread if others wait for a turn.
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             return self.driver.waker.wake();
         }
         if !self.held.rest() || self.driver.stop.is_requested() {
