@@ -1,8 +1,8 @@
 //! The right to run an endpoint's event loop, under every interleaving of its thread and of callers, up to a number of preemptions.
 //!
 //! The test includes the library's file, with loom's threads and atomics in place of the standard library's. The endpoint is a number in
-//! a cell of loom's, which reports two accesses without an order between them. A thread that waits for ever is a deadlock, which loom
-//! reports, too.
+//! a cell of loom's, which reports accesses without an order. A thread that waits for ever is a deadlock, and loom reports deadlocks,
+//! too.
 
 // Some items are unused here.
 #![allow(dead_code)]
@@ -61,7 +61,7 @@ fn caller(baton: &Arc<Baton<Endpoint>>) -> thread::JoinHandle<bool> {
     })
 }
 
-/// The endpoint's thread after it has given the endpoint: it waits for a caller that has it, and takes it back.
+/// The endpoint's thread waits for the caller that holds the endpoint, and takes the endpoint back.
 fn take_back(baton: &Baton<Endpoint>) {
     while baton.try_take_back().is_none() {
         baton.park_while_taken();

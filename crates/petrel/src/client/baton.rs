@@ -1,19 +1,19 @@
 //! The right to run an endpoint's event loop, which passes between the endpoint's thread and threads that wait for a call.
 //!
-//! A call that a thread hands to another thread, and whose response it takes back, costs two wake-ups of threads: ten times
-//! as much as the call over shared memory. A thread that waits for the only outstanding call therefore runs the event loop
-//! itself (as the clients of RAMCloud and of brpc do).
+//! Handing a call to another thread, and taking the response back, costs two wake-ups of threads: ten times as much as the call over
+//! shared memory. A thread that waits for the only outstanding call therefore runs the event loop (as the clients of RAMCloud
+//! and of brpc do).
 //!
 //! # Why the unsafe code is sound
 //!
 //! The holder alone accesses the endpoint. [`Baton::try_take`] and [`Baton::try_take_back`] make one thread the holder by an atomic
 //! exchange, and a holder leaves by a store that releases its accesses to the next one.
 //!
-//! An endpoint is not `Send`: it shares objects without locks (`Rc`, `Cell`) with its tasks. All of these objects are inside
-//! the endpoint, and change threads with it, as long as no code of the application has seen one. Such code gets
-//! them only by [`Client::spawn`](super::Client::spawn), whose closure runs on the endpoint's own thread, and after which the thread keeps the
-//! endpoint for ever ([`Endpoint::is_bound`](crate::Endpoint::is_bound)). Nothing in an endpoint belongs to the thread of its creation: thread-local
-//! variables hold a value during a turn only.
+//! An endpoint is not `Send`: the endpoint and the tasks in it share objects without locks (`Rc`, `Cell`). All of these objects are inside
+//! the endpoint, and change threads together, as long as no code of the application has seen a shared object. The application gets
+//! shared objects only by [`Client::spawn`](super::Client::spawn), whose closure runs on the endpoint's own thread; afterwards the thread keeps the
+//! endpoint for ever (`Endpoint::is_bound`). Nothing in an endpoint belongs to the thread of its creation: thread-local variables hold
+//! a value during a turn only.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -21,11 +21,11 @@ use std::ops::{Deref, DerefMut};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// Nobody runs the endpoint: it waits for a caller, or for its thread.
+/// The endpoint has no holder, and waits for a caller or for the endpoint's thread.
 const FREE: usize = 0;
-/// The endpoint's thread holds it.
+/// The endpoint's thread is the holder.
 const THREAD: usize = 1;
-/// A caller holds it.
+/// A caller is the holder.
 const CALLER: usize = 2;
 /// A caller has panicked in the event loop, or the endpoint is gone.
 const GONE: usize = 3;
@@ -43,7 +43,7 @@ pub(crate) struct Baton<E> {
     endpoint: UnsafeCell<Option<E>>,
 }
 
-// SAFETY: only the holder accesses the endpoint, which changes threads with all that it shares; see the module.
+// SAFETY: only the holder accesses the endpoint, which changes threads together with all shared objects; see the module.
 unsafe impl<E> Send for Baton<E> {}
 // SAFETY: the same.
 unsafe impl<E> Sync for Baton<E> {}
@@ -68,7 +68,7 @@ impl<E> Baton<E> {
         self.holder.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes a caller the holder, if nobody is.
+    /// Makes a caller the holder of a free endpoint.
     pub(crate) fn try_take(&self) -> Option<Held<'_, E>> {
         if self.holder.load(Ordering::Relaxed) != FREE || !self.pass(FREE, CALLER) {
             return None;
@@ -77,7 +77,7 @@ impl<E> Baton<E> {
         Some(Held(self))
     }
 
-    /// Asks the endpoint's thread to leave the endpoint to callers. Returns false if the thread does not hold it.
+    /// Asks the endpoint's thread to leave the endpoint to callers. Returns false if the thread is not the holder.
     pub(crate) fn ask(&self) -> bool {
         let is_held = self.holder.load(Ordering::Relaxed) == THREAD;
         if is_held {
@@ -86,7 +86,7 @@ impl<E> Baton<E> {
         is_held
     }
 
-    /// Returns true if nobody holds the endpoint.
+    /// Returns true for an endpoint without a holder.
     pub(crate) fn is_free(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == FREE
     }
@@ -134,8 +134,8 @@ impl<E> Baton<E> {
 
     /// Parks the thread while a caller holds the endpoint.
     pub(super) fn park_while_taken(&self) {
-        // Of the two exchanges of this flag, the later one sees what came before the earlier one: either this thread sees that the
-        // caller has left, or the caller sees that this thread waits.
+        // The later exchange of the flag sees all stores before the earlier exchange: either this thread sees that the caller has left,
+        // or the caller sees that this thread waits.
         while !self.is_awaited.swap(true, Ordering::AcqRel)
             && self.holder.load(Ordering::Acquire) == CALLER
         {
@@ -147,7 +147,7 @@ impl<E> Baton<E> {
     /// Takes the endpoint out for its end.
     pub(super) fn end(&self) -> E {
         assert!(self.pass(THREAD, GONE), "a thread ends an endpoint that it holds");
-        // SAFETY: it was held, and nobody becomes the holder of an endpoint that is gone but its thread.
+        // SAFETY: the thread was the holder, and no caller becomes the holder of an endpoint that is gone.
         unsafe { (*self.endpoint.get()).take() }.expect("an endpoint ends once")
     }
 }
@@ -169,7 +169,7 @@ impl<E> DerefMut for Held<'_, E> {
 }
 
 impl<E> Drop for Held<'_, E> {
-    /// Leaves the endpoint. After a panic only its thread takes it, to end it.
+    /// Leaves the endpoint. After a panic only the endpoint's thread takes and ends the endpoint.
     fn drop(&mut self) {
         let Self(baton) = self;
         let next = if thread::panicking() { GONE } else { FREE };

@@ -3,14 +3,14 @@
 //! | situation | the event loop is run by |
 //! | --- | --- |
 //! | a thread makes one call after another, and no other call is outstanding | the caller, until its response has come |
-//! | a task of an executor does so | the same, for 20 µs at most: other tasks wait for its thread |
-//! | tasks of an executor have several calls outstanding | the task of one of these calls: a turn whenever it is polled, and it is polled again after the others |
-//! | threads have several calls outstanding | the endpoint's thread, or a caller that drives already, until its own call has ended |
+//! | a task of an executor makes one call after another | the task, for 20 µs at most: other tasks wait for the executor's thread |
+//! | tasks of an executor have several calls outstanding | the task of one call: a turn whenever the task is polled; the executor polls all tasks before the next turn |
+//! | threads have several calls outstanding | the endpoint's thread, or a caller that drives already, until the caller's call has ended |
 //! | no call for a millisecond | the endpoint's thread, which then sleeps |
 //! | after the first [`Client::spawn`](super::Client::spawn) | the endpoint's thread |
 //!
-//! While callers drive, the endpoint's thread looks once a millisecond whether they still do; messages of other threads and of the
-//! control plane wake it at once.
+//! While callers drive, the endpoint's thread looks every 1 to 4 ms whether callers still drive; messages of other threads and of the
+//! control plane wake the thread at once.
 
 use std::cell::Cell;
 use std::mem;
@@ -29,18 +29,18 @@ use crate::sync::thread;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns};
 use crate::time::as_ns;
 
-/// The endpoint's thread takes the endpoint back when no caller has taken it for this long: at first, and after callers have taken it
-/// for a while. A look disturbs a caller on the same CPU: one in a hundred calls over UDP, if there were one each millisecond.
+/// The endpoint's thread takes the endpoint back when no caller has taken the endpoint for so many milliseconds: at first, and after
+/// callers have driven for a while. A look disturbs a caller on the same CPU: with a look each millisecond, every hundredth call over UDP.
 const ABSENT: Duration = Duration::from_millis(1);
 const ABSENT_MAX: Duration = Duration::from_millis(4);
 
-/// A caller asks for the endpoint after so many calls in a row that were alone: calls of two threads in turn stay with the endpoint's
-/// thread.
+/// A caller asks for the endpoint after so many calls in a row without other calls: two threads that call in turn leave the event loop to
+/// the endpoint's thread.
 const ALONE_CALLS: u32 = 8;
 
-/// A task that was not polled for this long leaves the event loop: its executor is busy with others, or its thread had no CPU, as Linux
-/// runs another thread for 3 ms. A thread that mostly sleeps gets a CPU sooner than threads of an executor. A thousand tasks with a call
-/// each are polled in a millisecond.
+/// A task without a poll for 2 ms leaves the event loop: the executor is busy with other tasks, or the executor's thread had no CPU
+/// (Linux runs a thread for 3 ms). A thread that mostly sleeps gets a CPU sooner than threads of an executor. An executor polls
+/// a thousand tasks with a call each in a millisecond.
 const POLLED_NS: u64 = 2_000_000;
 
 /// With so many calls outstanding, tasks of an executor are busy with calls.
@@ -54,11 +54,11 @@ const AWAY_NS_MAX: u64 = 1_000_000_000;
 const WORKED_NS: u64 = 50_000;
 
 std::thread_local! {
-    /// The calls of this thread in a row that were alone, and when the last one began.
+    /// The thread's calls in a row without other calls, and the begin of the last call.
     static ALONE: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// An endpoint, and those who run its event loop.
+/// An endpoint, with the threads and tasks that run the event loop.
 pub(super) struct Driver {
     baton: Baton<Endpoint>,
     stop: Stop,
@@ -135,8 +135,8 @@ impl Driver {
             self.baton.clear_request();
             return false;
         }
-        // Beside threads that compute, a thread that sleeps until a message wakes it has the CPU sooner than others. But with many calls
-        // it may be the tasks of these calls that compute.
+        // Beside computing threads, a thread that sleeps until a message comes gets the CPU sooner than an executor's thread. But with many
+        // calls outstanding, the computing thread may be the executor's own.
         let is_busy = self.task.exists() && endpoint.client_calls_under_way() >= BUSY_CALLS;
         if endpoint.is_crowded() && !is_busy {
             self.baton.clear_request();
@@ -165,14 +165,14 @@ impl Driver {
             let taken = self.baton.taken();
             if mem::replace(&mut seen, taken) != taken {
                 since_ns = now_ns;
-                // Messages wake nobody while a task drives: the thread then notices soon if it is not polled.
+                // Messages wake no thread while a task drives: this thread notices soon when the executor polls the task no longer.
                 let longer = if self.task.exists() { ABSENT } else { patience * 2 };
                 patience = longer.min(ABSENT_MAX);
             }
             let absent_ns = if self.task.exists() { POLLED_NS } else { as_ns(ABSENT) };
             let are_absent = now_ns.saturating_sub(since_ns) >= absent_ns;
             if is_called && !are_absent && self.task.exists() && !self.stop.is_requested() {
-                // The task polls everything in its next turn, and never sleeps.
+                // The task polls everything in the next turn, and never sleeps.
                 self.waker.drain();
             } else if is_called || are_absent {
                 if let Some(is_sound) = self.baton.try_take_back() {
@@ -228,12 +228,12 @@ impl Driver {
         true
     }
 
-    /// The same for a call that is polled while nobody runs the event loop.
+    /// The same for a call whose poll finds the event loop without a holder.
     pub(super) fn try_inherit(&self, call: usize) -> bool {
         self.baton.is_free() && self.task.enter(call)
     }
 
-    /// Has the waker's task drive after the task that does, if it needs an heir.
+    /// Has the waker's task drive after the driving task, if an heir is missing.
     pub(super) fn offer_heir(&self, waker: &task::Waker) {
         if self.task.exists() && !self.task.has_heir.load(Ordering::Relaxed) {
             let former = lock(&self.task.heir).replace(waker.clone());
@@ -247,7 +247,7 @@ impl Driver {
         let now_ns = now_ns();
         let task = &self.task;
         if !task.is(call) {
-            // The endpoint's thread keeps the event loop, or has taken it back.
+            // The endpoint's thread keeps the event loop, or has taken the event loop back.
             look::record(false);
             return false;
         }
@@ -296,7 +296,7 @@ impl Driver {
         if self.task.is(call) {
             self.task.leave();
             self.baton.clear_request();
-            // A holder looks for messages when it leaves, and so does the endpoint's thread when nobody takes a turn.
+            // A holder looks for messages before leaving, and the endpoint's thread looks after a millisecond without turns.
             if let Some(held) = self.baton.try_take() {
                 held.resume();
                 drop(Driving { driver: self, held, limit_ns: None });
@@ -304,7 +304,7 @@ impl Driver {
         }
     }
 
-    /// Notes the begin of a call that is alone and was posted. After several, asks for the endpoint.
+    /// Notes the begin of a posted call without other calls. After several, asks for the endpoint.
     pub(super) fn note_alone(&self) {
         let (calls, last_ns) = ALONE.get();
         let begin_ns = now_ns();
@@ -349,7 +349,7 @@ impl DrivingTask {
 }
 
 impl Driving<'_> {
-    /// Runs the event loop until the wait is over, or others need the endpoint's thread or this one.
+    /// Runs the event loop until the wait is over, or a message needs the endpoint's thread, or other tasks need this thread.
     pub(super) fn run(mut self, is_over: impl Fn() -> bool) {
         let _running = InLoop::enter();
         let end_ns = self.limit_ns.map(|limit_ns| now_ns().saturating_add(limit_ns));
@@ -377,7 +377,7 @@ impl Driving<'_> {
 }
 
 impl Drop for Driving<'_> {
-    /// Leaves the event loop, and wakes the endpoint's thread if others wait for a turn.
+    /// Leaves the event loop, and wakes the endpoint's thread if other callers wait for turns.
     fn drop(&mut self) {
         if thread::panicking() {
             return self.driver.waker.wake();
@@ -438,7 +438,7 @@ mod tests {
     fn run__leaves_the_endpoint_to_a_thread_that_makes_one_call_after_another() {
         let (_server, client) = start();
         call_until(&client, |driver| driver.baton.taken() > 100);
-        // Without further calls the thread takes it back.
+        // Without further calls the thread takes the endpoint back.
         while driver(&client).baton.is_free() {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
 //! Callers that run the event loop of their client's endpoint: threads that wait, tasks of executors, and the endpoint's thread in
-//! between. Each test has an endpoint of its own, whose calls are alone in its process.
+//! between. Each test has an endpoint without other clients.
 
 use std::future::Future;
 use std::pin::pin;
@@ -75,7 +75,7 @@ fn wait__of_several_threads_at_times_together_and_at_times_alone() {
     call_in_turn(&client, 4);
 }
 
-/// The server answers the first call only after the second, which another thread makes while the first one's waits in the event loop.
+/// The first call's thread runs the event loop until the test answers; meanwhile another thread calls.
 #[test]
 fn wait__for_long_lets_others_call() {
     let (_server, kept, client) = start();
@@ -174,7 +174,7 @@ fn a_task_that_is_polled_no_longer_holds_nobody_up() {
     assert_eq!(petrel::client::wait(also).unwrap(), b"at last");
 }
 
-/// Each of two tasks ends its call, or gives it up, while it may be the one that runs the event loop.
+/// The task that runs the event loop gets a response, or gives the call up: another task runs the event loop.
 #[test]
 fn a_task_that_ends_leaves_the_event_loop_to_another() {
     let (_server, kept, client) = start();
