@@ -65,8 +65,6 @@ enum Step {
     New,
     /// Outstanding.
     Outstanding(Arc<CallState>),
-    /// Outstanding, and its task runs the endpoint's event loop.
-    Driving(Arc<CallState>),
     /// Neither, which is rare: in a box, so that little is to be dropped at the end of most calls.
     Delayed(Box<Delayed>),
     Ended,
@@ -83,18 +81,30 @@ enum Drive {
     No,
 }
 
-/// A call that is not outstanding.
+/// A call that is not outstanding, or whose task drives.
 enum Delayed {
     /// Waits until fewer calls are outstanding. The timeout counts meanwhile.
     Waiting { end_ns: u64, take: TakePlace },
     /// Ended before it was posted.
     Failed(Error),
+    /// Outstanding, and its task runs the endpoint's event loop.
+    Driving(Arc<CallState>),
 }
 
 impl Step {
     #[cold]
     fn failed(error: Error) -> Self {
         Self::Delayed(Box::new(Delayed::Failed(error)))
+    }
+
+    /// Returns the state of a call whose task drives.
+    #[inline]
+    fn driving(&self) -> Option<&Arc<CallState>> {
+        let Self::Delayed(delayed) = self else { return None };
+        match &**delayed {
+            Delayed::Driving(state) => Some(state),
+            Delayed::Waiting { .. } | Delayed::Failed(_) => None,
+        }
     }
 }
 
@@ -304,7 +314,7 @@ impl<T> Call<T> {
     /// Begins the call, or runs the event loop for a turn. Returns whether the task may drive, unless it does and is polled again.
     #[inline(never)]
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Drive> {
-        let Step::Driving(state) = &self.step else {
+        let Some(state) = self.step.driving() else {
             if let Step::New = self.step {
                 self.begin_and_drive(cx, Some(look::LOOK_NS));
                 self.look();
@@ -352,7 +362,7 @@ impl<T> Call<T> {
             Drive::No => false,
         };
         if drives {
-            self.step = Step::Driving(Arc::clone(state));
+            self.step = Step::Delayed(Box::new(Delayed::Driving(Arc::clone(state))));
             cx.waker().wake_by_ref();
         } else {
             driver.offer_heir(cx.waker());
@@ -429,14 +439,12 @@ impl<T> Drop for Call<T> {
     /// Cancels an outstanding call.
     #[inline]
     fn drop(&mut self) {
-        match &self.step {
-            Step::Outstanding(state) => cancel_dropped(&self.client, state),
-            Step::Driving(state) => {
-                cancel_dropped(&self.client, state);
-                let driver = self.client.endpoint().driver();
-                driver.expect("only an endpoint with a driver is driven").pass_on(number_of(state));
-            }
-            _ => {}
+        if let Step::Outstanding(state) = &self.step {
+            cancel_dropped(&self.client, state);
+        } else if let Some(state) = self.step.driving() {
+            cancel_dropped(&self.client, state);
+            let driver = self.client.endpoint().driver();
+            driver.expect("only an endpoint with a driver is driven").pass_on(number_of(state));
         }
     }
 }
@@ -533,7 +541,8 @@ impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
             Step::New => "not begun",
-            Step::Outstanding(_) | Step::Driving(_) => "outstanding",
+            Step::Outstanding(_) => "outstanding",
+            Step::Delayed(delayed) if matches!(**delayed, Delayed::Driving(_)) => "outstanding",
             Step::Delayed(delayed) if matches!(**delayed, Delayed::Waiting { .. }) => {
                 "waits until fewer calls are outstanding"
             }

@@ -50,7 +50,7 @@ const BUSY_CALLS: usize = 16;
 const AWAY_NS_MIN: u64 = 10_000_000;
 const AWAY_NS_MAX: u64 = 1_000_000_000;
 
-/// A task leaves the event loop after so many nanoseconds of turns without work.
+/// A task leaves the event loop after so many nanoseconds of turns without work, or earlier by the endpoint's idle policy.
 const WORKED_NS: u64 = 50_000;
 
 std::thread_local! {
@@ -63,6 +63,8 @@ pub(super) struct Driver {
     baton: Baton<Endpoint>,
     stop: Stop,
     waker: Waker,
+    /// How long a task takes turns without work; 0 if the endpoint is to sleep, which a task cannot.
+    task_spin_ns: u64,
     /// Whether the endpoint stays on its thread.
     is_bound: AtomicBool,
     /// Until when no task drives, and for how long the next time.
@@ -96,9 +98,19 @@ impl Driver {
     /// Creates the driver of an endpoint on its thread.
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let (stop, waker) = (endpoint.stop_handle(), endpoint.waker());
+        let task_spin_ns = as_ns(endpoint.spin()).min(WORKED_NS);
         let (baton, is_bound) = (Baton::new(endpoint), AtomicBool::new(false));
         let (away_until_ns, away_ns) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { baton, stop, waker, is_bound, away_until_ns, away_ns, task: DrivingTask::default() }
+        Self {
+            baton,
+            stop,
+            waker,
+            task_spin_ns,
+            is_bound,
+            away_until_ns,
+            away_ns,
+            task: DrivingTask::default(),
+        }
     }
 
     /// Returns the handle that ends the event loop.
@@ -197,13 +209,15 @@ impl Driver {
         }
         let held = self.baton.try_take()?;
         held.resume();
+        let limit_ns = limit_ns.map(|limit_ns| limit_ns.min(self.task_spin_ns));
         Some(Driving { driver: self, held, limit_ns })
     }
 
     /// Returns true if a task may drive.
     fn is_worth_it(&self) -> bool {
         let away_until_ns = self.away_until_ns.load(Ordering::Relaxed);
-        (away_until_ns == 0 || now_ns() >= away_until_ns) && look::is_worth_it()
+        let is_away = away_until_ns != 0 && now_ns() < away_until_ns;
+        !is_away && self.task_spin_ns > 0 && look::is_worth_it()
     }
 
     /// Keeps tasks from driving for some time, as a task's thread was away from the event loop for long.
@@ -230,7 +244,7 @@ impl Driver {
 
     /// The same for a call whose poll finds the event loop without a holder.
     pub(super) fn try_inherit(&self, call: usize) -> bool {
-        self.baton.is_free() && self.task.enter(call)
+        self.task_spin_ns > 0 && self.baton.is_free() && self.task.enter(call)
     }
 
     /// Has the waker's task drive after the driving task, if an heir is missing.
@@ -266,7 +280,8 @@ impl Driver {
             // The thread that is to give the endpoint may wait for this CPU.
             thread::yield_now();
         }
-        is_over |= now_ns.saturating_sub(task.worked_ns.load(Ordering::Relaxed)) > WORKED_NS;
+        is_over |=
+            now_ns.saturating_sub(task.worked_ns.load(Ordering::Relaxed)) > self.task_spin_ns;
         if is_over {
             look::record(false);
             self.leave_by_task(call);

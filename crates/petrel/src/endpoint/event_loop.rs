@@ -241,6 +241,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.remote.wants_thread()
     }
 
+    /// Returns how long the endpoint polls without work, instead of sleeping.
+    pub(crate) fn spin(&self) -> Duration {
+        self.idle.spin()
+    }
+
     /// Returns the number of outstanding calls of clients.
     pub(crate) fn client_calls_under_way(&self) -> usize {
         self.local.remote.calls_under_way()

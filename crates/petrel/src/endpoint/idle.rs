@@ -91,6 +91,15 @@ impl Idle {
         }
     }
 
+    /// Returns how long it polls without work, instead of sleeping.
+    pub(super) fn spin(&self) -> Duration {
+        match self.policy {
+            IdlePolicy::Poll | IdlePolicy::Yield => Duration::MAX,
+            IdlePolicy::SpinThenBlock(spin) => spin,
+            IdlePolicy::Block => Duration::ZERO,
+        }
+    }
+
     /// Returns true if another thread computes on this CPU, as far as is known: the endpoint sleeps instead of yielding.
     pub(super) fn is_crowded(&self, now_ns: u64) -> bool {
         now_ns < self.sleepy_until_ns
