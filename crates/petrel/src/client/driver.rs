@@ -440,6 +440,11 @@ mod tests {
         client.endpoint().driver().expect("callers may run a background's endpoint")
     }
 
+    /// Returns true if the endpoint keeps callers away, beside threads of other programs that compute: then only the answers are checked.
+    fn keeps_away(driver: &Driver) -> bool {
+        driver.away_until_ns.load(Ordering::Relaxed) != 0
+    }
+
     /// Calls one call after another until `done`.
     fn call_until(client: &Client, done: impl Fn(&Driver) -> bool) {
         let begin = Instant::now();
@@ -452,7 +457,7 @@ mod tests {
     #[test]
     fn run__leaves_the_endpoint_to_a_thread_that_makes_one_call_after_another() {
         let (_server, client) = start();
-        call_until(&client, |driver| driver.baton.taken() > 100);
+        call_until(&client, |driver| driver.baton.taken() > 100 || keeps_away(driver));
         // Without further calls the thread takes the endpoint back.
         while driver(&client).baton.is_free() {
             std::thread::yield_now();
@@ -472,7 +477,7 @@ mod tests {
         let (_server, client) = start();
         let call = client.timeout(HANG_GUARD, client.call(1, b"x"));
         assert_eq!(crate::client::wait(call).unwrap().unwrap(), b"x");
-        call_until(&client, |driver| driver.baton.taken() > 0);
+        call_until(&client, |driver| driver.baton.taken() > 0 || keeps_away(driver));
     }
 
     #[test]
@@ -481,7 +486,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let begin = Instant::now();
         let mut drove = 0;
-        while drove < 100 {
+        while drove < 100 && !keeps_away(driver(&client)) {
             assert!(begin.elapsed() < HANG_GUARD, "tasks never get the endpoint");
             let mut calls = [(); 8].map(|()| Some(Box::pin(client.call(1, b"x"))));
             while calls.iter().any(Option::is_some) {
