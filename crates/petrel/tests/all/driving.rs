@@ -81,7 +81,7 @@ fn wait__for_long_lets_others_call() {
     let (_server, kept, client) = start();
     call_in_turn(&client, 0);
     thread::scope(|scope| {
-        let waits = scope.spawn(|| client.call(HELD, b"later").wait());
+        let waits = scope.spawn(|| client.call(HELD, b"later").timeout(HANG_GUARD).wait());
         let held = kept.recv_timeout(HANG_GUARD).unwrap();
         call_in_turn(&client, 1);
         held.reply(b"now");
@@ -157,9 +157,9 @@ fn tasks__of_a_runtime_are_all_answered_and_others_are_dropped_meanwhile() {
 #[test]
 fn a_task_that_is_polled_no_longer_holds_nobody_up() {
     let (_server, kept, client) = start();
-    let mut abandoned = pin!(client.call(HELD, b"long"));
+    let mut abandoned = pin!(client.call(HELD, b"long").timeout(HANG_GUARD));
     let mut cx = Context::from_waker(Waker::noop());
-    let mut also = pin!(client.call(HELD, b"also"));
+    let mut also = pin!(client.call(HELD, b"also").timeout(HANG_GUARD));
     for _ in 0..100 {
         assert!(abandoned.as_mut().poll(&mut cx).is_pending());
         assert!(also.as_mut().poll(&mut cx).is_pending());
@@ -180,8 +180,8 @@ fn a_task_that_ends_leaves_the_event_loop_to_another() {
     let (_server, kept, client) = start();
     let mut cx = Context::from_waker(Waker::noop());
     for gives_up in [true, false].repeat(20) {
-        let mut first = Box::pin(client.call(HELD, b"1"));
-        let mut second = Box::pin(client.call(HELD, b"2"));
+        let mut first = Box::pin(client.call(HELD, b"1").timeout(HANG_GUARD));
+        let mut second = Box::pin(client.call(HELD, b"2").timeout(HANG_GUARD));
         let mut held = Vec::new();
         while held.len() < 2 {
             assert!(first.as_mut().poll(&mut cx).is_pending());
