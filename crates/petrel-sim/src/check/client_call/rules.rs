@@ -118,11 +118,18 @@ impl Ledger {
         }
     }
 
-    /// Checks a departing packet of a request.
+    /// Checks a departing packet of a request. A group call that fails while it is made has requests in rings already: they leave in this
+    /// turn, and CANCELs follow.
     pub(in crate::check) fn check_leaving(&self, id: u32) -> Result<(), String> {
+        let fails_while_made = |client_call: &ClientCall| {
+            matches!(client_call.destinations, Destinations::Group { .. })
+                && client_call.issued_ns == self.now_ns
+        };
         match self.client_call(id) {
             Some(client_call)
-                if client_call.outcome == Outcome::Pending || client_call.goes_on() =>
+                if client_call.outcome == Outcome::Pending
+                    || client_call.goes_on()
+                    || fails_while_made(client_call) =>
             {
                 Ok(())
             }
