@@ -49,7 +49,11 @@ unsafe impl<E> Send for Baton<E> {}
 unsafe impl<E> Sync for Baton<E> {}
 
 /// The endpoint, while a caller holds it.
-pub(crate) struct Held<'a, E>(&'a Baton<E>);
+pub(crate) struct Held<'a, E> {
+    baton: &'a Baton<E>,
+    /// Whether the thread was panicking before: a future that an unwinding thread drops has broken no event loop.
+    was_panicking: bool,
+}
 
 impl<E> Baton<E> {
     /// Creates the baton of an endpoint that this thread holds.
@@ -74,7 +78,7 @@ impl<E> Baton<E> {
             return None;
         }
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Some(Held(self))
+        Some(Held { baton: self, was_panicking: thread::panicking() })
     }
 
     /// Asks the endpoint's thread to leave the endpoint to callers. Returns false if the thread is not the holder.
@@ -157,22 +161,29 @@ impl<E> Deref for Held<'_, E> {
 
     fn deref(&self) -> &E {
         // SAFETY: this is the holder.
-        unsafe { (*self.0.endpoint.get()).as_ref() }.expect("an endpoint that is held exists")
+        unsafe { (*self.baton.endpoint.get()).as_ref() }.expect("an endpoint that is held exists")
     }
 }
 
 impl<E> DerefMut for Held<'_, E> {
     fn deref_mut(&mut self) -> &mut E {
         // SAFETY: this is the holder.
-        unsafe { (*self.0.endpoint.get()).as_mut() }.expect("an endpoint that is held exists")
+        unsafe { (*self.baton.endpoint.get()).as_mut() }.expect("an endpoint that is held exists")
+    }
+}
+
+impl<E> Held<'_, E> {
+    /// Returns true if the event loop has panicked since the endpoint was taken.
+    pub(crate) fn has_panicked(&self) -> bool {
+        !self.was_panicking && thread::panicking()
     }
 }
 
 impl<E> Drop for Held<'_, E> {
     /// Leaves the endpoint. After a panic only the endpoint's thread takes and ends the endpoint.
     fn drop(&mut self) {
-        let Self(baton) = self;
-        let next = if thread::panicking() { GONE } else { FREE };
+        let next = if self.has_panicked() { GONE } else { FREE };
+        let baton = self.baton;
         assert!(baton.pass(CALLER, next), "a caller leaves an endpoint that it holds");
         if baton.is_awaited.swap(false, Ordering::AcqRel) {
             baton.thread.unpark();

@@ -138,8 +138,8 @@ impl Driver {
         }
     }
 
-    /// Answers callers that have asked for the endpoint. Returns true if it is ready for them: no call is outstanding, and no message
-    /// waits.
+    /// Answers callers that have asked for the endpoint. Returns true if the endpoint is ready for callers: for a task, or without outstanding
+    /// calls and messages.
     #[cold]
     fn prepares(&self, endpoint: &mut Endpoint) -> bool {
         if endpoint.is_bound() {
@@ -394,7 +394,7 @@ impl Driving<'_> {
 impl Drop for Driving<'_> {
     /// Leaves the event loop, and wakes the endpoint's thread if other callers wait for turns.
     fn drop(&mut self) {
-        if thread::panicking() {
+        if self.held.has_panicked() {
             return self.driver.waker.wake();
         }
         if !self.held.rest() || self.driver.stop.is_requested() {

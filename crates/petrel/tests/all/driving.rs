@@ -203,3 +203,21 @@ fn a_task_that_ends_leaves_the_event_loop_to_another() {
         assert_eq!(answer.unwrap(), b"both");
     }
 }
+
+/// An executor catches the panic, and drops the call that runs the event loop while the thread unwinds.
+#[test]
+fn a_task_that_panics_ends_its_own_call_alone() {
+    let (_server, _kept, client) = start();
+    for _ in 0..20 {
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut calls = [(); 2].map(|()| Box::pin(client.call(HELD, b"held")));
+            for _ in 0..10 {
+                calls.iter_mut().for_each(|call| assert!(call.as_mut().poll(&mut cx).is_pending()));
+            }
+            std::panic::resume_unwind(Box::new("a task's own panic"));
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(client.call(ECHO, b"x").wait().unwrap(), b"x");
+    }
+}
