@@ -141,7 +141,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
     /// frames: pass these to [`Core::handle_frame`].
     ///
-    /// `clock` reads the clock, only if the call has a deadline; later responses are not handled here.
+    /// `clock` reads the clock, only if the call has a deadline; responses after the deadline are not handled here.
     #[inline(always)]
     pub fn handle_plain_response(
         &mut self,
@@ -152,6 +152,22 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Option<PlainCompletion<B, T>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
         self.take_plain_response(now_ns, peer, head, payload, clock)
+    }
+
+    /// [`Core::handle_plain_response`] for answers that did not follow at once on their requests.
+    #[inline(always)]
+    pub fn handle_later_response(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &[u8],
+        clock: impl FnOnce() -> u64,
+    ) -> Option<PlainCompletion<B, T>> {
+        let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
+        let Self { sessions, shared, .. } = self;
+        fast::take_plain_response::<_, _, true>(
+            sessions, shared, now_ns, peer, head, payload, clock,
+        )
     }
 
     /// [`Core::handle_plain_response`] in a session of several paths. The calls have no deadline.
@@ -178,7 +194,7 @@ impl<B: Buffer, T> Core<B, T> {
         payload: impl Payload<B>,
         clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
-        fast::take_plain_response(
+        fast::take_plain_response::<_, _, false>(
             &mut self.sessions,
             &mut self.shared,
             now_ns,

@@ -273,6 +273,9 @@ fn take_any(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], fast_path: bool
         if let Some(completion) = core.handle_plain_response(now, PEER, frame, || now) {
             return Got::Completed(completion.into());
         }
+        if let Some(completion) = core.handle_later_response(now, PEER, frame, || now) {
+            return Got::Completed(completion.into());
+        }
         if let Some((request, _)) = core.handle_timed_request(now, PEER, frame) {
             return Got::Request(request.handle, request.payload.to_vec());
         }

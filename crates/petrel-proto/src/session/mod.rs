@@ -11,6 +11,8 @@ pub(crate) mod server;
 pub(crate) mod table;
 pub(crate) mod turns;
 
+use std::hash::{Hash, Hasher};
+
 use petrel_planted::planted;
 
 use client::{ClientPaths, ClientSession};
@@ -26,12 +28,20 @@ pub(crate) fn fill<X>(place: &mut Option<X>, value: X) {
 }
 
 /// Names a session of one endpoint, and never a later session: a reused index has a new generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId {
     /// Index in the endpoint's table; the session field of frames to this endpoint.
     pub index: u32,
     /// Number of earlier uses of the index.
     pub generation: u32,
+}
+
+impl Hash for SessionId {
+    /// One word: tables are looked up for each request of some handlers.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.generation) << 32 | u64::from(self.index));
+    }
 }
 
 /// The core's name for a peer. The owner of the core chooses it; the core only compares. The two largest numbers

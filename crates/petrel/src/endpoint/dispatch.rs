@@ -114,7 +114,7 @@ impl Dispatch<'_> {
                     let cx = &mut Context::with_route(local, route);
                     return run_continuation(handlers.state(), cx, ended);
                 }
-                if dispatch_plain_from(local, handlers, *now_ns, (peer, 0), frame) {
+                if dispatch_response(local, handlers, *now_ns, peer, frame) {
                     return;
                 }
             }
@@ -243,6 +243,24 @@ fn dispatch_timed(
     Context::with_route(local, route).under_deadline(Some(deadline_ns), |cx| {
         handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
     });
+}
+
+/// Handles a small answer that did not follow at once on its request, or of a session of several paths. Returns false
+/// for other frames.
+#[inline(never)]
+fn dispatch_response(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    peer: PeerKey,
+    frame: &[u8],
+) -> bool {
+    let Local { core, clock, .. } = local;
+    let Some(ended) = core.handle_later_response(now_ns, peer, frame, || clock.now_ns()) else {
+        return dispatch_plain_from(local, handlers, now_ns, (peer, 0), frame);
+    };
+    run_continuation(handlers.state(), &mut Context::new(local), ended);
+    true
 }
 
 /// Handles a small frame of a session of several paths, from this source port of the peer. Returns false for other frames.

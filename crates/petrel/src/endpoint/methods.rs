@@ -20,7 +20,7 @@ use super::state::State;
 use super::worker_requests::refuse;
 use crate::control::ControlPlane;
 use crate::error::Error;
-use crate::local::{Handle, OwnRequest, serve};
+use crate::local::{Handle, OwnRequest, Serving};
 use crate::panics::Closure;
 use crate::workers::{WorkerRequest, Workers};
 
@@ -295,8 +295,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         F: Future<Output = Result<A, Error>> + 'static,
         A: AsRef<[u8]>,
     {
-        let handle = self.handle();
-        self.on(method, move |_, cx, request| serve(&handle, cx, request, &mut handler));
+        let serving = Serving::new(self.handle());
+        self.on(method, move |_, cx, request| serving.begin(cx, request, &mut handler));
     }
 
     /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than

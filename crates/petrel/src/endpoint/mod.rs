@@ -130,6 +130,7 @@ pub(crate) use broadcast::Broadcast;
 pub(crate) use call_builder::{callee, place};
 pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
+pub(crate) use context::watchers::Watcher;
 pub(crate) use state::State;
 
 use burst::Bursts;

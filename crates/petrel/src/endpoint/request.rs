@@ -344,7 +344,7 @@ pub struct Responder {
 
 impl Responder {
     /// Returns the request's name, until it is answered.
-    pub(super) fn handle(&self) -> Option<RequestHandle> {
+    pub(crate) fn handle(&self) -> Option<RequestHandle> {
         self.handle
     }
 

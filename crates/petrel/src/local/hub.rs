@@ -371,7 +371,7 @@ impl Hub {
         (!self.is_closed()).then(|| self.tasks.insert(kind, future, deadline_ns))
     }
 
-    pub(super) fn abort(&self, task: Key) {
+    pub(crate) fn abort(&self, task: Key) {
         self.tasks.abort(task);
     }
 

@@ -50,7 +50,7 @@ pub(crate) use calls::Start;
 pub(crate) use hub::Hub;
 pub(crate) use orders::Command;
 pub(crate) use ready::MainWaker;
-pub(crate) use serve::serve;
+pub(crate) use serve::Serving;
 pub(crate) use session_call::start_call;
 pub(crate) use slab::{Key, Slab};
 pub(crate) use timers::{TimerId, Timers};

@@ -1,6 +1,7 @@
 //! The tasks to be polled: the only part of a [`Hub`](super::Hub) that other threads access, since a waker may be used
 //! from any thread.
 
+use std::sync::atomic::fence;
 use std::task::Wake;
 
 use petrel_transport::wake::Waker as EndpointWaker;
@@ -8,7 +9,7 @@ use petrel_transport::wake::Waker as EndpointWaker;
 use super::slab::Key;
 use crate::inbox::WorkFlag;
 use crate::sync::thread::{self, ThreadId};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// The woken tasks, in order.
 #[derive(Debug)]
@@ -52,7 +53,8 @@ impl Ready {
 /// Wakes a task: adds it to the ready tasks, unless already there.
 #[derive(Debug)]
 pub(super) struct TaskWaker {
-    task: Key,
+    /// The key's bits. Another task gets the waker when the task has ended and no clone is left.
+    task: AtomicU64,
     is_queued: AtomicBool,
     ready: Arc<Ready>,
 }
@@ -60,7 +62,25 @@ pub(super) struct TaskWaker {
 impl TaskWaker {
     /// Creates the waker of a task that is among the tasks to be polled.
     pub(super) fn queued(task: Key, ready: Arc<Ready>) -> Self {
-        Self { task, is_queued: AtomicBool::new(true), ready }
+        Self { task: AtomicU64::new(task.to_bits()), is_queued: AtomicBool::new(true), ready }
+    }
+
+    /// Returns true if the `own` references are the only ones: no clone of the waker will wake the task any more.
+    #[inline(always)]
+    pub(super) fn is_unused(self: &Arc<Self>, own: usize) -> bool {
+        if Arc::strong_count(self) != own {
+            return false;
+        }
+        // The accesses of former clones' threads come before those of the next task.
+        fence(Ordering::Acquire);
+        true
+    }
+
+    /// Makes it the waker of another task that is among the tasks to be polled.
+    #[inline(always)]
+    pub(super) fn requeue_as(&self, task: Key) {
+        self.task.store(task.to_bits(), Ordering::Relaxed);
+        self.is_queued.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the task is to be added to the tasks to be polled: it was not there.
@@ -83,7 +103,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.queue() {
-            self.ready.push(self.task);
+            self.ready.push(Key::from_bits(self.task.load(Ordering::Relaxed)));
         }
     }
 }

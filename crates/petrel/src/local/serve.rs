@@ -1,15 +1,19 @@
 //! Handlers that are futures.
 
-use std::cell::Cell;
 use std::future::Future;
+use std::mem;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
 
 use petrel_proto::SessionId;
 
 use super::handle::Handle;
-use super::task::Task;
-use crate::endpoint::{Context, Handled, Peer, Request};
+use super::hub::Hub;
+use super::spares::Spares;
+use super::tasks::TaskFuture;
+use crate::endpoint::{Context, Handled, Peer, Request, Responder, Watcher};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::panics::Closure;
@@ -58,37 +62,115 @@ impl OwnRequest {
     }
 }
 
-/// Runs the handler of a request as a task.
-pub(crate) fn serve<S, F, A>(
-    handle: &Handle<S>,
-    cx: &mut Context<'_, S>,
-    request: Request<'_>,
-    handler: &mut impl FnMut(Handle<S>, OwnRequest) -> F,
-) -> Handled
+/// Runs the requests of an async handler as tasks.
+pub(crate) struct Serving<S, F> {
+    handle: Handle<S>,
+    home: Rc<Home<F>>,
+}
+
+/// Where the tasks of a handler come from and return to.
+struct Home<F> {
+    hub: Rc<Hub>,
+    /// Memory of ended tasks, for the next tasks.
+    spares: Spares<Pin<Box<Running<F>>>>,
+}
+
+/// The task of a request: it answers with the outcome of the handler's future.
+struct Running<F> {
+    /// Present while the task runs. Never moved once polled.
+    future: Option<F>,
+    /// Dropping it answers with INTERNAL, if any caller waits.
+    responder: Option<Responder>,
+    /// Absent in a task that is kept, or the home would own itself.
+    home: Option<Rc<Home<F>>>,
+}
+
+/// The largest number of ended tasks of a handler whose memory is kept, and the most bytes of each.
+const TASKS_MAX: usize = 64;
+const TASK_BYTES_MAX: usize = 16 << 10;
+
+impl<S: 'static, F, A> Serving<S, F>
 where
-    S: 'static,
     F: Future<Output = Result<A, Error>> + 'static,
     A: AsRef<[u8]>,
 {
-    let (method, session) = (request.method(), request.session());
-    let (deadline_ns, peer) = (request.deadline(cx).map(Time::as_ns), request.shared_peer(cx));
-    let (kept, handled) = request.defer_message(cx);
-    let Some((responder, message)) = kept else { return handled };
-    let running = Rc::new(Cell::new(None::<Task<()>>));
-    let abort = Rc::clone(&running);
-    cx.on_cancel(&responder, move |_, _| {
-        if let Some(task) = abort.take() {
-            task.abort();
+    pub(crate) fn new(handle: Handle<S>) -> Self {
+        let room = if size_of::<Running<F>>() <= TASK_BYTES_MAX { TASKS_MAX } else { 0 };
+        let home = Home { hub: Rc::clone(handle.hub()), spares: Spares::new(room) };
+        Self { handle, home: Rc::new(home) }
+    }
+
+    /// Begins the task of a request. The task ends when its caller no longer waits.
+    pub(crate) fn begin(
+        &self,
+        cx: &mut Context<'_, S>,
+        request: Request<'_>,
+        handler: &mut impl FnMut(Handle<S>, OwnRequest) -> F,
+    ) -> Handled {
+        let (method, session) = (request.method(), request.session());
+        let (deadline_ns, peer) =
+            (request.deadline(cx).map(Time::as_ns), request.shared_peer(cx));
+        let (kept, handled) = request.defer_message(cx);
+        let Some((responder, message)) = kept else { return handled };
+        let name = responder.handle();
+        let request = OwnRequest { message, method, session, deadline_ns, peer };
+        let task = self.home.task(handler(self.handle.clone(), request), responder);
+        if let Some(task) = self.home.hub.spawn(Closure::Handler, task, deadline_ns) {
+            cx.untyped().watch(name, Watcher::Abort(task));
         }
-    });
-    let future =
-        handler(handle.clone(), OwnRequest { message, method, session, deadline_ns, peer });
-    let hub = handle.hub().clone();
-    // Dropping it with the responder inside answers with INTERNAL, for which no caller waits then.
-    running.set(Some(handle.spawn_within(Closure::Handler, deadline_ns, async move {
-        let outcome = future.await;
-        let outcome = outcome.and_then(|answer| Ok(MsgBuf::holding(hub.pool(), answer.as_ref())?));
-        responder.answer_later(outcome);
-    })));
-    handled
+        handled
+    }
+}
+
+impl<F> Home<F> {
+    /// Returns the task of a request.
+    #[inline(always)]
+    fn task(self: &Rc<Self>, future: F, responder: Responder) -> Pin<Box<Running<F>>> {
+        let (responder, home) = (Some(responder), Some(Rc::clone(self)));
+        let Some(mut spare) = self.spares.take() else {
+            return Box::pin(Running { future: Some(future), responder, home });
+        };
+        // SAFETY: a task that is kept has no future, and nothing else in it is pinned.
+        let running = unsafe { spare.as_mut().get_unchecked_mut() };
+        // All three were absent: no instruction is spent on dropping them.
+        mem::forget(running.future.replace(future));
+        mem::forget(mem::replace(&mut running.responder, responder));
+        mem::forget(mem::replace(&mut running.home, home));
+        spare
+    }
+}
+
+impl<F, A> Future for Running<F>
+where
+    F: Future<Output = Result<A, Error>>,
+    A: AsRef<[u8]>,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        // SAFETY: the future is pinned with the whole, from which it is not moved. It has no other access.
+        let Self { future, responder, home } = unsafe { self.get_unchecked_mut() };
+        let running = future.as_mut().expect("a task is polled until it is ready");
+        // SAFETY: as above.
+        let outcome = ready!(unsafe { Pin::new_unchecked(running) }.poll(cx));
+        // Before the answer, as the end of a function drops its variables.
+        *future = None;
+        let home = home.as_ref().expect("a task that runs has its home");
+        let answer = |answer: A| Ok(MsgBuf::holding(home.hub.pool(), answer.as_ref())?);
+        let outcome = outcome.and_then(answer);
+        responder.take().expect("a task answers once").answer_later(outcome);
+        Poll::Ready(())
+    }
+}
+
+impl<F, A> TaskFuture for Running<F>
+where
+    F: Future<Output = Result<A, Error>>,
+    A: AsRef<[u8]>,
+{
+    fn retire(mut self: Pin<Box<Self>>) {
+        // SAFETY: the home is not pinned.
+        let home = unsafe { self.as_mut().get_unchecked_mut() }.home.take();
+        home.expect("a task that runs has its home").spares.keep(self);
+    }
 }

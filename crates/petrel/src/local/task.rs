@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::hub::Hub;
 use super::slab::Key;
+use super::tasks::TaskFuture;
 use crate::panics::Closure;
 
 /// A task's result, and the waker of its waiter.
@@ -65,6 +66,10 @@ impl<T, F: Future<Output = T>> Future for Reported<F, T> {
         to.put(ready!(polled));
         Poll::Ready(())
     }
+}
+
+impl<T, F: Future<Output = T>> TaskFuture for Reported<F, T> {
+    fn retire(self: Pin<Box<Self>>) {}
 }
 
 /// A spawned task: a future of its result. Dropping it leaves the task running.

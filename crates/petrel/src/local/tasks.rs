@@ -10,13 +10,27 @@ use std::task::{Context, RawWakerVTable, Waker};
 
 use super::ready::{Ready, TaskWaker};
 use super::slab::{Key, Slab};
+use super::spares::Spares;
 use crate::inbox::WorkFlag;
 use crate::panics::{Closure, PanicPayload, Panics, catch};
 use crate::sync::Arc;
 
-pub(super) type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
+/// The future of a task.
+pub(super) trait TaskFuture: Future<Output = ()> {
+    /// Takes a future that is ready: to drop it, or to keep its memory for the next task of its kind.
+    fn retire(self: Pin<Box<Self>>);
+}
 
-/// A task. A task that is polled may leave the table meanwhile, and its entry stays until the end of the poll.
+pub(super) type BoxedFuture = Pin<Box<dyn TaskFuture>>;
+
+/// The largest number of entries of ended tasks that are kept.
+const ENTRIES_MAX: usize = 256;
+
+/// The references that an entry has to its task's waker.
+const OWN_WAKERS: usize = 2;
+
+/// A task. A task that is polled may leave the table meanwhile, and its entry stays until the end of the poll. The entry
+/// of an ended task is used again.
 struct Entry {
     /// Absent while polled.
     future: Cell<Option<BoxedFuture>>,
@@ -40,6 +54,8 @@ struct Entries {
 /// The tasks of an endpoint.
 pub(super) struct Tasks {
     entries: RefCell<Entries>,
+    /// Entries of ended tasks, for the next tasks.
+    spares: Spares<Rc<Entry>>,
     /// Tasks woken by this thread, in order.
     woken: RefCell<Vec<Key>>,
     /// Tasks woken by any thread.
@@ -83,6 +99,7 @@ impl Tasks {
     pub(super) fn new(ready: Arc<Ready>, work_flag: WorkFlag, panics: Rc<Panics>) -> Self {
         Self {
             entries: RefCell::default(),
+            spares: Spares::new(ENTRIES_MAX),
             woken: RefCell::default(),
             ready,
             work_flag,
@@ -122,14 +139,41 @@ impl Tasks {
         let mut entries = self.entries.borrow_mut();
         let vacant = entries.tasks.vacant();
         let key = vacant.key();
-        let task = Arc::new(TaskWaker::queued(key, Arc::clone(&self.ready)));
-        let waker = Waker::from(Arc::clone(&task));
-        let future = Cell::new(Some(future));
-        vacant.insert(Rc::new(Entry { future, waker, task, deadline_ns, kind }));
+        vacant.insert(self.entry(key, kind, future, deadline_ns));
         drop(entries);
         self.woken.borrow_mut().push(key);
         self.work_flag.raise();
         key
+    }
+
+    /// Returns the entry of a new task.
+    #[inline(always)]
+    fn entry(
+        &self,
+        key: Key,
+        kind: Closure,
+        future: BoxedFuture,
+        deadline_ns: Option<u64>,
+    ) -> Rc<Entry> {
+        if let Some(mut spare) = self.spares.take() {
+            let entry = Rc::get_mut(&mut spare).expect("the entry of an ended task has one owner");
+            entry.task.requeue_as(key);
+            // It was absent: no instruction is spent on dropping it.
+            mem::forget(entry.future.replace(Some(future)));
+            (entry.deadline_ns, entry.kind) = (deadline_ns, kind);
+            return spare;
+        }
+        let task = Arc::new(TaskWaker::queued(key, Arc::clone(&self.ready)));
+        let waker = Waker::from(Arc::clone(&task));
+        Rc::new(Entry { future: Cell::new(Some(future)), waker, task, deadline_ns, kind })
+    }
+
+    /// Keeps the entry of an ended task, unless a clone of the task's waker is left.
+    #[inline(always)]
+    fn keep(&self, entry: Rc<Entry>) {
+        if Rc::strong_count(&entry) == 1 && entry.task.is_unused(OWN_WAKERS) {
+            self.spares.keep(entry);
+        }
     }
 
     /// Wakes a task from its endpoint's own thread.
@@ -182,7 +226,9 @@ impl Tasks {
         let removed = self.entries.borrow_mut().tasks.remove(key);
         // The same for an ended task.
         self.set_outer(outer);
-        drop((removed, future));
+        drop(removed);
+        future.retire();
+        self.keep(entry);
     }
 
     /// Ends a task whose future has panicked.

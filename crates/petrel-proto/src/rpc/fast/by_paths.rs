@@ -131,6 +131,6 @@ pub(in crate::rpc) fn take_plain_response_from<B: Buffer, T>(
     }
     parsed.payload.fill(response);
     paths.note_plain_answer(now_ns, answer.slot());
-    let (slot, ended) = conclude(shared, now_ns, answer);
+    let (slot, ended) = conclude::<B, T, false>(shared, now_ns, answer);
     Some(completion(shared, entry, parsed.session(), slot, ended))
 }

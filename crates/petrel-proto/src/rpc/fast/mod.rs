@@ -37,7 +37,7 @@ use crate::session::client::{
     ClientSession, ClientSlot, PlainAnswer, PlainPlace, PlainSend, SendPath, SlotCall,
 };
 use crate::session::{Entry, NO_PEER, PeerKey, Role, SessionId, SessionTable};
-use crate::wire::{Destination, Flags, Kind, first_bits};
+use crate::wire::{ANSWERED_LATER, Destination, Flags, Kind, first_bits};
 use by_paths::{send_answer_by_paths, send_request_by_paths};
 use deadline::send_timed;
 
@@ -213,9 +213,9 @@ fn stall_slot<B: Buffer, T>(
 }
 
 /// [`Core::handle_plain_response`](crate::rpc::Core::handle_plain_response) for a payload in any kind of memory. `head` are the frame's first
-/// bytes, which must not change.
+/// bytes, which must not change. If `LATER`, takes only answers that did not follow at once on their requests.
 #[inline(always)]
-pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
+pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
     sessions: &mut SessionTable<B, T>,
     shared: &mut Shared<B>,
     now_ns: u64,
@@ -226,7 +226,7 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
 ) -> Option<PlainCompletion<B, T>> {
     let parsed = Parsed::of_kind(Kind::Response, head)?;
     let entry = sessions.at_mut(parsed.session())?;
-    if !entry.is_from(parsed.token(), peer) || parsed.aux() != 0 {
+    if !entry.is_from(parsed.token(), peer) || parsed.aux() != aux_of(LATER) {
         return None;
     }
     let Role::Client(client) = entry.role_mut() else { return None };
@@ -240,20 +240,25 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
         return None;
     }
     payload.fill(response);
-    let (slot, ended) = conclude(shared, now_ns, answer);
+    let (slot, ended) = conclude::<B, T, LATER>(shared, now_ns, answer);
     Some(completion(shared, entry, parsed.session(), slot, ended))
+}
+
+/// Returns the aux field of a response with status OK.
+const fn aux_of(later: bool) -> u16 {
+    if later { ANSWERED_LATER } else { 0 }
 }
 
 /// Ends an answered call. Returns its slot, and the call unless others wait for the slot or its credit.
 #[inline(always)]
-fn conclude<B: Buffer, T>(
+fn conclude<B: Buffer, T, const LATER: bool>(
     shared: &mut Shared<B>,
     now_ns: u64,
     mut answer: PlainAnswer<'_, B, T>,
 ) -> (usize, Option<SlotCall<B, T>>) {
     let Shared { counters, congestion, timers, .. } = shared;
     answer.take_credit_back();
-    answer.sample(now_ns, timers.bounds(), congestion);
+    answer.sample::<LATER>(now_ns, timers.bounds(), congestion);
     if timers.is_crowded() {
         answer.leave_wheel(timers.wheel());
     }

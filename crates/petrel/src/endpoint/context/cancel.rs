@@ -37,7 +37,14 @@ impl<S: 'static> Context<'_, S> {
             // SAFETY: registered on an endpoint with this type of state.
             then(unsafe { state.get::<S>() }, cx.typed());
         });
-        match responder.handle() {
+        self.untyped().watch(responder.handle(), Watcher::Run(watcher));
+    }
+}
+
+impl Context<'_> {
+    /// Adds a watcher of a request: `None` if the request is answered.
+    pub(crate) fn watch(&mut self, handle: Option<RequestHandle>, watcher: Watcher) {
+        match handle {
             Some(_) if planted("endpoint_cancel_is_not_told") => {}
             Some(handle) if self.local.core.watch(handle) => {
                 self.local.watchers.add(handle, watcher);
@@ -48,9 +55,7 @@ impl<S: 'static> Context<'_, S> {
             }
         }
     }
-}
 
-impl Context<'_> {
     /// Handles the end of the caller's wait for a watched request.
     pub(in crate::endpoint) fn run_watcher(&mut self, state: State<'_>, handle: RequestHandle) {
         self.local.remote.cancel(handle);
@@ -68,7 +73,7 @@ impl Context<'_> {
 
     /// Runs a watcher. A panic counts as a handler's: a handler registered the watcher, and a client's cancellation runs the watcher.
     fn run_caught(&mut self, state: State<'_>, watcher: Watcher) {
-        if let Err(payload) = catch(|| watcher(state, self)) {
+        if let Err(payload) = catch(|| watcher.run(state, self)) {
             self.local.settle_panic(Closure::Handler, payload);
         }
     }

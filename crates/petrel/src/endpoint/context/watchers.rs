@@ -1,14 +1,31 @@
-//! Closures that run when the caller of a request no longer waits.
+//! What ends with the caller's wait for a request: closures that run, and tasks that are aborted.
+
+use std::collections::hash_map;
 
 use petrel_proto::RequestHandle;
 
 use super::Context;
 use crate::endpoint::ids::RequestMap;
 use crate::endpoint::state::State;
+use crate::local::Key;
 
-pub(crate) type Watcher = Box<dyn FnOnce(State<'_>, &mut Context<'_>)>;
+/// What happens when the caller of a request no longer waits.
+pub(crate) enum Watcher {
+    Run(Box<dyn FnOnce(State<'_>, &mut Context<'_>)>),
+    /// The task of the request's handler ends.
+    Abort(Key),
+}
 
-/// Closures to run when the caller of a request no longer waits.
+impl Watcher {
+    pub(crate) fn run(self, state: State<'_>, cx: &mut Context<'_>) {
+        match self {
+            Self::Run(run) => run(state, cx),
+            Self::Abort(task) => cx.local.hub.abort(task),
+        }
+    }
+}
+
+/// The watchers of the requests whose callers wait.
 #[derive(Default)]
 pub(crate) struct Watchers {
     by_request: RequestMap<Watcher>,
@@ -27,14 +44,19 @@ impl Watchers {
 
     /// Adds a watcher. The watchers of a request run in order of addition.
     pub(crate) fn add(&mut self, handle: RequestHandle, watcher: Watcher) {
-        let watcher = match self.by_request.remove(&handle) {
-            None => watcher,
-            Some(first) => Box::new(|mut state: State<'_>, cx: &mut Context<'_>| {
-                first(state.reborrow(), cx);
-                watcher(state, cx);
-            }),
-        };
-        self.by_request.insert(handle, watcher);
+        match self.by_request.entry(handle) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(watcher);
+            }
+            hash_map::Entry::Occupied(occupied) => {
+                let first = occupied.remove();
+                let both = move |mut state: State<'_>, cx: &mut Context<'_>| {
+                    first.run(state.reborrow(), cx);
+                    watcher.run(state, cx);
+                };
+                self.by_request.insert(handle, Watcher::Run(Box::new(both)));
+            }
+        }
     }
 
     /// Takes the watchers of a request whose caller no longer waits.

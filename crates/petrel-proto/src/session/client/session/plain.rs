@@ -302,9 +302,10 @@ impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
         self.credits.take_back_only(self.state.held_mut());
     }
 
-    /// Measures the round trip, unless a later packet's was measured, and reports it to congestion control.
+    /// Measures the round trip, unless a later packet's was measured, and reports it to congestion control: the round
+    /// trip of a later answer without its time, which includes more than the network.
     #[inline(always)]
-    pub(crate) fn sample(
+    pub(crate) fn sample<const LATER: bool>(
         &mut self,
         now_ns: u64,
         bounds: &RtoBounds,
@@ -313,7 +314,8 @@ impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
         let since_ns = self.state.timer().since_ns();
         if !self.trips.is_sampled(since_ns) {
             let (trips, congestion) = (&mut *self.trips, &mut *self.congestion);
-            sample((now_ns, since_ns), *self.packet_bytes, trips, congestion, bounds, counters);
+            let times = (now_ns, since_ns);
+            sample::<LATER>(times, *self.packet_bytes, trips, congestion, bounds, counters);
         }
     }
 
@@ -342,7 +344,7 @@ impl<'a, B: Buffer, T> PlainAnswer<'a, B, T> {
 
 /// Measures a round trip, and reports it to congestion control. Out of line: most responses need no measurement.
 #[inline(never)]
-fn sample(
+fn sample<const LATER: bool>(
     (now_ns, since_ns): (u64, u64),
     packet_bytes: u32,
     trips: &mut RoundTrips,
@@ -351,10 +353,10 @@ fn sample(
     counters: &mut CongestionCounters,
 ) {
     trips.sample(now_ns, since_ns, bounds);
-    let rtt_ns = now_ns.saturating_sub(since_ns);
-    if !congestion.is_bypassed(rtt_ns, false) {
+    let rtt_ns = (!LATER).then(|| now_ns.saturating_sub(since_ns));
+    if !congestion.is_bypassed(rtt_ns.unwrap_or(0), false) {
         let (packets, bytes) = (1, packet_bytes);
-        let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets, bytes, ce: false };
+        let ack = Ack { now_ns, rtt_ns, packets, bytes, ce: false };
         hear(congestion, trips, &ack, counters);
     }
 }
