@@ -3,7 +3,7 @@
 
 use petrel_planted::planted;
 
-use super::round_trips::RoundTrips;
+use super::round_trips::{QUESTION_MAX, RoundTrips};
 use super::rtt::RtoBounds;
 
 /// No packet is being measured.
@@ -16,6 +16,13 @@ const TIMED_REPEAT: u32 = u32::MAX - 1;
 /// Some probes were sent, and another one may follow; or no other one.
 const PROBED_AND_MORE: u8 = 1;
 const PROBED: u8 = 2;
+
+/// A PULL is to be sent at the next opportunity, even without raising the limit.
+const PULL_DUE: u8 = 1;
+/// The slot has left it to another one to ask the silent server.
+const PUT_OFF: u8 = 2;
+/// The place of the question's number.
+const QUESTION_SHIFT: u32 = 2;
 
 /// The timer of a client slot.
 ///
@@ -31,8 +38,8 @@ pub(crate) struct LossTimer {
     unanswered: u8,
     /// Whether probes were sent since the last frame taken: none, some, or [all](PROBED).
     probed: u8,
-    /// Set to send a PULL at the next opportunity, even without raising the limit.
-    pull_due: bool,
+    /// [`PULL_DUE`], and [`PUT_OFF`] with the number of a question above.
+    marks: u8,
     /// When the timer fires, in nanoseconds.
     deadline_ns: u64,
     /// The time at which the measured packet was sent; in WAITING the time at which the slot entered WAITING.
@@ -48,7 +55,7 @@ impl LossTimer {
             backoff: 0,
             unanswered: 0,
             probed: 0,
-            pull_due: false,
+            marks: 0,
             deadline_ns: 0,
             since_ns: 0,
         }
@@ -57,7 +64,7 @@ impl LossTimer {
     /// Forgets the probes and timeouts of an earlier call.
     #[inline(always)]
     pub(crate) fn begin(&mut self) {
-        self.pull_due = false;
+        self.marks = 0;
         self.backoff = 0;
         self.unanswered = 0;
         self.probed = 0;
@@ -224,20 +231,38 @@ impl LossTimer {
     /// Requests a PULL.
     #[inline]
     pub(crate) fn ask(&mut self) {
-        self.pull_due = true;
+        self.marks |= PULL_DUE;
     }
 
     /// Returns true if a PULL is to be sent.
     #[inline]
     pub(crate) fn is_pull_due(&self) -> bool {
-        self.pull_due
+        self.marks & PULL_DUE != 0
     }
 
     /// Notes that the PULL was sent.
     #[inline]
     pub(crate) fn note_asked(&mut self) {
-        assert!(self.pull_due, "a PULL is sent when one is due");
-        self.pull_due = false;
+        assert!(self.is_pull_due(), "a PULL is sent when one is due");
+        self.marks &= !PULL_DUE;
+    }
+
+    /// Returns true if a probe or a timeout of the slot asks the server, which has not answered.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.probed > 0 || self.unanswered > 0
+    }
+
+    /// Waits for the answer to the question of another slot.
+    pub(crate) fn put_off(&mut self, question: u8) {
+        assert!(question <= QUESTION_MAX, "the number of a question has six bits");
+        self.marks = self.marks & PULL_DUE | PUT_OFF | question << QUESTION_SHIFT;
+    }
+
+    /// Ends the wait for the answer to the question of another slot. Returns the question's number, if the slot waited.
+    pub(crate) fn take_put_off(&mut self) -> Option<u8> {
+        let marks = self.marks;
+        self.marks &= PULL_DUE;
+        (marks & PUT_OFF != 0).then_some(marks >> QUESTION_SHIFT)
     }
 }
 

@@ -13,6 +13,10 @@ pub(crate) struct RoundTrips {
     /// Doublings of the first timeout of new requests. Kept after a timeout until a round trip is measured
     /// (RFC 6298 §5.7); otherwise a path that became slower would never be measured again.
     backoff: u8,
+    /// The number of the latest question to a silent server, and [`HEARD`] if a sign has come since.
+    question: u8,
+    /// The slot that has asked last.
+    asker: u16,
     /// The shortest measured round trip, in nanoseconds: an estimate of the path without queues.
     shortest_ns: u32,
     rtt: RttEstimator,
@@ -23,6 +27,10 @@ pub(crate) struct RoundTrips {
 /// path.
 const PROBE_BACKOFF_MAX: u8 = 2;
 
+/// The largest number of a question, after which the numbers begin again, and the bit for a sign of the server since.
+pub(crate) const QUESTION_MAX: u8 = 63;
+const HEARD: u8 = 64;
+
 /// Most doublings that a session passes on to its next requests.
 const SESSION_BACKOFF_MAX: u8 = 6;
 
@@ -30,7 +38,7 @@ impl RoundTrips {
     pub(crate) fn new(bounds: &RtoBounds) -> Self {
         let rtt = RttEstimator::new();
         let (probe_ns, shortest_ns) = (rtt.probe_ns(bounds), u32::MAX);
-        Self { sampled_ns: 0, probe_ns, backoff: 0, shortest_ns, rtt }
+        Self { sampled_ns: 0, probe_ns, backoff: 0, question: HEARD, asker: 0, shortest_ns, rtt }
     }
 
     /// Returns true if a round trip was measured after a packet was sent at `sent_ns`: the answer to the packet
@@ -85,8 +93,38 @@ impl RoundTrips {
         self.rtt.sample(rtt_ns);
         self.shortest_ns = self.shortest_ns.min(rtt_ns.min(u64::from(u32::MAX)) as u32);
         self.sampled_ns = now_ns;
+        self.question |= HEARD;
         self.probe_ns = self.rtt.probe_ns(bounds);
         self.backoff = 0;
+    }
+
+    /// Notes a sign of the server other than a measured round trip.
+    #[inline(always)]
+    pub(crate) fn note_heard(&mut self) {
+        self.question |= HEARD;
+    }
+
+    /// Notes that a slot asks the server, by a probe or after a timeout. A question that nothing has answered goes on.
+    pub(crate) fn note_question(&mut self, slot: usize) {
+        if self.question & HEARD != 0 {
+            self.question = (self.question + 1) & QUESTION_MAX;
+        }
+        self.asker = slot as u16;
+    }
+
+    /// Returns the slot that has asked the server last, while no sign of the server has come.
+    pub(crate) fn asker(&self) -> Option<usize> {
+        (self.question & HEARD == 0).then_some(self.asker.into())
+    }
+
+    /// Returns the number of the latest question.
+    pub(crate) fn question(&self) -> u8 {
+        self.question & QUESTION_MAX
+    }
+
+    /// Returns true if a sign of the server has come since a question.
+    pub(crate) fn has_answered(&self, question: u8) -> bool {
+        self.question != question
     }
 
     /// Notes a probe sent after `waited_ns`: the probed packet's round trip will not be known. Perhaps the

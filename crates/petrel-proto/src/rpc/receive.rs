@@ -92,6 +92,7 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             on_request(shared, now_ns, id, server, header, rest, pool)
         }
         (Kind::Response, Role::Client(client)) => {
+            client.note_heard();
             on_response(shared, now_ns, id, client, header, rest, pool)
         }
         (Kind::RequestPart, Role::Server(server)) => {
@@ -101,9 +102,11 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             on_announce(shared, now_ns, id, server, header, rest, pool)
         }
         (Kind::ResponsePart, Role::Client(client)) => {
+            client.note_heard();
             on_response_part(shared, now_ns, id, client, header, rest, pool)
         }
         (Kind::Credit, Role::Client(client)) => {
+            client.note_heard();
             on_credit(shared, now_ns, id, client, header, rest);
             Received::Nothing
         }

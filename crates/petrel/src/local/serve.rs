@@ -5,7 +5,7 @@ use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll, ready};
+use std::task::{Context as TaskContext, Poll};
 
 use petrel_proto::SessionId;
 
@@ -151,14 +151,19 @@ where
         // SAFETY: the future is pinned with the whole, from which it is not moved. It has no other access.
         let Self { future, responder, home } = unsafe { self.get_unchecked_mut() };
         let running = future.as_mut().expect("a task is polled until it is ready");
+        // Here a panic of the handler drops the responder while the thread unwinds, which the caller is told.
+        let answering = responder.take();
         // SAFETY: as above.
-        let outcome = ready!(unsafe { Pin::new_unchecked(running) }.poll(cx));
+        let Poll::Ready(outcome) = unsafe { Pin::new_unchecked(running) }.poll(cx) else {
+            *responder = answering;
+            return Poll::Pending;
+        };
         // Before the answer, as the end of a function drops its variables.
         *future = None;
         let home = home.as_ref().expect("a task that runs has its home");
         let answer = |answer: A| Ok(MsgBuf::holding(home.hub.pool(), answer.as_ref())?);
         let outcome = outcome.and_then(answer);
-        responder.take().expect("a task answers once").answer_later(outcome);
+        answering.expect("a task answers once").answer_later(outcome);
         Poll::Ready(())
     }
 }

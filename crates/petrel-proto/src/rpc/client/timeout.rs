@@ -59,7 +59,15 @@ fn on_timeout<B: Buffer, T>(
         unanswered <= shared.config.retries_max,
         "a call ends when its last repetition is not answered"
     );
+    let asks_now = client.asks_now(now_ns, slot);
     if shared.timers.bounds().has_probes() && is_probe_due {
+        if !asks_now {
+            let soon_ns = now_ns + client.trips().probe_ns() / 2;
+            let state = client.slot_mut(slot);
+            state.timer_mut().set_deadline(soon_ns.max(now_ns + 1));
+            shared.timers.put_back(now_ns, id, state, slot);
+            return None;
+        }
         shared.counters.probes += 1;
         client.note_probe(now_ns, slot, shared.timers.bounds());
     } else if unanswered >= shared.config.retries_max {
@@ -68,12 +76,27 @@ fn on_timeout<B: Buffer, T>(
         client.note_given_up(slot);
         return Some(finish(shared, id, client, slot, Err(failure)));
     } else {
-        shared.counters.timeouts += 1;
+        shared.counters.timeouts += u64::from(asks_now);
         if client.slot(slot).is_silence() {
             client.congestion_mut().on_timeout(now_ns, &mut shared.congestion);
         }
         client.note_timeout(slot);
     }
+    if asks_now {
+        ask_or_repeat(shared, now_ns, id, client, slot);
+    }
+    shared.timers.arm(now_ns, id, client, slot);
+    None
+}
+
+/// Asks the server for a slot's answer, or sends the slot's lowest missing packet again.
+fn ask_or_repeat<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
     let asks = asks_first(shared, client, slot);
     if !asks {
         client.note_path_timeout(now_ns, slot);
@@ -84,8 +107,6 @@ fn on_timeout<B: Buffer, T>(
         false => state.repeat(shared.config.recovery, &mut shared.client_parts),
     }
     shared.queue.push_client(id.index, slot, state);
-    shared.timers.arm(now_ns, id, client, slot);
-    None
 }
 
 /// Returns true if the server is asked before anything is repeated: no frame is lost, so that the server is

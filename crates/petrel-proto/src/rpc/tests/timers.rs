@@ -1,6 +1,7 @@
 //! A slot's timer fires when the current call needs it, whatever the slot waited for before.
 
 use super::*;
+use crate::limits::HEADER_BYTES;
 use crate::recovery::rtt::RtoBounds;
 
 /// Round trip of the answered calls, in nanoseconds.
@@ -174,4 +175,70 @@ fn a_slower_path_is_measured_although_each_call_is_looked_for() {
             assert!(pair.client.srtt_ns(pair.session).unwrap() > trip_ns / 2);
         }
     }
+}
+
+/// Several calls in flight in a session with a known round trip, and their frames.
+fn in_flight(fast_path: bool) -> (Pair, Vec<Vec<u8>>) {
+    let mut pair = Pair::by(Shape { slots: 8, ..Shape::default() }, fast_path);
+    exchange(&mut pair);
+    (0..8).for_each(|tag| pair.call(b"x", 10, tag));
+    let frames = pair.client_sends();
+    assert_eq!(frames.len(), 8);
+    (pair, frames)
+}
+
+/// Returns the number of a frame's request.
+fn number(frame: &[u8]) -> &[u8] {
+    &frame[HEADER_BYTES - 6..HEADER_BYTES]
+}
+
+/// A pause of the server, or of the whole machine: formerly each call was sent again, twice.
+#[test]
+fn asks_now__one_slot_for_all_that_wait_for_a_server_that_pauses() {
+    for fast_path in [true, false] {
+        let (mut pair, frames) = in_flight(fast_path);
+        let (began, mut again) = (pair.now, Vec::new());
+        while pair.now < began + 2_500_000 {
+            again.extend(wait_until_sent(&mut pair).0);
+        }
+        assert!((2..=6).contains(&again.len()), "{} questions", again.len());
+        for frame in &frames {
+            answer(&mut pair, frame);
+        }
+        let counters = pair.client.counters();
+        assert_eq!((counters.calls_succeeded, counters.calls_timed_out), (9, 0));
+        assert_eq!(counters.probes + counters.timeouts, again.len() as u64);
+    }
+}
+
+/// The answers to all packets that came have come with the answer to the question.
+#[test]
+fn asks_now__all_that_have_waited_once_the_server_has_answered() {
+    for fast_path in [true, false] {
+        let (mut pair, frames) = in_flight(fast_path);
+        let (question, after_ns) = wait_until_sent(&mut pair);
+        assert!(question.len() == 1 && after_ns <= probe_ns_max(), "{after_ns}");
+        assert_ne!(number(&question[0]), number(&frames[0]));
+        answer(&mut pair, &frames[0]);
+        // Without the asker, which waits for the answer to its repetition.
+        let (lost, after_ns) = wait_until_sent(&mut pair);
+        assert!(lost.len() == 6 && after_ns <= probe_ns_max(), "{} {after_ns}", lost.len());
+        for frame in question.iter().chain(&lost) {
+            answer(&mut pair, frame);
+        }
+        let counters = pair.client.counters();
+        assert_eq!((counters.calls_succeeded, counters.timeouts), (9, 0));
+    }
+}
+
+/// An asker whose call ends without an answer leaves the question to another slot.
+#[test]
+fn asks_now__another_slot_once_the_asking_call_has_ended() {
+    let (mut pair, frames) = in_flight(true);
+    let (question, _) = wait_until_sent(&mut pair);
+    let asker = frames.iter().position(|frame| number(frame) == number(&question[0]));
+    let asker = asker.expect("the repetition of a call in flight");
+    pair.client.cancel(pair.session, |tag| *tag == asker as u64);
+    let (next, after_ns) = wait_until_sent(&mut pair);
+    assert!(!next.is_empty() && after_ns <= probe_ns_max(), "{after_ns}");
 }

@@ -3,7 +3,7 @@
 
 use super::super::parts::ClientParts;
 use super::super::paths::ClientPaths;
-use super::super::slot::ClientState;
+use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::congestion::{Ack, Congestion, CongestionCounters};
 use crate::recovery::round_trips::RoundTrips;
@@ -284,6 +284,36 @@ impl<B, T> ClientSession<B, T> {
             self.trips.sample(now_ns, since_ns, bounds);
         }
         Some(now_ns.saturating_sub(since_ns))
+    }
+
+    /// Notes a sign of the server other than a measured round trip.
+    #[inline(always)]
+    pub(crate) fn note_heard(&mut self) {
+        self.trips.note_heard();
+    }
+
+    /// Returns true if a slot whose timer is due asks the server now (§7.2). Otherwise the slot waits for the answer to the
+    /// question of another slot: after a pause of the server, or of the whole machine, one question is enough.
+    ///
+    /// In a session of several paths each slot asks, and learns about its paths.
+    pub(crate) fn asks_now(&mut self, now_ns: u64, slot: usize) -> bool {
+        let waited = self.slots[slot].timer_mut().take_put_off();
+        let has_answered = waited.is_some_and(|question| self.trips.has_answered(question));
+        if self.paths.is_some() || has_answered {
+            // The server has answered, though not to this slot, whose packets came before the question: they are lost.
+            return true;
+        }
+        let is_asking = |asker: &ClientSlot<B, T>| {
+            let timer = asker.timer();
+            !asker.is_free() && timer.is_asking() && now_ns < timer.deadline_ns()
+        };
+        let asker = self.trips.asker().filter(|asker| *asker != slot);
+        if asker.and_then(|asker| self.slots.get(asker)).is_some_and(is_asking) {
+            self.slots[slot].timer_mut().put_off(self.trips.question());
+            return false;
+        }
+        self.trips.note_question(slot);
+        true
     }
 
     /// Sets the time of a slot's next look for loss. Returns false if the timer wheel may wake the slot too
