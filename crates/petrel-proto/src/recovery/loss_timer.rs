@@ -258,6 +258,11 @@ impl LossTimer {
         self.marks = self.marks & PULL_DUE | PUT_OFF | question << QUESTION_SHIFT;
     }
 
+    /// Returns true if the slot waits for the answer to the question of another slot.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.marks & PUT_OFF != 0
+    }
+
     /// Ends the wait for the answer to the question of another slot. Returns the question's number, if the slot waited.
     pub(crate) fn take_put_off(&mut self) -> Option<u8> {
         let marks = self.marks;

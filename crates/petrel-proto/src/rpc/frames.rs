@@ -6,7 +6,7 @@
 use super::client::cancels::send_cancel;
 use super::client::expiry::handle_expiries;
 use super::client::pace::release_due;
-use super::client::timeout::handle_slot_due;
+use super::client::timeout::{ask_after_silence, handle_slot_due};
 use super::fast::{NotNext, Parsed};
 use super::lookahead::{LINE_BYTES, SESSIONS_MIN};
 use super::receive::handle_any;
@@ -294,6 +294,9 @@ impl<B: Buffer, T> Core<B, T> {
                 Due::Expiry(id) => handle_expiries(sessions, shared, events, now_ns, id),
                 Due::Sweep => sweep_held(sessions, shared),
             }
+        }
+        if !shared.silent.is_empty() {
+            ask_after_silence(sessions, shared, now_ns);
         }
         self.release_paced(now_ns);
     }

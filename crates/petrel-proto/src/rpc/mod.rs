@@ -69,6 +69,7 @@ use crate::session::free_list::FreeList;
 use crate::session::server::ServerParts;
 use crate::session::{Role, SessionTable};
 use client::cancels::Cancels;
+use client::timeout::SilentSessions;
 use clock::Clock;
 use multicast::Multicast;
 use notices::{Notice, Notices};
@@ -125,6 +126,7 @@ struct Shared<B> {
     /// The source port of the peer from which the present frame came; 0 unless known to be another.
     frame_source: u8,
     senders: Senders,
+    silent: SilentSessions,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -157,6 +159,7 @@ impl<B: Buffer, T> Core<B, T> {
                 server_parts: FreeList::new(),
                 frame_source: 0,
                 senders: Senders::default(),
+                silent: SilentSessions::default(),
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),

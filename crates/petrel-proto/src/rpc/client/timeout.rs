@@ -1,6 +1,8 @@
 //! Timeouts: packets lost without evidence are sent again, and continued silence ends a call
 //! (`docs/wire-protocol.md` §7).
 
+use std::mem;
+
 use super::call::finish;
 use super::expiry::note_default_expiry;
 use crate::buffer::Buffer;
@@ -9,6 +11,72 @@ use crate::rpc::{CallFailure, Completion, Event, Events, Execution, Recovery, Sh
 use crate::session::client::ClientSession;
 use crate::session::{Role, SessionId, SessionTable};
 use crate::status::Status;
+
+/// Sessions whose slots wait for the answer to the question of another slot (§7.2).
+#[derive(Default)]
+pub(in crate::rpc) struct SilentSessions(Vec<SessionId>);
+
+/// The most sessions that are looked at each time; the slots of others wait until their timers fire.
+const SILENT_MAX: usize = 16;
+
+impl SilentSessions {
+    #[inline(always)]
+    pub(in crate::rpc) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, id: SessionId) {
+        if self.0.len() < SILENT_MAX && !self.0.contains(&id) {
+            self.0.push(id);
+        }
+    }
+}
+
+/// Lets the slots ask that have waited for the answer to a question which has come: they are missing a packet.
+#[inline(never)]
+pub(in crate::rpc) fn ask_after_silence<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+) {
+    let mut silent = mem::take(&mut shared.silent.0);
+    silent.retain(|&id| {
+        let Some(client) = sessions.client_mut(id) else { return false };
+        if client.trips().asker().is_some() {
+            return true;
+        }
+        for slot in 0..client.slots().len() {
+            let state = client.slot(slot);
+            let waits = state.timer().is_put_off() && state.is_waiting_for_server();
+            if waits && !client.is_held_back(slot) {
+                ask_late(shared, now_ns, id, client, slot);
+            }
+        }
+        false
+    });
+    shared.silent.0 = silent;
+}
+
+/// Asks for a slot that has waited.
+fn ask_late<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
+    client.slot_mut(slot).timer_mut().take_put_off();
+    match client.slot(slot).timer().is_probe_due(client.trips()) {
+        true => {
+            shared.counters.probes += 1;
+            client.note_probe(now_ns, slot, shared.timers.bounds());
+        }
+        // The timeout has been counted by the slot.
+        false => shared.counters.timeouts += 1,
+    }
+    ask_or_repeat(shared, now_ns, id, client, slot);
+    shared.timers.arm(now_ns, id, client, slot);
+}
 
 /// Handles the due timer of a slot.
 #[inline(never)]
@@ -60,6 +128,9 @@ fn on_timeout<B: Buffer, T>(
         "a call ends when its last repetition is not answered"
     );
     let asks_now = client.asks_now(now_ns, slot);
+    if !asks_now {
+        shared.silent.add(id);
+    }
     if shared.timers.bounds().has_probes() && is_probe_due {
         if !asks_now {
             let soon_ns = now_ns + client.trips().probe_ns() / 2;
