@@ -9,7 +9,7 @@
 
 use super::client::cancels::send_cancel;
 use super::client::turn::turn_of_client;
-use super::fast::{is_timed, send_plain, send_queued_timed};
+use super::fast::{is_timed, send_plain, send_queued_timed, send_woken};
 use super::multicast::send_multicast;
 use super::probe::send_probe;
 use super::queue::Work;
@@ -43,7 +43,8 @@ pub(super) fn transmit_by<B: Buffer, T, S: FrameSink, const SHORT_WAYS: bool>(
         if SHORT_WAYS
             && (send_plain::<B, T, S, false>(sessions, shared, now_ns, work, sink)
                 || is_timed(sessions, work)
-                    && send_queued_timed(sessions, shared, now_ns, work, sink))
+                    && send_queued_timed(sessions, shared, now_ns, work, sink)
+                || send_woken(sessions, shared, now_ns, work, sink))
         {
             sent += 1;
             continue;

@@ -312,15 +312,8 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
                 }
                 return send_request_by_paths(shared, now_ns, session, entry, slot, sink);
             };
-            let peer = place.peer();
-            let Some(send) = place.outgoing() else { return false };
-            let PlainSend { to, number, method, deadline_ns, request } = send;
-            let (header, times) = ((to, number, method), (now_ns, deadline_ns));
-            if !send_request::<B, S, TIMED>(header, request, times, peer, sink) {
-                return false;
-            }
-            place.lend();
-            let is_armed = place.note_sent(now_ns);
+            let sent = send_from::<B, T, S, TIMED>(&mut place, now_ns, sink);
+            let Some(is_armed) = sent else { return false };
             shared.counters.packets_sent += 1;
             if !is_armed {
                 let id = SessionId { index: session, generation: entry.generation() };
@@ -349,6 +342,55 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
         }
         _ => false,
     }
+}
+
+/// Sends the request of a slot. Returns whether the slot's timer is set; `None` if the medium refused the frame.
+#[inline(always)]
+fn send_from<B: Buffer, T, S: FrameSink, const TIMED: bool>(
+    place: &mut PlainPlace<'_, B, T>,
+    now_ns: u64,
+    sink: &mut S,
+) -> Option<bool> {
+    let peer = place.peer();
+    let PlainSend { to, number, method, deadline_ns, request } = place.outgoing()?;
+    let (header, times) = ((to, number, method), (now_ns, deadline_ns));
+    if !send_request::<B, S, TIMED>(header, request, times, peer, sink) {
+        return None;
+    }
+    place.lend();
+    Some(place.note_sent(now_ns))
+}
+
+/// Sends the request of the slot that has waited longest for a credit, as [`send_plain`] does if none waits. Returns false
+/// if the fast path does not apply, or the medium refused the frame.
+#[inline(never)]
+pub(in crate::rpc) fn send_woken<B: Buffer, T, S: FrameSink>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    work: Work,
+    sink: &mut S,
+) -> bool {
+    let Work::Client { session, slot } = work else { return false };
+    let (index, slot) = (session, usize::from(slot));
+    let Some(entry) = sessions.at_mut(index) else { return false };
+    let id = SessionId { index, generation: entry.generation() };
+    let Role::Client(client) = entry.role_mut() else { return false };
+    let Some((mut place, path)) = PlainPlace::of_woken(client, slot) else { return false };
+    let sent = match path {
+        SendPath::Timed => send_from::<B, T, S, true>(&mut place, now_ns, sink),
+        _ => send_from::<B, T, S, false>(&mut place, now_ns, sink),
+    };
+    let Some(is_armed) = sent else {
+        client.stall_first(slot);
+        return false;
+    };
+    shared.counters.packets_sent += 1;
+    if !is_armed {
+        shared.timers.arm(now_ns, id, client, slot);
+    }
+    shared.queue.wake_stalled(index, client);
+    true
 }
 
 /// Returns a client session that is open or being opened.

@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::congestion::{Ack, Congestion, CongestionCounters};
 use crate::recovery::round_trips::RoundTrips;
 use crate::recovery::rtt::RtoBounds;
-use crate::session::PeerKey;
+use crate::session::{NO_PEER, PeerKey};
 use crate::session::backlog::Backlog;
 use crate::session::credits::Credits;
 use crate::session::expiry_timer::ExpiryTimer;
@@ -97,6 +97,37 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
             slot,
             state,
         })
+    }
+
+    /// Borrows the slot that has waited longest for a credit, with its path, if its request may be sent now. The slot waits
+    /// no longer.
+    #[inline(always)]
+    pub(crate) fn of_woken(
+        session: &'a mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Option<(Self, SendPath)> {
+        let path = session.slots.get(slot)?.path();
+        let is_first = session.stalled.first() == Some(slot) && session.credits.available() > 0;
+        let may_send = is_first && !session.congestion.is_limited() && session.peer != NO_PEER;
+        if !may_send || !matches!(path, SendPath::Plain | SendPath::Timed) {
+            return None;
+        }
+        session.stalled.pop();
+        let ClientSession {
+            to,
+            credits,
+            peer,
+            stalled,
+            slots,
+            trips,
+            congestion,
+            expiry_timer,
+            ..
+        } = session;
+        let state = slots.get_mut(slot)?;
+        let place =
+            Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state };
+        Some((place, path))
     }
 
     /// [`PlainPlace::of_queued`] in a session of several paths, with the paths: their windows take the place of the
