@@ -181,6 +181,8 @@ impl LossTimer {
             _ => trips.rto_ns(bounds, backoff),
         };
         self.deadline_ns = now_ns + rto_ns;
+        // The slot has sent, or has come forward.
+        self.marks &= PULL_DUE;
     }
 
     /// Sets the time of the next look for the response of a request that still runs: the next silence is the

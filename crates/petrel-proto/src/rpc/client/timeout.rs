@@ -127,15 +127,16 @@ fn on_timeout<B: Buffer, T>(
         unanswered <= shared.config.retries_max,
         "a call ends when its last repetition is not answered"
     );
-    let asks_now = client.asks_now(now_ns, slot);
-    if !asks_now {
+    let awaited = client.question_of_another(now_ns, slot);
+    if awaited.is_some() {
         shared.silent.add(id);
     }
     if shared.timers.bounds().has_probes() && is_probe_due {
-        if !asks_now {
+        if let Some(question) = awaited {
             let soon_ns = now_ns + client.trips().probe_ns() / 2;
             let state = client.slot_mut(slot);
             state.timer_mut().set_deadline(soon_ns.max(now_ns + 1));
+            state.timer_mut().put_off(question);
             shared.timers.put_back(now_ns, id, state, slot);
             return None;
         }
@@ -147,16 +148,19 @@ fn on_timeout<B: Buffer, T>(
         client.note_given_up(slot);
         return Some(finish(shared, id, client, slot, Err(failure)));
     } else {
-        shared.counters.timeouts += u64::from(asks_now);
+        shared.counters.timeouts += u64::from(awaited.is_none());
         if client.slot(slot).is_silence() {
             client.congestion_mut().on_timeout(now_ns, &mut shared.congestion);
         }
         client.note_timeout(slot);
     }
-    if asks_now {
+    if awaited.is_none() {
         ask_or_repeat(shared, now_ns, id, client, slot);
     }
     shared.timers.arm(now_ns, id, client, slot);
+    if let Some(question) = awaited {
+        client.slot_mut(slot).timer_mut().put_off(question);
+    }
     None
 }
 

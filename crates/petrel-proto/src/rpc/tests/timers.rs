@@ -242,3 +242,27 @@ fn asks_now__another_slot_once_the_asking_call_has_ended() {
     let (next, after_ns) = wait_until_sent(&mut pair);
     assert!(!next.is_empty() && after_ns <= probe_ns_max(), "{after_ns}");
 }
+
+/// A slot that has waited, and has come forward since, misses nothing.
+#[test]
+fn ask_after_silence__asks_for_no_slot_that_has_sent_since() {
+    for fast_path in [true, false] {
+        let mut pair = Pair::by(Shape { slots: 8, ..Shape::default() }, fast_path);
+        exchange(&mut pair);
+        (0..2).for_each(|tag| pair.call(&pattern(60 * P as usize, tag), 10, tag.into()));
+        let frames = pair.client_sends();
+        let (question, _) = wait_until_sent(&mut pair);
+        pair.now += TRIP_NS;
+        for frame in frames.iter().chain(&question) {
+            pair.at_server(frame).nothing();
+        }
+        for credit in pair.server_sends() {
+            pair.at_client(&credit).nothing();
+        }
+        let further = pair.client_sends();
+        assert!(further.iter().any(|frame| number(frame) != number(&question[0])));
+        let probes = pair.client.counters().probes;
+        pair.client.handle_timeouts(pair.now);
+        assert_eq!((pair.client.counters().probes, probes), (1, 1));
+    }
+}

@@ -292,16 +292,16 @@ impl<B, T> ClientSession<B, T> {
         self.trips.note_heard();
     }
 
-    /// Returns true if a slot whose timer is due asks the server now (§7.2). Otherwise the slot waits for the answer to the
+    /// Decides whether a slot whose timer is due asks the server (§7.2): if `None`. Otherwise it waits for the answer to this
     /// question of another slot: after a pause of the server, or of the whole machine, one question is enough.
     ///
     /// In a session of several paths each slot asks, and learns about its paths.
-    pub(crate) fn asks_now(&mut self, now_ns: u64, slot: usize) -> bool {
+    pub(crate) fn question_of_another(&mut self, now_ns: u64, slot: usize) -> Option<u8> {
         let waited = self.slots[slot].timer_mut().take_put_off();
         let has_answered = waited.is_some_and(|question| self.trips.has_answered(question));
         if self.paths.is_some() || has_answered {
             // The server has answered, though not to this slot, whose packets came before the question: they are lost.
-            return true;
+            return None;
         }
         let is_asking = |asker: &ClientSlot<B, T>| {
             let timer = asker.timer();
@@ -309,11 +309,10 @@ impl<B, T> ClientSession<B, T> {
         };
         let asker = self.trips.asker().filter(|asker| *asker != slot);
         if asker.and_then(|asker| self.slots.get(asker)).is_some_and(is_asking) {
-            self.slots[slot].timer_mut().put_off(self.trips.question());
-            return false;
+            return Some(self.trips.question());
         }
         self.trips.note_question(slot);
-        true
+        None
     }
 
     /// Sets the time of a slot's next look for loss. Returns false if the timer wheel may wake the slot too
