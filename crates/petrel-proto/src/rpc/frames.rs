@@ -141,7 +141,8 @@ impl<B: Buffer, T> Core<B, T> {
     /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
     /// frames: pass these to [`Core::handle_frame`].
     ///
-    /// `clock` reads the clock, only if the call has a deadline; responses after the deadline are not handled here.
+    /// `clock` reads the clock, only if the call has a deadline within a second; responses after the deadline are not handled
+    /// here.
     #[inline(always)]
     pub fn handle_plain_response(
         &mut self,

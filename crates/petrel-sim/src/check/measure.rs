@@ -75,6 +75,9 @@ const IDLE_TURNS_MAX: u64 = 12;
 /// Time for a session to become idle, beside a round trip of its longest path.
 const SETTLE_NS: u64 = 500_000;
 
+/// The packets for each path after which the choice of a path has missed none by chance.
+const PACKETS_A_PATH: u64 = 40;
+
 /// Counters of a world.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
@@ -144,7 +147,10 @@ impl World {
             if now.iter().zip(&before).all(|(now, before)| now > before) {
                 return Ok(());
             }
-            if self.common.fabric.now_ns() > limit_ns {
+            // A few calls of one packet may miss one of twenty paths (seed 798294).
+            let packets: u64 = now.iter().sum::<u64>() - before.iter().sum::<u64>();
+            let are_many = packets > PACKETS_A_PATH * now.len() as u64;
+            if self.common.fabric.now_ns() > limit_ns && are_many {
                 let at = pair.open.target.at;
                 return Err(format!("a path to {at} is not used again: {before:?}, {now:?}"));
             }

@@ -108,8 +108,7 @@ where
         handler: &mut impl FnMut(Handle<S>, OwnRequest) -> F,
     ) -> Handled {
         let (method, session) = (request.method(), request.session());
-        let (deadline_ns, peer) =
-            (request.deadline(cx).map(Time::as_ns), request.shared_peer(cx));
+        let (deadline_ns, peer) = (request.deadline(cx).map(Time::as_ns), request.shared_peer(cx));
         let (kept, handled) = request.defer_message(cx);
         let Some((responder, message)) = kept else { return handled };
         let name = responder.handle();

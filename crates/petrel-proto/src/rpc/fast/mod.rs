@@ -41,6 +41,10 @@ use crate::wire::{ANSWERED_LATER, Destination, Flags, Kind, first_bits};
 use by_paths::{send_answer_by_paths, send_request_by_paths};
 use deadline::send_timed;
 
+/// No turn of an event loop takes longer, in nanoseconds, or else its owner blocks it. A response whose deadline is further
+/// away comes in time by the turn's clock: most calls need no other clock.
+const TURN_NS_MAX: u64 = 1_000_000_000;
+
 /// The parts of a frame for the fast path.
 pub struct Parsed<'f> {
     pub(super) first: u64,
@@ -231,7 +235,7 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
     }
     let Role::Client(client) = entry.role_mut() else { return None };
     let mut answer = PlainAnswer::find(client, parsed.request())?;
-    if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
+    if answer.deadline_ns().is_some_and(|deadline_ns| is_late(deadline_ns, now_ns, clock)) {
         return None;
     }
     // Next to the copy, which needs the same comparison.
@@ -242,6 +246,13 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
     payload.fill(response);
     let (slot, ended) = conclude::<B, T, LATER>(shared, now_ns, answer);
     Some(completion(shared, entry, parsed.session(), slot, ended))
+}
+
+/// Returns true if a response comes after its call's deadline.
+#[inline(always)]
+fn is_late(deadline_ns: u64, now_ns: u64, clock: impl FnOnce() -> u64) -> bool {
+    deadline_ns.wrapping_sub(now_ns) <= TURN_NS_MAX && deadline_ns <= clock()
+        || deadline_ns <= now_ns
 }
 
 /// Returns the aux field of a response with status OK.

@@ -568,15 +568,21 @@ fn a_response_that_comes_after_the_deadline_is_late() {
 }
 
 #[test]
-fn a_response_without_a_deadline_is_never_late_and_nobody_reads_the_clock_for_it() {
-    let mut pair = Pair::new();
-    pair.call(b"x", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
-    pair.respond(handle, b"y");
-    let answer = pair.server_sends().remove(0);
-    let unread = || panic!("the clock is read");
-    assert!(pair.client.handle_plain_response(pair.now, PEER, &answer, unread).is_some());
+fn a_response_without_a_deadline_soon_is_never_late_and_nobody_reads_the_clock_for_it() {
+    for deadline_ns in [None, Some(1_001 * MS)] {
+        let mut pair = Pair::new();
+        let deadline_ns = deadline_ns.map(|left_ns| pair.now + left_ns);
+        let (request, response) = (buffer(b"x"), HeapBuffer::new(10, 3));
+        let call = PendingCall { method: 1, tag: 1, request, response };
+        let limits = CallLimits { deadline_ns, ..CallLimits::default() };
+        pair.client.call_with(pair.now, pair.session, call, limits).unwrap();
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, b"y");
+        let answer = pair.server_sends().remove(0);
+        let unread = || panic!("the clock is read");
+        assert!(pair.client.handle_plain_response(pair.now, PEER, &answer, unread).is_some());
+    }
 }
 
 /// A call that expires, waiting for a slot or in one, counts as failed once.

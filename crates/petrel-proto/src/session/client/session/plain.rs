@@ -10,11 +10,11 @@ use crate::buffer::Buffer;
 use crate::congestion::{Ack, Congestion, CongestionCounters};
 use crate::recovery::round_trips::RoundTrips;
 use crate::recovery::rtt::RtoBounds;
-use crate::session::{NO_PEER, PeerKey};
 use crate::session::backlog::Backlog;
 use crate::session::credits::Credits;
 use crate::session::expiry_timer::ExpiryTimer;
 use crate::session::turns::SlotQueue;
+use crate::session::{NO_PEER, PeerKey};
 use crate::timer::TimerWheel;
 use crate::wire::Destination;
 
