@@ -229,6 +229,10 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
     clock: impl FnOnce() -> u64,
 ) -> Option<PlainCompletion<B, T>> {
     let parsed = Parsed::of_kind(Kind::Response, head)?;
+    if LATER && parsed.aux() != aux_of(LATER) {
+        // Most such responses belong to sessions of several paths.
+        return None;
+    }
     let entry = sessions.at_mut(parsed.session())?;
     if !entry.is_from(parsed.token(), peer) || parsed.aux() != aux_of(LATER) {
         return None;

@@ -46,6 +46,19 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
         if !is_plain {
             return None;
         }
+        let slot = usize::from(session.free);
+        // Without a free slot, or before the session is open, the index is beyond the slots.
+        let (place, free, _) = Self::at(session, slot)?;
+        *free = place.state.next_free();
+        Some(place)
+    }
+
+    /// Borrows a slot, the first of the list of free slots, and the paths.
+    #[inline(always)]
+    fn at(
+        session: &'a mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Option<(Self, &'a mut u16, &'a mut Option<Box<ClientPaths>>)> {
         let ClientSession {
             free,
             slots,
@@ -56,13 +69,13 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
             trips,
             congestion,
             expiry_timer,
+            paths,
             ..
         } = session;
-        let slot = usize::from(*free);
-        // Without a free slot, or before the session is open, the index is beyond the slots.
         let state = slots.get_mut(slot)?;
-        *free = state.next_free();
-        Some(Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state })
+        let place =
+            Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state };
+        Some((place, free, paths))
     }
 
     /// Borrows a slot that waits in the transmit queue, if its request may be sent by this path now.
@@ -72,31 +85,10 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
         slot: usize,
         path: SendPath,
     ) -> Option<Self> {
-        let ClientSession {
-            to,
-            credits,
-            peer,
-            stalled,
-            slots,
-            trips,
-            congestion,
-            expiry_timer,
-            ..
-        } = session;
-        let state = slots.get_mut(slot)?;
-        let is_first = credits.available() > 0 && stalled.is_empty();
-        let may_send = state.path() == path && is_first && !congestion.is_limited();
-        may_send.then_some(Self {
-            peer,
-            to,
-            credits,
-            stalled,
-            trips,
-            congestion,
-            expiry_timer,
-            slot,
-            state,
-        })
+        let (place, ..) = Self::at(session, slot)?;
+        let is_first = place.credits.available() > 0 && place.stalled.is_empty();
+        let may_send = place.state.path() == path && is_first && !place.congestion.is_limited();
+        may_send.then_some(place)
     }
 
     /// Borrows the slot that has waited longest for a credit, with its path, if its request may be sent now. The slot waits
@@ -113,20 +105,7 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
             return None;
         }
         session.stalled.pop();
-        let ClientSession {
-            to,
-            credits,
-            peer,
-            stalled,
-            slots,
-            trips,
-            congestion,
-            expiry_timer,
-            ..
-        } = session;
-        let state = slots.get_mut(slot)?;
-        let place =
-            Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state };
+        let (place, ..) = Self::at(session, slot)?;
         Some((place, path))
     }
 
@@ -137,22 +116,8 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
         session: &'a mut ClientSession<B, T>,
         slot: usize,
     ) -> Option<(Self, &'a mut ClientPaths)> {
-        let ClientSession {
-            to,
-            credits,
-            peer,
-            stalled,
-            slots,
-            trips,
-            congestion,
-            expiry_timer,
-            paths,
-            ..
-        } = session;
-        let state = slots.get_mut(slot)?;
-        let is_first = credits.available() > 0 && stalled.is_empty();
-        let place =
-            Self { peer, to, credits, stalled, trips, congestion, expiry_timer, slot, state };
+        let (place, _, paths) = Self::at(session, slot)?;
+        let is_first = place.credits.available() > 0 && place.stalled.is_empty();
         let may_send = is_first && place.state.path() == SendPath::Plain;
         may_send.then_some((place, paths.as_deref_mut()?))
     }
