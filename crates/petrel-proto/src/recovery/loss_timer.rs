@@ -19,7 +19,7 @@ const PROBED: u8 = 2;
 
 /// A PULL is to be sent at the next opportunity, even without raising the limit.
 const PULL_DUE: u8 = 1;
-/// The slot has left it to another one to ask the silent server.
+/// Another slot asks the silent server for the whole session.
 const PUT_OFF: u8 = 2;
 /// The place of the question's number.
 const QUESTION_SHIFT: u32 = 2;
@@ -191,6 +191,7 @@ impl LossTimer {
         assert!(deadline_ns > self.since_ns, "the next look follows the beginning of the wait");
         self.backoff = 0;
         self.probed = 0;
+        self.marks &= PULL_DUE;
         self.deadline_ns = deadline_ns;
     }
 

@@ -76,7 +76,7 @@ impl TaskWaker {
         true
     }
 
-    /// Makes it the waker of another task that is among the tasks to be polled.
+    /// Gives the waker to another task, which is among the tasks to be polled.
     #[inline(always)]
     pub(super) fn requeue_as(&self, task: Key) {
         self.task.store(task.to_bits(), Ordering::Relaxed);

@@ -32,7 +32,7 @@ impl SilentSessions {
     }
 }
 
-/// Lets the slots ask that have waited for the answer to a question which has come: they are missing a packet.
+/// Lets slots ask that have waited for the answer to another slot's question: since the answer came, a packet is missing.
 #[inline(never)]
 pub(in crate::rpc) fn ask_after_silence<B: Buffer, T>(
     sessions: &mut SessionTable<B, T>,
@@ -42,8 +42,9 @@ pub(in crate::rpc) fn ask_after_silence<B: Buffer, T>(
     let mut silent = mem::take(&mut shared.silent.0);
     silent.retain(|&id| {
         let Some(client) = sessions.client_mut(id) else { return false };
-        if client.trips().asker().is_some() {
-            return true;
+        if let Some(asker) = client.trips().asker() {
+            // Without the asking call the slots wait for their own timers.
+            return client.slots().get(asker).is_some_and(|asker| !asker.is_free());
         }
         for slot in 0..client.slots().len() {
             let state = client.slot(slot);

@@ -1,4 +1,4 @@
-//! What ends with the caller's wait for a request: closures that run, and tasks that are aborted.
+//! Consequences of the end of a caller's wait for a request: closures run, and tasks are aborted.
 
 use std::collections::hash_map;
 

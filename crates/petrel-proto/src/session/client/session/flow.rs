@@ -292,10 +292,10 @@ impl<B, T> ClientSession<B, T> {
         self.trips.note_heard();
     }
 
-    /// Decides whether a slot whose timer is due asks the server (§7.2): if `None`. Otherwise it waits for the answer to this
-    /// question of another slot: after a pause of the server, or of the whole machine, one question is enough.
+    /// Returns the question of another slot for whose answer a slot with a due timer waits (§7.2): after a pause of the server, or
+    /// of the whole machine, a single question is enough. With `None` the slot asks the server now.
     ///
-    /// In a session of several paths each slot asks, and learns about its paths.
+    /// In a session of several paths each slot asks, since answers tell about paths.
     pub(crate) fn question_of_another(&mut self, now_ns: u64, slot: usize) -> Option<u8> {
         let waited = self.slots[slot].timer_mut().take_put_off();
         let has_answered = waited.is_some_and(|question| self.trips.has_answered(question));
