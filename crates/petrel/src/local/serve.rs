@@ -81,7 +81,7 @@ struct Running<F> {
     future: Option<F>,
     /// Dropping it answers with INTERNAL, if any caller waits.
     responder: Option<Responder>,
-    /// Absent in a task that is kept, or the home would own itself.
+    /// Absent in a task that is kept: otherwise the home would own the home.
     home: Option<Rc<Home<F>>>,
 }
 

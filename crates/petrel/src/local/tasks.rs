@@ -158,7 +158,7 @@ impl Tasks {
         if let Some(mut spare) = self.spares.take() {
             let entry = Rc::get_mut(&mut spare).expect("the entry of an ended task has one owner");
             entry.task.requeue_as(key);
-            // It was absent: no instruction is spent on dropping it.
+            // The future was absent: no instruction is spent on dropping nothing.
             mem::forget(entry.future.replace(Some(future)));
             (entry.deadline_ns, entry.kind) = (deadline_ns, kind);
             return spare;

@@ -249,7 +249,7 @@ fn ask_after_silence__asks_for_no_slot_that_has_sent_since() {
     for fast_path in [true, false] {
         let mut pair = Pair::by(Shape { slots: 8, ..Shape::default() }, fast_path);
         exchange(&mut pair);
-        (0..2).for_each(|tag| pair.call(&pattern(60 * P as usize, tag), 10, tag.into()));
+        (0..2).for_each(|tag| pair.call(&pattern(60 * P as usize, tag), 10, tag));
         let frames = pair.client_sends();
         let (question, _) = wait_until_sent(&mut pair);
         pair.now += TRIP_NS;

@@ -9,9 +9,12 @@ use crate::endpoint::ids::RequestMap;
 use crate::endpoint::state::State;
 use crate::local::Key;
 
-/// What happens when the caller of a request no longer waits.
+/// A closure with the endpoint's state.
+type Closure = dyn FnOnce(State<'_>, &mut Context<'_>);
+
+/// The consequence of the end of a caller's wait for a request.
 pub(crate) enum Watcher {
-    Run(Box<dyn FnOnce(State<'_>, &mut Context<'_>)>),
+    Run(Box<Closure>),
     /// The task of the request's handler ends.
     Abort(Key),
 }
