@@ -78,11 +78,13 @@ impl LossTimer {
         self.probed = 0;
     }
 
-    /// Notes a sign of the server. Returns true if a probe or a timeout has asked for one.
+    /// Notes a sign of the server: the slot need not wait for the answer to another question. Returns true if a probe or a
+    /// timeout has asked for a sign.
     #[inline]
     pub(crate) fn note_sign(&mut self) -> bool {
-        let was_asked = self.probed > 0 || self.unanswered > 0;
+        let was_asked = self.is_asking();
         self.unanswered = 0;
+        self.marks &= PULL_DUE;
         was_asked
     }
 
@@ -191,7 +193,6 @@ impl LossTimer {
         assert!(deadline_ns > self.since_ns, "the next look follows the beginning of the wait");
         self.backoff = 0;
         self.probed = 0;
-        self.marks &= PULL_DUE;
         self.deadline_ns = deadline_ns;
     }
 
@@ -323,6 +324,21 @@ mod tests {
         timer.note_progress();
         assert_eq!((timer.unanswered(), timer.backoff()), (0, 0));
         assert!(timer.is_probe_due(&trips()));
+    }
+
+    #[test]
+    fn put_off__ends_with_a_sign_and_when_the_slot_sends() {
+        let mut timer = LossTimer::new();
+        timer.ask();
+        timer.put_off(QUESTION_MAX);
+        assert_eq!((timer.is_put_off(), timer.take_put_off()), (true, Some(QUESTION_MAX)));
+        assert_eq!(timer.take_put_off(), None);
+        timer.put_off(3);
+        timer.restart(10, &trips(), &RtoBounds::default());
+        assert!(!timer.is_put_off());
+        timer.put_off(3);
+        timer.note_sign();
+        assert!(!timer.is_put_off() && timer.is_pull_due(), "the PULL stays due");
     }
 
     #[test]

@@ -213,6 +213,33 @@ fn other_threads_wake_tasks_of_an_endpoint_that_sleeps() {
     }
 }
 
+/// A task's waker is used again by another task, unless a clone of the waker is left.
+#[test]
+fn wake__by_the_waker_of_an_ended_task_polls_no_later_task() {
+    let mut client = client(over(true, false));
+    let handle = client.handle();
+    let (kept, polls) = (Rc::new(RefCell::new(None)), Rc::new(Cell::new(0)));
+    client.block_on(async {
+        let keep = Rc::clone(&kept);
+        let ended = handle.spawn(poll_fn(move |cx| {
+            *keep.borrow_mut() = Some(cx.waker().clone());
+            Poll::Ready(())
+        }));
+        ended.await;
+        let count = Rc::clone(&polls);
+        let pending = handle.spawn(poll_fn(move |_| {
+            count.set(count.get() + 1);
+            Poll::<()>::Pending
+        }));
+        handle.sleep(Duration::from_millis(1)).await;
+        assert_eq!(polls.get(), 1);
+        kept.borrow_mut().take().map(Waker::wake).expect("the first task has left its waker");
+        handle.sleep(Duration::from_millis(1)).await;
+        assert_eq!(polls.get(), 1);
+        pending.abort();
+    });
+}
+
 #[test]
 fn sessions_tell_how_they_end() {
     let mut server = Server::start(over(true, true), "127.0.0.1:0", serve);

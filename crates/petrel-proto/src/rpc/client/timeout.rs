@@ -67,11 +67,8 @@ fn ask_late<B: Buffer, T>(
     slot: usize,
 ) {
     client.slot_mut(slot).timer_mut().take_put_off();
-    match client.slot(slot).timer().is_probe_due(client.trips()) {
-        true => {
-            shared.counters.probes += 1;
-            client.note_probe(now_ns, slot, shared.timers.bounds());
-        }
+    match is_probe_due(shared, client, slot) {
+        true => note_probe(shared, now_ns, client, slot),
         // The timeout has been counted by the slot.
         false => shared.counters.timeouts += 1,
     }
@@ -122,8 +119,7 @@ fn on_timeout<B: Buffer, T>(
         return None;
     }
     note_default_expiry(shared, now_ns, id, client, slot);
-    let timer = client.slot(slot).timer();
-    let (unanswered, is_probe_due) = (timer.unanswered(), timer.is_probe_due(client.trips()));
+    let unanswered = client.slot(slot).timer().unanswered();
     assert!(
         unanswered <= shared.config.retries_max,
         "a call ends when its last repetition is not answered"
@@ -132,7 +128,7 @@ fn on_timeout<B: Buffer, T>(
     if awaited.is_some() {
         shared.silent.add(id);
     }
-    if shared.timers.bounds().has_probes() && is_probe_due {
+    if is_probe_due(shared, client, slot) {
         if let Some(question) = awaited {
             let soon_ns = now_ns + client.trips().probe_ns() / 2;
             let state = client.slot_mut(slot);
@@ -141,8 +137,7 @@ fn on_timeout<B: Buffer, T>(
             shared.timers.put_back(now_ns, id, state, slot);
             return None;
         }
-        shared.counters.probes += 1;
-        client.note_probe(now_ns, slot, shared.timers.bounds());
+        note_probe(shared, now_ns, client, slot);
     } else if unanswered >= shared.config.retries_max {
         shared.counters.calls_timed_out += 1;
         let failure = gave_up(unanswered);
@@ -163,6 +158,24 @@ fn on_timeout<B: Buffer, T>(
         client.slot_mut(slot).timer_mut().put_off(question);
     }
     None
+}
+
+fn is_probe_due<B: Buffer, T>(
+    shared: &Shared<B>,
+    client: &ClientSession<B, T>,
+    slot: usize,
+) -> bool {
+    shared.timers.bounds().has_probes() && client.slot(slot).timer().is_probe_due(client.trips())
+}
+
+fn note_probe<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
+    shared.counters.probes += 1;
+    client.note_probe(now_ns, slot, shared.timers.bounds());
 }
 
 /// Asks the server for a slot's answer, or sends the slot's lowest missing packet again.

@@ -229,12 +229,12 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
     clock: impl FnOnce() -> u64,
 ) -> Option<PlainCompletion<B, T>> {
     let parsed = Parsed::of_kind(Kind::Response, head)?;
-    if LATER && parsed.aux() != aux_of(LATER) {
+    if LATER && parsed.aux() != ANSWERED_LATER {
         // Most such responses belong to sessions of several paths.
         return None;
     }
     let entry = sessions.at_mut(parsed.session())?;
-    if !entry.is_from(parsed.token(), peer) || parsed.aux() != aux_of(LATER) {
+    if !entry.is_from(parsed.token(), peer) || !LATER && parsed.aux() != 0 {
         return None;
     }
     let Role::Client(client) = entry.role_mut() else { return None };
@@ -257,11 +257,6 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T, const LATER: bool>(
 fn is_late(deadline_ns: u64, now_ns: u64, clock: impl FnOnce() -> u64) -> bool {
     deadline_ns.wrapping_sub(now_ns) <= TURN_NS_MAX && deadline_ns <= clock()
         || deadline_ns <= now_ns
-}
-
-/// Returns the aux field of a response with status OK.
-const fn aux_of(later: bool) -> u16 {
-    if later { ANSWERED_LATER } else { 0 }
 }
 
 /// Ends an answered call. Returns its slot, and the call unless others wait for the slot or its credit.

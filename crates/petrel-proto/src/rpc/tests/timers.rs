@@ -194,7 +194,7 @@ fn number(frame: &[u8]) -> &[u8] {
 
 /// A pause of the server, or of the whole machine: formerly each call was sent again, twice.
 #[test]
-fn asks_now__one_slot_for_all_that_wait_for_a_server_that_pauses() {
+fn question_of_another__is_awaited_by_all_slots_but_one_while_the_server_pauses() {
     for fast_path in [true, false] {
         let (mut pair, frames) = in_flight(fast_path);
         let (began, mut again) = (pair.now, Vec::new());
@@ -213,7 +213,7 @@ fn asks_now__one_slot_for_all_that_wait_for_a_server_that_pauses() {
 
 /// The answers to all packets that came have come with the answer to the question.
 #[test]
-fn asks_now__all_that_have_waited_once_the_server_has_answered() {
+fn ask_after_silence__asks_for_all_slots_that_have_waited() {
     for fast_path in [true, false] {
         let (mut pair, frames) = in_flight(fast_path);
         let (question, after_ns) = wait_until_sent(&mut pair);
@@ -233,7 +233,7 @@ fn asks_now__all_that_have_waited_once_the_server_has_answered() {
 
 /// An asker whose call ends without an answer leaves the question to another slot.
 #[test]
-fn asks_now__another_slot_once_the_asking_call_has_ended() {
+fn question_of_another__ends_with_the_asking_call() {
     let (mut pair, frames) = in_flight(true);
     let (question, _) = wait_until_sent(&mut pair);
     let asker = frames.iter().position(|frame| number(frame) == number(&question[0]));
