@@ -144,6 +144,10 @@ pub const PROBES_QUEUED_MAX: usize = 1024;
 /// so that the packet must be repeated in the end.
 pub const QUESTIONS_MAX: u8 = 3;
 
+/// A timeout of this length, in nanoseconds, after which the server's process may be dead (§8.6): six timeouts in a row on
+/// a near path.
+pub const SILENCE_NS: u64 = 50_000_000;
+
 /// Calls that may wait in a session's queue for a slot. Bounds the buffers that a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;
 

@@ -108,6 +108,12 @@ pub enum ToNexus {
         /// The link.
         link: LinkId,
     },
+    /// Calls have been without a sign of a server for some time: find out whether its process lives. If not, the link
+    /// ends.
+    CheckPeer {
+        /// The link.
+        link: LinkId,
+    },
     /// Open a session over a link that is up. Answered by [`FromNexus::SessionOpened`] or
     /// [`FromNexus::SessionRefused`] with the same `open.request`, or ended by the link's [`FromNexus::LinkDown`].
     OpenSession {

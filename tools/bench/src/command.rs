@@ -61,6 +61,10 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             defaults::run_server(args, output)?;
             Ok(Outcome::Success)
         }
+        BenchCommand::DefaultsClients(args) => {
+            defaults::run_clients(args, output)?;
+            Ok(Outcome::Success)
+        }
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;
             Ok(Outcome::Success)

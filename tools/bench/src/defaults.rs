@@ -1,6 +1,7 @@
 //! A user's figures: a server process and a client process as the README writes them, with nothing set but the transport.
 
 mod client;
+mod processes;
 mod server;
 
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use petrel_command::units::{exact_duration, format_ns};
 use serde::{Deserialize, Serialize};
 
 use self::client::{Taken, Way};
+pub(super) use self::processes::run as run_clients;
 pub(super) use self::server::run as run_server;
 use super::process::{Process, parse};
 use super::statistics::median;
@@ -60,7 +62,7 @@ struct Case {
 /// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut rows = Vec::new();
-    for transport in &args.transport {
+    for transport in args.transport.iter().filter(|_| !args.only_processes) {
         let cases = Way::PLAIN.map(|way| Case { way, server_threads: 1 });
         rows.extend(measure(args, *transport, &cases, Duration::ZERO, output)?);
     }
@@ -71,6 +73,13 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
         }
     }
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
+    if args.processes > 0 {
+        let of = |transport: &BenchTransport| {
+            processes::measure(args, *transport, command(args), output)
+        };
+        let rows = args.transport.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        output.line(output.rows(&processes::COLUMNS, processes::COLUMNS.len(), &rows))?;
+    }
     output.line(
         "Two processes at defaults, but for the rows that poll; medians of the rounds, in which all rows take turns.\n\
          CPU time per call.\nAgain:",
@@ -148,8 +157,13 @@ fn command(args: &DefaultsArgs) -> String {
         true => format!(" --threads --work {}", work.join(",")),
         false => String::new(),
     };
+    let only = if args.only_processes { " --only-processes" } else { "" };
+    let processes = match args.processes {
+        0 => String::new(),
+        count => format!(" --processes {count} --idle {}{only}", exact_duration(args.idle)),
+    };
     format!(
-        "petrel bench defaults --transport {transports} --duration {duration} --rounds {}{threads}",
+        "petrel bench defaults --transport {transports} --duration {duration} --rounds {}{threads}{processes}",
         args.rounds
     )
 }

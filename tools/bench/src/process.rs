@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel_command::failure::Failure;
 use serde::Deserialize;
 
-/// Most time for a process to print its first line.
+/// Most time for a process to print a line.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Parses JSON that a process has printed.
@@ -32,22 +33,37 @@ impl Process {
 
     /// Returns the first line of the output.
     pub(crate) fn line(&mut self) -> Result<String, Failure> {
+        self.lines()?.next_line()
+    }
+
+    /// Returns the lines of the output, to be read as they come.
+    pub(crate) fn lines(&mut self) -> Result<Lines, Failure> {
         let Some(stdout) = self.0.stdout.take() else {
             return Err(Failure::because("a process has no output left to read"));
         };
-        let reader = thread::spawn(move || {
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line).map(|_| line)
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Some(Ok(line)) = lines.next()
+                && sender.send(line).is_ok()
+            {}
         });
-        let end = Instant::now() + TIMEOUT;
-        while !reader.is_finished() {
-            if Instant::now() > end {
-                let _ = self.0.kill();
-                return Err(Failure::because(format!("a process took longer than {TIMEOUT:?}")));
+        Ok(Lines(lines))
+    }
+}
+
+/// The lines that a process prints.
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    /// Waits for the next line.
+    pub(crate) fn next_line(&self) -> Result<String, Failure> {
+        self.0.recv_timeout(TIMEOUT).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                Failure::because(format!("a process took longer than {TIMEOUT:?}"))
             }
-            thread::sleep(Duration::from_millis(5));
-        }
-        reader.join().map_err(|_| Failure::because("a thread has panicked"))?.map_err(Failure::from)
+            RecvTimeoutError::Disconnected => Failure::because("a process ended too soon"),
+        })
     }
 }
 

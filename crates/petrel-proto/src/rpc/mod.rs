@@ -197,6 +197,7 @@ impl<B: Buffer, T> Core<B, T> {
         loop {
             match self.shared.notices.pop()? {
                 Notice::Exhausted(session) => return Some(Event::SessionExhausted(session)),
+                Notice::Silent(session) => return Some(Event::ServerSilent(session)),
                 Notice::Probed(session, peer, number) => {
                     return Some(Event::Probed { session, peer, number });
                 }

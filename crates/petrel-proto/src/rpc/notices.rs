@@ -31,6 +31,9 @@ pub enum Event<B, T = u64> {
     /// A session has used up the request numbers, or those acceptable to the server: close the session and
     /// open a new one.
     SessionExhausted(SessionId),
+    /// A call has been without a sign of the server for tens of milliseconds, in spite of a question: its process may be
+    /// dead (§8.6). May come again and again.
+    ServerSilent(SessionId),
     /// A frame came back from the server of a session that is being opened: the answer to [`Core::probe`](super::Core::probe).
     Probed {
         /// The session.
@@ -45,6 +48,7 @@ pub enum Event<B, T = u64> {
 /// The cause of an [`Event`].
 pub(super) enum Notice {
     Exhausted(SessionId),
+    Silent(SessionId),
     Probed(SessionId, PeerKey, u64),
     Cancelled(RequestHandle),
     /// A request of the session that waited for earlier ones may run, unless it has ended since.
@@ -59,6 +63,11 @@ impl Notices {
     /// Notes that a session has too few request numbers left.
     pub(super) fn note_exhausted(&mut self, session: SessionId) {
         self.0.push_back(Notice::Exhausted(session));
+    }
+
+    /// Notes that the server of a session may be dead.
+    pub(super) fn note_silent(&mut self, session: SessionId) {
+        self.0.push_back(Notice::Silent(session));
     }
 
     /// Notes the answer to a probe.

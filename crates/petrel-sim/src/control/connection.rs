@@ -14,8 +14,14 @@ use super::links::Stage;
 use super::network::{Event, Network, Side, unavailable};
 use crate::fabric::HostId;
 
-/// A peer counts as dead or hung after this number of heartbeats without a byte (§8.6).
+/// A peer counts as dead or hung that has not answered a PING after this number of heartbeats (§8.6).
 const SILENT_HEARTBEATS_MAX: u64 = 3;
+
+/// Heartbeats between two PINGs if nothing raises a doubt of the peer (§8.6).
+const KEEP_ALIVE_HEARTBEATS: u64 = 48;
+
+/// The growth from one of the first pauses between PINGs to the next (§8.6).
+const PAUSE_GROWTH: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(pub(super) u32);
@@ -39,6 +45,16 @@ pub(super) struct End {
     /// The peer's incarnation, once its HELLO has arrived.
     pub(super) peer: Option<u64>,
     heard_ns: u64,
+    /// When the last PING was sent, or HELLO before the first.
+    asked_ns: u64,
+    /// Time from this PING to the next if nothing raises a doubt.
+    pause_ns: u64,
+    /// Whether the peer's answer to a PING is awaited.
+    awaits: bool,
+    /// Whether a doubt demands a PING.
+    doubts: bool,
+    /// When the side is to be looked at next; earlier ticks do nothing.
+    tick_ns: u64,
     decoder: Decoder,
     /// Items in flight to the peer, with their arrival times.
     out: VecDeque<(u64, Item)>,
@@ -56,8 +72,34 @@ enum Item {
 
 impl End {
     fn new(host: HostId, is_open: bool, now_ns: u64) -> Self {
-        let (decoder, out) = (Decoder::new(), VecDeque::new());
-        Self { host, is_open, peer: None, heard_ns: now_ns, decoder, out }
+        Self {
+            host,
+            is_open,
+            peer: None,
+            heard_ns: now_ns,
+            asked_ns: now_ns,
+            pause_ns: 0,
+            awaits: false,
+            doubts: false,
+            tick_ns: 0,
+            decoder: Decoder::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    fn hear(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+        self.awaits = false;
+        self.doubts = false;
+    }
+
+    /// Returns when the opener's side asks next, or else gives the peer up.
+    fn next_ns(&self, heartbeat_ns: u64) -> u64 {
+        match (self.awaits, self.doubts) {
+            (true, _) => self.asked_ns + SILENT_HEARTBEATS_MAX * heartbeat_ns,
+            (false, true) => self.asked_ns + heartbeat_ns,
+            (false, false) => self.asked_ns + self.pause_ns,
+        }
     }
 }
 
@@ -119,7 +161,35 @@ impl Network {
         };
         self.push_item(id, side, Item::Bytes(PREFACE.to_vec()));
         self.send(id, side, hello);
-        self.schedule(self.now_ns() + self.config.heartbeat_ns, Event::Tick(id, side));
+        let (now_ns, heartbeat_ns) = (self.now_ns(), self.config.heartbeat_ns);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.ends[side].asked_ns = now_ns;
+            connection.ends[side].pause_ns = heartbeat_ns;
+        }
+        self.tick_at(id, side, now_ns + heartbeat_ns);
+    }
+
+    /// Has a side of a connection looked at.
+    fn tick_at(&mut self, id: ConnectionId, side: Side, at_ns: u64) {
+        let at_ns = at_ns.max(self.now_ns() + 1);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.ends[side].tick_ns = at_ns;
+            self.schedule(at_ns, Event::Tick(id, side));
+        }
+    }
+
+    /// Asks the peer of an endpoint's link for a sign of life.
+    pub(super) fn check_peer(&mut self, host: HostId, link: LinkId) {
+        let Some(link) = self.process(host).links.get(link) else { return };
+        let id = link.connection;
+        let heartbeat_ns = self.config.heartbeat_ns;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let end = &mut connection.ends[0];
+        if end.is_open && end.peer.is_some() && !end.awaits {
+            end.doubts = true;
+            let next_ns = end.next_ns(heartbeat_ns);
+            self.tick_at(id, 0, next_ns);
+        }
     }
 
     /// Sends a message from a side.
@@ -209,14 +279,18 @@ impl Network {
                 self.close(id, side, "the peer's process has ended or closed the connection");
             }
             Item::Bytes(bytes) => {
-                end.heard_ns = now_ns;
+                end.hear(now_ns);
                 self.receive(id, side, &bytes);
             }
             Item::Ping => {
-                end.heard_ns = now_ns;
+                end.hear(now_ns);
                 self.push_item(id, side, Item::Pong);
             }
-            Item::Pong => end.heard_ns = now_ns,
+            Item::Pong => {
+                end.hear(now_ns);
+                let next_ns = end.next_ns(self.config.heartbeat_ns);
+                self.tick_at(id, side, next_ns);
+            }
         }
     }
 
@@ -263,44 +337,56 @@ impl Network {
         }
     }
 
-    /// Sends a heartbeat from a side, and checks the peer for silence.
+    /// Checks the peer of a side for silence. The opener's side asks for a sign of life.
     pub(super) fn on_tick(&mut self, id: ConnectionId, side: Side) {
-        let now_ns = self.now_ns();
-        let Some(connection) = self.connections.get(&id) else { return };
-        let end = &connection.ends[side];
-        if !end.is_open {
+        let (now_ns, heartbeat_ns) = (self.now_ns(), self.config.heartbeat_ns);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let end = &mut connection.ends[side];
+        if !end.is_open || now_ns < end.tick_ns {
             return;
         }
         if end.peer.is_none() {
             if now_ns - connection.dialled_ns > self.config.step_timeout_ns {
                 return self.close(id, side, "the peer does not answer");
             }
-        } else if now_ns - end.heard_ns > SILENT_HEARTBEATS_MAX * self.config.heartbeat_ns {
-            self.stats.silences += 1;
-            return self.close(id, side, "nothing was heard for three heartbeats");
-        } else {
-            if side == 0 {
-                self.measure_path(id);
-            }
-            self.push_item(id, side, Item::Ping);
-            if self.needs_no_heartbeats(id) {
-                return;
-            }
+            return self.tick_at(id, side, now_ns + heartbeat_ns);
         }
-        self.schedule(now_ns + self.config.heartbeat_ns, Event::Tick(id, side));
+        let silence_ns = match side {
+            0 if !end.awaits => u64::MAX,
+            0 => SILENT_HEARTBEATS_MAX * heartbeat_ns,
+            _ => SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat_ns,
+        };
+        let since_ns = if side == 0 { end.asked_ns } else { end.heard_ns };
+        if now_ns - since_ns >= silence_ns {
+            self.stats.silences += 1;
+            return self.close(id, side, "the peer gives no sign of life");
+        }
+        let mut next_ns = since_ns + SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat_ns;
+        if side == 0 {
+            if !end.awaits && now_ns >= end.next_ns(heartbeat_ns) {
+                end.asked_ns = now_ns;
+                end.pause_ns = (PAUSE_GROWTH * end.pause_ns).min(KEEP_ALIVE_HEARTBEATS * heartbeat_ns);
+                (end.awaits, end.doubts) = (true, false);
+                self.measure_path(id);
+                self.push_item(id, side, Item::Ping);
+            }
+            let Some(connection) = self.connections.get(&id) else { return };
+            next_ns = connection.ends[side].next_ns(heartbeat_ns);
+        }
+        if !self.needs_no_heartbeats(id) {
+            self.tick_at(id, side, next_ns);
+        }
     }
 
     /// Returns true if further heartbeats of a connection would change nothing.
     fn needs_no_heartbeats(&self, id: ConnectionId) -> bool {
-        let now_ns = self.now_ns();
-        let hears = |end: &End| {
+        let is_alive = |end: &End| {
             end.is_open
                 && end.peer.is_some()
-                && now_ns - end.heard_ns <= 2 * self.config.heartbeat_ns
-                && self.fabric.paused_until_ns(end.host) <= now_ns
+                && self.fabric.paused_until_ns(end.host) <= self.now_ns()
         };
         self.is_fault_free
-            && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
+            && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(is_alive))
     }
 
     /// Closes a side of the connection: its links end, and the peer gets a reset.

@@ -8,7 +8,7 @@
 //! | event | effect on the other side |
 //! | --- | --- |
 //! | a process is killed | a reset, after the delay of the network |
-//! | a host loses power | silence, and after three heartbeats [`FromNexus::LinkDown`] |
+//! | a host loses power | silence, and three heartbeats after a question [`FromNexus::LinkDown`] |
 //! | a host is paused | as with a power loss if the pause is long; the paused side notices when it resumes |
 //! | a partition | messages arrive when it heals, or both sides see a power loss |
 //! | a restart | another incarnation; old connections are reset |

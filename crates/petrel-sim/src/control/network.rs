@@ -306,6 +306,7 @@ impl Network {
                 self.answer_group(host, link, request, answer);
             }
             ToNexus::LeaveGroup { link, group } => self.leave_group(host, link, group),
+            ToNexus::CheckPeer { link } => self.check_peer(host, link),
             // The simulation does not use these counters.
             ToNexus::Unreached { .. }
             | ToNexus::SessionEnded { .. }

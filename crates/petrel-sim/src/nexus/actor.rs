@@ -69,6 +69,8 @@ pub(super) struct LinkView {
     pub(super) incarnation: u64,
     max_frame_bytes: u32,
     transport: SimLink,
+    /// When the nexus was asked whether the peer lives.
+    pub(super) checks_ns: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -204,6 +206,15 @@ impl Actor {
         let asked_ns = cx.now_ns;
         self.proposals.insert((link, open.request), Proposal { asked_ns, lateness_ns, open });
         self.nexus.post(ToNexus::OpenSession { link, open });
+    }
+
+    /// Asks the nexus whether the server at the other end of a link lives, as an endpoint does whose calls are silent.
+    pub(super) fn check_peer(&mut self, now_ns: u64, rng: &mut Rng) {
+        let Some(link) = self.some_own_link(rng) else { return };
+        if let Some(view) = self.links.get_mut(&link) {
+            view.checks_ns.push(now_ns);
+            self.nexus.post(ToNexus::CheckPeer { link });
+        }
     }
 
     pub(super) fn close_link(&mut self, link: LinkId) {
@@ -425,7 +436,8 @@ impl Actor {
         } as u32;
         must(max_frame_bytes >= 1_232, || format!("frames of {max_frame_bytes} bytes"))?;
         let is_opener = request.is_some();
-        let view = LinkView { is_opener, incarnation, max_frame_bytes, transport };
+        let checks_ns = Vec::new();
+        let view = LinkView { is_opener, incarnation, max_frame_bytes, transport, checks_ns };
         self.links.insert(link, view);
         Ok(())
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use petrel::nexus::stepped::TableSizes;
 
+use super::foreign_peer::FOREIGN_HEARTBEAT_NS_MAX;
 use super::net::ProcessId;
+use super::rules::KEEP_ALIVE_HEARTBEATS;
 use super::world::{Event, World};
 
 const MS: u64 = 1_000_000;
@@ -67,7 +69,9 @@ impl World {
 
     fn time_limit_ns(&self) -> u64 {
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
-        12 * self.scenario.step_ns_max() + 10 * heartbeat_ns + 2 * REST_NS
+        // A process learns of the end of a silent client after three times the interval of its PINGs.
+        let silence_ns = 3 * KEEP_ALIVE_HEARTBEATS * heartbeat_ns.max(FOREIGN_HEARTBEAT_NS_MAX);
+        12 * self.scenario.step_ns_max() + silence_ns + 10 * heartbeat_ns + 2 * REST_NS
     }
 
     fn run_until_done(
@@ -299,7 +303,9 @@ impl World {
                 nexus.let_go();
             }
             self.run_until_done(REST_NS, "a nexus without users ends", World::none_is_ending)?;
-            self.run_until_done(REST_NS, "its peers have heard of it", World::has_no_strays)?;
+            // A process that ended without a word may have left a connection, too.
+            let limit_ns = self.time_limit_ns();
+            self.run_until_done(limit_ns, "its peers have heard of it", World::has_no_strays)?;
         }
         Ok(())
     }

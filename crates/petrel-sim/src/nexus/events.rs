@@ -7,7 +7,7 @@ use petrel::endpoint::{AllowedTransports, EndpointId};
 use petrel::nexus::stepped::WAKER;
 
 use super::actor::{DelayedAction, Request};
-use super::foreign_peer::Behaviour;
+use super::foreign_peer::{FOREIGN_HEARTBEAT_NS_MAX, Behaviour};
 use super::net::ProcessId;
 use super::world::{ActorId, Event, World};
 
@@ -35,7 +35,7 @@ impl World {
 
     fn schedule_foreign_peers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
-        let heartbeat_ms = self.rng.between(1, 1_000) as u32;
+        let heartbeat_ms = self.rng.between(1, FOREIGN_HEARTBEAT_NS_MAX / 1_000_000) as u32;
         // Two have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
             // If connection slots are scarce, a foreign peer would use up the share of honest processes at

@@ -91,6 +91,9 @@ struct Connection {
     asked_ns: u64,
 }
 
+/// The longest heartbeat of a foreign peer.
+pub(super) const FOREIGN_HEARTBEAT_NS_MAX: u64 = 1_000_000_000;
+
 pub(super) struct ForeignPeer {
     pub(super) process: ProcessId,
     heartbeat_ms: u32,

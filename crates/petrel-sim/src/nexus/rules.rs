@@ -8,8 +8,12 @@ use super::world::{Event, Process, World};
 
 const MS: u64 = 1_000_000;
 
-/// Heartbeats of silence after which a peer may be declared dead (§8.6).
+/// Heartbeats of silence, after a question, after which a peer may be declared dead (§8.6).
 const SILENT_HEARTBEATS: u64 = 3;
+/// Heartbeats between two questions if nothing raises a doubt of the peer (§8.6).
+pub(super) const KEEP_ALIVE_HEARTBEATS: u64 = 48;
+/// Part of the checks of time bounds in which an endpoint asks whether a server lives.
+const CHECKS_PER_QUESTION: u64 = 3;
 /// Time for HELLO, and for the peer to read sent bytes (§9).
 const HELLO_NS: u64 = 5_000 * MS;
 const WRITE_NS: u64 = 5_000 * MS;
@@ -49,7 +53,11 @@ impl World {
                 Some(process) => process.plan.heartbeat_ns,
                 None => self.foreign_heartbeat_ns(peer),
             };
-            now_ns - net.heard_ns(*socket) >= SILENT_HEARTBEATS * heartbeat_ns
+            let intervals = match net.is_opener(*socket) {
+                true => SILENT_HEARTBEATS,
+                false => SILENT_HEARTBEATS * KEEP_ALIVE_HEARTBEATS,
+            };
+            now_ns - net.heard_ns(*socket) >= intervals * heartbeat_ns
         };
         net.sockets_of(id).filter(is_silent).count() as u64
     }
@@ -72,7 +80,7 @@ impl World {
         let dropped = after.dropped_silent - before.dropped_silent;
         if dropped > silent {
             return Err(format!(
-                "p{id} calls {dropped} peers dead, and {silent} have been silent for three heartbeats"
+                "p{id} calls {dropped} peers dead, and {silent} have been silent for too long"
             ));
         }
         Ok(())
@@ -114,11 +122,22 @@ impl World {
         self.check_the_dead()?;
         self.check_signs()?;
         self.check_stats_clients()?;
+        self.doubt_servers();
         if !self.is_fault_free {
             let heartbeat_ns = self.scenario.heartbeat_ns_max();
             self.after(heartbeat_ns / 2 + 1, Event::Tick);
         }
         Ok(())
+    }
+
+    /// Has some endpoints ask whether their servers live.
+    fn doubt_servers(&mut self) {
+        let ids: Vec<_> = self.actors.keys().copied().collect();
+        for id in ids {
+            if self.rng.below(CHECKS_PER_QUESTION) == 0 {
+                self.with_actor(id, |actor, cx, _| actor.check_peer(cx.now_ns, cx.rng));
+            }
+        }
     }
 
     /// Returns true if messages to its endpoints cannot be late because of this process.
@@ -167,15 +186,14 @@ impl World {
         Ok(())
     }
 
-    /// Returns the time limit of a process, after the last byte of a peer with this heartbeat, for
-    /// declaring the peer dead. Excludes delays of the process.
-    fn silence_bound_ns(&self, id: ProcessId, heartbeat_ns: u64) -> u64 {
+    /// Returns the delays that a process may add to the time in which it declares a peer dead, except its stops.
+    fn silence_slack_ns(&self, id: ProcessId) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =
             process.nexus.as_ref().is_some_and(|nexus| nexus.table_sizes().unsent_bytes_max > 0);
         let unsent_ns = if has_unsent { WRITE_NS } else { 0 };
         let delays_ns = 4 * self.scenario.conditions.delay_ns.1 + 10 * MS;
-        SILENT_HEARTBEATS * heartbeat_ns + 2 * process.tick_ns() + delays_ns + unsent_ns
+        2 * process.tick_ns() + delays_ns + unsent_ns
     }
 
     /// Checks that links to dead or unreachable processes go down in time.
@@ -189,7 +207,7 @@ impl World {
             for (link, view) in &actor.links {
                 let found = self.processes.values().find(|p| p.incarnation == view.incarnation);
                 let Some(peer) = found else { continue };
-                let bound_ns = self.silence_bound_ns(actor.process, peer.plan.heartbeat_ns);
+                let slack_ns = self.silence_slack_ns(actor.process);
                 let hosts = (own.plan.host, peer.plan.host);
                 let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
                 let since_ns = match (peer.ended_ns, self.cut_since.get(&pair)) {
@@ -199,7 +217,18 @@ impl World {
                 };
                 // Stops of the own thread are no silence of the peer.
                 let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
-                if now_ns > since_ns + bound_ns {
+                // What has been on its way may end a doubt.
+                let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
+                let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
+                let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
+                let due_ns = match (view.is_opener, asked_ns) {
+                    (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
+                    (true, None) => {
+                        quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns
+                    }
+                    (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
+                };
+                if now_ns > due_ns + slack_ns {
                     return Err(format!(
                         "{} holds {link:?} to {:x}, which is gone for {} ms",
                         actor.name(),
@@ -232,19 +261,18 @@ impl World {
                     || net.is_broken(socket)
                     || sent.goodbyes > 0
                     || !net.is_writable(socket)
+                    || !net.is_opener(socket)
                 {
                     continue;
                 }
-                let (sign_ns, intervals) = match net.is_opener(socket) {
-                    true => (sent.ping_ns, 1),
-                    false => (sent.sign_ns, 2),
-                };
                 // A connection that had to wait for a descriptor sends HELLO when accepted.
                 let greeted_ns = greeted_ns.max(sent.hello_ns);
-                let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
-                if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
+                let since_ns = sent.ping_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
+                if now_ns
+                    > since_ns + KEEP_ALIVE_HEARTBEATS * process.plan.heartbeat_ns + slack_ns
+                {
                     return Err(format!(
-                        "p{id} gives no sign of life on connection {socket} to {peer:?} for {} ms: it sent \
+                        "p{id} asks for no sign of life on connection {socket} to {peer:?} for {} ms: it sent \
                          {sent:?}, was greeted at {greeted_ns} and excused until {}",
                         (now_ns - since_ns) / MS,
                         process.excused_ns

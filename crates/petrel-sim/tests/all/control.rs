@@ -236,8 +236,24 @@ fn link__short_partition_delays_long_one_ends() {
     pair.run(3_000_000);
     assert!(matches!(pair.next(1), Some(FromNexus::SessionProposed { .. })));
     pair.cut(10 * HEARTBEAT_NS);
+    pair.ends[0].post(ToNexus::CheckPeer { link: here });
     pair.run(5 * HEARTBEAT_NS);
     pair.assert_link_down(0, here);
+    assert!(pair.next(1).is_none(), "its end has not arrived");
+    pair.run(6 * HEARTBEAT_NS);
+    pair.assert_link_down(1, there);
+}
+
+#[test]
+fn link__is_kept_alive_without_a_doubt() {
+    let (mut pair, [here, there]) = Pair::linked();
+    pair.run(200 * HEARTBEAT_NS);
+    assert!(pair.next(0).is_none() && pair.next(1).is_none());
+    pair.cut(200 * HEARTBEAT_NS);
+    pair.run(55 * HEARTBEAT_NS);
+    pair.assert_link_down(0, here);
+    assert!(pair.next(1).is_none(), "the other side asks nothing");
+    pair.run(95 * HEARTBEAT_NS);
     pair.assert_link_down(1, there);
 }
 

@@ -12,12 +12,13 @@ use petrel_proto::control::{
 use super::connection_links::ConnectionLinks;
 use super::due::DueAction;
 use super::limits::{
-    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
-    OUT_HARD_BYTES, OUT_SOFT_BYTES, SILENT_HEARTBEATS_MAX, STREAM_DIALS_MAX, WRITE_TIMEOUT,
+    HELLO_TIMEOUT, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, OUT_HARD_BYTES, OUT_SOFT_BYTES,
+    STREAM_DIALS_MAX, WRITE_TIMEOUT,
 };
 use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
+use super::signs::Signs;
 use super::usage::SourceNetwork;
 use crate::control::{EndpointId, LinkId};
 
@@ -40,13 +41,11 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     out: Outbox,
     /// When the present phase began.
     since: Instant,
-    /// When the last byte arrived.
-    last_received: Instant,
+    signs: Signs,
     /// When the first byte of the incomplete message arrived.
     midway_since: Option<Instant>,
     /// Reading is paused while too many bytes are unsent.
     is_paused: bool,
-    ping_at: Instant,
     links: ConnectionLinks,
     /// Links to request once the peer has said HELLO.
     waiting: Vec<OpenRequest>,
@@ -54,6 +53,8 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     attempt: u32,
     /// Its place in the lists of idle connections (see `idle_connections`).
     listed: Option<(Idle, Instant)>,
+    /// Its place in the list of timers (see `connections`).
+    timer: Option<Instant>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
     path_rtt_ns: Option<u32>,
     /// The link whose frames the connection is to carry, instead of messages.
@@ -126,17 +127,16 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Peer {
     incarnation: u64,
-    silence_max: Duration,
+    heartbeat: Duration,
     host_identity: Option<[u8; 32]>,
     rendezvous: Option<Vec<u8>>,
 }
 
 impl Peer {
     pub(super) fn new(hello: Hello) -> Self {
-        let interval = Duration::from_millis(u64::from(hello.heartbeat_ms));
         Self {
             incarnation: hello.incarnation,
-            silence_max: interval * SILENT_HEARTBEATS_MAX,
+            heartbeat: Duration::from_millis(u64::from(hello.heartbeat_ms)),
             host_identity: hello.host_identity,
             rendezvous: hello.rendezvous,
         }
@@ -147,9 +147,9 @@ impl Peer {
         self.incarnation
     }
 
-    /// Returns the time without a byte after which the peer counts as dead or hung.
-    pub(super) fn silence_max(&self) -> Duration {
-        self.silence_max
+    /// Returns the peer's heartbeat.
+    pub(super) fn heartbeat(&self) -> Duration {
+        self.heartbeat
     }
 
     /// Returns the identity of the peer's host, if it offers a rendezvous.
@@ -194,14 +194,14 @@ impl<N: Network> Connection<N> {
             decoder: Decoder::new(),
             out: Outbox::default(),
             since: now,
-            last_received: now,
+            signs: Signs::new(now),
             midway_since: None,
             is_paused: false,
-            ping_at: now,
             links: ConnectionLinks::new(now),
             waiting: Vec::new(),
             attempt: 0,
             listed: None,
+            timer: None,
             path_rtt_ns: None,
             carried: None,
         }
@@ -327,7 +327,7 @@ impl<N: Network> Connection<N> {
         assert!(self.is_connecting(), "a connection is made once: {:?}", self.phase);
         self.local = canonical(local);
         self.enter(Phase::AwaitingHello, now);
-        self.last_received = now;
+        self.signs = Signs::new(now);
     }
 
     /// The peer said HELLO. Returns the requests that waited for it.
@@ -452,15 +452,22 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Notes arrived bytes: a proof of life.
-    pub(super) fn note_received(&mut self, now: Instant) {
-        assert!(now >= self.last_received, "the time does not go back");
-        self.last_received = now;
+    /// Returns the signs of life of the peer.
+    pub(super) fn signs(&self) -> &Signs {
+        &self.signs
     }
 
-    /// Returns when the last byte arrived.
-    pub(super) fn last_received(&self) -> Instant {
-        self.last_received
+    pub(super) fn signs_mut(&mut self) -> &mut Signs {
+        &mut self.signs
+    }
+
+    /// Returns since when the peer counts as dead or hung, or will if no byte arrives.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        let heartbeat = self.peer()?.heartbeat();
+        match self.is_opener {
+            true => self.signs.unanswered_at(heartbeat),
+            false => Some(self.signs.unasked_at(heartbeat)),
+        }
     }
 
     /// Returns the next message in received bytes, if it is whole.
@@ -479,8 +486,10 @@ impl<N: Network> Connection<N> {
     /// Does not count this time of the thread's delay as silence or slowness of the peer.
     pub(super) fn discount(&mut self, late: Duration, now: Instant) {
         let times = [&mut self.out.stalled_since, &mut self.midway_since].into_iter();
-        let all = times.flatten().chain(std::iter::once(&mut self.last_received));
-        all.for_each(|since| *since = (*since + late).min(now));
+        times.flatten().for_each(|since| *since = (*since + late).min(now));
+        if let Phase::Open(peer) = &self.phase {
+            self.signs.discount(late, now, peer.heartbeat);
+        }
     }
 
     /// Queues the first bytes of this side, before its HELLO.
@@ -525,66 +534,40 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Returns the most urgent action due for the connection.
-    pub(super) fn due_action(&self, now: Instant, step_timeout: Duration) -> DueAction {
-        let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
-        let in_phase = |limit| has_passed(self.since, limit);
+    /// Returns the next action that the time demands, and when.
+    pub(super) fn next_action(&self, step_timeout: Duration) -> Option<(Instant, DueAction)> {
         match &self.phase {
-            Phase::Connecting if in_phase(step_timeout) => DueAction::DialTimeout,
-            Phase::AwaitingHello if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
-            Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
-                DueAction::LingerOver
+            Phase::Connecting => Some((self.since + step_timeout, DueAction::DialTimeout)),
+            Phase::AwaitingHello => Some((self.since + HELLO_TIMEOUT, DueAction::HelloTimeout)),
+            Phase::Closing { .. } => (!planted("nexus_closes_for_ever"))
+                .then_some((self.since + LINGER, DueAction::LingerOver)),
+            Phase::Open(_) => {
+                let stalled = self.out.stalled_since.map(|since| since + WRITE_TIMEOUT);
+                // While this process itself pauses reading, the peer is not at fault.
+                let silent = self.silent_at().filter(|_| !self.is_paused);
+                let slow = self.midway_since.filter(|_| !self.is_paused);
+                let idle = self.links.is_empty().then(|| self.links.idle_since() + self.idle_max());
+                let ask = self.signs.ask_at().filter(|_| self.is_opener);
+                let actions = [
+                    (stalled, DueAction::NotReading),
+                    (silent, DueAction::Silent),
+                    (slow.map(|since| since + MESSAGE_TIMEOUT), DueAction::SlowMessage),
+                    (idle, DueAction::Idle),
+                    (ask, DueAction::Ping),
+                ];
+                let all = actions.into_iter().filter_map(|(at, action)| Some((at?, action)));
+                all.min_by_key(|(at, _)| *at)
             }
-            Phase::Open(peer) => {
-                let is_stalled =
-                    self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
-                let is_slow = self.midway_since.is_some_and(|t| has_passed(t, MESSAGE_TIMEOUT));
-                if is_stalled {
-                    DueAction::NotReading
-                } else if !self.is_paused && has_passed(self.last_received, peer.silence_max) {
-                    DueAction::Silent
-                } else if !self.is_paused && is_slow {
-                    DueAction::SlowMessage
-                } else if self.links.is_empty()
-                    && has_passed(self.links.idle_since(), self.idle_max())
-                {
-                    DueAction::Idle
-                } else if now >= self.ping_at {
-                    DueAction::Ping
-                } else {
-                    DueAction::Nothing
-                }
-            }
-            _ => DueAction::Nothing,
         }
     }
 
-    /// Returns the time until the next PING.
-    pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
-        let is_in_use = self.is_opener || self.links.are_in_use();
-        if is_in_use || heartbeat < IDLE_PING_MIN {
-            heartbeat
-        } else {
-            heartbeat * IDLE_PING_HEARTBEATS
-        }
-    }
-
-    /// Postpones the acceptor's next PING. A PONG proves life as well, and a server may have thousands of clients that
-    /// send PINGs each second. The opener's PINGs go on: they cause the acceptor's PONGs, and the opener measures the
-    /// path with every PING.
-    pub(super) fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
-        if !self.is_opener && heartbeat >= IDLE_PING_MIN {
-            self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
-        }
+    /// Notes its place in the list of timers. Returns the former place.
+    pub(super) fn set_timer(&mut self, at: Option<Instant>) -> Option<Instant> {
+        std::mem::replace(&mut self.timer, at)
     }
 
     fn idle_max(&self) -> Duration {
         if self.is_opener { IDLE_TIMEOUT } else { 2 * IDLE_TIMEOUT }
-    }
-
-    /// Postpones the next PING: one is sent now.
-    pub(super) fn note_ping(&mut self, now: Instant, heartbeat: Duration) {
-        self.ping_at = now + self.ping_interval(heartbeat);
     }
 
     /// Ends a pause of reading once enough was sent. Returns true if reading goes on.
@@ -697,9 +680,8 @@ mod tests {
 
     test_fields! {
         test_since: since: Instant,
-        test_last_received: last_received: Instant,
+        test_signs: signs: Signs,
         test_midway_since: midway_since: Option<Instant>,
-        test_ping_at: ping_at: Instant,
         test_is_opener: is_opener: bool,
         test_is_paused: is_paused: bool,
         test_phase: phase: Phase,
@@ -730,8 +712,8 @@ mod tests {
 
     impl Peer {
         /// A peer of another host.
-        pub(in crate::nexus) fn of_test(incarnation: u64, silence_max: Duration) -> Self {
-            Self { incarnation, silence_max, host_identity: None, rendezvous: None }
+        pub(in crate::nexus) fn of_test(incarnation: u64, heartbeat: Duration) -> Self {
+            Self { incarnation, heartbeat, host_identity: None, rendezvous: None }
         }
     }
 
@@ -804,15 +786,6 @@ mod tests {
     #[should_panic(expected = "a server asks its clients to leave")]
     fn retire__a_connection_of_a_client() {
         silent(Connection::retire);
-    }
-
-    #[test]
-    #[should_panic(expected = "the time does not go back")]
-    fn note_received__before_the_last_byte() {
-        silent(|connection| {
-            let before = connection.last_received.checked_sub(Duration::from_secs(1)).unwrap();
-            connection.note_received(before);
-        });
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub(super) struct Connections<N: Network> {
     unread: Vec<ConnectionId>,
     /// Connections with bytes to send.
     unsent: Vec<ConnectionId>,
+    /// When to look at a connection next: not after its next action is due.
+    timers: BTreeSet<(Instant, ConnectionId)>,
+    /// Connections that may have changed since their timers were set.
+    changed: Vec<ConnectionId>,
 }
 
 /// Whether a connection may have a further link.
@@ -64,15 +68,13 @@ impl<N: Network> Connections<N> {
             usage: UsageTable::default(),
             unread: Vec::new(),
             unsent: Vec::new(),
+            timers: BTreeSet::new(),
+            changed: Vec::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
     }
 
     pub(super) fn contains(&self, id: ConnectionId) -> bool {
@@ -85,7 +87,15 @@ impl<N: Network> Connections<N> {
 
     /// Returns a connection to be changed. A change of its phase is followed by [`note_use`](Self::note_use).
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection<N>> {
+        self.note_change(id);
         self.by_id.get_mut(&id)
+    }
+
+    /// Has a connection's timer set again, before the nexus waits.
+    fn note_change(&mut self, id: ConnectionId) {
+        if self.changed.last() != Some(&id) {
+            self.changed.push(id);
+        }
     }
 
     /// Returns the connection if the peer said HELLO on it.
@@ -114,6 +124,7 @@ impl<N: Network> Connections<N> {
     pub(super) fn add(&mut self, id: ConnectionId, connection: Connection<N>) {
         let former = self.by_id.insert(id, connection);
         assert!(former.is_none(), "the name of a connection is never used again: {id:?}");
+        self.note_change(id);
     }
 
     /// Counts an added connection that a peer made, and that awaits its HELLO.
@@ -163,7 +174,10 @@ impl<N: Network> Connections<N> {
     /// Removes a connection from all tables.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection<N>> {
         self.closing.remove(&id);
-        let connection = self.by_id.remove(&id)?;
+        let mut connection = self.by_id.remove(&id)?;
+        if let Some(at) = connection.set_timer(None) {
+            self.timers.remove(&(at, id));
+        }
         assert!(connection.links().is_empty(), "the links of a connection end before it: {id:?}");
         assert!(!self.awaiting_hello.contains(&id), "a connection that ends is uncounted: {id:?}");
         self.idle.forget(id, &connection);
@@ -174,6 +188,7 @@ impl<N: Network> Connections<N> {
     /// Removes all, the oldest first.
     pub(super) fn drain(&mut self) -> Vec<Connection<N>> {
         let mut all: Vec<_> = self.by_id.drain().collect();
+        self.timers.clear();
         // In an order independent of the hash table: their sockets close in this order.
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, connection)| connection).collect()
@@ -181,6 +196,7 @@ impl<N: Network> Connections<N> {
 
     /// The lists of idle connections follow every change of a connection.
     pub(super) fn note_use(&mut self, id: ConnectionId) {
+        self.note_change(id);
         if let Some(connection) = self.by_id.get_mut(&id) {
             self.idle.follow(id, connection);
         }
@@ -397,16 +413,44 @@ impl<N: Network> Connections<N> {
         self.by_id.values_mut().for_each(|connection| connection.discount(late, now));
     }
 
-    /// Returns the actions that are due, the oldest connection first: equal events lead to an equal order in every run,
-    /// and simulated runs repeat.
-    pub(super) fn due(
-        &self,
+    /// Sets the timers of connections that may have changed. A connection whose peer owes an answer is looked at after
+    /// every tick, so that a pause of this process is noticed.
+    pub(super) fn set_timers(&mut self, now: Instant, step_timeout: Duration, tick: Duration) {
+        for id in std::mem::take(&mut self.changed) {
+            let Some(connection) = self.by_id.get_mut(&id) else { continue };
+            let tick = connection.signs().is_awaited().then(|| now + tick);
+            let action = connection.next_action(step_timeout).map(|(at, _)| at);
+            let at = action.into_iter().chain(tick).min();
+            let former = connection.set_timer(at);
+            if former != at {
+                former.map(|at| self.timers.remove(&(at, id)));
+                at.map(|at| self.timers.insert((at, id)));
+            }
+        }
+    }
+
+    /// Returns when to look at a connection next.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the actions that are due, the oldest connection first: equal events lead to an equal order in every run, and
+    /// simulated runs repeat.
+    pub(super) fn take_due(
+        &mut self,
         now: Instant,
         step_timeout: Duration,
     ) -> Vec<(ConnectionId, DueAction)> {
-        let actions = self.by_id.iter().map(|(id, c)| (*id, c.due_action(now, step_timeout)));
-        let mut actions: Vec<_> =
-            actions.filter(|(_, action)| *action != DueAction::Nothing).collect();
+        let later = self.timers.split_off(&(now, ConnectionId(usize::MAX)));
+        let passed = std::mem::replace(&mut self.timers, later);
+        let mut actions = Vec::new();
+        for (_, id) in passed {
+            let Some(connection) = self.by_id.get_mut(&id) else { continue };
+            connection.set_timer(None);
+            self.changed.push(id);
+            let action = connection.next_action(step_timeout).filter(|(at, _)| *at <= now);
+            actions.extend(action.map(|(_, action)| (id, action)));
+        }
         actions.sort_unstable_by_key(|(id, _)| *id);
         actions
     }
@@ -490,6 +534,13 @@ mod tests {
 
         pub(in crate::nexus) fn test_usage(&mut self) -> &mut UsageTable {
             &mut self.usage
+        }
+
+        /// Has a connection looked at next at this time.
+        pub(in crate::nexus) fn set_test_timer(&mut self, id: ConnectionId, at: Instant) {
+            let former = self.by_id.get_mut(&id).and_then(|c| c.set_timer(Some(at)));
+            former.map(|at| self.timers.remove(&(at, id)));
+            self.timers.insert((at, id));
         }
 
         /// Counts a connection that a peer made, and that has said HELLO.

@@ -140,8 +140,8 @@ mod tests {
         *connection.test_since() = at(1);
         connection.links_mut().set_test_times(at(2), at(3));
         assert_eq!(connection.idle(), Some((Idle::AwaitingHello, at(1))));
-        let silence_max = Duration::from_secs(3);
-        *connection.test_phase() = Phase::Open(Peer::of_test(1, silence_max));
+        let heartbeat = Duration::from_secs(1);
+        *connection.test_phase() = Phase::Open(Peer::of_test(1, heartbeat));
         assert_eq!(connection.idle(), Some((Idle::Linkless, at(2))));
         connection.links_mut().insert(0, LinkId(0), at(3));
         assert_eq!(connection.idle(), Some((Idle::Sessionless, at(3))));

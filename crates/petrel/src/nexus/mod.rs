@@ -69,6 +69,7 @@ mod rendezvous;
 mod request;
 mod routes;
 mod settings;
+mod signs;
 #[doc(hidden)]
 pub mod stepped;
 mod thread;

@@ -1,6 +1,7 @@
 //! Arguments of `petrel bench`.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -46,6 +47,7 @@ Examples:
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
   petrel bench defaults --transport shm --threads
+  petrel bench defaults --processes 1000 --only-processes
   petrel bench batch --table ipv6 --transport shm
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
@@ -95,6 +97,9 @@ pub(crate) enum BenchCommand {
     /// The server process of `defaults`
     #[command(hide = true)]
     DefaultsServer(DefaultsServerArgs),
+    /// The client processes of `defaults`
+    #[command(hide = true)]
+    DefaultsClients(DefaultsClientsArgs),
     /// The server process of `overload`
     #[command(hide = true)]
     OverloadServer(OverloadServerArgs),
@@ -606,6 +611,38 @@ pub(crate) struct DefaultsArgs {
     #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
     #[arg(default_values = ["50us", "200us", "1ms"])]
     pub(crate) work: Vec<Duration>,
+
+    /// Measure an idle server with this number of client processes as well, and connections
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) processes: usize,
+
+    /// Time without calls, for --processes
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
+    pub(crate) idle: Duration,
+
+    /// Measure no other rows than those of --processes
+    #[arg(long, requires = "processes", conflicts_with = "threads")]
+    pub(crate) only_processes: bool,
+}
+
+/// Arguments of the client processes that `petrel bench defaults` starts.
+#[derive(Args, Debug)]
+pub(crate) struct DefaultsClientsArgs {
+    /// Server to connect to
+    #[arg(long)]
+    pub(crate) server: SocketAddr,
+
+    /// Transport to use
+    #[arg(long, value_enum)]
+    pub(crate) transport: BenchTransport,
+
+    /// Client processes
+    #[arg(long)]
+    pub(crate) processes: usize,
+
+    /// Milliseconds without calls
+    #[arg(long)]
+    pub(crate) time_ms: u64,
 }
 
 /// Arguments of the server's process that `petrel bench defaults` starts.

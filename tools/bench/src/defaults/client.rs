@@ -149,7 +149,7 @@ impl Watch {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid")
 }
 
@@ -168,9 +168,9 @@ impl Calls<'_> {
         let warm = self.time / WARM_UP_SHARE;
         let (begin, end) = (Instant::now(), warm + self.time);
         let watch = Watch { begin, warm, end, work: self.work, latencies: histogram() };
-        let (client_before, server_before) = (cpu_ns(), self.server_cpu_ns()?);
+        let (client_before, server_before) = (cpu_ns(), server_cpu_ns(self.control)?);
         let latencies = call(watch)?;
-        let (client_after, server_after) = (cpu_ns(), self.server_cpu_ns()?);
+        let (client_after, server_after) = (cpu_ns(), server_cpu_ns(self.control)?);
         // CPU time is taken of the warm-up, too.
         let share = self.time.as_secs_f64() / begin.elapsed().as_secs_f64();
         let of_time = |before: u64, after: u64| ((after - before) as f64 * share) as u64;
@@ -186,15 +186,16 @@ impl Calls<'_> {
             server_cpu_ns: of_time(server_before, server_after),
         })
     }
-
-    fn server_cpu_ns(&self) -> Result<u64, Failure> {
-        let reply = self.control.call(CPU, "").wait().map_err(Failure::because)?;
-        let bytes = reply.first_chunk().ok_or_else(|| Failure::because("no CPU time"))?;
-        Ok(u64::from_le_bytes(*bytes))
-    }
 }
 
-fn connect((server, transport): (SocketAddr, BenchTransport)) -> Result<Client, Failure> {
+/// Returns the CPU time of the server's process.
+pub(super) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
+    let reply = control.call(CPU, "").wait().map_err(Failure::because)?;
+    let bytes = reply.first_chunk().ok_or_else(|| Failure::because("no CPU time"))?;
+    Ok(u64::from_le_bytes(*bytes))
+}
+
+pub(super) fn connect((server, transport): (SocketAddr, BenchTransport)) -> Result<Client, Failure> {
     let client = Client::builder().transports(transport.only()).connect_wait(server);
     client.map_err(Failure::because)
 }

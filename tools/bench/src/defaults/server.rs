@@ -14,7 +14,7 @@ use super::{CPU, ECHO, Ready, WORK};
 use crate::args::DefaultsServerArgs;
 
 /// Interval of the check whether the parent process still exists.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Serves until the process is killed or its parent has ended.
 pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failure> {

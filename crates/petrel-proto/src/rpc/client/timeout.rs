@@ -6,7 +6,7 @@ use std::mem;
 use super::call::finish;
 use super::expiry::note_default_expiry;
 use crate::buffer::Buffer;
-use crate::limits::QUESTIONS_MAX;
+use crate::limits::{QUESTIONS_MAX, SILENCE_NS};
 use crate::rpc::{CallFailure, Completion, Event, Events, Execution, Recovery, Shared};
 use crate::session::client::ClientSession;
 use crate::session::{Role, SessionId, SessionTable};
@@ -154,8 +154,12 @@ fn on_timeout<B: Buffer, T>(
         ask_or_repeat(shared, now_ns, id, client, slot);
     }
     shared.timers.arm(now_ns, id, client, slot);
-    if let Some(question) = awaited {
-        client.slot_mut(slot).timer_mut().put_off(question);
+    match awaited {
+        Some(question) => client.slot_mut(slot).timer_mut().put_off(question),
+        None if client.slot(slot).timer().deadline_ns() >= now_ns + SILENCE_NS => {
+            shared.notices.note_silent(id);
+        }
+        None => {}
     }
     None
 }

@@ -18,8 +18,6 @@ pub(in crate::nexus) struct SentMessages {
     pub(in crate::nexus) pongs: u64,
     pub(in crate::nexus) goodbyes: u64,
     pub(in crate::nexus) messages: u64,
-    /// When the last PING or PONG was begun.
-    pub(in crate::nexus) sign_ns: u64,
     /// When the last PING was begun.
     pub(in crate::nexus) ping_ns: u64,
     /// When HELLO was complete.
@@ -72,12 +70,9 @@ impl Reader {
             }
             PING => {
                 self.sent.pings += 1;
-                (self.sent.sign_ns, self.sent.ping_ns) = (now_ns, now_ns);
+                self.sent.ping_ns = now_ns;
             }
-            PONG => {
-                self.sent.pongs += 1;
-                self.sent.sign_ns = now_ns;
-            }
+            PONG => self.sent.pongs += 1,
             GOODBYE => self.sent.goodbyes += 1,
             _ => {}
         }
@@ -103,8 +98,8 @@ mod tests {
         for piece in 1..bytes.len() {
             let mut reader = Reader::default();
             bytes.chunks(piece).for_each(|bytes| reader.read(bytes, 9));
-            let SentMessages { pings, pongs, messages, sign_ns, .. } = reader.sent;
-            assert_eq!((pings, pongs, messages, sign_ns), (1, 1, 3, 9), "pieces of {piece}");
+            let SentMessages { pings, pongs, messages, ping_ns, .. } = reader.sent;
+            assert_eq!((pings, pongs, messages, ping_ns), (1, 1, 3, 9), "pieces of {piece}");
         }
     }
 }

@@ -29,6 +29,10 @@ use probes::Probes;
 /// The address and number of an endpoint of another process.
 pub(super) type Remote = (SocketAddr, EndpointId);
 
+/// The least time between two questions to the control plane whether a server's process lives: thousands of calls may be
+/// silent at once.
+const CHECK_PAUSE_NS: u64 = 100_000_000;
+
 /// A link that is up.
 pub(super) struct Link {
     id: PeerId,
@@ -45,6 +49,8 @@ pub(super) struct Link {
     is_retired: bool,
     /// Whether a frame has to come back before the first session is used: frames may be lost, and both ends know probes.
     is_to_be_probed: bool,
+    /// When the control plane was last asked whether the server's process lives, in nanoseconds.
+    checked_ns: u64,
 }
 
 impl Link {
@@ -58,6 +64,7 @@ impl Link {
             sessions: BTreeSet::new(),
             is_retired: false,
             is_to_be_probed: features.probe,
+            checked_ns: 0,
         }
     }
 
@@ -69,6 +76,15 @@ impl Link {
     /// Returns whether both ends have announced source ports.
     pub(super) fn has_paths(&self) -> bool {
         self.has_paths
+    }
+
+    /// Returns true if the control plane is to be asked now whether the server's process lives.
+    fn begin_check(&mut self, now_ns: u64) -> bool {
+        let begins = self.checked_ns == 0 || now_ns >= self.checked_ns + CHECK_PAUSE_NS;
+        if begins {
+            self.checked_ns = now_ns;
+        }
+        begins
     }
 
     /// Returns whether both ends know ordered calls.
@@ -180,6 +196,12 @@ impl Sessions {
     /// Returns the name of the link of a peer of the transport.
     pub(super) fn link_to(&self, peer: PeerId) -> Option<LinkId> {
         self.links.iter().find(|(_, link)| link.id() == peer).map(|(link, _)| *link)
+    }
+
+    /// Returns the link of a session whose server's process is to be looked at.
+    pub(super) fn link_to_check(&mut self, id: SessionId, now_ns: u64) -> Option<LinkId> {
+        let link = self.link_of(id)?;
+        self.links.get_mut(&link)?.begin_check(now_ns).then_some(link)
     }
 
     /// Returns the link of a proposed or open session, if it is up.

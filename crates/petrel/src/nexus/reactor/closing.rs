@@ -236,11 +236,11 @@ impl<N: Network> Reactor<N> {
             self.read(id);
         }
         let Some(connection) = self.relay.connections.get(id) else { return };
-        let Some(peer) = connection.peer() else { return };
-        let silence = self.relay.now().saturating_duration_since(connection.last_received());
-        if silence < peer.silence_max() {
+        let now = self.relay.now();
+        if connection.silent_at().is_none_or(|at| at > now) {
             return;
         }
+        let silence = now.saturating_duration_since(connection.signs().heard());
         self.relay.counters().dropped_silent.increment();
         let why = format!(
             "no sign of life from {} for {} ms: the peer is dead or hung",
@@ -415,7 +415,7 @@ mod tests {
             _ => None,
         });
         assert_eq!(answered.collect::<Vec<_>>(), [1, 2, 3, 5, 7]);
-        assert!(reactor.relay.connections.is_empty() && reactor.routes.len() == 0);
+        assert!(reactor.relay.connections.len() == 0 && reactor.routes.len() == 0);
     }
 
     /// A repeated seed must produce the same order.

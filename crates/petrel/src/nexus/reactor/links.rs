@@ -107,6 +107,7 @@ impl<N: Network> Reactor<N> {
             Stage::Requested { request, offers, ecn },
         );
         self.relay.send(id, message);
+        self.relay.expect_answer(id);
     }
 
     pub(super) fn on_link_open(&mut self, id: ConnectionId, open: &LinkOpen) -> Result<(), Ending> {
@@ -644,8 +645,8 @@ mod tests {
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
         let mut connection = Connection::new(stream.into(), (remote, remote), true, now);
-        let silence_max = Duration::from_secs(3);
-        connection.enter_test(Phase::Open(Peer::of_test(1, silence_max)), now);
+        let heartbeat = Duration::from_secs(1);
+        connection.enter_test(Phase::Open(Peer::of_test(1, heartbeat)), now);
         reactor.relay.connections.add(id, connection);
         let request = OpenRequest::of_test(1, remote, now);
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];

@@ -34,7 +34,7 @@ pub(super) mod tests;
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel_planted::planted;
 use petrel_proto::control::{GroupRefuse, Message};
@@ -78,7 +78,6 @@ const EVENTS_PER_TURN: usize = 256;
 pub(super) struct Reactor<N: Network = MioNetwork> {
     net: N,
     mailbox: Arc<Mailbox<N>>,
-    next_tick: Instant,
     is_stopping: bool,
     /// Connections, endpoints, and the links between them.
     pub(super) relay: Relay<N>,
@@ -104,7 +103,6 @@ impl<N: Network> Reactor<N> {
         Self {
             net,
             mailbox,
-            next_tick: now,
             is_stopping: false,
             relay: Relay::new(settings, counters, capacity, now, FIRST_FREE_TOKEN),
             listener: None,
@@ -172,19 +170,16 @@ impl<N: Network> Reactor<N> {
     /// Handles events, and all other due work.
     fn handle(&mut self, events: &N::Events) {
         self.relay.begin_turn(self.net.now());
+        self.discount_own_delay();
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
         self.read_the_unread();
         self.accept_more();
         self.run_exchanges();
         self.run_deadlines();
-        let now = self.relay.now();
-        if now >= self.next_tick {
-            self.discount_own_delay(now - self.next_tick);
-            self.next_tick = now + self.tick_interval();
-            self.run_connection_timers();
-        }
+        self.run_connection_timers();
         self.send_the_unsent();
+        self.set_timers();
     }
 
     fn on_event(&mut self, event: Ready) {
@@ -206,9 +201,9 @@ impl<N: Network> Reactor<N> {
         if has_unread || self.has_more_to_accept() || self.exchanges.has_more() {
             return Some(Duration::ZERO);
         }
-        let tick = (!self.relay.connections.is_empty()).then_some(self.next_tick);
+        let timer = self.relay.connections.next_timer();
         let pause = self.listener.as_ref().and_then(Listener::paused_until);
-        let soonest = [tick, pause, self.relay.deadlines().next()].into_iter().flatten().min();
+        let soonest = [timer, pause, self.relay.deadlines().next()].into_iter().flatten().min();
         soonest.map(|at| at.saturating_duration_since(self.net.now()))
     }
 
@@ -217,10 +212,20 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Does not count time in which the thread did not run as silence or slowness of peers.
-    fn discount_own_delay(&mut self, late: Duration) {
+    fn discount_own_delay(&mut self) {
+        let now = self.relay.now();
+        let timer = self.relay.connections.next_timer();
+        let late = timer.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         if late >= self.tick_interval() {
-            self.relay.connections.discount(late, self.relay.now());
+            self.relay.connections.discount(late, now);
         }
+    }
+
+    /// Sets the timers of the connections that the turn has changed.
+    fn set_timers(&mut self) {
+        let (now, tick) = (self.relay.now(), self.tick_interval());
+        let step_timeout = self.relay.settings().step_timeout();
+        self.relay.connections.set_timers(now, step_timeout, tick);
     }
 
     /// Returns the sizes of all tables.
@@ -285,6 +290,7 @@ impl<N: Network> Reactor<N> {
                 self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
             }
             ToNexus::Unreached { .. } => relay.counters().links_unreached.increment(),
+            ToNexus::CheckPeer { link } => relay.check_peer(from, link),
             ToNexus::OpenSession { link, open } => relay.propose_session(from, link, open),
             ToNexus::AnswerSession { link, request, answer } => {
                 relay.answer_session(from, link, request, answer);
@@ -367,7 +373,7 @@ impl<N: Network> Reactor<N> {
         let mut has_progressed = false;
         loop {
             let Some(connection) = self.relay.connections.get_mut(id) else { return };
-            connection.note_received(now);
+            connection.signs_mut().hear(now);
             if connection.is_closing() {
                 return;
             }
@@ -442,7 +448,7 @@ impl<N: Network> Reactor<N> {
             let now = self.relay.now();
             let Some(connection) = self.relay.connections.get_mut(id) else { continue };
             if planted("nexus_sending_is_hearing") {
-                connection.note_received(now);
+                connection.signs_mut().hear(now);
             }
             match connection.flush(now) {
                 Err(error) => {
@@ -484,10 +490,10 @@ impl<N: Network> Reactor<N> {
 
     /// Performs all due actions of the connections.
     fn run_connection_timers(&mut self) {
+        self.set_timers();
         let (now, step_timeout) = (self.relay.now(), self.relay.settings().step_timeout());
-        for (id, action) in self.relay.connections.due(now, step_timeout) {
+        for (id, action) in self.relay.connections.take_due(now, step_timeout) {
             match action {
-                DueAction::Nothing => {}
                 DueAction::DialTimeout => {
                     self.on_dial_failed(id, &io::ErrorKind::TimedOut.into());
                 }

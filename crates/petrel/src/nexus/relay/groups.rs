@@ -24,6 +24,7 @@ impl<N: Network> Relay<N> {
         let Some((connection, link)) = self.place_of(from, id) else { return };
         join.link = link;
         self.send(connection, join);
+        self.expect_answer(connection);
     }
 
     /// Sends the peer an endpoint's answer: whether it receives a group's multicast.

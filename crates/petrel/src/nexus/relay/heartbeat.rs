@@ -8,7 +8,7 @@ use petrel_planted::planted;
 use petrel_proto::control::{Ping, Pong};
 
 use super::Relay;
-use crate::control::{FromNexus, LinkId};
+use crate::control::{EndpointId, FromNexus, LinkId};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::net::Network;
 
@@ -16,7 +16,7 @@ impl<N: Network> Relay<N> {
     pub(in crate::nexus) fn ping(&mut self, id: ConnectionId) {
         self.measure_path(id);
         if let Some(connection) = self.connections.get_mut(id) {
-            connection.note_ping(self.now, self.settings.heartbeat());
+            connection.signs_mut().ask(self.now, self.settings.heartbeat());
             if planted("nexus_no_ping_beside_other_messages") && connection.unsent_bytes() > 0 {
                 return;
             }
@@ -25,9 +25,22 @@ impl<N: Network> Relay<N> {
     }
 
     pub(in crate::nexus) fn answer_ping(&mut self, id: ConnectionId, ping: Ping) {
+        self.send(id, Pong { nonce: ping.nonce });
+    }
+
+    /// Finds out whether the peer of an endpoint's link lives: calls have been without a sign of it.
+    pub(in crate::nexus) fn check_peer(&mut self, from: EndpointId, link: LinkId) {
+        let Some((id, _)) = self.place_of(from, link) else { return };
         if let Some(connection) = self.connections.get_mut(id) {
-            connection.note_pong(self.now, self.settings.heartbeat());
-            self.send(id, Pong { nonce: ping.nonce });
+            connection.signs_mut().doubt(self.now, self.settings.heartbeat());
+        }
+    }
+
+    /// Expects bytes of the peer within a heartbeat, in answer to a message.
+    pub(in crate::nexus) fn expect_answer(&mut self, id: ConnectionId) {
+        let heartbeat = self.settings.heartbeat();
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.signs_mut().doubt(self.now + heartbeat, heartbeat);
         }
     }
 

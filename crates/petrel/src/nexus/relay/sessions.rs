@@ -43,6 +43,7 @@ impl<N: Network> Relay<N> {
                 let deadline = self.now + 2 * self.settings.step_timeout();
                 self.add_proposal(id, Proposal::new(open, open.slots, deadline));
                 self.send(connection, open);
+                self.expect_answer(connection);
             }
             Err(reason) => self.notify_refused(id, open.request, reason),
         }

@@ -1,4 +1,5 @@
-//! Whether frames get through to a server, before its sessions are used (`docs/wire-protocol.md` §8.10).
+//! Whether frames get through to a server, before its sessions are used (`docs/wire-protocol.md` §8.10), and whether its
+//! process still lives.
 
 use petrel_proto::control::SessionAccept;
 use petrel_proto::{PeerKey, SessionId, Status};
@@ -11,6 +12,13 @@ use crate::control::{AllowedTransports, ControlPlane, LinkId, Reason, ToNexus};
 use crate::events;
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
+    /// Has the control plane find out whether the process of a silent server lives (`docs/wire-protocol.md` §8.6).
+    pub(in crate::endpoint) fn check_server(&mut self, session: SessionId) {
+        if let Some(link) = self.local.sessions.link_to_check(session, self.local.now_ns) {
+            self.control.post(ToNexus::CheckPeer { link });
+        }
+    }
+
     /// Begins to probe the link of a session that its server has accepted. Returns false if no probe is needed, or possible.
     pub(super) fn begin_probes(
         &mut self,

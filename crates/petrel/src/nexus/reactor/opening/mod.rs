@@ -293,7 +293,7 @@ impl<N: Network> Reactor<N> {
         let (now, heartbeat) = (self.relay.now(), self.relay.settings().heartbeat());
         if let Some(connection) = self.relay.connections.get_mut(id) {
             connection.queue_preface();
-            connection.note_ping(now, heartbeat);
+            connection.signs_mut().begin(now, heartbeat);
             self.relay.connections.write_later(id);
         }
         let hello = self.own_hello();

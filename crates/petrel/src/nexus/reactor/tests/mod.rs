@@ -6,6 +6,7 @@ mod timers;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
 
 use petrel_proto::Status;
 use petrel_proto::control::PathPorts;
@@ -23,6 +24,7 @@ use crate::nexus::goodbye::GoodbyeMode;
 use crate::nexus::limits::session_bytes;
 use crate::nexus::mailbox::{Command, Inbox};
 use crate::nexus::media::media_of;
+use crate::nexus::signs::Signs;
 use crate::nexus::usage::Usage;
 
 /// A reactor without a thread; a test drives it step by step.
@@ -49,8 +51,8 @@ pub(in crate::nexus) fn open_connection(
     let stream = mio::net::TcpStream::from_std(stream);
     let mut connection =
         Connection::new(stream.into(), (local, remote), is_opener, reactor.relay.now());
-    let silence_max = Duration::from_secs(3);
-    connection.enter_test(Phase::Open(Peer::of_test(7, silence_max)), reactor.relay.now());
+    let heartbeat = Duration::from_secs(1);
+    connection.enter_test(Phase::Open(Peer::of_test(7, heartbeat)), reactor.relay.now());
     let id = reactor.add_connection(connection).unwrap();
     if !is_opener {
         reactor.relay.connections.count_test_accepted();
@@ -239,7 +241,7 @@ fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
     let remote_endpoint = EndpointId(0);
     let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports };
     mailbox.post(Command::Post(EndpointId(0), ask)).unwrap();
-    turns_until(&mut reactor, |reactor| !reactor.relay.connections.is_empty());
+    turns_until(&mut reactor, |reactor| reactor.relay.connections.len() > 0);
     mailbox.post(Command::Post(EndpointId(0), ToNexus::Gone)).unwrap();
     let next = attach(&mailbox);
     turn_at_once(&mut reactor);
@@ -278,28 +280,32 @@ fn turn__a_peer_is_not_silent_while_this_thread_does_not_run() {
     let mut peer = TcpStream::connect(address).unwrap();
     peer.write_all(&hello_bytes()).unwrap();
     turns_until(&mut reactor, |reactor| reactor.relay.connections.values().any(|c| c.is_open()));
-    // More than the three intervals that a peer has.
-    let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
-    reactor.relay.connections.values_mut().for_each(|c| *c.test_last_received() = before);
-    reactor.next_tick = before;
-    turn_at_once(&mut reactor);
-    assert_eq!(reactor.relay.counters().snapshot().dropped_silent, 0);
-    reactor.relay.connections.values_mut().for_each(|c| *c.test_last_received() = before);
-    reactor.next_tick = Instant::now();
-    turn_at_once(&mut reactor);
-    assert_eq!(reactor.relay.counters().snapshot().dropped_silent, 1);
+    // Longer than a peer may be silent, whose heartbeat is a second.
+    let before = Instant::now().checked_sub(Duration::from_secs(200)).unwrap();
+    for is_looked_at in [false, true] {
+        let connections = reactor.relay.connections.values_mut();
+        connections.for_each(|connection| *connection.test_signs() = Signs::new(before));
+        let id = reactor.relay.connections.in_order()[0];
+        let at = if is_looked_at { Instant::now() } else { before };
+        reactor.relay.connections.set_test_timer(id, at);
+        turn_at_once(&mut reactor);
+        let dropped = reactor.relay.counters().snapshot().dropped_silent;
+        assert_eq!(dropped, u64::from(is_looked_at));
+    }
 }
 
 /// The expected end of a closing connection is not reported, and leaves nothing to a later tick.
 #[test]
 fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
     let (mut reactor, mut peer) = with_a_connection_that_closes();
-    reactor.next_tick = reactor.relay.now() + Duration::from_secs(3_600);
+    let later = reactor.relay.now() + Duration::from_secs(3_600);
+    let id = reactor.relay.connections.in_order()[0];
+    reactor.relay.connections.set_test_timer(id, later);
     peer.read_to_end(&mut Vec::new()).unwrap();
     drop(peer);
     let broken = |reactor: &Reactor| reactor.relay.counters().snapshot().connections_broken;
     turns_until(&mut reactor, |reactor| {
-        reactor.relay.connections.is_empty() || broken(reactor) > 0
+        reactor.relay.connections.len() == 0 || broken(reactor) > 0
     });
     assert_eq!(
         (reactor.relay.connections.len(), reactor.relay.connections.closing().len()),

@@ -5,7 +5,7 @@ use std::io::Write;
 use petrel_proto::control::PREFACE;
 
 use super::super::*;
-use crate::nexus::due::tests::{connection, open};
+use crate::nexus::due::tests::{HEARTBEAT, connection, open};
 use crate::nexus::reactor::tests::{open_connection, reactor};
 
 /// A repeated seed must produce the same order.
@@ -14,14 +14,14 @@ fn run_connection_timers__in_the_order_of_their_numbers_and_once_each() {
     let (mut reactor, _) = reactor();
     let all: Vec<_> = (1..=12).map(ConnectionId).collect();
     for id in &all {
-        let mut connection = connection(open(), true, reactor.relay.now());
-        *connection.test_ping_at() = reactor.relay.now();
+        let connection = connection(open(), true, reactor.relay.now());
         reactor.relay.connections.add(*id, connection);
     }
+    reactor.relay.begin_turn(reactor.relay.now() + HEARTBEAT);
     reactor.run_connection_timers();
     assert_eq!(*reactor.relay.connections.test_unsent(), all, "each has a PING to send");
     reactor.run_connection_timers();
-    assert_eq!(*reactor.relay.connections.test_unsent(), all, "the next is due later");
+    assert_eq!(*reactor.relay.connections.test_unsent(), all, "an answer is awaited first");
 }
 
 /// Bytes in the socket that are not read yet prove life; an empty socket does not.
@@ -29,7 +29,7 @@ fn run_connection_timers__in_the_order_of_their_numbers_and_once_each() {
 fn on_silence__reads_once_more() {
     for is_alive in [true, false] {
         let (mut reactor, _) = reactor();
-        let (id, mut peer) = open_connection(&mut reactor, false);
+        let (id, mut peer) = open_connection(&mut reactor, true);
         if is_alive {
             peer.write_all(&PREFACE[..3]).unwrap();
             let stream = reactor.relay.connections[&id].stream().tcp();
@@ -37,15 +37,13 @@ fn on_silence__reads_once_more() {
                 std::thread::yield_now();
             }
         }
-        let silence_max = reactor.relay.connections[&id].peer().unwrap().silence_max();
-        reactor.relay.begin_turn(reactor.relay.now() + silence_max);
-        let now = reactor.relay.now();
-        let connection = reactor.relay.connections.get_mut(id).unwrap();
-        *connection.test_ping_at() = now + silence_max;
+        reactor.relay.ping(id);
+        let silent_at = reactor.relay.connections[&id].silent_at().unwrap();
+        reactor.relay.begin_turn(silent_at);
         reactor.run_connection_timers();
         let connection = &reactor.relay.connections[&id];
         assert_eq!(connection.is_closing(), !is_alive);
-        assert_eq!(connection.last_received() == reactor.relay.now(), is_alive);
+        assert_eq!(connection.signs().heard() == silent_at, is_alive);
         let dropped = reactor.relay.counters().snapshot().dropped_silent;
         assert_eq!(dropped, u64::from(!is_alive));
     }

@@ -66,7 +66,7 @@ fn dial__counts_the_tries_from_one_connection_to_the_next() {
         reactor.open_link(request(&reactor, remote, 0, 3 + u64::from(2 * attempt)));
         assert_eq!(reactor.routes.test_attempt(remote), Some(attempt + 1));
         assert_eq!(reactor.routes.paused(remote).unwrap().len(), asked + 1);
-        assert!(reactor.relay.connections.is_empty());
+        assert!(reactor.relay.connections.len() == 0);
         reactor.relay.begin_turn(reactor.relay.deadlines().next().unwrap());
         reactor.run_deadlines();
     }
@@ -92,8 +92,8 @@ fn on_connected__says_hello_and_waits_for_the_peers() {
     let (now, incarnation) = (reactor.relay.now(), reactor.relay.settings().incarnation());
     let connection = reactor.relay.connections.get_mut(id).unwrap();
     assert!(matches!(connection.test_phase(), Phase::AwaitingHello));
-    assert_eq!((*connection.test_since(), connection.last_received()), (now, now));
-    assert_eq!(*connection.test_ping_at(), now + interval);
+    assert_eq!((*connection.test_since(), connection.signs().heard()), (now, now));
+    assert_eq!(connection.signs().ask_at(), Some(now + interval));
     assert_eq!(connection.local(), listener.accept().unwrap().1);
     let (bytes, mut decoder) = (connection.take_unsent(), Decoder::new());
     let mut bytes = bytes.as_slice();
@@ -197,12 +197,12 @@ fn open_link__that_cannot_be_is_answered() {
     let (far, near) = (([192, 0, 2, 1], 9).into(), ([127, 0, 0, 1], 9).into());
     reactor.open_link(request(&reactor, far, 0, 1));
     assert_eq!(answer(), (1, Status::FailedPrecondition));
-    assert!(reactor.routes.len() == 0 && reactor.relay.connections.is_empty());
+    assert!(reactor.routes.len() == 0 && reactor.relay.connections.len() == 0);
     reactor.open_link(request(&reactor, near, 0, 2));
     let Some(id) = reactor.routes.connection(near) else { panic!("a pause") };
     reactor.on_dial_failed(id, &ErrorKind::ConnectionRefused.into());
     assert_eq!(answer(), (2, Status::Unavailable));
-    assert!(reactor.routes.len() == 0 && reactor.relay.connections.is_empty());
+    assert!(reactor.routes.len() == 0 && reactor.relay.connections.len() == 0);
     let stats = reactor.relay.counters().snapshot();
     assert_eq!((stats.connections_dialed, stats.dials_failed, stats.links_failed), (1, 1, 2));
 }

@@ -55,9 +55,7 @@ fn send_hello__at_once_and_when_the_first_ping_is_due() {
         let heartbeat = reactor.relay.settings().heartbeat();
         let (now, connection) =
             (reactor.relay.now(), reactor.relay.connections.get_mut(id).unwrap());
-        // A peer that connected sends PINGs itself.
-        let interval = heartbeat * if is_opener { 1 } else { 2 };
-        assert_eq!(*connection.test_ping_at(), now + interval);
+        assert_eq!(connection.signs().ask_at(), Some(now + heartbeat));
         let mut expected = PREFACE.to_vec();
         Message::from(reactor.own_hello()).encode(&mut expected).unwrap();
         assert_eq!(reactor.relay.connections[&id].unsent_bytes(), expected.len());
@@ -84,7 +82,7 @@ fn on_hello__opens_the_connection_and_sends_waiting_requests() {
         let connection = reactor.relay.connections.get_mut(id).unwrap();
         let since = *connection.test_since();
         let peer = connection.peer().unwrap();
-        assert_eq!((peer.incarnation(), peer.silence_max()), (9, Duration::from_millis(210)));
+        assert_eq!((peer.incarnation(), peer.heartbeat()), (9, Duration::from_millis(70)));
         assert_eq!((peer.host_identity(), peer.rendezvous()), (Some([3; 32]), Some(&[1][..])));
         assert_eq!((since, connection.links().idle_since()), (now, now));
         assert!(connection.waiting().is_empty());
