@@ -510,6 +510,8 @@ impl World {
                     Event::SessionExhausted(session) => {
                         self.clients[client].core.close(session, Status::Unavailable, "exhausted");
                     }
+                    // There is no control plane to ask.
+                    Event::ServerSilent(_) => {}
                     Event::Cancelled(_) | Event::Request { .. } => {
                         panic!("a client serves nobody")
                     }

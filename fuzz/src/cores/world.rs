@@ -360,6 +360,8 @@ impl World {
                 }
                 Event::Request { .. } => unreachable!("the sessions keep no order"),
                 Event::SessionExhausted(id) => self.close(end, id),
+                // There is no control plane to ask.
+                Event::ServerSilent(_) => {}
                 Event::Probed { .. } => unreachable!("no session is being opened"),
             }
         }

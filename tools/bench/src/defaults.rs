@@ -24,6 +24,8 @@ use crate::args::{BenchTransport, DefaultsArgs};
 const ECHO: u16 = 1;
 /// Answers with the CPU time of the server's process, in nanoseconds.
 const CPU: u16 = 2;
+/// Answers with the first 32 bytes of the request.
+const HEAD: u16 = 4;
 /// Computes for as many nanoseconds as the request says, and answers with it.
 const WORK: u16 = 3;
 
@@ -42,6 +44,8 @@ struct Row {
     /// CPU time of each process for a call.
     client_cpu_ns: f64,
     server_cpu_ns: f64,
+    /// Rate of the large calls beside these.
+    bulk_gbit_per_s: f64,
     /// Calls of all rounds, each with its response compared.
     checked: u64,
     command: String,
@@ -127,6 +131,7 @@ fn measure(
             p99_ns: of(|taken| taken.p99_ns as f64),
             client_cpu_ns: of(|taken| taken.client_cpu_ns as f64 / taken.calls as f64),
             server_cpu_ns: of(|taken| taken.server_cpu_ns as f64 / taken.calls as f64),
+            bulk_gbit_per_s: of(|taken| taken.bulk_bytes as f64 * 8e-9 / taken.time.as_secs_f64()),
             checked: taken.iter().map(|taken| taken.calls).sum(),
             command: command(args),
         };
@@ -136,7 +141,7 @@ fn measure(
     cases.iter().zip(all).map(row).collect()
 }
 
-const COLUMNS: [Column<Row>; 10] = [
+const COLUMNS: [Column<Row>; 11] = [
     ("calls by", |row| row.way.clone()),
     ("over", |row| row.transport.to_owned()),
     ("in flight", |row| row.in_flight.to_string()),
@@ -147,6 +152,10 @@ const COLUMNS: [Column<Row>; 10] = [
     ("p99", |row| format_ns(row.p99_ns as u64)),
     ("client CPU", |row| format_ns(row.client_cpu_ns as u64)),
     ("server CPU", |row| format_ns(row.server_cpu_ns as u64)),
+    ("large calls", |row| match row.bulk_gbit_per_s {
+        0.0 => String::new(),
+        rate => format!("{rate:.1} Gbit/s"),
+    }),
 ];
 
 fn command(args: &DefaultsArgs) -> String {

@@ -7,10 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use petrel_command::failure::Failure;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
 
 /// Most time for a process to print a line.
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Has the process end with its parent: no process outlives its benchmark.
+pub(crate) fn end_with_parent() -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::because)
+}
 
 /// Parses JSON that a process has printed.
 pub(crate) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {

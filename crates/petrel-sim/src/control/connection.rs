@@ -365,7 +365,8 @@ impl Network {
         if side == 0 {
             if !end.awaits && now_ns >= end.next_ns(heartbeat_ns) {
                 end.asked_ns = now_ns;
-                end.pause_ns = (PAUSE_GROWTH * end.pause_ns).min(KEEP_ALIVE_HEARTBEATS * heartbeat_ns);
+                end.pause_ns =
+                    (PAUSE_GROWTH * end.pause_ns).min(KEEP_ALIVE_HEARTBEATS * heartbeat_ns);
                 (end.awaits, end.doubts) = (true, false);
                 self.measure_path(id);
                 self.push_item(id, side, Item::Ping);

@@ -7,7 +7,7 @@ use petrel::endpoint::{AllowedTransports, EndpointId};
 use petrel::nexus::stepped::WAKER;
 
 use super::actor::{DelayedAction, Request};
-use super::foreign_peer::{FOREIGN_HEARTBEAT_NS_MAX, Behaviour};
+use super::foreign_peer::{Behaviour, FOREIGN_HEARTBEAT_NS_MAX};
 use super::net::ProcessId;
 use super::world::{ActorId, Event, World};
 

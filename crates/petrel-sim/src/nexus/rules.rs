@@ -217,7 +217,7 @@ impl World {
                 };
                 // Stops of the own thread are no silence of the peer.
                 let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
-                // What has been on its way may end a doubt.
+                // Bytes on their way may end a doubt.
                 let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
                 let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
                 let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
@@ -268,8 +268,7 @@ impl World {
                 // A connection that had to wait for a descriptor sends HELLO when accepted.
                 let greeted_ns = greeted_ns.max(sent.hello_ns);
                 let since_ns = sent.ping_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
-                if now_ns
-                    > since_ns + KEEP_ALIVE_HEARTBEATS * process.plan.heartbeat_ns + slack_ns
+                if now_ns > since_ns + KEEP_ALIVE_HEARTBEATS * process.plan.heartbeat_ns + slack_ns
                 {
                     return Err(format!(
                         "p{id} asks for no sign of life on connection {socket} to {peer:?} for {} ms: it sent \

@@ -41,7 +41,7 @@ pub(super) struct Connections<N: Network> {
     unsent: Vec<ConnectionId>,
     /// When to look at a connection next: not after its next action is due.
     timers: BTreeSet<(Instant, ConnectionId)>,
-    /// Connections that may have changed since their timers were set.
+    /// Connections whose timers are to be set again.
     changed: Vec<ConnectionId>,
 }
 
@@ -413,8 +413,8 @@ impl<N: Network> Connections<N> {
         self.by_id.values_mut().for_each(|connection| connection.discount(late, now));
     }
 
-    /// Sets the timers of connections that may have changed. A connection whose peer owes an answer is looked at after
-    /// every tick, so that a pause of this process is noticed.
+    /// Sets the timers of changed connections. A connection whose peer owes an answer is looked at after every tick, to
+    /// notice pauses of the own process.
     pub(super) fn set_timers(&mut self, now: Instant, step_timeout: Duration, tick: Duration) {
         for id in std::mem::take(&mut self.changed) {
             let Some(connection) = self.by_id.get_mut(&id) else { continue };

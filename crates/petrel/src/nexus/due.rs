@@ -80,10 +80,7 @@ pub(super) mod tests {
         let now = Instant::now();
         let mut stuck = connection(open(), false, now);
         *stuck.test_midway_since() = Some(now);
-        assert_eq!(
-            stuck.next_action(STEP),
-            Some((now + MESSAGE_TIMEOUT, DueAction::SlowMessage))
-        );
+        assert_eq!(stuck.next_action(STEP), Some((now + MESSAGE_TIMEOUT, DueAction::SlowMessage)));
         // While this process itself pauses reading, the peer is not at fault.
         *stuck.test_is_paused() = true;
         assert_eq!(stuck.next_action(STEP), Some((now + 2 * IDLE_TIMEOUT, DueAction::Idle)));

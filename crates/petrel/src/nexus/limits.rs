@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Default interval of PINGs to a peer that may be dead.
@@ -11,12 +12,12 @@ pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 /// A peer counts as dead or hung that has not answered a PING after this number of its heartbeats (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
-/// Heartbeats from one PING to the next on a connection that nothing raises a doubt of: a server with a thousand idle
-/// clients answers twenty PINGs a second. Devices between the hosts forget connections after a minute or more.
+/// Heartbeats between PINGs while nothing raises a doubt: a server with a thousand idle clients answers twenty PINGs a
+/// second. Devices between the hosts forget connections after a minute or more.
 pub(super) const KEEP_ALIVE_HEARTBEATS: u32 = 48;
 
-/// The growth from one of the first pauses between PINGs to the next: more of them find the shortest round trip of a path
-/// that was busy when the link was opened.
+/// The growth from one of the first pauses between PINGs to the next. The first PINGs find the shortest round trip of a
+/// path with a queue at the link's opening.
 pub(super) const PAUSE_GROWTH: u32 = 4;
 
 /// How long a link waits for its endpoint: the time a process may need from opening a port to starting its threads.
@@ -43,9 +44,12 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said HELLO (§8.3); at the limit the oldest is dropped.
 pub(super) const AWAITING_HELLO_MAX: usize = 256;
 
-/// Accepted connections in all (§8.3), if there are descriptors for them: see [`Capacity`]. Each may hold a partial
-/// message and [`OUT_SOFT_BYTES`] of answers.
+/// Accepted connections in all by default (§8.3), if there are descriptors for them: see [`Capacity`]. Each may hold a
+/// partial message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
+
+/// The range of the setting. Links and data ports have room for twice as many peers.
+pub(super) const CONNECTIONS_MAX_RANGE: RangeInclusive<usize> = 8..=65_536;
 
 /// Connections reserved for peers without links: room to send HELLO to a new one, to answer a request for counters, and
 /// to explain a refusal.
@@ -67,11 +71,11 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Derives the limits from the limit of descriptors, `None` if unlimited. A quarter of the descriptors stays for
-    /// the rest of the process: data ports, shared memory, and the application.
-    pub(super) fn by_descriptors(limit: Option<u64>) -> Self {
-        let descriptors = limit.map_or(usize::MAX, |limit| limit.min(1 << 30) as usize);
-        let connections = CONNECTIONS_MAX.min(descriptors / 4 * 3).max(8);
+    /// Derives the limits from the setting, and from the limit of descriptors, `None` if unlimited. A quarter of the
+    /// descriptors stays for the rest of the process: data ports, shared memory, and the application.
+    pub(super) fn of(connections_max: usize, descriptors_max: Option<u64>) -> Self {
+        let descriptors = descriptors_max.map_or(usize::MAX, |limit| limit.min(1 << 30) as usize);
+        let connections = connections_max.min(descriptors / 4 * 3).max(8);
         let linked_max = connections - UNLINKED_MIN.min(connections / 4);
         Self {
             connections,
@@ -84,7 +88,7 @@ impl Capacity {
 }
 
 /// Connections kept by the kernel until they are accepted, if `net.core.somaxconn` allows.
-pub(super) const LISTEN_QUEUE: i32 = CONNECTIONS_MAX as i32;
+pub(super) const LISTEN_QUEUE: i32 = 4_096;
 
 /// Connections accepted in one turn: a flood cannot starve the existing ones.
 pub(super) const ACCEPTS_PER_TURN: usize = 32;
@@ -206,7 +210,7 @@ pub(super) const REDIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 pub(super) const INCARNATIONS_MAX: usize = 4_096;
 
 /// The shortest and longest interval between looks at a connection whose peer owes an answer: a quarter of the heartbeat
-/// in between. A look that comes later shows that this process was not run.
+/// in between. A later look shows a pause of the own process.
 pub(super) const TICK_MIN: Duration = Duration::from_millis(5);
 /// See [`TICK_MIN`].
 pub(super) const TICK_MAX: Duration = Duration::from_millis(250);
@@ -243,7 +247,7 @@ mod tests {
             linked_max,
             linked_per_source_max,
             closing,
-        } = Capacity::by_descriptors(None);
+        } = Capacity::of(CONNECTIONS_MAX, None);
         assert_eq!((connections, awaiting_hello_max, closing), (4_096, 256, 256));
         assert_eq!((linked_per_source_max, linked_max), (3_136, 3_584));
         let of_sessions =
@@ -257,20 +261,24 @@ mod tests {
 
     #[test]
     fn capacity__of_few_descriptors_in_figures() {
-        let of = |limit| {
+        let of = |connections_max, limit| {
             let Capacity {
                 connections,
                 awaiting_hello_max,
                 linked_max,
                 linked_per_source_max,
                 closing,
-            } = Capacity::by_descriptors(Some(limit));
+            } = Capacity::of(connections_max, Some(limit));
             [connections, awaiting_hello_max, linked_max, linked_per_source_max, closing]
         };
-        assert_eq!(of(0), [8, 4, 6, 5, 2]);
-        assert_eq!(of(64), [48, 24, 36, 32, 12]);
-        assert_eq!(of(1_024), [768, 256, 576, 504, 192]);
-        assert_eq!(of(4_096), [3_072, 256, 2_560, 2_240, 256]);
+        assert_eq!(of(4_096, 0), [8, 4, 6, 5, 2]);
+        assert_eq!(of(4_096, 64), [48, 24, 36, 32, 12]);
+        assert_eq!(of(4_096, 1_024), [768, 256, 576, 504, 192]);
+        assert_eq!(of(4_096, 4_096), [3_072, 256, 2_560, 2_240, 256]);
+        assert_eq!(of(65_536, 4_096), of(4_096, 4_096));
+        // 16 000 client processes of one host.
+        assert_eq!(of(20_000, 65_536), [20_000, 256, 19_488, 17_052, 256]);
+        assert_eq!(of(8, 65_536), [8, 4, 6, 5, 2]);
     }
 
     #[test]
@@ -309,7 +317,7 @@ mod tests {
 
     #[test]
     fn capacity__fits_the_descriptors() {
-        let whole = Capacity::by_descriptors(None);
+        let whole = Capacity::of(CONNECTIONS_MAX, None);
         assert_eq!(whole.connections, CONNECTIONS_MAX);
         assert_eq!((whole.awaiting_hello_max, whole.closing), (AWAITING_HELLO_MAX, CLOSING_MAX));
         // 3 000 honest clients of one host are not refused.
@@ -317,7 +325,7 @@ mod tests {
             whole.linked_per_source_max < whole.linked_max && whole.linked_per_source_max >= 3_000
         );
         for limit in [0, 1, 16, 40, 64, 256, 1_024, 65_536] {
-            let some = Capacity::by_descriptors(Some(limit));
+            let some = Capacity::of(CONNECTIONS_MAX, Some(limit));
             assert!(some.connections <= whole.connections);
             assert!(limit < 16 || some.connections < limit as usize);
             assert!(0 < some.awaiting_hello_max && some.awaiting_hello_max < some.connections);

@@ -86,7 +86,7 @@ use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
 use counters::Counters;
-use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
+use limits::{CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
 use mailbox::Mailbox;
 use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
@@ -217,6 +217,7 @@ pub struct NexusBuilder {
     connect_timeout: Duration,
     meeting_dir: Option<PathBuf>,
     data_ip: Option<IpAddr>,
+    connections_max: usize,
 }
 
 /// Where a nexus listens.
@@ -237,6 +238,7 @@ impl Default for NexusBuilder {
             connect_timeout: STEP_TIMEOUT_DEFAULT,
             meeting_dir: None,
             data_ip: None,
+            connections_max: CONNECTIONS_MAX,
         }
     }
 }
@@ -271,8 +273,9 @@ impl NexusBuilder {
         self
     }
 
-    /// Sets the interval of heartbeats to peers, 1 ms to 10 s; 1 s by default. Peers consider this process dead after
-    /// three intervals without a heartbeat.
+    /// Sets the heartbeat, 1 ms to 10 s; 1 s by default: in this time the process answers a peer's question whether it lives,
+    /// and asks servers whose calls give no sign. A process that has not answered for three of its heartbeats counts as dead.
+    /// Without calls there are questions every 48 heartbeats (`docs/wire-protocol.md` §8.6).
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = interval;
         self
@@ -302,6 +305,14 @@ impl NexusBuilder {
         self
     }
 
+    /// Sets how many connections other processes may have here, 8 to 65 536; 4 096 by default, or three quarters of the process's
+    /// descriptors (`ulimit -n`) if there are few. A client process needs one connection, and one host gets at most six
+    /// sevenths of all (`docs/operating.md`, Limits).
+    pub fn connections_max(mut self, connections: usize) -> Self {
+        self.connections_max = connections;
+        self
+    }
+
     /// Starts the nexus's thread.
     ///
     /// # Errors
@@ -316,6 +327,8 @@ impl NexusBuilder {
     /// As [`NexusBuilder::start`].
     pub fn start_for<L: HostLinks>(self) -> Result<Nexus<L>, SetupError> {
         self.check()?;
+        // The endpoints will read the clock.
+        petrel_transport::clock::prepare();
         let (mut net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
         if let Some(path) = &self.meeting_dir {
             net.meet_in(path).map_err(|source| cannot_meet(path, source))?;
@@ -378,6 +391,12 @@ impl NexusBuilder {
                 "a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 10 s"
             )));
         }
+        let connections = self.connections_max;
+        if !CONNECTIONS_MAX_RANGE.contains(&connections) {
+            return Err(SetupError::refused(format!(
+                "{connections} connections are out of range; choose 8 to 65536"
+            )));
+        }
         if let Some(ip) = self.data_ip.filter(|ip| !may_be_a_host(*ip)) {
             let text = format!("datagrams cannot be sent to {ip}: name an address of one host");
             return Err(SetupError::refused(text));
@@ -401,7 +420,9 @@ impl NexusBuilder {
 
     fn settings(&self, incarnation: u64) -> Settings {
         let times = (self.heartbeat, self.connect_timeout);
-        Settings::new(self.insecure, self.transports, times, incarnation).with_data_ip(self.data_ip)
+        Settings::new(self.insecure, self.transports, times, incarnation)
+            .with_data_ip(self.data_ip)
+            .with_connections_max(self.connections_max)
     }
 }
 

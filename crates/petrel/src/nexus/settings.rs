@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::limits::{CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, Capacity};
 use crate::control::AllowedTransports;
 use crate::nexus::net::is_within_host;
 
@@ -15,6 +16,7 @@ pub(super) struct Settings {
     step_timeout: Duration,
     incarnation: u64,
     data_ip: Option<IpAddr>,
+    connections_max: usize,
 }
 
 impl Settings {
@@ -27,12 +29,32 @@ impl Settings {
     ) -> Self {
         assert!(incarnation != 0, "peers do not know a process without a number");
         assert!(!heartbeat.is_zero(), "the builder has checked the interval of heartbeats");
-        Self { insecure, transports, heartbeat, step_timeout, incarnation, data_ip: None }
+        let (data_ip, connections_max) = (None, CONNECTIONS_MAX);
+        Self {
+            insecure,
+            transports,
+            heartbeat,
+            step_timeout,
+            incarnation,
+            data_ip,
+            connections_max,
+        }
     }
 
     /// Names the address to which peers send datagrams.
     pub(super) fn with_data_ip(self, data_ip: Option<IpAddr>) -> Self {
         Self { data_ip, ..self }
+    }
+
+    /// Allows another number of accepted connections.
+    pub(super) fn with_connections_max(self, connections_max: usize) -> Self {
+        assert!(CONNECTIONS_MAX_RANGE.contains(&connections_max), "the builder has checked it");
+        Self { connections_max, ..self }
+    }
+
+    /// Returns the limits of connections, by the limit of descriptors, `None` if unlimited.
+    pub(super) fn capacity(&self, descriptors_max: Option<u64>) -> Capacity {
+        Capacity::of(self.connections_max, descriptors_max)
     }
 
     /// Returns the address to which peers send datagrams, if not to the address of their connection's end.

@@ -1,7 +1,7 @@
 //! Signs of life on a connection (`docs/wire-protocol.md` §8.6).
 //!
-//! The side that connected asks by PING. It asks soon if it has a reason to doubt that the peer lives, and seldom
-//! otherwise: a server may have thousands of idle clients.
+//! The opener of a connection asks by PING: soon if there is a reason to doubt the peer's life, and seldom otherwise.
+//! A server may have thousands of idle clients.
 
 use std::time::{Duration, Instant};
 
@@ -66,27 +66,26 @@ impl Signs {
         self.awaits.is_some()
     }
 
-    /// Returns when the next PING is due at the side that connected, if no byte arrives before. TCP repeats what is lost,
-    /// so that a second PING would say no more than the first.
+    /// Returns when the opener's next PING is due, if no byte arrives before. TCP repeats lost bytes: a second PING would say
+    /// no more than the first.
     pub(super) fn ask_at(&self) -> Option<Instant> {
         let kept_alive = self.asked + self.pause;
         let at = self.doubt.map_or(kept_alive, |doubt| doubt.min(kept_alive));
         self.awaits.is_none().then_some(at)
     }
 
-    /// Returns when the peer counts as dead or hung at the side that connected, by the peer's heartbeat: it answers a PING
-    /// in time.
+    /// Returns when the peer counts as dead or hung at the opener, by the peer's heartbeat.
     pub(super) fn unanswered_at(&self, heartbeat: Duration) -> Option<Instant> {
         self.awaits.map(|asked| asked + SILENT_HEARTBEATS_MAX * heartbeat)
     }
 
-    /// Returns when the peer counts as dead or hung at the other side, by the heartbeat of the peer, which asks.
+    /// Returns when the peer counts as dead or hung at the acceptor, by the heartbeat of the peer, who asks.
     pub(super) fn unasked_at(&self, heartbeat: Duration) -> Instant {
         self.heard + SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat
     }
 
-    /// Does not count this time, in which the own thread did not run, as silence of the peer. If the whole host stood still,
-    /// the peer needs some time, too: it has at least a heartbeat more for an answer, and three for a PING.
+    /// Does not count a pause of the own thread as silence of the peer. After a pause of the whole host the peer needs some
+    /// time, too: at least a heartbeat more for an answer, and three for a PING.
     pub(super) fn discount(&mut self, late: Duration, now: Instant, heartbeat: Duration) {
         let shift = |since: Instant, intervals: u32| {
             let earliest = now.checked_sub(intervals * heartbeat).unwrap_or(since);
@@ -119,7 +118,10 @@ mod tests {
             let at = signs.ask_at().unwrap();
             pauses.push((at - before).as_secs());
             signs.ask(at, SECOND);
-            assert_eq!((signs.ask_at(), signs.unanswered_at(SECOND)), (None, Some(at + 3 * SECOND)));
+            assert_eq!(
+                (signs.ask_at(), signs.unanswered_at(SECOND)),
+                (None, Some(at + 3 * SECOND))
+            );
             signs.hear(at);
             before = at;
         }

@@ -616,8 +616,8 @@ pub(crate) struct DefaultsArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) processes: usize,
 
-    /// Time without calls, for --processes
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
+    /// Time without calls, for --processes: a connection gives a sign of life in 48 s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "48s")]
     pub(crate) idle: Duration,
 
     /// Measure no other rows than those of --processes

@@ -13,11 +13,14 @@ use petrel_command::failure::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
-use super::{CPU, ECHO, WORK};
+use super::{CPU, ECHO, HEAD, WORK};
 use crate::args::BenchTransport;
 
 /// Bytes of a call.
-const CALL_BYTES: usize = 32;
+pub(super) const CALL_BYTES: usize = 32;
+
+/// Bytes of a large call.
+const BULK_BYTES: usize = 8 << 20;
 
 /// Share of the time for the warm-up.
 const WARM_UP_SHARE: u32 = 5;
@@ -34,6 +37,8 @@ pub(super) enum Way {
     EndpointMany,
     /// [`Way::EndpointMany`] between two ends that poll and never sleep.
     EndpointManyPolls,
+    /// An endpoint with a small call after another, beside a large call after another of the same session.
+    EndpointBesideBulk,
     /// [`Client::call`] from a thread that waits.
     Thread,
     /// [`Client::call`] from a task of tokio's runtime of several threads.
@@ -52,14 +57,17 @@ pub(super) struct Taken {
     pub(super) p99_ns: u64,
     pub(super) client_cpu_ns: u64,
     pub(super) server_cpu_ns: u64,
+    /// Bytes of the large calls.
+    pub(super) bulk_bytes: u64,
 }
 
 impl Way {
     /// The ways to call a server that only echoes.
-    pub(super) const PLAIN: [Self; 6] = [
+    pub(super) const PLAIN: [Self; 7] = [
         Self::Endpoint,
         Self::EndpointMany,
         Self::EndpointManyPolls,
+        Self::EndpointBesideBulk,
         Self::Thread,
         Self::Task,
         Self::Tasks,
@@ -69,6 +77,7 @@ impl Way {
         match self {
             Self::Endpoint | Self::EndpointMany => "endpoint",
             Self::EndpointManyPolls => "endpoint, polling",
+            Self::EndpointBesideBulk => "endpoint, beside 8 MiB",
             Self::Thread => "client, a thread",
             Self::Task | Self::Tasks => "client, tokio",
             Self::Clients => "16 clients, threads",
@@ -82,7 +91,7 @@ impl Way {
 
     pub(super) fn in_flight(self) -> usize {
         match self {
-            Self::Endpoint | Self::Thread | Self::Task => 1,
+            Self::Endpoint | Self::EndpointBesideBulk | Self::Thread | Self::Task => 1,
             Self::EndpointMany | Self::EndpointManyPolls | Self::Tasks => 60,
             Self::Clients => CLIENTS,
         }
@@ -99,8 +108,9 @@ impl Way {
         let calls = Calls { control: &control, time, work };
         match self {
             Self::Endpoint => call_by_endpoint(server, &calls),
-            Self::EndpointMany => call_by_continuations(server, IdlePolicy::default(), &calls),
-            Self::EndpointManyPolls => call_by_continuations(server, IdlePolicy::Poll, &calls),
+            Self::EndpointMany | Self::EndpointManyPolls | Self::EndpointBesideBulk => {
+                call_by_continuations(server, self, &calls)
+            }
             Self::Thread => calls.measure(|watch| watch_thread(&control, watch)),
             Self::Task | Self::Tasks => call_by_tasks(&control, &calls, self.in_flight()),
             Self::Clients => call_by_clients(server, &calls),
@@ -120,6 +130,10 @@ struct Watch {
 impl Watch {
     fn is_over(&self) -> bool {
         self.begin.elapsed() >= self.end
+    }
+
+    fn is_warm(&self) -> bool {
+        self.begin.elapsed() >= self.warm
     }
 
     /// Records a call with its response. Calls of the warm-up are checked, too.
@@ -184,6 +198,7 @@ impl Calls<'_> {
             p99_ns: latencies.value_at_quantile(0.99),
             client_cpu_ns: of_time(client_before, client_after),
             server_cpu_ns: of_time(server_before, server_after),
+            bulk_bytes: 0,
         })
     }
 }
@@ -195,7 +210,9 @@ pub(super) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
     Ok(u64::from_le_bytes(*bytes))
 }
 
-pub(super) fn connect((server, transport): (SocketAddr, BenchTransport)) -> Result<Client, Failure> {
+pub(super) fn connect(
+    (server, transport): (SocketAddr, BenchTransport),
+) -> Result<Client, Failure> {
     let client = Client::builder().transports(transport.only()).connect_wait(server);
     client.map_err(Failure::because)
 }
@@ -310,22 +327,35 @@ struct Many {
     session: SessionId,
     watch: Option<Watch>,
     outstanding: usize,
+    /// Bytes of the large calls that ended after the warm-up.
+    bulk_bytes: u64,
     failure: Option<Failure>,
+}
+
+impl Many {
+    /// Returns true if no further call is to begin.
+    fn is_over(&self) -> bool {
+        self.failure.is_some() || self.watch.as_ref().is_none_or(Watch::is_over)
+    }
 }
 
 fn call_by_continuations(
     server: (SocketAddr, BenchTransport),
-    idle: IdlePolicy,
+    way: Way,
     calls: &Calls<'_>,
 ) -> Result<Taken, Failure> {
+    let idle = if way.polls() { IdlePolicy::Poll } else { IdlePolicy::default() };
     let session = SessionId { index: 0, generation: 0 };
-    let many = Many { session, watch: None, outstanding: 0, failure: None };
+    let many = Many { session, watch: None, outstanding: 0, bulk_bytes: 0, failure: None };
     let (mut endpoint, session) = endpoint(server, idle, many)?;
     endpoint.state_mut().session = session;
-    calls.measure(|watch| {
+    let taken = calls.measure(|watch| {
         endpoint.state_mut().watch = Some(watch);
         endpoint.with(|many, cx| {
-            for _ in 0..Way::EndpointMany.in_flight() {
+            if way == Way::EndpointBesideBulk {
+                begin_bulk(many, cx);
+            }
+            for _ in 0..way.in_flight() {
                 begin(many, cx);
             }
         });
@@ -337,15 +367,44 @@ fn call_by_continuations(
             (Some(failure), _) => Err(failure),
             (None, watch) => Ok(watch.expect("it was given before").latencies),
         }
-    })
+    })?;
+    Ok(Taken { bulk_bytes: endpoint.state_mut().bulk_bytes, ..taken })
+}
+
+/// Begins a large call, whose end begins the next one.
+fn begin_bulk(many: &mut Many, cx: &mut Context<'_, Many>) {
+    if many.is_over() {
+        return;
+    }
+    let Ok(mut request) = cx.alloc(BULK_BYTES) else {
+        many.failure = Some(Failure::because("there is no memory for a large request"));
+        return;
+    };
+    // The rest are the bytes of a former message: reading them costs the same.
+    request[..CALL_BYTES].fill(many.bulk_bytes as u8);
+    let head = [many.bulk_bytes as u8; CALL_BYTES];
+    let call = cx.call(many.session, HEAD, request);
+    let made = call.then(move |many: &mut Many, cx, reply| {
+        many.outstanding -= 1;
+        match reply.into_response() {
+            Ok(response) if response[..] == head => {
+                let is_warm = many.watch.as_ref().is_some_and(Watch::is_warm);
+                many.bulk_bytes += if is_warm { BULK_BYTES as u64 } else { 0 };
+            }
+            Ok(_) => many.failure = Some(Failure::because("a response differs from the request")),
+            Err(error) => many.failure = Some(Failure::because(error)),
+        }
+        begin_bulk(many, cx);
+    });
+    match made {
+        Ok(_) => many.outstanding += 1,
+        Err(rejected) => many.failure = Some(Failure::because(petrel::Error::from(rejected))),
+    }
 }
 
 /// Begins a call, whose end begins the next one.
 fn begin(many: &mut Many, cx: &mut Context<'_, Many>) {
-    let Some(watch) = &many.watch else { return };
-    if watch.is_over() || many.failure.is_some() {
-        return;
-    }
+    let Some(watch) = many.watch.as_ref().filter(|_| !many.is_over()) else { return };
     let (request, begun) = (watch.request(), Instant::now());
     let call = cx.call(many.session, watch.method(), &request);
     let made = call.then(move |many: &mut Many, cx, reply| {

@@ -1,7 +1,7 @@
-//! Many client processes of one server: the cost of those that are idle, and of a connection with its first call.
+//! Many client processes of one server: the cost of idle ones, and of a connection with its first call.
 //!
-//! A client process is a nexus and a background of its own. They are threads of one process: all that a server sees of a
-//! process is the same, and a thousand of them fit a small machine.
+//! A client process is a nexus and a background, all of them in one process of the system: a server sees the same, and a
+//! thousand client processes fit a small machine.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -13,24 +13,18 @@ use petrel::endpoint::EndpointConfig;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
 use petrel_command::units::format_ns;
-use rustix::process::getppid;
 use serde::{Deserialize, Serialize};
 
-use super::client::{connect, cpu_ns, histogram, server_cpu_ns};
-use super::server::CHECK_INTERVAL;
+use super::client::{CALL_BYTES, connect, cpu_ns, histogram, server_cpu_ns};
 use super::{Case, ECHO, Ready, Way, start_server};
 use crate::args::{BenchTransport, DefaultsArgs, DefaultsClientsArgs};
-use crate::process::{Process, parse};
+use crate::process::{Process, end_with_parent, parse};
 use crate::statistics::median;
-
-/// Bytes of a call.
-const CALL_BYTES: usize = 32;
 
 /// Connections of a round, one after another.
 const CONNECTS: usize = 200;
 
-/// Time after which a connection without calls is in its last state: the first signs of life come sooner than the later
-/// ones (`docs/wire-protocol.md` §8.6).
+/// Time of the first signs of life on a connection, which come sooner than the later signs (`docs/wire-protocol.md` §8.6).
 const SETTLE: Duration = Duration::from_secs(23);
 
 /// Figures of many processes, as `--json` prints them: medians of the rounds.
@@ -171,9 +165,9 @@ fn measure_idle(
     Ok((share(of_server), share(of_clients) / processes as f64))
 }
 
-/// Runs many client processes: they connect, make a call, and stay idle until the parent has ended.
+/// Runs many client processes: they connect, make a call, and stay idle until they are killed.
 pub(crate) fn run(args: &DefaultsClientsArgs, output: Output) -> Result<(), Failure> {
-    let parent = getppid();
+    end_with_parent()?;
     let server = (args.server, args.transport);
     let connected = (0..args.processes).map(|_| connect_anew(server));
     let _clients = connected.collect::<Result<Vec<_>, _>>()?;
@@ -182,10 +176,9 @@ pub(crate) fn run(args: &DefaultsClientsArgs, output: Output) -> Result<(), Fail
     let before = cpu_ns();
     thread::sleep(Duration::from_millis(args.time_ms));
     output.record(&Cpu { cpu_ns: cpu_ns() - before })?;
-    while getppid() == parent {
-        thread::sleep(CHECK_INTERVAL);
+    loop {
+        thread::park();
     }
-    Ok(())
 }
 
 pub(super) const COLUMNS: [Column<Row>; 8] = [

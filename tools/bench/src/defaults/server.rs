@@ -7,35 +7,34 @@ use petrel::server::ServerThread;
 use petrel::{Endpoint, Server};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use rustix::process::getppid;
 
-use super::client::{cpu_ns, spin};
-use super::{CPU, ECHO, Ready, WORK};
+use super::client::{CALL_BYTES, cpu_ns, spin};
+use super::{CPU, ECHO, HEAD, Ready, WORK};
 use crate::args::DefaultsServerArgs;
+use crate::process::end_with_parent;
 
-/// Interval of the check whether the parent process still exists.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Serves until the process is killed or its parent has ended.
+/// Serves until the process is killed, at the latest when its parent has ended.
 pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failure> {
-    let parent = getppid();
+    end_with_parent()?;
     let mut server = Server::bind("127.0.0.1:0").threads(args.threads);
     if args.poll {
         server = server.idle(IdlePolicy::Poll);
     }
     let running = server.serve(|_: ServerThread| (), set_up).start()?;
     output.record(&Ready { address: running.local_addr() })?;
-    while getppid() == parent {
-        std::thread::sleep(CHECK_INTERVAL);
+    loop {
+        std::thread::park();
     }
-    running.stop();
-    Ok(())
 }
 
 fn set_up(endpoint: &mut Endpoint) {
     endpoint.on(ECHO, |_, cx, request| {
         let message = request.data().to_vec();
         request.reply(cx, &message)
+    });
+    endpoint.on(HEAD, |_, cx, request| {
+        let head = request.data().first_chunk::<CALL_BYTES>().copied().unwrap_or_default();
+        request.reply(cx, &head)
     });
     endpoint.on(CPU, |_, cx, request| request.reply(cx, &cpu_ns().to_le_bytes()));
     endpoint.on(WORK, |_, cx, request| {

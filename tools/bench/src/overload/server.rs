@@ -11,14 +11,11 @@ use petrel::workers::{WorkerRequest, Workers};
 use petrel::{Nexus, Status};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use rustix::process::getppid;
 use serde::Serialize;
 
 use super::wire::{self, Done};
 use crate::args::{OverloadServerArgs, WorkArgs};
-
-/// Interval of the check whether the parent process still exists.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+use crate::process::end_with_parent;
 
 /// The line that tells the client the address.
 #[derive(Serialize)]
@@ -34,9 +31,9 @@ struct WorkCounts {
     busy_ns: AtomicU64,
 }
 
-/// Serves until the process is killed or its parent has ended.
+/// Serves until the process is killed, at the latest when its parent has ended.
 pub(crate) fn run(args: &OverloadServerArgs, output: Output) -> Result<(), Failure> {
-    let parent = getppid();
+    end_with_parent()?;
     let transports = args.transport.only();
     let listen = ([127, 0, 0, 1], 0).into();
     let nexus = Nexus::builder().listen(listen).transports(transports).start()?;
@@ -50,9 +47,8 @@ pub(crate) fn run(args: &OverloadServerArgs, output: Output) -> Result<(), Failu
     endpoint.on_worker(wire::WORK, &workers, move |request| run_one(request, service, &work));
     endpoint.on(wire::TAKE, move |_, cx, request| request.reply(cx, &done.take().to_bytes()));
     output.record(&Ready { address })?;
-    while getppid() == parent {
-        endpoint.run_for(CHECK_INTERVAL, |_, _| false);
-    }
+    let stop = endpoint.stop_handle();
+    endpoint.run(&stop);
     Ok(())
 }
 

@@ -47,7 +47,7 @@ use crate::nexus::due::DueAction;
 use crate::nexus::endpoint::Attached;
 use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::{ConnectionId, ExchangeId};
-use crate::nexus::limits::{Capacity, READ_BYTES, READS_PER_TURN, TICK_MAX, TICK_MIN};
+use crate::nexus::limits::{READ_BYTES, READS_PER_TURN, TICK_MAX, TICK_MIN};
 use crate::nexus::mailbox::{Command, Mailbox};
 use crate::nexus::net::{Events, MioNetwork, Network, Ready};
 use crate::nexus::relay::Relay;
@@ -99,7 +99,7 @@ impl<N: Network> Reactor<N> {
         counters: Arc<Counters>,
     ) -> Self {
         let now = net.now();
-        let capacity = Capacity::by_descriptors(net.descriptors_max());
+        let capacity = settings.capacity(net.descriptors_max());
         Self {
             net,
             mailbox,

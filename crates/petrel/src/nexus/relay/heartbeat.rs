@@ -28,7 +28,7 @@ impl<N: Network> Relay<N> {
         self.send(id, Pong { nonce: ping.nonce });
     }
 
-    /// Finds out whether the peer of an endpoint's link lives: calls have been without a sign of it.
+    /// Finds out whether the peer of an endpoint's link lives, whose calls have been without a sign.
     pub(in crate::nexus) fn check_peer(&mut self, from: EndpointId, link: LinkId) {
         let Some((id, _)) = self.place_of(from, link) else { return };
         if let Some(connection) = self.connections.get_mut(id) {

@@ -40,6 +40,16 @@ fn start__says_that_the_address_is_taken() {
 }
 
 #[test]
+fn start__checks_the_number_of_connections() {
+    for connections in [0, 7, 65_537] {
+        let error = Nexus::builder().connections_max(connections).start().unwrap_err();
+        let text = format!("{connections} connections are out of range; choose 8 to 65536");
+        assert_eq!(error.to_string(), text);
+    }
+    Nexus::builder().connections_max(65_536).start().unwrap();
+}
+
+#[test]
 fn start__checks_the_heartbeat() {
     for heartbeat in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(11)] {
         let error = Nexus::builder().heartbeat(heartbeat).start().unwrap_err();

@@ -249,6 +249,18 @@ fn proposals_without_end__are_refused() {
 }
 
 #[test]
+fn connections_max__is_the_limit_of_the_builder() {
+    const MAX: u64 = 16;
+    let listen = V4.parse().unwrap();
+    let nexus = Nexus::builder().listen(listen).connections_max(MAX as usize).start().unwrap();
+    let address = nexus.local_addr().unwrap();
+    let many: Vec<_> = (0..2 * MAX).map(|_| RawPeer::after_hello(address)).collect();
+    wait_until(&nexus, |stats| stats.dropped_ungreeted_full + stats.dropped_idle_full >= MAX);
+    assert!(nexus.stats().connections_open <= MAX);
+    drop(many);
+}
+
+#[test]
 fn idle_connections__make_room_for_others() {
     const CONNECTIONS_MAX: usize = 4_096;
     raise_descriptor_limit();
