@@ -195,10 +195,16 @@ impl Pair {
 
     /// Returns the completion that must be the next event.
     pub(super) fn event(&mut self) -> Completion<HeapBuffer> {
-        match self.client.poll_event() {
+        match self.client_event() {
             Some(Event::Completed(completion)) => completion,
             other => panic!("expected a completion, got {other:?}"),
         }
+    }
+
+    /// Returns the client's next event, except that the server is silent.
+    pub(super) fn client_event(&mut self) -> Option<Event<HeapBuffer>> {
+        std::iter::from_fn(|| self.client.poll_event())
+            .find(|event| !matches!(event, Event::ServerSilent(_)))
     }
 
     pub(super) fn assert_credits_back(&self) {

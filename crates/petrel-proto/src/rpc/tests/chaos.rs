@@ -250,7 +250,7 @@ impl Chaos {
         self.take_server_events();
         self.cancel_due();
         self.pair.client.handle_timeouts(self.pair.now);
-        while let Some(Event::Completed(completion)) = self.pair.client.poll_event() {
+        while let Some(Event::Completed(completion)) = self.pair.client_event() {
             self.on_completion(completion);
         }
     }

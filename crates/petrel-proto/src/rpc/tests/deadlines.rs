@@ -37,17 +37,17 @@ impl Pair {
 
     /// Advances the client's clock until an event or `end_ns`; sent frames are lost.
     fn run_until(&mut self, end_ns: u64) {
-        while !self.client.has_events()
+        while self.client.events.is_empty()
             && let Some(next_ns) = self.client.next_timeout_ns()
             && next_ns < end_ns
         {
             self.now = next_ns.max(self.now);
             self.client.handle_timeouts(self.now);
-            if !self.client.has_events() {
+            if self.client.events.is_empty() {
                 let _lost = self.client_sends();
             }
         }
-        if !self.client.has_events() {
+        if self.client.events.is_empty() {
             self.now = end_ns;
             self.client.handle_timeouts(end_ns);
         }

@@ -476,7 +476,7 @@ impl World {
         }
         self.pair.client.handle_timeouts(now);
         self.pair.server.handle_timeouts(now);
-        while let Some(event) = self.pair.client.poll_event() {
+        while let Some(event) = self.pair.client_event() {
             let Event::Completed(ended) = event else { panic!("{event:?}") };
             self.on_end(&ended);
         }

@@ -231,7 +231,7 @@ impl World {
             }
             self.pair.client.handle_timeouts(self.pair.now);
             self.pair.server.handle_timeouts(self.pair.now);
-            while let Some(event) = self.pair.client.poll_event() {
+            while let Some(event) = self.pair.client_event() {
                 let Event::Completed(completion) = event else { panic!("{event:?}") };
                 self.on_completion(completion);
             }

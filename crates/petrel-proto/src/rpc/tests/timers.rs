@@ -55,6 +55,28 @@ fn pairs() -> [Pair; 2] {
     [true, false].map(|fast_path| Pair::by(Shape { slots: 1, ..Shape::default() }, fast_path))
 }
 
+/// The doubt of the server's life comes with a timeout of 50 ms, and again with each longer timeout (§8.6).
+#[test]
+fn a_silent_server_is_reported_by_the_slot_that_asks() {
+    for mut pair in [true, false].map(|fast_path| Pair::by(Shape::default(), fast_path)) {
+        exchange(&mut pair);
+        (0..4).for_each(|_| drop(pair.call(b"x", 10, 1)));
+        let _lost = pair.client_sends();
+        let (began, mut reports) = (pair.now, Vec::new());
+        while pair.now < began + 1_000_000_000 {
+            wait_until_sent(&mut pair);
+            let (now, session) = (pair.now, pair.session);
+            while let Some(event) = pair.client.poll_event() {
+                assert!(matches!(event, Event::ServerSilent(id) if id == session), "{event:?}");
+                reports.push((now - began) / 1_000_000);
+            }
+        }
+        // Timeouts of 1, 2, 4, 8 and 16 ms at least have passed in vain.
+        assert!((30..100).contains(&reports[0]), "{reports:?}");
+        assert!(reports.len() <= 6, "one slot asks for all: {reports:?}");
+    }
+}
+
 /// With a probe time from the least timeout on, probes are disabled: the first check for loss is a timeout.
 #[test]
 fn probes_are_off_from_the_least_timeout_on() {
