@@ -414,19 +414,20 @@ impl<N: Network> Connections<N> {
     }
 
     /// Sets the timers of changed connections. A connection whose peer owes an answer is looked at after every tick, to
-    /// notice pauses of the own process.
-    pub(super) fn set_timers(&mut self, now: Instant, step_timeout: Duration, tick: Duration) {
+    /// notice pauses of the own process. No timer is set before `earliest`.
+    pub(super) fn set_timers(&mut self, earliest: Instant, step_timeout: Duration, tick: Instant) {
         for id in std::mem::take(&mut self.changed) {
             let Some(connection) = self.by_id.get_mut(&id) else { continue };
-            let tick = connection.signs().is_awaited().then(|| now + tick);
+            let tick = connection.signs().is_awaited().then_some(tick);
             let action = connection.next_action(step_timeout).map(|(at, _)| at);
-            let at = action.into_iter().chain(tick).min();
+            let at = action.into_iter().chain(tick).min().map(|at| at.max(earliest));
             let former = connection.set_timer(at);
             if former != at {
                 former.map(|at| self.timers.remove(&(at, id)));
                 at.map(|at| self.timers.insert((at, id)));
             }
         }
+        assert!(self.timers.len() <= self.by_id.len(), "a connection has one timer at most");
     }
 
     /// Returns when to look at a connection next.

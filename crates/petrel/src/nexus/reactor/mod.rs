@@ -179,7 +179,8 @@ impl<N: Network> Reactor<N> {
         self.run_deadlines();
         self.run_connection_timers();
         self.send_the_unsent();
-        self.set_timers();
+        // An action that was due and has changed nothing must not keep the thread awake.
+        self.set_timers(TICK_MIN);
     }
 
     fn on_event(&mut self, event: Ready) {
@@ -221,11 +222,11 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Sets the timers of the connections that the turn has changed.
-    fn set_timers(&mut self) {
+    /// Sets the timers of the connections that the turn has changed, no earlier than after some time.
+    fn set_timers(&mut self, after: Duration) {
         let (now, tick) = (self.relay.now(), self.tick_interval());
         let step_timeout = self.relay.settings().step_timeout();
-        self.relay.connections.set_timers(now, step_timeout, tick);
+        self.relay.connections.set_timers(now + after, step_timeout, now + tick);
     }
 
     /// Returns the sizes of all tables.
@@ -490,7 +491,7 @@ impl<N: Network> Reactor<N> {
 
     /// Performs all due actions of the connections.
     fn run_connection_timers(&mut self) {
-        self.set_timers();
+        self.set_timers(Duration::ZERO);
         let (now, step_timeout) = (self.relay.now(), self.relay.settings().step_timeout());
         for (id, action) in self.relay.connections.take_due(now, step_timeout) {
             match action {
