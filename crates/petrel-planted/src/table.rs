@@ -111,6 +111,10 @@ pub const DEFECTS: &[Defect] = &[
         "nexus_next_endpoint_is_answered",
         "the next endpoint with a number hears answers to the one that has gone",
     ),
+    defect(
+        "nexus_no_doubt",
+        "a nexus does not ask a server whose calls are silent for a sign of life",
+    ),
     defect("nexus_no_last_look", "a peer is called dead without a last look at its socket"),
     defect(
         "nexus_no_ping_beside_other_messages",
@@ -162,6 +166,10 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",
+    ),
+    defect(
+        "proto_silence_is_not_told",
+        "a call that is silent raises no doubt of the server's life",
     ),
     defect("proto_swift_round_without_end", "Swift never becomes sure that a session is congested"),
     defect(

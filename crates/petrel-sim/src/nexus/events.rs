@@ -266,7 +266,7 @@ impl World {
         self.report.cuts += 1;
         // Half of the cuts end when the first peers are about to be declared dead.
         let for_ns = match self.rng.below(2) {
-            0 => self.rng.below(8 * heartbeat_ns),
+            0 => self.rng.below(24 * heartbeat_ns),
             _ => self.rng.between(heartbeat_ns, 13 * heartbeat_ns / 4),
         };
         let now_ns = self.now_ns();

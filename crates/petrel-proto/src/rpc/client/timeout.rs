@@ -3,6 +3,8 @@
 
 use std::mem;
 
+use petrel_planted::planted;
+
 use super::call::finish;
 use super::expiry::note_default_expiry;
 use crate::buffer::Buffer;
@@ -156,7 +158,9 @@ fn on_timeout<B: Buffer, T>(
     shared.timers.arm(now_ns, id, client, slot);
     match awaited {
         Some(question) => client.slot_mut(slot).timer_mut().put_off(question),
-        None if client.slot(slot).timer().deadline_ns() >= now_ns + SILENCE_NS => {
+        None if client.slot(slot).timer().deadline_ns() >= now_ns + SILENCE_NS
+            && !planted("proto_silence_is_not_told") =>
+        {
             shared.notices.note_silent(id);
         }
         None => {}

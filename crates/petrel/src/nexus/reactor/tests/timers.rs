@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use petrel_proto::control::PREFACE;
+use petrel_proto::control::{PREFACE, Pong};
 
 use super::super::*;
 use crate::nexus::due::tests::{HEARTBEAT, connection, open};
-use crate::nexus::reactor::tests::{open_connection, reactor};
+use crate::nexus::reactor::tests::{open_connection, reactor, said};
 
 /// A repeated seed must produce the same order.
 #[test]
@@ -22,6 +22,17 @@ fn run_connection_timers__in_the_order_of_their_numbers_and_once_each() {
     assert_eq!(*reactor.relay.connections.test_unsent(), all, "each has a PING to send");
     reactor.run_connection_timers();
     assert_eq!(*reactor.relay.connections.test_unsent(), all, "an answer is awaited first");
+}
+
+/// The peer may have to answer nothing else.
+#[test]
+fn ping__goes_out_behind_other_messages() {
+    let (mut reactor, _) = reactor();
+    let (id, _peer) = open_connection(&mut reactor, true);
+    reactor.relay.send(id, Pong { nonce: 1 });
+    reactor.relay.ping(id);
+    let said = said(&mut reactor, id);
+    assert!(matches!(said[..], [Message::Pong(_), Message::Ping(_)]), "{said:?}");
 }
 
 /// Bytes in the socket that are not read yet prove life; an empty socket does not.
