@@ -196,7 +196,7 @@ pub(in crate::rpc) fn sweep_held<B: Buffer, T>(
     shared: &mut Shared<B>,
 ) {
     shared.memory.note_sweep();
-    for kind in [HoldingKind::Answer, HoldingKind::Arriving] {
+    for kind in [HoldingKind::Answer, HoldingKind::Arriving, HoldingKind::Early] {
         let victims = shared.memory.held.idle(kind, HELD_IDLE_NS, None, u64::MAX);
         give_up_held(sessions, shared, &victims, Reason::Idle);
     }
@@ -221,7 +221,7 @@ fn give_up_held<B: Buffer, T>(
         match kind {
             HoldingKind::Arriving => drop_arriving(shared, session, slot, state, reason),
             HoldingKind::Answer => drop_answer(shared, state, reason),
-            HoldingKind::Early => unreachable!("a request that waits for others is not given up"),
+            HoldingKind::Early => drop_early(shared, session, slot, state),
         }
         if server.order().is_some() {
             settle(shared, session, server);
@@ -319,6 +319,21 @@ fn drop_arriving<B: Buffer>(
         }
     };
     refuse(shared, id, state, slot, status, text);
+}
+
+/// Drops a complete request that waits for earlier calls (§14.6), and whose client has gone silent: its CANCEL was lost. A
+/// client that waits asks every few seconds. The request will not run.
+fn drop_early<B: Buffer>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    slot: usize,
+    state: &mut ServerSlot<B>,
+) {
+    assert_eq!(state.state(), ServerState::Running, "a complete request that waits is RUNNING");
+    shared.memory.release(state);
+    shared.counters.requests_dropped_idle += 1;
+    let text = "the client asked no more, and the earlier calls have not run";
+    refuse(shared, id, state, slot, Status::Unavailable, text);
 }
 
 fn drop_answer<B: Buffer>(shared: &mut Shared<B>, state: &mut ServerSlot<B>, reason: Reason) {

@@ -38,6 +38,10 @@ pub(in crate::rpc) fn on_pull<B: Buffer>(
     };
     if state.state() != ServerState::Answered {
         shared.counters.frames_accepted += 1;
+        if state.state() == ServerState::Running {
+            // An ordered request may wait for others.
+            shared.memory.touch(state.holding());
+        }
         state.note_asked();
         let (echo, repeats) = state.echo();
         credit_due(shared, id.index, slot, state, echo, repeats);

@@ -288,6 +288,8 @@ pub(in crate::rpc) fn on_repeated_request<'f, B: Buffer, T>(
     let state = server.slot_mut(slot);
     match state.state() {
         ServerState::Running => {
+            // An ordered request may wait for others.
+            shared.memory.touch(state.holding());
             state.note_mark(flags);
             state.note_asked();
             credit_due(shared, id.index, slot, state, packet, flags.repeats());

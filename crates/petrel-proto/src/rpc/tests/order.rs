@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::{HELD_IDLE_NS, HELD_SWEEP_NS};
 use crate::wire::Order;
 
 const ORDERED: CallLimits = CallLimits { deadline_ns: None, ordered: true };
@@ -97,6 +98,43 @@ fn ordered_calls__that_arrive_in_reverse_run_in_order() {
     assert_eq!(pair.server.counters().requests_held_for_order, 2);
     assert_eq!(pair.server.held_bytes(), 0);
     pair.assert_credits_back();
+}
+
+/// The server has the second of two calls, and neither its CANCEL nor the first call.
+#[test]
+fn ordered_call__whose_client_asks_no_more_is_dropped() {
+    let mut pair = in_order(Shape::default());
+    (0..2).for_each(|tag| pair.ordered(tag));
+    let frames = pair.client_sends();
+    pair.at_server(&frames[1]).nothing();
+    let pass = |pair: &mut Pair, ns: u64| {
+        let until_ns = pair.now + ns;
+        while pair.now < until_ns {
+            pair.now += HELD_SWEEP_NS / 4;
+            pair.server.handle_timeouts(pair.now);
+        }
+    };
+    pass(&mut pair, HELD_IDLE_NS - HELD_SWEEP_NS);
+    // A client that waits asks again.
+    pair.at_server(&repeated(&frames[1])).nothing();
+    pass(&mut pair, HELD_IDLE_NS - HELD_SWEEP_NS);
+    assert!(pair.server.held_bytes() > 0);
+    pass(&mut pair, 2 * HELD_IDLE_NS);
+    assert_eq!(pair.server.held_bytes(), 0);
+    assert_eq!(pair.server.counters().requests_dropped_idle, 1);
+    drop(pair.server_sends());
+    // The first call comes after all, and the second does not run behind it.
+    let (first, _) = pair.at_server(&frames[0]).request();
+    pair.answer(first);
+    assert!(pair.ready().is_none());
+    pair.at_server(&repeated(&frames[1])).nothing();
+    let answers = pair.server_sends();
+    let ended = answers.iter().find_map(|frame| match pair.at_client(frame) {
+        Got::Completed(ended) => Some(ended),
+        _ => None,
+    });
+    let failure = ended.expect("the error is sent again").outcome.unwrap_err();
+    assert_eq!((failure.status, failure.execution), (Status::Unavailable, Execution::Refused));
 }
 
 #[test]
