@@ -2,8 +2,7 @@
 //!
 //! Endpoints use a [`SimControl`] like the real control plane, and the messages of `docs/wire-protocol.md`
 //! §8 pass between processes through the real encoder and decoder. Only the streams are simulated: they
-//! deliver in order, are delayed by partitions, and end by a reset, or by silence that three missing
-//! heartbeats reveal.
+//! deliver in order, are delayed by partitions, and end by a reset, or by silence after a question.
 //!
 //! | event | effect on the other side |
 //! | --- | --- |

@@ -36,7 +36,7 @@ pub struct ControlStats {
     pub links_lost: u64,
     /// Links that could not be established.
     pub links_failed: u64,
-    /// Connections closed after three heartbeats of silence.
+    /// Connections whose peer gave no sign of life in time.
     pub silences: u64,
     /// Connections ended by the other side.
     pub resets: u64,
@@ -130,7 +130,7 @@ pub(super) enum Event {
     Dial(ConnectionId),
     /// Items sent by one side of a connection may have arrived.
     Pump(ConnectionId, Side),
-    /// The heartbeat timer of one side of a connection fires.
+    /// One side of a connection is due to ask for a sign of life, or to give the peer up.
     Tick(ConnectionId, Side),
     /// The time limit of a link's opening ends.
     LinkDue(HostId, LinkId),

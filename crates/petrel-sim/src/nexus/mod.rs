@@ -10,9 +10,9 @@
 //!
 //! - **answers**: every request of an endpoint is answered once, within the time limits of the steps, and
 //!   no message names a link that is not up;
-//! - **liveness**: a peer is declared dead only after three of its heartbeats without a byte, whether or
-//!   not the nexus's own thread is late; a dead or unreachable peer is declared dead within a bound;
-//!   heartbeats go out in time;
+//! - **liveness**: a server is declared dead only after three of its heartbeats without a byte, and a client
+//!   after 144, whether or not the nexus's own thread is late; a dead or unreachable peer is declared dead
+//!   within a bound, sooner if an endpoint has raised a doubt; PINGs go out in time;
 //! - **agreement**: at the end both sides have the same sessions and links;
 //! - **counters**: exact counts of messages and actions;
 //! - **service**: if only foreign peers misbehave, and there is room, honest processes get everything they

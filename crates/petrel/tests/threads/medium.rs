@@ -269,7 +269,8 @@ impl ControlPlane<EndpointIndex> for Control {
                 let reason = Reason::new(Status::Unavailable, "the peer's endpoint is gone");
                 medium.close_links(from, None, &reason);
             }
-            ToNexus::SessionEnded { .. } => {}
+            // A process that has ended says so itself.
+            ToNexus::SessionEnded { .. } | ToNexus::CheckPeer { .. } => {}
             other => panic!("no world needs {other:?}"),
         }
     }

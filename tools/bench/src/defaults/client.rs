@@ -45,6 +45,8 @@ pub(super) enum Way {
     Task,
     /// [`Client::call`] from 60 such tasks.
     Tasks,
+    /// [`Client::call`] from a thousand such tasks.
+    ManyTasks,
     /// 16 clients on two backgrounds, with a thread each.
     Clients,
 }
@@ -63,7 +65,7 @@ pub(super) struct Taken {
 
 impl Way {
     /// The ways to call a server that only echoes.
-    pub(super) const PLAIN: [Self; 7] = [
+    pub(super) const PLAIN: [Self; 8] = [
         Self::Endpoint,
         Self::EndpointMany,
         Self::EndpointManyPolls,
@@ -71,6 +73,7 @@ impl Way {
         Self::Thread,
         Self::Task,
         Self::Tasks,
+        Self::ManyTasks,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -79,7 +82,7 @@ impl Way {
             Self::EndpointManyPolls => "endpoint, polling",
             Self::EndpointBesideBulk => "endpoint, beside 8 MiB",
             Self::Thread => "client, a thread",
-            Self::Task | Self::Tasks => "client, tokio",
+            Self::Task | Self::Tasks | Self::ManyTasks => "client, tokio",
             Self::Clients => "16 clients, threads",
         }
     }
@@ -93,6 +96,7 @@ impl Way {
         match self {
             Self::Endpoint | Self::EndpointBesideBulk | Self::Thread | Self::Task => 1,
             Self::EndpointMany | Self::EndpointManyPolls | Self::Tasks => 60,
+            Self::ManyTasks => 1_000,
             Self::Clients => CLIENTS,
         }
     }
@@ -112,7 +116,9 @@ impl Way {
                 call_by_continuations(server, self, &calls)
             }
             Self::Thread => calls.measure(|watch| watch_thread(&control, watch)),
-            Self::Task | Self::Tasks => call_by_tasks(&control, &calls, self.in_flight()),
+            Self::Task | Self::Tasks | Self::ManyTasks => {
+                call_by_tasks(&control, &calls, self.in_flight())
+            }
             Self::Clients => call_by_clients(server, &calls),
         }
     }
