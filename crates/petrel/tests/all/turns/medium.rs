@@ -318,6 +318,8 @@ impl World {
                     let open = SessionOpen { link: 1, ..open };
                     self.server.site.say(FromNexus::SessionProposed { link, open });
                 }
+                // The machine may have stood still.
+                ToNexus::CheckPeer { .. } => {}
                 other => panic!("unexpected: {other:?}"),
             }
         }
