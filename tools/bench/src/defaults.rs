@@ -76,7 +76,9 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
             rows.extend(measure(args, args.transport[0], &cases, *work, output)?);
         }
     }
-    output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
+    if !rows.is_empty() {
+        output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
+    }
     if args.processes > 0 {
         let of = |transport: &BenchTransport| {
             processes::measure(args, *transport, command(args), output)
