@@ -88,7 +88,9 @@ fn ping__of_a_killed_server_ends_unavailable_over_shared_memory() {
 #[test]
 fn ping__says_it_in_words() {
     let server = Server::on_free_port();
-    let client = command(&["ping", &server.address, "--count", "1000000000"]).spawn().unwrap();
+    // Without a warm-up, one call is in flight at every moment from the first request on.
+    let count = ["ping", &server.address, "--count", "1000000000", "--warm-up", "0"];
+    let client = command(&count).spawn().unwrap();
     server.wait_for_requests(1);
     server.signal(Signal::KILL);
     let output = finish(client);
