@@ -12,7 +12,7 @@ use super::pairs::Pace;
 use super::sessions::Sessions;
 use super::target::Requirement;
 use super::test_bed::Cores;
-use crate::args::BenchTransport;
+use crate::args::{BenchTransport, Beside};
 
 /// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
 /// other rows take some seconds, and all instruction counts together half a minute.
@@ -50,11 +50,11 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         batch: if quantity == Quantity::Latency { 1 } else { 3 },
         pace,
         plan: SessionPlan::Default,
-        is_beside_raised: false,
+        beside: Beside::Bare,
         connect: None,
     };
     let beside_raised = |transport| Measurement {
-        is_beside_raised: true,
+        beside: Beside::Raised,
         ..small(Quantity::Rate, transport, Cores::Two)
     };
     let large = |transport| Measurement {

@@ -8,6 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | shared memory | [`mailbox`]: a message on its own cache lines | [`ring`]: batches of 16 | [`bulk`]: 8 KiB chunks in and out |
 //! | UDP | [`ping`]: a datagram there and back | [`echo`]: 30 datagrams per call, by GSO and GRO | [`stream`]: GSO and GRO, 512 KiB in flight |
+//! | `--beside tcp` | [`tcp`]: a message there and back | [`tcp`]: messages that are ready leave together | |
 
 pub(super) mod bulk;
 pub(super) mod echo;
@@ -16,6 +17,7 @@ pub(super) mod ping;
 pub(super) mod ring;
 pub(super) mod socket;
 pub(super) mod stream;
+pub(super) mod tcp;
 
 use petrel_command::output::latency::Latencies;
 use petrel_proto::limits::HEADER_BYTES;

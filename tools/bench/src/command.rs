@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::all::Job;
 use crate::args::{
-    AllArgs, BenchArgs, BenchCommand, BenchTransport, CallsArgs, CongestionArgs, EndsArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, Beside, CallsArgs, CongestionArgs, EndsArgs,
     FactorsArgs, InstructionsArgs, PlanArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 use crate::congestion::Congestion;
@@ -98,7 +98,7 @@ fn measurements(
         batch,
         pace: windows.pace(),
         plan: plan.plan(),
-        is_beside_raised: plan.is_beside_raised(),
+        beside: plan.beside,
         connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
     };
     ends.transport.iter().map(measurement).collect()
@@ -121,7 +121,7 @@ fn small_calls(
         batch: calls.batch(),
         pace: windows.pace(),
         plan,
-        is_beside_raised: false,
+        beside: Beside::Bare,
         connect: None,
     }
 }
@@ -154,8 +154,11 @@ fn run_and_show(
     for measurement in list {
         report.pair(measurement, Ok)?;
     }
-    let is_beside_raised = list.iter().any(|measurement| measurement.is_beside_raised);
-    let beside = if is_beside_raised { "raised settings" } else { "the bare medium" };
+    let beside = match list.first().map(|measurement| measurement.beside) {
+        Some(Beside::Raised) => "raised settings",
+        Some(Beside::Tcp) => "a TCP stream",
+        Some(Beside::Bare) | None => "the bare medium",
+    };
     report.show(&format!("Petrel beside {beside}"), plot)
 }
 

@@ -18,7 +18,7 @@ use super::library::Adjust;
 use super::measurement::{Measurement, SessionPlan, Shape};
 use super::pairs::Pace;
 use super::test_bed::{Cores, TestBed};
-use crate::args::BenchTransport;
+use crate::args::{BenchTransport, Beside};
 
 /// The configured line rate, as by default; loopback has none.
 const LINE_GBIT: u64 = 100;
@@ -118,7 +118,7 @@ impl Congestion {
             batch: 3,
             pace: self.pace,
             plan: SessionPlan::Raised,
-            is_beside_raised: false,
+            beside: Beside::Bare,
             connect: None,
         };
         let quantity = Quantity::Bandwidth;

@@ -16,7 +16,7 @@ use petrel_command::server::{Server, ServerConfig};
 use petrel_command::units::{format_bytes, format_ns};
 use serde::Serialize;
 
-use crate::args::{BenchTransport, DemoArgs};
+use crate::args::{BenchTransport, Beside, DemoArgs};
 use crate::{Cores, Measurement, Pace, Quantity, SessionPlan};
 
 const BOTH: [BenchTransport; 2] = [BenchTransport::Udp, BenchTransport::Shm];
@@ -197,7 +197,7 @@ fn measurements() -> Vec<Measurement> {
         batch,
         pace: Pace { duration: BENCH_TIME, window: BENCH_TIME, is_realtime: false },
         plan: SessionPlan::Default,
-        is_beside_raised: false,
+        beside: Beside::Bare,
         connect: None,
     };
     kinds.into_iter().flat_map(|kind| BOTH.map(|transport| measurement(kind, transport))).collect()

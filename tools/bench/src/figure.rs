@@ -35,6 +35,8 @@ pub(super) enum Baseline {
     BareMedium,
     /// A datagram per message, on the bare medium.
     SingleDatagrams,
+    /// A polled TCP stream of the same messages.
+    Tcp,
     /// The library with one session.
     OneSession,
     /// The library with raised settings.

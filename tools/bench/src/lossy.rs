@@ -24,7 +24,7 @@ use super::pairs::{Pace, Schedule, alternate};
 use super::test_bed::{Cores, TestBed};
 use super::window::Window;
 use super::{progress_bar, veth};
-use crate::args::BenchTransport;
+use crate::args::{BenchTransport, Beside};
 
 pub(crate) use self::figure::LossFigure;
 
@@ -137,7 +137,7 @@ impl LossPlan {
             batch: 1,
             pace: self.pace,
             plan: SessionPlan::Raised,
-            is_beside_raised: false,
+            beside: Beside::Bare,
             connect: None,
         }
     }

@@ -13,14 +13,14 @@ use petrel_proto::limits::{
 use petrel_transport::udp::{MTU_CAP_BYTES, Mtu};
 
 use super::baseline::echo::Grouping;
-use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream};
+use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream, tcp};
 use super::ends::{ClientOnly, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::{Adjust, Answerer, Caller, EndConfig};
 use super::load::{Choice, Exchange, Load, Selection, Workload};
 use super::pairs::{Pace, Schedule, alternate};
 use super::test_bed::{Cores, TestBed};
-use crate::args::{BenchTransport, ServerAddress};
+use crate::args::{BenchTransport, Beside, ServerAddress};
 
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
@@ -74,8 +74,8 @@ pub(crate) struct Measurement {
     pub(crate) pace: Pace,
     /// The sessions of the calling end.
     pub(crate) plan: SessionPlan,
-    /// Whether the same calls with raised settings run beside, in place of the bare medium.
-    pub(crate) is_beside_raised: bool,
+    /// The other side of the comparison.
+    pub(crate) beside: Beside,
     /// A running server and the number of its endpoint; `None` for a server in this process.
     pub(crate) connect: Option<(ServerAddress, u16)>,
 }
@@ -90,13 +90,15 @@ impl Measurement {
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
-            None if self.is_beside_raised => self.beside_raised(watch),
-            None => self.on(
-                &TestBed::new(self.cores, self.pace.is_realtime)?,
-                Baseline::BareMedium,
-                |setting| setting,
-                watch,
-            ),
+            None if self.beside == Beside::Raised => self.beside_raised(watch),
+            None => {
+                let baseline = match self.beside {
+                    Beside::Tcp => Baseline::Tcp,
+                    _ => Baseline::BareMedium,
+                };
+                let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
+                self.on(&test_bed, baseline, |setting| setting, watch)
+            }
         }
     }
 
@@ -289,6 +291,7 @@ impl Measurement {
     ) -> Result<Box<dyn Side>, Failure> {
         let Self { size, in_flight, .. } = *self;
         match (self.transport, self.quantity) {
+            _ if baseline == Baseline::Tcp => self.baseline_tcp(test_bed),
             (BenchTransport::Shm, Quantity::Latency) => {
                 let (client, server) = mailbox::ends(size);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
@@ -306,6 +309,21 @@ impl Measurement {
                 self.baseline_udp(test_bed, baseline)
             }
         }
+    }
+
+    fn baseline_tcp(&self, test_bed: &TestBed) -> Result<Box<dyn Side>, Failure> {
+        let [_, server_address] = test_bed.addresses;
+        let (calls, is_timed) = ((self.size, self.in_flight), self.quantity == Quantity::Latency);
+        let (sender, receiver) = mpsc::channel();
+        let make_server = move || {
+            let echo = tcp::Echo::bind(server_address, calls)?;
+            // The result is received in any case.
+            let _ = sender.send(echo.address()?);
+            Ok(echo)
+        };
+        test_bed.create_ends(make_server, |_| {
+            tcp::Caller::connect(receiver.recv().map_err(Failure::because)?, calls, is_timed)
+        })
     }
 
     /// The server thread creates the server socket, possibly in another network namespace.
@@ -386,7 +404,11 @@ impl Measurement {
             Some((server, endpoint)) => format!(" --connect {server} --endpoint {endpoint}"),
             None => String::new(),
         };
-        let beside = if self.is_beside_raised { " --beside raised" } else { "" };
+        let beside = match self.beside {
+            Beside::Bare => "",
+            Beside::Raised => " --beside raised",
+            Beside::Tcp => " --beside tcp",
+        };
         format!(
             "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{beside}{}{connect}",
             self.quantity.name(),
@@ -438,7 +460,7 @@ mod tests {
             batch: 3,
             pace,
             plan,
-            is_beside_raised: false,
+            beside: Beside::Bare,
             connect: None,
         }
     }

@@ -27,7 +27,7 @@ use super::pairs::Pace;
 use super::test_bed::{Cores, TestBed};
 use super::veth;
 use super::window::Window;
-use crate::args::BenchTransport;
+use crate::args::{BenchTransport, Beside};
 
 /// Bytes of a request.
 const REQUEST_BYTES: usize = 256 << 10;
@@ -308,7 +308,7 @@ impl PathsPlan {
             },
             connect: None,
             plan: SessionPlan::Raised,
-            is_beside_raised: false,
+            beside: Beside::Bare,
         }
     }
 

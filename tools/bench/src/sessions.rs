@@ -103,7 +103,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::args::BenchTransport;
+    use crate::args::{BenchTransport, Beside};
     use crate::figure::Quantity;
     use crate::measurement::SessionPlan;
     use crate::pairs::Pace;
@@ -120,7 +120,7 @@ mod tests {
             batch: 3,
             pace,
             plan: SessionPlan::Default,
-            is_beside_raised: false,
+            beside: Beside::Bare,
             connect: None,
         };
         let steps = |count, hints, has_steps| {

@@ -9,7 +9,7 @@ use super::figure::{Figure, Quantity};
 use super::measurement::{Measurement, SessionPlan};
 use super::test_bed::Cores;
 use super::{Report, outcome};
-use crate::args::{SweepArgs, SweepKind};
+use crate::args::{Beside, SweepArgs, SweepKind};
 use crate::experiment::chart::{self, Axis, Chart};
 
 /// Calls in flight of a sweep over batches: eRPC's figure has 60 (§6.2).
@@ -49,7 +49,7 @@ fn measurements(args: &SweepArgs) -> Vec<Measurement> {
         batch: 1,
         pace: args.windows.pace(),
         plan: SessionPlan::Default,
-        is_beside_raised: false,
+        beside: Beside::Bare,
         connect: None,
     };
     let points = |transport| -> Vec<Measurement> {

@@ -147,6 +147,7 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
     let text = |baseline| match baseline {
         Baseline::BareMedium => "the same messages on the bare medium, with no protocol",
         Baseline::SingleDatagrams => "a datagram per message on plain sockets",
+        Baseline::Tcp => "the same messages in a polled TCP stream, with no protocol",
         Baseline::OneSession => "the same with one session",
         Baseline::Raised => "the same over eight sessions, with a slot and a credit for each call",
         Baseline::EverythingOn => "the same with everything switched on",

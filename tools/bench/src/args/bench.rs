@@ -214,16 +214,17 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     raised: bool,
 
-    /// Run beside it: the bare medium, or the same calls with raised settings
+    /// Run beside it: the bare medium, the same calls with raised settings, or a polled TCP stream (of `rate` and `latency`)
     #[arg(long, value_enum, default_value = "bare", conflicts_with_all = ["raised", "connect"])]
-    beside: Beside,
+    pub(crate) beside: Beside,
 }
 
 /// The other side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Beside {
+pub(crate) enum Beside {
     Bare,
     Raised,
+    Tcp,
 }
 
 impl PlanArgs {
@@ -235,10 +236,6 @@ impl PlanArgs {
             (None, None, None) => SessionPlan::Default,
             _ => SessionPlan::Given { sessions: sessions.unwrap_or(1), slots, credits },
         }
-    }
-
-    pub(crate) fn is_beside_raised(&self) -> bool {
-        self.beside == Beside::Raised
     }
 }
 

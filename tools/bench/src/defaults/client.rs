@@ -10,6 +10,7 @@ use petrel::client::Background;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel::{Client, Context, Endpoint, Nexus};
 use petrel_command::failure::Failure;
+use petrel_transport::clock;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
@@ -124,31 +125,27 @@ impl Way {
     }
 }
 
-/// Calls until a time, and their latencies.
+/// Calls until a time, and their latencies. Times are those of [`clock::now_ns`].
 struct Watch {
-    begin: Instant,
-    warm: Duration,
-    end: Duration,
+    warm_ns: u64,
+    end_ns: u64,
     work: Duration,
     latencies: Histogram<u64>,
 }
 
 impl Watch {
-    fn is_over(&self) -> bool {
-        self.begin.elapsed() >= self.end
-    }
-
-    fn is_warm(&self) -> bool {
-        self.begin.elapsed() >= self.warm
-    }
-
-    /// Records a call with its response. Calls of the warm-up are checked, too.
-    fn record(&mut self, begun: Instant, request: &[u8], response: &[u8]) -> Result<(), Failure> {
+    /// Records a call with its times and its response. Calls of the warm-up are checked, too.
+    fn record(
+        &mut self,
+        (begun_ns, ended_ns): (u64, u64),
+        request: &[u8],
+        response: &[u8],
+    ) -> Result<(), Failure> {
         if request != response {
             return Err(Failure::because("a response differs from the request"));
         }
-        if begun.duration_since(self.begin) >= self.warm {
-            self.latencies.saturating_record(begun.elapsed().as_nanos() as u64);
+        if begun_ns >= self.warm_ns {
+            self.latencies.saturating_record(ended_ns - begun_ns);
         }
         Ok(())
     }
@@ -186,8 +183,10 @@ impl Calls<'_> {
         call: impl FnOnce(Watch) -> Result<Histogram<u64>, Failure>,
     ) -> Result<Taken, Failure> {
         let warm = self.time / WARM_UP_SHARE;
-        let (begin, end) = (Instant::now(), warm + self.time);
-        let watch = Watch { begin, warm, end, work: self.work, latencies: histogram() };
+        let begin = Instant::now();
+        let warm_ns = clock::now_ns() + warm.as_nanos() as u64;
+        let end_ns = warm_ns + self.time.as_nanos() as u64;
+        let watch = Watch { warm_ns, end_ns, work: self.work, latencies: histogram() };
         let (client_before, server_before) = (cpu_ns(), server_cpu_ns(self.control)?);
         let latencies = call(watch)?;
         let (client_after, server_after) = (cpu_ns(), server_cpu_ns(self.control)?);
@@ -225,10 +224,12 @@ pub(super) fn connect(
 
 fn watch_thread(client: &Client, mut watch: Watch) -> Result<Histogram<u64>, Failure> {
     let request = watch.request();
-    while !watch.is_over() {
-        let begun = Instant::now();
+    let mut begun_ns = clock::now_ns();
+    while begun_ns < watch.end_ns {
         let response = client.call(watch.method(), request).wait().map_err(Failure::because)?;
-        watch.record(begun, &request, &response)?;
+        let ended_ns = clock::now_ns();
+        watch.record((begun_ns, ended_ns), &request, &response)?;
+        begun_ns = ended_ns;
     }
     Ok(watch.latencies)
 }
@@ -240,10 +241,13 @@ fn call_by_tasks(client: &Client, calls: &Calls<'_>, tasks: usize) -> Result<Tak
             let client = client.clone();
             async move {
                 let request = part.request();
-                while !part.is_over() {
-                    let begun = Instant::now();
+                let mut begun_ns = clock::now_ns();
+                while begun_ns < part.end_ns {
                     let response = client.call(part.method(), request).await;
-                    part.record(begun, &request, &response.map_err(Failure::because)?)?;
+                    let ended_ns = clock::now_ns();
+                    let response = response.map_err(Failure::because)?;
+                    part.record((begun_ns, ended_ns), &request, &response)?;
+                    begun_ns = ended_ns;
                 }
                 Ok::<_, Failure>(part.latencies)
             }
@@ -319,10 +323,12 @@ fn call_by_endpoint(
     let (mut endpoint, session) = endpoint(server, IdlePolicy::default(), ())?;
     calls.measure(|mut watch| {
         let request = watch.request();
-        while !watch.is_over() {
-            let begun = Instant::now();
+        let mut begun_ns = clock::now_ns();
+        while begun_ns < watch.end_ns {
             let response = endpoint.call(session, watch.method(), &request).wait();
-            watch.record(begun, &request, &response.map_err(Failure::because)?)?;
+            let ended_ns = clock::now_ns();
+            watch.record((begun_ns, ended_ns), &request, &response.map_err(Failure::because)?)?;
+            begun_ns = ended_ns;
         }
         Ok(watch.latencies)
     })
@@ -333,6 +339,8 @@ struct Many {
     session: SessionId,
     watch: Option<Watch>,
     outstanding: usize,
+    /// Whether one small call is in flight at a time.
+    is_alone: bool,
     /// Bytes of the large calls that ended after the warm-up.
     bulk_bytes: u64,
     failure: Option<Failure>,
@@ -340,8 +348,8 @@ struct Many {
 
 impl Many {
     /// Returns true if no further call is to begin.
-    fn is_over(&self) -> bool {
-        self.failure.is_some() || self.watch.as_ref().is_none_or(Watch::is_over)
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.failure.is_some() || self.watch.as_ref().is_none_or(|watch| now_ns >= watch.end_ns)
     }
 }
 
@@ -352,7 +360,9 @@ fn call_by_continuations(
 ) -> Result<Taken, Failure> {
     let idle = if way.polls() { IdlePolicy::Poll } else { IdlePolicy::default() };
     let session = SessionId { index: 0, generation: 0 };
-    let many = Many { session, watch: None, outstanding: 0, bulk_bytes: 0, failure: None };
+    let is_alone = way.in_flight() == 1;
+    let many =
+        Many { session, watch: None, outstanding: 0, is_alone, bulk_bytes: 0, failure: None };
     let (mut endpoint, session) = endpoint(server, idle, many)?;
     endpoint.state_mut().session = session;
     let taken = calls.measure(|watch| {
@@ -379,7 +389,7 @@ fn call_by_continuations(
 
 /// Begins a large call, whose end begins the next one.
 fn begin_bulk(many: &mut Many, cx: &mut Context<'_, Many>) {
-    if many.is_over() {
+    if many.is_over(cx.now().as_ns()) {
         return;
     }
     let Ok(mut request) = cx.alloc(BULK_BYTES) else {
@@ -394,7 +404,8 @@ fn begin_bulk(many: &mut Many, cx: &mut Context<'_, Many>) {
         many.outstanding -= 1;
         match reply.into_response() {
             Ok(response) if response[..] == head => {
-                let is_warm = many.watch.as_ref().is_some_and(Watch::is_warm);
+                let now_ns = cx.now().as_ns();
+                let is_warm = many.watch.as_ref().is_some_and(|watch| now_ns >= watch.warm_ns);
                 many.bulk_bytes += if is_warm { BULK_BYTES as u64 } else { 0 };
             }
             Ok(_) => many.failure = Some(Failure::because("a response differs from the request")),
@@ -408,15 +419,22 @@ fn begin_bulk(many: &mut Many, cx: &mut Context<'_, Many>) {
     }
 }
 
+/// Returns the time. A call alone is worth a reading of the clock; among many, the turn's time is precise enough.
+fn now_ns(many: &Many, cx: &Context<'_, Many>) -> u64 {
+    if many.is_alone { cx.clock_now().as_ns() } else { cx.now().as_ns() }
+}
+
 /// Begins a call, whose end begins the next one.
 fn begin(many: &mut Many, cx: &mut Context<'_, Many>) {
-    let Some(watch) = many.watch.as_ref().filter(|_| !many.is_over()) else { return };
-    let (request, begun) = (watch.request(), Instant::now());
+    let begun_ns = now_ns(many, cx);
+    let Some(watch) = many.watch.as_ref().filter(|_| !many.is_over(begun_ns)) else { return };
+    let request = watch.request();
     let call = cx.call(many.session, watch.method(), &request);
     let made = call.then(move |many: &mut Many, cx, reply| {
         many.outstanding -= 1;
+        let ended_ns = now_ns(many, cx);
         let recorded = match (reply.into_response(), &mut many.watch) {
-            (Ok(response), Some(watch)) => watch.record(begun, &request, &response),
+            (Ok(response), Some(watch)) => watch.record((begun_ns, ended_ns), &request, &response),
             (Err(error), _) => Err(Failure::because(error)),
             (Ok(_), None) => Ok(()),
         };
