@@ -78,6 +78,7 @@ mod servers_file;
 mod service_client;
 mod service_key;
 mod shared;
+mod spares;
 mod spawned;
 pub(crate) mod state;
 mod stats;

@@ -7,6 +7,7 @@ use std::ops::Deref;
 
 use petrel_transport::buf::append_message;
 
+use super::spares;
 use crate::local::Hub;
 
 /// The message of a response, and the server that gave it.
@@ -82,23 +83,29 @@ impl ServerBytes {
 }
 
 impl Drop for Response {
-    /// In a task of an endpoint, leaves the memory to the endpoint's next request.
+    /// Leaves the memory to the next request: of the endpoint in its tasks, else of the thread.
     #[inline]
     fn drop(&mut self) {
-        let memory = mem::take(&mut self.bytes);
-        Hub::with_current(|hub| hub.keep_memory(memory));
+        let memory = &mut self.bytes;
+        if Hub::with_current(|hub| hub.keep_memory(mem::take(memory))).is_none() {
+            spares::keep_memory(mem::take(memory));
+        }
     }
 }
 
-/// Returns the bytes of a request. Borrowed bytes and arrays are copied, in a task of an endpoint to the memory of a
-/// former response.
+/// Returns the bytes of a request. Borrowed bytes and arrays are copied to the memory of a former response of the endpoint or
+/// thread. There is room for a response of the same length: the response comes back in this memory.
 #[inline]
 pub(super) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
     if mem::needs_drop::<R>() {
         return request.into();
     }
-    let mut bytes = Hub::with_current(Hub::take_memory).unwrap_or_default();
-    append_message(request.as_ref(), [], &mut bytes);
+    let kept = Hub::with_current(Hub::take_memory).or_else(spares::take_memory);
+    let (message, mut bytes) = (request.as_ref(), kept.unwrap_or_default());
+    if bytes.capacity() < message.len() + SERVER_BYTES {
+        bytes.reserve(message.len() + SERVER_BYTES);
+    }
+    append_message(message, [], &mut bytes);
     bytes
 }
 
