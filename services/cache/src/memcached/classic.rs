@@ -32,6 +32,11 @@ impl<'a> Words<'a> {
         self.words[place]
     }
 
+    /// Returns true if the line may be the request line of HTTP (RFC 9112 §3): the version is the last of three words.
+    fn has_http_version(&self) -> bool {
+        self.words[..self.count].iter().any(|word| word.starts_with(b"HTTP/"))
+    }
+
     /// Returns true if the command asks for silence.
     fn is_quiet(&self) -> bool {
         self.words[..self.count].last().is_some_and(|word| *word == b"noreply")
@@ -173,6 +178,8 @@ fn administration(name: &[u8], words: &Words<'_>) -> Request<'static> {
         b"verbosity" if is_quiet || unsigned(words.at(1)).is_some() => answer(OK),
         b"verbosity" => Request::Reply(BAD_FORMAT),
         b"shutdown" => Request::Reply(b"ERROR: shutdown not enabled\r\n"),
+        // A web page has its browser send this line and those behind it: none of them is to run. memcached closes, too.
+        _ if words.has_http_version() => Request::Close(b""),
         _ => Request::Reply(ERROR),
     }
 }

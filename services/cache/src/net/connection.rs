@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use mio::net::TcpStream;
 
 use super::replies::Replies;
-use crate::limits::{OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX};
+use crate::limits::{OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX, SAFE_BYTES};
 use crate::memcached::Parser;
 
 /// Memory for output that a connection keeps when nothing is to be sent.
@@ -35,6 +35,22 @@ pub(super) struct Connection {
     pub(super) is_queued: bool,
     /// The second in which bytes last came or went.
     active: u32,
+    /// The millisecond since which the connection holds more than [`SAFE_BYTES`] and ends no request, nor the sending of its
+    /// replies.
+    heavy_since: Option<u64>,
+    /// What the connection waits for, if it waits for memory.
+    pub(super) wait: Option<MemoryWait>,
+}
+
+/// The wait of a connection for memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryWait {
+    /// The bytes of its request; 0 if it only waits until memory is not short.
+    pub(super) bytes: usize,
+    /// The millisecond in which the wait ends with a refusal.
+    pub(super) ends_ms: u64,
+    /// Whether the thread has the connection among those that wait.
+    pub(super) is_listed: bool,
 }
 
 /// The outcome of a read.
@@ -64,6 +80,8 @@ impl Connection {
             is_closing: false,
             is_queued: false,
             active: now,
+            heavy_since: None,
+            wait: None,
         }
     }
 
@@ -181,6 +199,18 @@ impl Connection {
     /// Seconds without a byte in either direction.
     pub(super) fn idle_s(&self, now: u32) -> u32 {
         now.saturating_sub(self.active)
+    }
+
+    /// Returns the millisecond since which the connection holds much memory and gets nowhere.
+    pub(super) fn heavy_since(&self) -> Option<u64> {
+        self.heavy_since
+    }
+
+    /// Notes whether the connection holds much memory, at the end of its turn. `has_advanced`: a request has been run.
+    pub(super) fn note_weight(&mut self, now_ms: u64, has_advanced: bool) {
+        let is_heavy = self.held_bytes() > SAFE_BYTES;
+        let since = self.heavy_since.filter(|_| !has_advanced).unwrap_or(now_ms);
+        self.heavy_since = is_heavy.then_some(since);
     }
 
     /// The memory for buffers.

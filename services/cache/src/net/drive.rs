@@ -8,7 +8,7 @@ use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
 use crate::key::Hasher;
-use crate::limits::READ_BYTES;
+use crate::limits::{LIGHT_BYTES, READ_BYTES};
 use crate::memcached::{Everywhere, Operation, Request, Step, execute, replies};
 
 use std::sync::Arc;
@@ -20,8 +20,10 @@ pub(super) enum Pause {
     Input { needed: usize },
     /// The replies must be sent first.
     Output,
-    /// The batch of another thread is full, or memory for buffers is short.
+    /// The batch of another thread is full.
     Turn,
+    /// Memory for buffers is short, for so many bytes of a request, or for any request of a connection that holds much.
+    Memory { bytes: usize },
     /// The connection has ended.
     Closing,
 }
@@ -37,6 +39,8 @@ pub(super) struct Router {
     /// The memory that the thread's connections and batches hold for buffers. Replies of a batch at its owner have
     /// memory of their own ([`BATCH_HELD_BYTES`](crate::limits::BATCH_HELD_BYTES)).
     held_bytes: usize,
+    /// The millisecond of this turn.
+    pub(super) now_ms: u64,
 }
 
 /// The batches for one owner.
@@ -57,7 +61,7 @@ impl Router {
         let outgoing = (0..shared.partitions)
             .map(|owner| Outgoing { next: Box::new(Batch::new(number, owner)), away_bytes: None })
             .collect();
-        Self { number, owner, hasher, shared, outgoing, held_bytes: 0 }
+        Self { number, owner, hasher, shared, outgoing, held_bytes: 0, now_ms: 0 }
     }
 
     /// Notes that a connection or a batch that held `before` bytes holds `after`.
@@ -72,9 +76,14 @@ impl Router {
         self.held_bytes -= bytes;
     }
 
-    /// Returns true if half of the memory for buffers is in use: no request begins that could need more.
+    /// Returns true if half of the memory for buffers is in use: requests begin only on connections that hold little.
     pub(super) fn is_memory_short(&self) -> bool {
-        self.held_bytes > self.shared.limits.buffer_bytes_max / 2
+        !self.has_memory(self.held_bytes, 0)
+    }
+
+    /// The memory that connections and batches hold.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Returns true if connections and batches hold more memory than they may.
@@ -98,17 +107,21 @@ impl Router {
             if connection.is_full() {
                 return (start, Pause::Output);
             }
-            if self.is_memory_short() {
-                return (start, Pause::Turn);
+            if self.is_memory_short() && connection.held_bytes() > LIGHT_BYTES {
+                return (start, Pause::Memory { bytes: 0 });
             }
             let generation = connection.generation;
             let Connection { parser, replies, output, .. } = connection;
             let (used, request) = match parser.next(&input[start..]) {
                 Step::Done { used, request } => (used, request),
                 Step::More { needed } => {
-                    let others = self.held_bytes - running_bytes;
-                    if self.has_memory(others, needed.max(input.len() - start)) {
+                    let (others, bytes) =
+                        (self.held_bytes - running_bytes, needed.max(input.len() - start));
+                    if bytes <= READ_BYTES || self.has_memory(others, bytes) {
                         return (start, Pause::Input { needed });
+                    }
+                    if connection.wait.is_none_or(|wait| self.now_ms < wait.ends_ms) {
+                        return (start, Pause::Memory { bytes });
                     }
                     match needed {
                         0 => (0, Request::Close(replies::NO_MEMORY)),
@@ -146,10 +159,9 @@ impl Router {
         }
     }
 
-    /// Returns true if there is memory for an input of `bytes` bytes. The others hold `others`: the connection may hold
-    /// the memory of the request already.
-    fn has_memory(&self, others: usize, bytes: usize) -> bool {
-        bytes <= READ_BYTES || others + bytes <= self.shared.limits.buffer_bytes_max / 2
+    /// Returns true if there is memory for `bytes` bytes beside the `others`.
+    pub(super) fn has_memory(&self, others: usize, bytes: usize) -> bool {
+        others + bytes <= self.shared.limits.buffer_bytes_max / 2
     }
 
     /// Runs an operation, or adds it to a batch. Returns false if the batch is full: the request must come again.

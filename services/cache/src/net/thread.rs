@@ -1,5 +1,6 @@
 //! A thread of the server.
 
+use std::cmp::Reverse;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,11 +11,14 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::batch::{Batch, Ticket};
-use super::connection::{Connection, ReadOutcome};
+use super::connection::{Connection, MemoryWait, ReadOutcome};
 use super::drive::{Pause, Router};
 use super::inbox::{Inbox, Parcel};
 use super::report::{self, Snapshot};
-use crate::limits::{READ_BYTES, READS_MAX, STALLED_S};
+use crate::limits::{
+    HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, MEMORY_WAIT_MS, READ_BYTES, READS_MAX, SAFE_BYTES,
+    STALLED_S,
+};
 use crate::memcached::Clock;
 use crate::partition::Mode;
 
@@ -29,6 +33,9 @@ const EVENTS_MAX: usize = 256;
 
 /// The longest sleep: idle connections and the time are looked at so often.
 const TICK: Duration = Duration::from_secs(1);
+
+/// The longest sleep while connections wait for memory.
+const MEMORY_LOOK: Duration = Duration::from_millis(MEMORY_LOOK_MS);
 
 /// Seconds in which a stopping thread sends the replies that it owes.
 const STOP_S: u32 = 3;
@@ -118,8 +125,13 @@ pub(super) struct Thread {
     generations: u32,
     /// Connections to look at in this turn.
     queue: Vec<usize>,
-    /// Connections whose requests wait for another thread, or for memory.
+    /// Connections whose requests wait for another thread.
     paused: Vec<usize>,
+    /// Connections whose requests wait for memory, in the order in which they came.
+    waiting: Vec<usize>,
+    /// The millisecond of the next look at those, and the memory in use at the last: a look comes earlier if it is less.
+    look_ms: u64,
+    looked_at_bytes: usize,
     buffer: Box<[u8]>,
     now: u32,
     /// The second of the last look at all connections.
@@ -149,6 +161,9 @@ impl Thread {
             generations: 0,
             queue: Vec::new(),
             paused: Vec::new(),
+            waiting: Vec::new(),
+            look_ms: 0,
+            looked_at_bytes: 0,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             now: Clock::FIRST,
             looked_at: 0,
@@ -180,6 +195,7 @@ impl Thread {
             std::mem::swap(&mut self.queue, &mut turn);
             turn.drain(..).for_each(|number| self.drive(number));
             self.dispatch();
+            self.look_at_waiting();
             self.look_at_all();
             self.finish();
         }
@@ -192,14 +208,16 @@ impl Thread {
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let may_sleep = self.queue.is_empty() && self.inbox().may_sleep();
-        match self.poll.poll(events, Some(if may_sleep { TICK } else { Duration::ZERO })) {
+        let sleep = if self.waiting.is_empty() { TICK } else { MEMORY_LOOK };
+        match self.poll.poll(events, Some(if may_sleep { sleep } else { Duration::ZERO })) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             result => result,
         }
     }
 
     fn set_time(&mut self) {
-        self.now = self.router.shared.second();
+        let elapsed = self.router.shared.started.elapsed();
+        (self.now, self.router.now_ms) = (Clock::second(elapsed), elapsed.as_millis() as u64);
         if let Some(owner) = &mut self.router.owner {
             owner.partition.set_time(self.now);
         }
@@ -323,16 +341,36 @@ impl Thread {
         connection.is_queued = false;
         let held = connection.held_bytes();
         let running = (number, held);
-        let pause = drive(connection, running, &mut self.router, &mut self.buffer, self.now);
+        let (pause, has_advanced) =
+            drive(connection, running, &mut self.router, &mut self.buffer, self.now);
         let is_broken = connection.flush(self.now).is_err();
+        let now_ms = self.router.now_ms;
+        connection.note_weight(now_ms, has_advanced);
         self.router.change_held(held, connection.held_bytes());
         if is_broken || connection.is_finished() {
             return self.remove(number);
+        }
+        match pause {
+            Pause::Memory { bytes } => {
+                let ends_ms = now_ms + MEMORY_WAIT_MS;
+                let new = MemoryWait { bytes, ends_ms, is_listed: false };
+                connection.wait.get_or_insert(new).bytes = bytes;
+            }
+            _ => connection.wait = None,
         }
         // Otherwise an event, a batch or the tick brings the connection back.
         let has_turn = match pause {
             Pause::Turn => {
                 self.paused.push(number);
+                false
+            }
+            // What it held has been sent.
+            Pause::Memory { bytes: 0 } if connection.held_bytes() <= LIGHT_BYTES => true,
+            Pause::Memory { .. } => {
+                let wait = connection.wait.as_mut().expect("it was just set");
+                if !std::mem::replace(&mut wait.is_listed, true) {
+                    self.waiting.push(number);
+                }
                 false
             }
             Pause::Output => !connection.is_full(),
@@ -344,7 +382,50 @@ impl Thread {
         }
     }
 
-    /// Sends operations to the other threads. A connection with the most memory ends if there is too little for all.
+    /// Lets the connections that wait for memory try again, the last first: a client that has just come gets its turn before those
+    /// that wait for what they do not use. If others hold memory and get nowhere, they end, as many as the last needs.
+    fn look_at_waiting(&mut self) {
+        let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes());
+        let is_due = now_ms >= self.look_ms || held_bytes < self.looked_at_bytes;
+        let Some(&last) = self.waiting.last().filter(|_| is_due) else { return };
+        self.look_ms = now_ms + MEMORY_LOOK_MS;
+        let wait = self.connections.get(last).and_then(|connection| connection.wait);
+        let bytes = wait.map_or(0, |wait| wait.bytes);
+        while !self.router.has_memory(self.router.held_bytes(), bytes)
+            && let Some(number) = self
+                .heaviest(|number, since| number != last && now_ms.saturating_sub(since) >= HELD_MS)
+        {
+            self.end_heavy(number);
+        }
+        self.looked_at_bytes = self.router.held_bytes();
+        for number in std::mem::take(&mut self.waiting).into_iter().rev() {
+            if let Some(connection) = self.connections.get_mut(number) {
+                if let Some(wait) = &mut connection.wait {
+                    wait.is_listed = false;
+                }
+                self.enqueue(number);
+            }
+        }
+    }
+
+    /// Returns the connection that has held much memory for the longest, among those of which `is_meant` is true, given
+    /// the millisecond since which they do.
+    fn heaviest(&self, is_meant: impl Fn(usize, u64) -> bool) -> Option<usize> {
+        let heavy = self.connections.iter().filter_map(|(number, connection)| {
+            let since = connection.heavy_since().filter(|since| is_meant(number, *since))?;
+            Some((since, Reverse(connection.held_bytes()), number))
+        });
+        heavy.min().map(|(_, _, number)| number)
+    }
+
+    /// Ends a connection for the memory that it holds.
+    fn end_heavy(&mut self, number: usize) {
+        self.router.shared.connections.stalled.fetch_add(1, Ordering::Relaxed);
+        self.remove(number);
+    }
+
+    /// Sends operations to the other threads. Connections that have held much memory for the longest end if there is too little for
+    /// all.
     fn dispatch(&mut self) {
         let connections = &self.connections;
         self.router.dispatch(|ticket: &Ticket| match connections.get(ticket.connection) {
@@ -355,11 +436,11 @@ impl Thread {
             _ => true,
         });
         while self.router.is_memory_exceeded() {
-            let largest = self.connections.iter().max_by_key(|(_, it)| it.held_bytes());
+            let largest = || self.connections.iter().max_by_key(|(_, it)| it.held_bytes());
+            let found = self.heaviest(|_, _| true).or_else(|| largest().map(|(number, _)| number));
             // The rest is that of batches, which come back.
-            let Some((number, _)) = largest else { break };
-            self.router.shared.connections.stalled.fetch_add(1, Ordering::Relaxed);
-            self.remove(number);
+            let Some(number) = found else { break };
+            self.end_heavy(number);
         }
     }
 
@@ -375,7 +456,10 @@ impl Thread {
         let (now, idle_s) = (self.now, self.router.shared.limits.idle_s);
         let is_short = self.router.is_memory_short();
         let is_stalled = |connection: &Connection| {
-            connection.held_bytes() > READ_BYTES / 4 && connection.idle_s(now) >= STALLED_S
+            connection.held_bytes() > SAFE_BYTES
+                && connection.idle_s(now) >= STALLED_S
+                // Otherwise the server has not read, and not the client.
+                && connection.wait.is_none_or(|wait| wait.bytes == 0)
         };
         let mut ended = Vec::new();
         for (number, connection) in &self.connections {
@@ -424,24 +508,24 @@ impl Thread {
     }
 }
 
-/// Reads and runs requests, as long as both are possible.
+/// Reads and runs requests, as long as both are possible. Returns why it stops, and whether a request has been run.
 fn drive(
     connection: &mut Connection,
     running: (usize, usize),
     router: &mut Router,
     buffer: &mut [u8],
     now: u32,
-) -> Pause {
-    let mut pause = Pause::Input { needed: 0 };
+) -> (Pause, bool) {
+    let (mut pause, mut has_advanced) = (Pause::Input { needed: 0 }, false);
     if !connection.input.is_empty() {
-        pause = run_kept(connection, running, router);
+        (pause, has_advanced) = run_kept(connection, running, router);
     }
     for _ in 0..READS_MAX {
         let Pause::Input { needed } = pause else { break };
         if connection.is_reading_over() {
             // The rest of the last request will not come.
             connection.close();
-            return Pause::Closing;
+            return (Pause::Closing, has_advanced);
         }
         let bytes = match connection.read(buffer, now) {
             ReadOutcome::Bytes(bytes) => bytes,
@@ -449,12 +533,12 @@ fn drive(
             // A client that has closed its side may still read the replies to its last requests.
             ReadOutcome::Ended => {
                 connection.close();
-                return Pause::Closing;
+                return (Pause::Closing, has_advanced);
             }
         };
         if connection.input.is_empty() {
             let (used, next) = router.run(connection, running, &buffer[..bytes]);
-            pause = next;
+            (pause, has_advanced) = (next, has_advanced || used > 0);
             if used < bytes {
                 let needed = if let Pause::Input { needed } = next { needed } else { 0 };
                 connection.keep(&buffer[used..bytes], needed);
@@ -463,20 +547,25 @@ fn drive(
             connection.keep(&buffer[..bytes], needed);
             // A value that is not complete is not looked at again.
             if connection.input.len() >= needed {
-                pause = run_kept(connection, running, router);
+                let (next, has_run) = run_kept(connection, running, router);
+                (pause, has_advanced) = (next, has_advanced || has_run);
             }
         }
     }
-    pause
+    (pause, has_advanced)
 }
 
 /// Runs the requests of the bytes that were kept.
-fn run_kept(connection: &mut Connection, running: (usize, usize), router: &mut Router) -> Pause {
+fn run_kept(
+    connection: &mut Connection,
+    running: (usize, usize),
+    router: &mut Router,
+) -> (Pause, bool) {
     let input = std::mem::take(&mut connection.input);
     let (used, pause) = router.run(connection, running, &input);
     connection.input = input;
     connection.use_input(used);
-    pause
+    (pause, used > 0)
 }
 
 /// The time, in seconds since 1970.

@@ -255,9 +255,14 @@ fn large_values__wait_for_room_in_a_batch() {
 #[test]
 fn values_without_buffers__are_refused() {
     let server = start(&config(1));
-    let mut holder = Client::new(&server);
-    // The buffers of a thread have 4 MiB, and values may wait in half of it.
-    holder.ask(format!("mn\r\nset a 0 0 {}\r\nfirst", 1 << 20).as_bytes(), b"MN\r\n");
+    // The buffers of a thread have 4 MiB, and values may wait in half of it. None of these holds so much that it would be ended.
+    let holders: Vec<_> = (0..150)
+        .map(|_| {
+            let mut holder = Client::new(&server);
+            holder.ask(b"mn\r\nset a 0 0 15000\r\nfirst", b"MN\r\n");
+            holder
+        })
+        .collect();
     let mut client = Client::new(&server);
     let value = vec![b'v'; 1 << 20];
     for (end, reply) in
@@ -269,6 +274,66 @@ fn values_without_buffers__are_refused() {
         client.ask(b"get key\r\n", b"END\r\n");
     }
     assert_eq!(client.stat("store_no_memory"), 2);
+    drop(holders);
+    server.stop().unwrap();
+}
+
+/// Small and large values of an honest client, all answered, while others hold memory. Before connections had shares, the first
+/// kind of attack stopped every request, and the last let values be refused.
+#[test]
+fn clients_that_hold_memory__stop_nobody_else() {
+    let large = vec![b'v'; 1 << 20];
+    let gets = b"get big\r\n".repeat(100);
+    let endless = [b"get".to_vec(), b" k".repeat(300_000)].concat();
+    let half = format!("set half 0 0 {}\r\nv", 100_000).into_bytes();
+    for (attackers, bytes) in [(60, &gets), (60, &endless), (200, &half)] {
+        for threads in [1, 2] {
+            let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(threads) });
+            let mut client = Client::new(&server);
+            let head = format!("set big 0 0 {}\r\n", large.len());
+            client.ask(&[head.as_bytes(), &large, b"\r\n"].concat(), b"STORED\r\n");
+            let attack = |_| {
+                let mut attacker = Client::new(&server);
+                attacker.0.set_nonblocking(true).unwrap();
+                // As much as the server takes.
+                let _ = attacker.0.write_all(bytes);
+                attacker
+            };
+            let attackers: Vec<_> = (0..attackers).map(attack).collect();
+            let middle = &large[..100_000];
+            for number in 0..500 {
+                client.ask(format!("set s{number} 0 0 1\r\nx\r\n").as_bytes(), b"STORED\r\n");
+                let reply = format!("VALUE s{number} 0 1\r\nx\r\nEND\r\n");
+                client.ask(format!("get s{number}\r\n").as_bytes(), reply.as_bytes());
+                if number % 100 == 0 {
+                    let set = [b"set m 0 0 100000\r\n", middle, b"\r\n"].concat();
+                    client.ask(&set, b"STORED\r\n");
+                    client.ask(
+                        b"get m\r\n",
+                        &[b"VALUE m 0 100000\r\n", middle, b"\r\nEND\r\n"].concat(),
+                    );
+                }
+            }
+            drop(attackers);
+            server.stop().unwrap();
+        }
+    }
+}
+
+/// A browser sends what a page has it send, behind a line of HTTP.
+#[test]
+fn http__ends_the_connection_before_its_body_is_read() {
+    let server = start(&config(1));
+    for line in ["POST / HTTP/1.1", "GET /set HTTP/1.0", "OPTIONS * HTTP/1.1", "PRI * HTTP/2.0"] {
+        let mut browser = Client::new(&server);
+        browser.send(format!("{line}\r\nHost: cache\r\n\r\nset pwn 0 0 1\r\nx\r\n").as_bytes());
+        browser.expect_end();
+    }
+    let mut client = Client::new(&server);
+    client.ask(
+        b"get pwn\r\nHTTP\r\nset HTTP/1.1 0 0 1\r\nx\r\nget HTTP/1.1\r\n",
+        b"END\r\nERROR\r\nSTORED\r\nVALUE HTTP/1.1 0 1\r\nx\r\nEND\r\n",
+    );
     server.stop().unwrap();
 }
 
