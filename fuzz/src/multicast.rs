@@ -511,7 +511,7 @@ impl World {
                         self.clients[client].core.close(session, Status::Unavailable, "exhausted");
                     }
                     // There is no control plane to ask.
-                    Event::ServerSilent(_) => {}
+                    Event::ServerSilent(_) | Event::SessionUsed(_) => {}
                     Event::Cancelled(_) | Event::Request { .. } => {
                         panic!("a client serves nobody")
                     }

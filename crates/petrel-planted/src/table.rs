@@ -122,6 +122,10 @@ pub const DEFECTS: &[Defect] = &[
     ),
     defect("nexus_nobody_yields", "a full server turns newcomers away for connections without use"),
     defect(
+        "nexus_requestless_stay",
+        "a full server turns newcomers away for connections without a request",
+    ),
+    defect(
         "nexus_orphans_are_not_told",
         "a server keeps the session whose client was told that it did not answer",
     ),

@@ -114,6 +114,11 @@ pub enum ToNexus {
         /// The link.
         link: LinkId,
     },
+    /// A client has sent the first request of a link. If sessions or connections run short, those of other links yield first.
+    LinkUsed {
+        /// The link.
+        link: LinkId,
+    },
     /// Open a session over a link that is up. Answered by [`FromNexus::SessionOpened`] or
     /// [`FromNexus::SessionRefused`] with the same `open.request`, or ended by the link's [`FromNexus::LinkDown`].
     OpenSession {

@@ -361,7 +361,7 @@ impl World {
                 Event::Request { .. } => unreachable!("the sessions keep no order"),
                 Event::SessionExhausted(id) => self.close(end, id),
                 // There is no control plane to ask.
-                Event::ServerSilent(_) => {}
+                Event::ServerSilent(_) | Event::SessionUsed(_) => {}
                 Event::Probed { .. } => unreachable!("no session is being opened"),
             }
         }

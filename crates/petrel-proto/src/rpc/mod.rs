@@ -198,6 +198,7 @@ impl<B: Buffer, T> Core<B, T> {
             match self.shared.notices.pop()? {
                 Notice::Exhausted(session) => return Some(Event::SessionExhausted(session)),
                 Notice::Silent(session) => return Some(Event::ServerSilent(session)),
+                Notice::Used(session) => return Some(Event::SessionUsed(session)),
                 Notice::Probed(session, peer, number) => {
                     return Some(Event::Probed { session, peer, number });
                 }

@@ -34,6 +34,8 @@ pub enum Event<B, T = u64> {
     /// A call has been without a sign of the server for tens of milliseconds, in spite of a question: its process may be
     /// dead (§8.6). May come again and again.
     ServerSilent(SessionId),
+    /// The first request of a session has come to its server.
+    SessionUsed(SessionId),
     /// A frame came back from the server of a session that is being opened: the answer to [`Core::probe`](super::Core::probe).
     Probed {
         /// The session.
@@ -49,6 +51,7 @@ pub enum Event<B, T = u64> {
 pub(super) enum Notice {
     Exhausted(SessionId),
     Silent(SessionId),
+    Used(SessionId),
     Probed(SessionId, PeerKey, u64),
     Cancelled(RequestHandle),
     /// A request of the session that waited for earlier ones may run, unless it has ended since.
@@ -63,6 +66,12 @@ impl Notices {
     /// Notes that a session has too few request numbers left.
     pub(super) fn note_exhausted(&mut self, session: SessionId) {
         self.0.push_back(Notice::Exhausted(session));
+    }
+
+    /// Notes that a server has got the first request of a session.
+    #[cold]
+    pub(super) fn note_used(&mut self, session: SessionId) {
+        self.0.push_back(Notice::Used(session));
     }
 
     /// Notes that the server of a session may be dead.

@@ -22,7 +22,7 @@ mod waiting;
 
 use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;
-use crate::session::{Agreed, PeerKey, SessionId};
+use crate::session::{Agreed, Entry, PeerKey, SessionId};
 use crate::status::Status;
 use crate::wire::{Flags, Frame, Kind};
 
@@ -72,6 +72,14 @@ pub(super) fn agreed(peer_session: u32, peer_token: u32, shape: Shape) -> Agreed
     }
 }
 
+/// Has a server's session as it is after its first request: with slots, and with nothing more to tell of.
+pub(super) fn make_used(server: &mut Core<HeapBuffer>, id: SessionId) {
+    let Some(Role::Server(session)) = server.sessions.get_mut(id).map(Entry::role_mut) else {
+        panic!("a session of a server")
+    };
+    assert!(session.make_ready(0), "before its first request");
+}
+
 impl Pair {
     pub(super) fn new() -> Self {
         Self::with(Shape::default())
@@ -114,6 +122,7 @@ impl Pair {
             })
             .unwrap();
         change(&mut client, session, &mut server, server_session);
+        make_used(&mut server, server_session);
         client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
         Self { now: 1_000_000, client, server, session, server_session, fast_path }
     }

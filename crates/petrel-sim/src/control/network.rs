@@ -309,6 +309,7 @@ impl Network {
             ToNexus::CheckPeer { link } => self.check_peer(host, link),
             // The simulation does not use these counters.
             ToNexus::Unreached { .. }
+            | ToNexus::LinkUsed { .. }
             | ToNexus::SessionEnded { .. }
             | ToNexus::Stats { .. }
             | ToNexus::Gone => {}

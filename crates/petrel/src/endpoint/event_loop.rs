@@ -326,6 +326,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     self.session_control().on_probed(session, number);
                 }
                 Event::ServerSilent(session) => self.session_control().check_server(session),
+                Event::SessionUsed(session) => self.session_control().note_used(session),
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";
                     let (end, status) = (SessionEnd::Exhausted, Status::Unavailable);

@@ -105,6 +105,8 @@ pub(super) enum Idle {
     Linkless,
     /// Its links have neither a session nor a proposal.
     Sessionless,
+    /// None of its sessions has had a request.
+    Requestless,
 }
 
 /// The phase of a connection.
@@ -387,6 +389,8 @@ impl<N: Network> Connection<N> {
             Some((Idle::Linkless, self.links.idle_since()))
         } else if !self.links.are_in_use() {
             Some((Idle::Sessionless, self.links.quiet_since()))
+        } else if !self.links.had_request() {
+            Some((Idle::Requestless, self.since))
         } else {
             None
         }

@@ -23,6 +23,8 @@ pub(super) struct ConnectionLinks {
     session_bytes: usize,
     /// Since when the connection has had no session.
     quiet_since: Instant,
+    /// Whether a session has had a request.
+    had_request: bool,
 }
 
 impl ConnectionLinks {
@@ -35,7 +37,18 @@ impl ConnectionLinks {
             proposed_bytes: 0,
             session_bytes: 0,
             quiet_since: now,
+            had_request: false,
         }
+    }
+
+    /// Returns true if a session with a server in this process has had a request.
+    pub(super) fn had_request(&self) -> bool {
+        self.had_request
+    }
+
+    /// Notes that a session with a server in this process has had a request.
+    pub(super) fn note_request(&mut self) {
+        self.had_request = true;
     }
 
     pub(super) fn len(&self) -> usize {

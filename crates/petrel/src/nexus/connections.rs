@@ -237,10 +237,45 @@ impl<N: Network> Connections<N> {
         self.idle.of(Idle::Sessionless, source).next()
     }
 
+    /// Returns the connection longest with sessions and without a request, of `source` or of the source with most of them.
+    pub(super) fn longest_requestless(
+        &self,
+        source: Option<SourceNetwork>,
+    ) -> Option<ConnectionId> {
+        if planted("nexus_requestless_stay") {
+            return None;
+        }
+        self.idle.of(Idle::Requestless, source).next()
+    }
+
+    /// Returns a connection that is to yield to a further session of another connection, if memory for sessions runs short: the
+    /// longest without a request.
+    pub(super) fn in_place_of_sessions(
+        &self,
+        id: ConnectionId,
+        slots: u16,
+    ) -> Option<ConnectionId> {
+        let source = self.by_id.get(&id)?.source();
+        let among = match self.usage.check_session(source, slots.min(SLOTS_MIN)).err()? {
+            Exhausted::Source(_) => Some(source),
+            Exhausted::All(_) => None,
+        };
+        self.longest_requestless(among).filter(|yields| *yields != id)
+    }
+
+    /// Notes that a session of a connection has had a request.
+    pub(super) fn note_used_by_request(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.by_id.get_mut(&id) {
+            connection.links_mut().note_request();
+        }
+        self.note_use(id);
+    }
+
     /// Decides whether a connection may have a further link. There are fewer linked connections than connections: a
     /// new one can always exchange HELLO, ask for counters, and learn why a link is refused. At the limit of all, or of
-    /// a source, the connection longest with links and without a session yields. (A client about to open its first
-    /// session is among the newest.) A connection with a session never yields.
+    /// a source, the connection longest with links and without a session yields, else the connection longest with sessions and
+    /// without a request. (A client about to open its first session, or to make its first call, is among the newest.) A
+    /// connection that has had a request never yields.
     pub(super) fn admission(&self, id: ConnectionId) -> Admission {
         let Some(connection) = self.by_id.get(&id) else { return Admission::Granted };
         let source = connection.source();
@@ -261,7 +296,8 @@ impl<N: Network> Connections<N> {
         } else {
             return Admission::Granted;
         };
-        self.longest_sessionless(among).map_or_else(|| refused(limit), Admission::InPlaceOf)
+        let yields = self.longest_sessionless(among).or_else(|| self.longest_requestless(among));
+        yields.map_or_else(|| refused(limit), Admission::InPlaceOf)
     }
 
     /// Counts a link of a connection.

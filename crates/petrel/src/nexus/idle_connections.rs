@@ -147,8 +147,11 @@ mod tests {
         assert_eq!(connection.idle(), Some((Idle::Sessionless, at(3))));
         for (bytes, proposals) in [(1, 0), (0, 1), (1, 1)] {
             connection.links_mut().set_test_charge((proposals, 0), bytes);
-            assert_eq!(connection.idle(), None, "{bytes} bytes, {proposals} proposals");
+            let requestless = connection.idle().map(|(idle, _)| idle);
+            assert_eq!(requestless, Some(Idle::Requestless), "{bytes} {proposals}");
         }
+        connection.links_mut().note_request();
+        assert_eq!(connection.idle(), None, "it has been used");
         connection.links_mut().set_test_charge((0, 0), 0);
         assert!(connection.idle().is_some());
         *connection.test_is_opener() = true;

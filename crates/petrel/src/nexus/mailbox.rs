@@ -10,7 +10,7 @@ use petrel_transport::wake::Waker;
 
 use super::media::Media;
 use super::net::{MioNetwork, Network, Wake};
-use crate::control::{EndpointId, FromNexus, ToNexus};
+use crate::control::{EndpointId, FromNexus, LinkId, ToNexus};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// A command to the nexus's thread from its process.
@@ -31,12 +31,15 @@ pub(super) enum Command<L> {
 pub(super) struct Mailbox<N: Network = MioNetwork> {
     /// `None` once the thread has ended.
     queue: Mutex<Option<VecDeque<Command<N::Link>>>>,
+    /// Links of endpoints that have got their first request: at most as many as there are links.
+    used: Mutex<Vec<(EndpointId, LinkId)>>,
     thread: N::Waker,
 }
 
 impl<N: Network> Mailbox<N> {
     pub(super) fn new(thread: N::Waker) -> Self {
-        Self { queue: Mutex::new(Some(VecDeque::new())), thread }
+        let used = Mutex::new(Vec::new());
+        Self { queue: Mutex::new(Some(VecDeque::new())), used, thread }
     }
 
     /// Queues a command, or returns it if the thread has ended.
@@ -51,6 +54,17 @@ impl<N: Network> Mailbox<N> {
             let _ = self.thread.wake();
         }
         Ok(())
+    }
+
+    /// Notes that an endpoint's link has got its first request. Does not wake the thread, which asks before it has a
+    /// connection yield: a connect costs the server no wake-up more.
+    pub(super) fn note_used(&self, endpoint: EndpointId, link: LinkId) {
+        lock(&self.used).push((endpoint, link));
+    }
+
+    /// Takes the links that have got their first requests.
+    pub(super) fn take_used(&self) -> Vec<(EndpointId, LinkId)> {
+        std::mem::take(&mut lock(&self.used))
     }
 
     /// Takes all commands.

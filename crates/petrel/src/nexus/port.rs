@@ -43,9 +43,11 @@ impl<N: Network> NexusHandle<N> {
 
     /// Sends a message to the nexus. Never blocks.
     pub fn post(&self, message: ToNexus) {
-        if let Err(Command::Post(_, message)) =
-            self.owner.mailbox().post(Command::Post(self.id, message))
-        {
+        let mailbox = self.owner.mailbox();
+        if let ToNexus::LinkUsed { link } = message {
+            return mailbox.note_used(self.id, link);
+        }
+        if let Err(Command::Post(_, message)) = mailbox.post(Command::Post(self.id, message)) {
             self.answer_for_the_dead(&message);
         }
     }

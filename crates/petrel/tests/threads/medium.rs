@@ -270,7 +270,8 @@ impl ControlPlane<EndpointIndex> for Control {
                 medium.close_links(from, None, &reason);
             }
             // A process that has ended says so itself.
-            ToNexus::SessionEnded { .. } | ToNexus::CheckPeer { .. } => {}
+            ToNexus::SessionEnded { .. } | ToNexus::CheckPeer { .. } | ToNexus::LinkUsed { .. } => {
+            }
             other => panic!("no world needs {other:?}"),
         }
     }

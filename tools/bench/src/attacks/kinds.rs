@@ -33,9 +33,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
 
-/// Sessions to open in total, and per batch.
-const SESSIONS: u32 = 100_000;
+/// Sessions to open in total, per batch, and the connections with them: two have an address's share.
+const SESSIONS: u32 = 195_000;
 const SESSIONS_AT_ONCE: u32 = 500;
+const SESSION_HOLDERS: u32 = 3;
+
+/// Half of an address's share: with fewer, the attack has not begun.
+const SESSIONS_LEAST: u32 = 60_000;
 
 /// The attack to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,9 +52,9 @@ pub(crate) enum AttackKind {
     SecondLink,
     /// A neighbour in shared memory of the same user, whose wake-up would block the server
     Doorbell,
-    /// 4 200 connections with a link each
+    /// 4 200 connections with a link and a session each
     Connections,
-    /// 100 000 sessions of one connection
+    /// 195 000 sessions of three connections, without a request
     Sessions,
     /// Datagrams of strangers, well formed or not, as fast as possible
     Spray,
@@ -224,32 +228,58 @@ fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
 }
 
 fn connections(target: Target) -> Result<ActiveAttack, Failure> {
-    let (mut held, mut links): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
+    let (mut held, mut sessions): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
+    let shape = Shape { slots: 1, ..Shape::default() };
     for port in 1..=CONNECTIONS {
         // A connection that the server drops in favour of another serves the attack equally.
         let Ok(mut connection) = Connection::greet(target.address) else { continue };
-        links += u32::from(matches!(connection.open_link(1, port, 1_232, false), Ok(Some(_))));
+        if let Ok(Some(link)) = connection.open_link(1, port, 1_232, false) {
+            sessions += u32::from(matches!(connection.open_session(&link, 1, shape), Ok(Some(_))));
+        }
         held.push(Box::new(connection));
     }
-    let obtained = format!("{} connections, {links} with a link", held.len());
+    if sessions < u32::from(CONNECTIONS) / 4 {
+        return Err(Failure::because(format!("the attack got only {sessions} sessions")));
+    }
+    let obtained = format!("{} connections, {sessions} with a session", held.len());
     Ok(ActiveAttack::holding(held, obtained))
 }
 
 fn sessions(target: Target) -> Result<ActiveAttack, Failure> {
-    let (mut connection, link, socket) = linked(target)?;
-    let shape = Shape { slots: 64, ..Shape::default() };
-    let mut accepted = 0;
-    for first in (0..SESSIONS).step_by(SESSIONS_AT_ONCE as usize) {
-        let requests = first..first + SESSIONS_AT_ONCE;
-        let open = |request| control::session_open(&link, request, shape);
-        let opens: Vec<_> = requests.clone().map(open).collect();
-        connection.send_all(&opens)?;
-        for request in requests {
-            accepted += u32::from(connection.session_answer(request)?.is_some());
+    let (mut held, mut accepted): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
+    for _ in 0..SESSION_HOLDERS {
+        let (mut connection, link, socket) = linked(target)?;
+        for first in (0..SESSIONS / SESSION_HOLDERS).step_by(SESSIONS_AT_ONCE as usize) {
+            match open_sessions(&mut connection, &link, first..first + SESSIONS_AT_ONCE) {
+                Ok(count) => accepted += count,
+                // The server has ended the connection in favour of another.
+                Err(_) => break,
+            }
         }
+        held.extend([Box::new(connection) as Box<dyn Any>, Box::new(socket)]);
+    }
+    if accepted < SESSIONS_LEAST {
+        return Err(Failure::because(format!("the attack got only {accepted} sessions")));
     }
     let obtained = format!("{accepted} sessions of {SESSIONS}");
-    Ok(ActiveAttack::holding(vec![Box::new(connection), Box::new(socket)], obtained))
+    Ok(ActiveAttack::holding(held, obtained))
+}
+
+/// Opens sessions without a request; returns how many the server has accepted.
+fn open_sessions(
+    connection: &mut Connection,
+    link: &control::Link,
+    requests: std::ops::Range<u32>,
+) -> Result<u32, Failure> {
+    let shape = Shape { slots: 64, ..Shape::default() };
+    let opens: Vec<_> =
+        requests.clone().map(|request| control::session_open(link, request, shape)).collect();
+    connection.send_all(&opens)?;
+    let mut accepted = 0;
+    for request in requests {
+        accepted += u32::from(connection.session_answer(request)?.is_some());
+    }
+    Ok(accepted)
 }
 
 fn spray_strangers(target: Target) -> Result<ActiveAttack, Failure> {

@@ -2,6 +2,7 @@
 //! sign is a CANCEL, the slot's next request, or the end of the session.
 
 use super::memory::release_answer;
+use super::run::make_ready;
 use super::settle::settle;
 use crate::buffer::Buffer;
 use crate::rpc::{RequestHandle, Shared};
@@ -27,7 +28,7 @@ pub(in crate::rpc) fn on_cancel<B: Buffer>(
     match age {
         Age::Future => return shared.counters.dropped_future += 1,
         Age::Stale => return shared.counters.dropped_stale += 1,
-        Age::New | Age::Current => server.make_ready(slot),
+        Age::New | Age::Current => make_ready(shared, id, server, slot),
     }
     let state = server.slot_mut(slot);
     match (age, state.state()) {

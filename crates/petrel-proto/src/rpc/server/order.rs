@@ -8,7 +8,7 @@
 use super::abandon::note_superseded;
 use super::memory::note_refused;
 use super::refuse::refuse;
-use super::run::{Packet, begin, credit_due, run, run_message};
+use super::run::{Packet, begin, credit_due, make_ready, run, run_message};
 use super::settle::settle;
 use crate::buffer::{Buffer, BufferPool, Placed};
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
@@ -61,7 +61,7 @@ pub(in crate::rpc) fn give_up_overtaken<B: Buffer>(
         return false;
     }
     let slot = server.slot_index(header.request);
-    server.make_ready(slot);
+    make_ready(shared, id, server, slot);
     let state = server.slot_mut(slot);
     shared.counters.frames_accepted += 1;
     shared.counters.requests_overtaken += 1;
@@ -122,7 +122,7 @@ pub(in crate::rpc) fn on_whole_in_order<'f, B: Buffer, T, P: BufferPool<Buffer =
     pool: &mut P,
 ) -> Received<'f, B, T> {
     let slot = server.slot_index(header.request);
-    server.make_ready(slot);
+    make_ready(shared, id, server, slot);
     let waits = order.synchronises && !server.order_mut().may_run(order.sequence);
     let message = match waits {
         false => None,

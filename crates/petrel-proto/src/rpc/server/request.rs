@@ -5,7 +5,7 @@ use super::order::{
     complete_in_order, give_up_overtaken, on_whole_in_order, place, place_late, take_order,
 };
 use super::refuse::{count_stale_or_future, refuse};
-use super::run::{Packet, begin, credit_due, refuse_expired, run, run_message};
+use super::run::{Packet, begin, credit_due, make_ready, refuse_expired, run, run_message};
 use super::settle::settle;
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool, Placed};
@@ -55,7 +55,7 @@ pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     {
         return Received::Nothing;
     }
-    server.make_ready(slot);
+    make_ready(shared, id, server, slot);
     if payload.len() > server.request_bytes_max() as usize {
         shared.counters.frames_accepted += 1;
         let refused = refuse_too_large(shared, id, server, slot, header, payload.len() as u32);
@@ -168,7 +168,7 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     first: Option<&[u8]>,
     pool: &mut P,
 ) -> Result<(), Received<'f, B, T>> {
-    server.make_ready(slot);
+    make_ready(shared, id, server, slot);
     if part.size > server.request_bytes_max() {
         shared.counters.frames_accepted += 1;
         return Err(refuse_too_large(shared, id, server, slot, header, part.size));

@@ -8,7 +8,7 @@ use crate::limits::KEPT_ANSWER_BYTES_MAX;
 use crate::rpc::{Received, RequestHandle, Shared};
 use crate::session::SessionId;
 use crate::session::backlog::NEVER;
-use crate::session::server::{ServerSlot, ServerState};
+use crate::session::server::{ServerSession, ServerSlot, ServerState};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Part};
 
@@ -20,6 +20,19 @@ pub(in crate::rpc) struct Packet<'f> {
     /// The deadline carried by the packet, or [`NEVER`].
     pub(super) deadline_ns: u64,
     pub(super) payload: &'f [u8],
+}
+
+/// Prepares the slot of an accepted request, and notes the session's first.
+#[inline]
+pub(super) fn make_ready<B: Buffer>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    slot: usize,
+) {
+    if server.make_ready(slot) {
+        shared.notices.note_used(id);
+    }
 }
 
 /// Begins a new request, and frees the slot's former content.

@@ -76,6 +76,36 @@ fn an_index_is_used_again_under_another_name_and_token() {
 }
 
 #[test]
+fn the_first_request_of_a_session_is_told_once() {
+    for fast_path in [true, false] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
+        pair.server.close(pair.server_session, Status::Unavailable, "").unwrap();
+        let accepted = Accepted {
+            agreed: agreed(pair.session.index, CLIENT_TOKEN, Shape::default()),
+            token: SERVER_TOKEN,
+            first_request: FIRST,
+            request_bytes_max: 100,
+        };
+        pair.server_session = pair.server.accept(accepted).unwrap();
+        assert_eq!(pair.server.slots_allocated(pair.server_session), 0);
+        assert!(pair.server.poll_event().is_none());
+        for tag in 0..3 {
+            pair.call(b"x", 10, tag);
+            let request = pair.client_sends().remove(0);
+            let (handle, _) = pair.at_server(&request).request();
+            let told = pair.server.poll_event();
+            match tag {
+                0 => assert!(
+                    matches!(told, Some(Event::SessionUsed(id)) if id == pair.server_session)
+                ),
+                _ => assert!(told.is_none()),
+            }
+            pair.respond(handle, b"y");
+        }
+    }
+}
+
+#[test]
 fn a_server_closed_in_every_state_leaves_nothing_behind() {
     for frames_taken in 0..=3 {
         let mut pair = Pair::new();

@@ -132,6 +132,7 @@ impl Client {
                 request_bytes_max: 8 << 20,
             })
             .unwrap();
+        make_used(server, at_server);
         core.establish(session, agreed(at_server.index, theirs, SHAPE)).unwrap();
         Self { peer, core, session, at_server }
     }

@@ -59,7 +59,7 @@ impl<B> ServerSession<B> {
         );
         assert!(agreed.slots <= SLOTS_MAX, "a session has as many slots as entries can name");
         let kept_answer_bytes_max = agreed.packet_bytes.min(KEPT_ANSWER_BYTES_MAX);
-        let mut session = Self {
+        Self {
             slots: Box::default(),
             slot_mask: u32::from(agreed.slots) - 1,
             to: Destination::new(agreed.peer_session, agreed.peer_token),
@@ -74,9 +74,7 @@ impl<B> ServerSession<B> {
             knows_order: false,
             order: None,
             paths: None,
-        };
-        session.grow(usize::from(agreed.slots.min(SLOTS_AT_FIRST)));
-        session
+        }
     }
 
     /// Gives the session several paths, before its first request. The side has this number of source `ports`.
@@ -201,14 +199,18 @@ impl<B> ServerSession<B> {
         }
     }
 
-    /// Allocates slots up to this one. A client with more outstanding calls names further slots. Called for
-    /// accepted requests only, so no other frame makes a server allocate.
+    /// Allocates slots up to this one, and more at first. A client with more outstanding calls names further slots. Called
+    /// for accepted requests only, so no other frame makes a server allocate. Returns true for the session's first request.
     #[inline]
-    pub(crate) fn make_ready(&mut self, slot: usize) {
+    pub(crate) fn make_ready(&mut self, slot: usize) -> bool {
         assert!(slot as u64 <= u64::from(self.slot_mask), "a request number names an agreed slot");
-        if slot >= self.slots.len() {
-            self.grow((slot + 1).next_power_of_two());
+        if slot < self.slots.len() {
+            return false;
         }
+        let is_first = self.slots.is_empty();
+        let count = (slot + 1).next_power_of_two();
+        self.grow(count.max(usize::from(SLOTS_AT_FIRST).min(self.stride() as usize)));
+        is_first
     }
 
     #[cold]

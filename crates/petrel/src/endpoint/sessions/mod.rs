@@ -49,6 +49,8 @@ pub(super) struct Link {
     is_retired: bool,
     /// Whether a frame has to come back before the first session is used: frames may be lost, and both ends know probes.
     is_to_be_probed: bool,
+    /// Whether a session of the link has had a request, at its server.
+    is_used: bool,
     /// When the control plane was last asked whether the server's process lives, in nanoseconds.
     checked_ns: u64,
 }
@@ -64,6 +66,7 @@ impl Link {
             sessions: BTreeSet::new(),
             is_retired: false,
             is_to_be_probed: features.probe,
+            is_used: false,
             checked_ns: 0,
         }
     }
@@ -202,6 +205,13 @@ impl Sessions {
     pub(super) fn link_to_check(&mut self, id: SessionId, now_ns: u64) -> Option<LinkId> {
         let link = self.link_of(id)?;
         self.links.get_mut(&link)?.begin_check(now_ns).then_some(link)
+    }
+
+    /// Returns the link of a session that has had its first request, if the request is the link's first, too.
+    pub(super) fn link_first_used(&mut self, id: SessionId) -> Option<LinkId> {
+        let name = self.link_of(id)?;
+        let link = self.links.get_mut(&name)?;
+        (!std::mem::replace(&mut link.is_used, true)).then_some(name)
     }
 
     /// Returns the link of a proposed or open session, if it is up.

@@ -171,6 +171,7 @@ impl<N: Network> Reactor<N> {
     fn handle(&mut self, events: &N::Events) {
         self.relay.begin_turn(self.net.now());
         self.discount_own_delay();
+        self.note_used_links();
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
         self.read_the_unread();
@@ -256,6 +257,13 @@ impl<N: Network> Reactor<N> {
         }
     }
 
+    /// Notes which connections have been used, before any yields.
+    fn note_used_links(&mut self) {
+        for (endpoint, link) in self.mailbox.take_used() {
+            self.relay.note_used(endpoint, link);
+        }
+    }
+
     /// Answers commands that will not be carried out.
     fn refuse_commands(&mut self, reason: &Reason) {
         for command in self.mailbox.close() {
@@ -292,6 +300,7 @@ impl<N: Network> Reactor<N> {
             }
             ToNexus::Unreached { .. } => relay.counters().links_unreached.increment(),
             ToNexus::CheckPeer { link } => relay.check_peer(from, link),
+            ToNexus::LinkUsed { link } => relay.note_used(from, link),
             ToNexus::OpenSession { link, open } => relay.propose_session(from, link, open),
             ToNexus::AnswerSession { link, request, answer } => {
                 relay.answer_session(from, link, request, answer);
@@ -416,7 +425,10 @@ impl<N: Network> Reactor<N> {
             Message::LinkAccept(accept) => return self.on_link_accept(id, &accept),
             Message::LinkRefuse(refuse) => return self.on_link_refuse(id, refuse),
             Message::LinkClose(close) => self.on_link_close(id, close),
-            Message::SessionOpen(open) => return relay.on_session_open(id, open),
+            Message::SessionOpen(open) => {
+                self.make_room_for_session(id, open.slots);
+                return self.relay.on_session_open(id, open);
+            }
             Message::SessionAccept(accept) => return relay.on_session_accept(id, accept),
             Message::SessionRefuse(refuse) => return relay.on_session_refuse(id, refuse),
             Message::SessionClose(close) => return relay.on_session_close(id, close),

@@ -85,7 +85,7 @@ impl<N: Network> Relay<N> {
     }
 
     /// Counts a new session of a local server.
-    fn add_session(&mut self, id: LinkId, slots: u16) {
+    pub(in crate::nexus) fn add_session(&mut self, id: LinkId, slots: u16) {
         let Some(link) = self.links.get_mut(id) else { return };
         let bytes = session_bytes(slots);
         link.add_session(bytes);
@@ -101,6 +101,13 @@ impl<N: Network> Relay<N> {
         let bytes = session_bytes(slots);
         link.remove_session(bytes);
         self.connections.remove_session(link.connection(), bytes, self.now);
+    }
+
+    /// Notes that a link of an endpoint has got its first request.
+    pub(in crate::nexus) fn note_used(&mut self, from: EndpointId, link: LinkId) {
+        if let Some((id, _)) = self.place_of(from, link) {
+            self.connections.note_used_by_request(id);
+        }
     }
 
     /// Handles a peer's proposal of a session.

@@ -319,7 +319,7 @@ impl World {
                     self.server.site.say(FromNexus::SessionProposed { link, open });
                 }
                 // The machine may have stood still.
-                ToNexus::CheckPeer { .. } => {}
+                ToNexus::CheckPeer { .. } | ToNexus::LinkUsed { .. } => {}
                 other => panic!("unexpected: {other:?}"),
             }
         }

@@ -28,7 +28,7 @@ fn new__takes_all_that_was_agreed() {
         assert_eq!((session.agreed, session.peer), (agreed, PeerKey(1)));
         assert_eq!(session.to, Destination::new(2, 3));
         assert_eq!((session.stride(), session.first_request), (32, 64));
-        assert_eq!(session.slots.len(), usize::from(SLOTS_AT_FIRST));
+        assert_eq!(session.slots.len(), 0, "before the first request");
         let (packet, request) = (session.packet_bytes, session.request_bytes_max);
         assert_eq!((packet, request), (packet_bytes, request_bytes_max), "{what}");
         let plain = session.plain_frame_bytes_max;
@@ -56,10 +56,13 @@ fn age__by_the_distance_from_the_current_request() {
         [first - 32, first, furthest, furthest + 32].map(|request| session.age(slot, request))
     };
     use Age::{Current, Future, New, Stale};
+    assert_eq!(ages(&session, 3, 67), [Stale, New, New, Future], "before the first request");
+    assert!(session.make_ready(3), "the first request");
+    assert_eq!(session.slots.len(), usize::from(SLOTS_AT_FIRST));
     assert_eq!(ages(&session, 3, 67), [Current, New, New, Future]);
     // A slot not allocated yet has had no request.
     assert_eq!(ages(&session, 20, 84), [Stale, New, New, Future]);
-    session.make_ready(20);
+    assert!(!session.make_ready(20) && !session.make_ready(5));
     assert_eq!(ages(&session, 20, 84), [Current, New, New, Future]);
 }
 

@@ -19,6 +19,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
+    /// Tells the control plane of the first request of a link, which then yields to no newcomer (`docs/wire-protocol.md` §8.4).
+    pub(in crate::endpoint) fn note_used(&mut self, session: SessionId) {
+        if let Some(link) = self.local.sessions.link_first_used(session) {
+            self.control.post(ToNexus::LinkUsed { link });
+        }
+    }
+
     /// Begins to probe the link of a session that its server has accepted. Returns false if no probe is needed, or possible.
     pub(super) fn begin_probes(
         &mut self,

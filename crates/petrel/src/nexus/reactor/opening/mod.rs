@@ -130,27 +130,35 @@ impl<N: Network> Reactor<N> {
             self.close(idle, &reason, GoodbyeMode::Silent);
             return true;
         }
-        match connections.longest_sessionless(None) {
+        let idle = connections.longest_sessionless(None);
+        match idle.or_else(|| connections.longest_requestless(None)) {
             Some(idle) => {
-                self.evict_sessionless(idle);
+                self.evict_useless(idle, "connections are short");
                 true
             }
             None => false,
         }
     }
 
-    fn evict_sessionless(&mut self, id: ConnectionId) {
+    fn evict_useless(&mut self, id: ConnectionId, what_is_short: &str) {
         self.relay.counters().dropped_idle_full.increment();
-        let why = "connections are short here, and this one has no session";
+        let why = format!("{what_is_short} here, and no request has come by this connection");
         let reason = Reason::new(Status::Unavailable, why);
         self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
+    }
+
+    /// Ends connections without a request if there is no memory for another connection's session.
+    pub(super) fn make_room_for_session(&mut self, id: ConnectionId, slots: u16) {
+        while let Some(yields) = self.relay.connections.in_place_of_sessions(id, slots) {
+            self.evict_useless(yields, "memory for sessions is short");
+        }
     }
 
     /// Ensures that a connection may have a further link; another one may end for it.
     pub(super) fn admit_link(&mut self, id: ConnectionId) -> Result<(), Reason> {
         match self.relay.connections.admission(id) {
             Admission::Granted => {}
-            Admission::InPlaceOf(idle) => self.evict_sessionless(idle),
+            Admission::InPlaceOf(idle) => self.evict_useless(idle, "connections are short"),
             Admission::Refused(reason) => return Err(reason),
         }
         Ok(())

@@ -402,10 +402,18 @@ fn turn__sessions_take_their_share_as_long_as_they_are_there() {
     let (large, small) = (session_bytes(16), session_bytes(8));
     assert_eq!(usage(&reactor), (3, 3 * large, 0));
     let Some(FromNexus::LinkUp { link, .. }) = inbox.pop() else { panic!("no link") };
+    let idle = |reactor: &Reactor| reactor.relay.connections.values().next().unwrap().idle();
+    assert!(matches!(idle(&reactor), Some((Idle::Requestless, _))));
+    // Another endpoint cannot say so.
+    for (by, is_used) in [(1, false), (0, true)] {
+        mailbox.note_used(EndpointId(by), link);
+        turn_at_once(&mut reactor);
+        assert_eq!(idle(&reactor).is_none(), is_used);
+    }
     let mut says = |message, by| {
         mailbox.post(Command::Post(EndpointId(by), message)).unwrap();
         turn_at_once(&mut reactor);
-        let idle = reactor.relay.connections.values().next().unwrap().idle();
+        let idle = idle(&reactor);
         let is_idle = idle == Some((Idle::Sessionless, reactor.relay.now()));
         assert_eq!(idle.is_some(), is_idle);
         (usage(&reactor), is_idle)

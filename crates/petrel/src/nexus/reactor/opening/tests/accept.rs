@@ -5,12 +5,15 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use petrel_proto::control::StatsRequest;
+use petrel_proto::limits::SLOTS_MAX;
 
 use super::super::*;
+use crate::nexus::limits::{SESSION_BYTES_PER_CONNECTION_MAX, session_bytes};
 use crate::nexus::link::Stage;
 use crate::nexus::reactor::tests::{attach, hello_bytes, open_connection, reactor};
 use crate::nexus::relay::sessions::tests::open as session_open;
 use crate::nexus::usage::Exhausted;
+use crate::slot_shares::SLOTS_MIN;
 
 type Reactor = super::super::Reactor<MioNetwork>;
 
@@ -71,8 +74,9 @@ fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
         with_silent(3, |reactor| reactor.relay.connections.test_capacity().connections = 2);
     assert_eq!((reactor.relay.connections.accepted(), silent(&reactor)), (2, 1));
 
-    // In turn: a peer that said HELLO and has no link, a peer with a link, and a peer with a proposed session.
-    for use_of_it in 0..3 {
+    // In turn: a peer that said HELLO and has no link, a peer with a link, a peer with a proposed session, and a peer that has made
+    // a request.
+    for (use_of_it, yields_as) in [(0, 0), (1, 1), (2, 1), (3, 2)] {
         let (reactor, _peers) = with_silent(1, |reactor| {
             reactor.relay.connections.test_capacity().connections = 1;
             let (id, _) = open_connection(reactor, false);
@@ -83,17 +87,20 @@ fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
             if use_of_it > 1 {
                 reactor.relay.on_session_open(id, session_open(5, 1)).unwrap();
             }
+            if use_of_it > 2 {
+                reactor.relay.connections.note_used_by_request(id);
+            }
         });
         let stats = reactor.relay.counters().snapshot();
         let dropped =
             [stats.dropped_ungreeted_full, stats.dropped_idle_full, stats.dropped_connections_full];
-        assert_eq!(dropped, [0, 1, 2].map(|which| u64::from(which == use_of_it)));
+        assert_eq!(dropped, [0, 1, 2].map(|which| u64::from(which == yields_as)));
         assert_eq!(
             (
                 reactor.relay.connections.accepted(),
                 reactor.relay.connections.awaiting_hello().len()
             ),
-            (1, usize::from(use_of_it < 2))
+            (1, usize::from(use_of_it < 3))
         );
     }
 }
@@ -232,13 +239,13 @@ fn evict_idle__requesters_of_counters_come_last() {
 }
 
 /// With a limit of two linked connections, per source or in all, the third takes the place of the one longest
-/// without a session, if any.
+/// without a session, else of the one longest without a request, if any.
 #[test]
-fn admit_link__evicts_a_connection_without_session() {
+fn admit_link__evicts_a_connection_without_session_or_request() {
     for (linked_max, linked_per_source_max, exhausted) in
         [(9, 2, Exhausted::Source("connections")), (2, 9, Exhausted::All("connections"))]
     {
-        for with_session in [0, 1, 2] {
+        for (with_session, with_request) in [(0, 0), (1, 1), (2, 2), (1, 0), (2, 1), (2, 0)] {
             let (mut reactor, mailbox) = reactor();
             let _inbox = attach(&mailbox);
             reactor.run_commands();
@@ -255,19 +262,71 @@ fn admit_link__evicts_a_connection_without_session() {
             for (id, _) in &peers[..with_session] {
                 reactor.relay.on_session_open(*id, session_open(5, 1)).unwrap();
             }
+            for (id, _) in &peers[..with_request] {
+                reactor.relay.connections.note_used_by_request(*id);
+            }
             // A linked connection is within the limit already.
             assert_eq!(reactor.admit_link(peers[0].0), Ok(()));
             assert!(reactor.relay.connections.closing().is_empty());
-            let expected = match with_session {
+            let expected = match with_request {
                 2 => Err(Reason::new(Status::ResourceExhausted, exhausted.text())),
                 _ => Ok(()),
             };
             assert_eq!(reactor.admit_link(peers[2].0), expected);
-            let yields = peers[..2].get(with_session).map(|(id, _)| *id);
+            let which = if with_session < 2 { with_session } else { with_request };
+            let yields = peers[..2].get(which).map(|(id, _)| *id);
             assert_eq!(reactor.relay.connections.closing().first().copied(), yields);
             let dropped = reactor.relay.counters().snapshot().dropped_idle_full;
             assert_eq!(dropped, u64::from(yields.is_some()));
             assert_eq!(reactor.check_tables(), Ok(()));
         }
+    }
+}
+
+/// Two connections hold all memory for sessions of their address. A newcomer there gets a session in place of those of a connection
+/// without a request, the oldest first, and none in place of others.
+#[test]
+fn make_room_for_session__ends_connections_without_a_request() {
+    for with_request in 0..=2 {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let stage = || Stage::Up { is_opener: false, max_frame: 1_472 };
+        let peers = [(); 3].map(|()| {
+            reactor.relay.begin_turn(reactor.relay.now() + Duration::from_secs(1));
+            let (id, peer) = open_connection(&mut reactor, false);
+            (id, reactor.add_test_link(id, 5, stage()), peer)
+        });
+        let newcomer = peers[2].0;
+        let is_full = |reactor: &Reactor| {
+            reactor.relay.connections.check_session(newcomer, SLOTS_MAX).is_err()
+        };
+        for slots in [SLOTS_MAX, 1] {
+            for (id, link, _) in peers[..2].iter().cycle() {
+                let (connections, least) = (&reactor.relay.connections, slots.min(SLOTS_MIN));
+                let bytes = connections[id].links().session_bytes() + session_bytes(slots);
+                let is_too_much = bytes > SESSION_BYTES_PER_CONNECTION_MAX;
+                if is_full(&reactor) || is_too_much && slots > least {
+                    break;
+                }
+                reactor.relay.add_session(*link, slots);
+            }
+        }
+        assert!(is_full(&reactor));
+        for (id, ..) in &peers[..with_request] {
+            reactor.relay.connections.note_used_by_request(*id);
+        }
+        reactor.make_room_for_session(newcomer, SLOTS_MAX);
+        let ended = peers[..2].get(with_request).map(|(id, ..)| *id);
+        assert_eq!(
+            reactor.relay.connections.closing().iter().copied().collect::<Vec<_>>(),
+            Vec::from_iter(ended)
+        );
+        assert_eq!(is_full(&reactor), with_request == 2);
+        assert_eq!(
+            reactor.relay.counters().snapshot().dropped_idle_full,
+            u64::from(with_request < 2)
+        );
+        assert_eq!(reactor.check_tables(), Ok(()));
     }
 }
