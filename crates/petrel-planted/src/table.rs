@@ -168,6 +168,10 @@ pub const DEFECTS: &[Defect] = &[
         "a server's frame leaves from the port after that of its client's frame",
     ),
     defect(
+        "proto_ports_need_no_proof",
+        "a server of several paths answers to a port that has sent nothing",
+    ),
+    defect(
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",
     ),

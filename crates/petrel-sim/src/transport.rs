@@ -543,12 +543,12 @@ impl Transport for SimTransport {
         &self.further_ports
     }
 
-    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<PeerId, LinkError> {
         if self.udp.is_some() || Self::shares_memory(peer) {
             return Err(LinkError::Unsupported("this medium has one source port".to_owned()));
         }
         self.peers.set_further_ports(peer, ports);
-        Ok(())
+        Ok(peer)
     }
 
     #[expect(unsafe_code, reason = "the trait's contract is passed on")]

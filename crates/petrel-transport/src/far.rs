@@ -188,9 +188,10 @@ impl Transport for Far {
         self.udp.further_ports()
     }
 
-    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<PeerId, LinkError> {
         match Self::is_stream(peer) {
-            true => self.stream.accept_ports(Self::to_stream(peer), ports),
+            // A stream has one path.
+            true => self.stream.accept_ports(Self::to_stream(peer), ports).map(|_| peer),
             false => self.udp.accept_ports(peer, ports),
         }
     }

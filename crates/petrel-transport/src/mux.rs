@@ -289,9 +289,9 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         self.far.further_ports()
     }
 
-    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<PeerId, LinkError> {
         if Self::is_near(peer) {
-            return self.near.accept_ports(Self::to_near(peer), ports);
+            return self.near.accept_ports(Self::to_near(peer), ports).map(Self::from_near);
         }
         self.far.accept_ports(peer, ports)
     }

@@ -308,14 +308,14 @@ pub trait Transport {
         &[]
     }
 
-    /// Accepts frames of a peer from these further source ports too, in the order of the peer's
-    /// announcement, until the last [`Transport::remove_peer`]. A port that is another peer's
-    /// address stays with that peer. Several links to one address may announce the same ports; the
-    /// last list counts.
+    /// Accepts frames of a link from these further source ports too, in the order of the announcement, until
+    /// [`Transport::remove_peer`] of the returned peer, which takes the place of `peer` for this link: links with the same
+    /// ports share a peer. A list takes nothing from others: frames from a port that several addresses have announced, or that is
+    /// another peer's own, are delivered for each of these, and their sessions know which one counts.
     ///
     /// # Errors
     /// See [`LinkError`]; a transport with one source port supports none.
-    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<PeerId, LinkError> {
         let _ = (peer, ports);
         Err(LinkError::Unsupported("it has one source port".to_owned()))
     }

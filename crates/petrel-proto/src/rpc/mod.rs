@@ -75,6 +75,7 @@ use multicast::Multicast;
 use notices::{Notice, Notices};
 use probe::Probes;
 use queue::TransmitQueue;
+use server::by_paths::ProvenPorts;
 use server::memory::Memory;
 use server::order::take_ready;
 use timers::Timers;
@@ -125,6 +126,8 @@ struct Shared<B> {
     server_parts: FreeList<ServerParts<B>>,
     /// The source port of the peer from which the present frame came; 0 unless known to be another.
     frame_source: u8,
+    /// The links whose offered ports are their clients'.
+    proven: ProvenPorts,
     senders: Senders,
     silent: SilentSessions,
 }
@@ -158,6 +161,7 @@ impl<B: Buffer, T> Core<B, T> {
                 client_parts: FreeList::new(),
                 server_parts: FreeList::new(),
                 frame_source: 0,
+                proven: ProvenPorts::default(),
                 senders: Senders::default(),
                 silent: SilentSessions::default(),
             },

@@ -53,7 +53,7 @@ impl<B: Buffer, T> Core<B, T> {
 #[cold]
 pub(super) fn on_probe<'f, B: Buffer, T>(
     shared: &mut Shared<B>,
-    entry: &Entry<B, T>,
+    entry: &mut Entry<B, T>,
     peer: PeerKey,
     header: Header,
     rest: &[u8],
@@ -61,9 +61,14 @@ pub(super) fn on_probe<'f, B: Buffer, T>(
     if check_probe(header.flags, rest).is_err() {
         return malformed(shared);
     }
-    let number = header.request;
-    match entry.role() {
-        Role::Server(server) if entry.source() == Some(peer) => {
+    let (number, is_from_peer) = (header.request, entry.source() == Some(peer));
+    let session = SessionId { index: header.session, generation: entry.generation() };
+    match entry.role_mut() {
+        Role::Server(server) if is_from_peer => {
+            if !shared.may_answer(server) {
+                shared.counters.dropped_wrong_peer += 1;
+                return Received::Nothing;
+            }
             shared.counters.frames_accepted += 1;
             let agreed = server.agreed();
             let to = Destination::new(agreed.peer_session, agreed.peer_token);
@@ -71,7 +76,6 @@ pub(super) fn on_probe<'f, B: Buffer, T>(
         }
         Role::Client(client) if client.agreed().is_none() => {
             shared.counters.frames_accepted += 1;
-            let session = SessionId { index: header.session, generation: entry.generation() };
             shared.notices.note_probed(session, peer, number);
         }
         Role::Client(_) => shared.counters.dropped_stale += 1,

@@ -163,6 +163,10 @@ fn enter_by_paths<B: Buffer, T>(
             true
         }
         (_, Role::Server(server)) => {
+            if !shared.may_answer(server) {
+                shared.counters.dropped_wrong_peer += 1;
+                return false;
+            }
             note_source(shared.frame_source, server, header, rest);
             true
         }

@@ -177,6 +177,17 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
+    /// Takes the port to which a link's sessions answer for the client's. Otherwise a frame has to come from there before those of
+    /// further ports count (`docs/wire-protocol.md` §14.1).
+    pub fn trust_peer(&mut self, peer: PeerKey) {
+        self.shared.proven.note(peer);
+    }
+
+    /// Forgets a peer to which no link leads any more: its name may become another's.
+    pub fn forget_peer(&mut self, peer: PeerKey) {
+        self.shared.proven.forget(peer);
+    }
+
     /// Returns the counters of each path of a client session of several paths; nothing for others.
     pub fn path_counts(&self, id: SessionId) -> &[PathCounts] {
         let paths = match self.sessions.get(id).map(|entry| entry.role()) {

@@ -402,7 +402,7 @@ impl Transport for Udp {
         self.further.ports()
     }
 
-    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<PeerId, LinkError> {
         if ports.len() > FURTHER_PORTS_MAX {
             let count = ports.len();
             return Err(LinkError::Unsupported(format!(
@@ -412,8 +412,7 @@ impl Transport for Udp {
         if !ports.is_empty() {
             self.association.dissolve(self.socket.as_fd())?;
         }
-        self.peers.accept_ports(peer, ports);
-        Ok(())
+        self.peers.accept_ports(peer, ports)
     }
 
     #[inline]

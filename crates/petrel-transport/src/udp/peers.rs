@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use super::addr::{AddrHash, AddrKey, RawAddr};
 use super::plan::Target;
@@ -11,15 +12,21 @@ use crate::{LinkError, PeerId};
 /// number of peer processes leaves room, at about 200 bytes per process.
 const PEERS_MAX: usize = 65_536;
 
+/// Most addresses of which one further source port is accepted. Every process behind an IP address can name all of its
+/// ports: a frame from a port is delivered once for each.
+const CLAIMS_MAX: usize = 16;
+
 /// The terms of a link: two links share a peer only if all terms are equal. So no link changes a
 /// limit of another, whichever side opened it (`docs/wire-protocol.md` §8.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Terms {
     key: AddrKey,
     max_frame_bytes: usize,
     is_ecn: bool,
     /// The address from which its datagrams are sent, if not the kernel's choice.
     source: Option<IpAddr>,
+    /// The further source ports that it has announced.
+    further_ports: Arc<[u16]>,
 }
 
 /// One peer: address and limits.
@@ -42,24 +49,26 @@ struct Source {
     id: PeerId,
     /// Peers with links, each with different terms.
     peer_count: u32,
-    /// The further source ports that the peers have announced.
-    further_ports: Vec<u16>,
 }
 
-/// A further source port of an address.
+/// The announcement of a further source port by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FurtherSource {
-    /// The id under which datagrams are delivered.
+    /// The id under which datagrams are delivered: that of the peer's address.
     pub(super) peer: PeerId,
     /// The number of the port in the announcement, from 1 on.
     pub(super) source: u8,
+    /// The peer that has announced the port.
+    announced_by: PeerId,
 }
 
 pub(super) struct PeerTable {
     slots: Vec<Option<Peer>>,
     free: Vec<u32>,
     sources: HashMap<AddrKey, Source, AddrHash>,
-    further: HashMap<AddrKey, FurtherSource, AddrHash>,
+    /// The announcements of each further source port, the first one first: the announcement of one link takes nothing away
+    /// from another.
+    further: HashMap<AddrKey, Vec<FurtherSource>, AddrHash>,
     by_terms: HashMap<Terms, PeerId, AddrHash>,
     /// The sender of the previous datagram: most often also the next one's.
     last_found: Option<(AddrKey, PeerId)>,
@@ -171,29 +180,69 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// The peer with a further source port `key`.
-    pub(super) fn find_further(&self, key: AddrKey) -> Option<FurtherSource> {
-        self.further.get(&key).copied()
+    /// Returns true if a peer has further source ports.
+    #[inline]
+    pub(super) fn has_further(&self) -> bool {
+        !self.further.is_empty()
     }
 
-    /// Notes the further source ports of a peer's address, in place of an earlier list. A port that
-    /// another address had announced moves to the later one: its process may be gone.
-    pub(super) fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) {
-        let Some(known) = self.get(peer) else { return };
-        let (key, id) = (known.terms.key, known.source);
-        self.forget_ports(key, id);
-        for (source, port) in (1..).zip(ports) {
-            self.further.insert(key.with_port(*port), FurtherSource { peer: id, source });
+    /// The announcements of a further source port `key`, one for each address that has announced the port. Of several links of an
+    /// address the first counts, whose index of the port the others' sessions get.
+    pub(super) fn find_further(&self, key: AddrKey) -> impl Iterator<Item = FurtherSource> + '_ {
+        let all = self.further.get(&key).map_or(&[][..], Vec::as_slice);
+        let is_first = |at: usize| all[..at].iter().all(|before| before.peer != all[at].peer);
+        (0..all.len()).filter(move |at| is_first(*at)).map(|at| all[at])
+    }
+
+    /// Gives a link of a peer further source ports: it becomes a link of another peer, whose links have the same terms and
+    /// these ports. Returns the other peer.
+    pub(super) fn accept_ports(
+        &mut self,
+        peer: PeerId,
+        ports: &[u16],
+    ) -> Result<PeerId, LinkError> {
+        let Some(known) = self.get(peer) else { return Ok(peer) };
+        if *known.terms.further_ports == *ports {
+            return Ok(peer);
         }
-        let source = self.sources.get_mut(&key).expect("peers have a source");
-        source.further_ports = ports.to_vec();
+        let terms = Terms { further_ports: ports.into(), ..known.terms.clone() };
+        if known.link_count == 1 && !self.by_terms.contains_key(&terms) {
+            self.change_ports(peer, terms);
+            return Ok(peer);
+        }
+        let moved = self.add_link(known.addr, terms)?;
+        self.remove(peer);
+        Ok(moved)
     }
 
-    fn forget_ports(&mut self, key: AddrKey, id: PeerId) {
-        let Some(source) = self.sources.get_mut(&key) else { return };
-        for port in std::mem::take(&mut source.further_ports) {
-            let key = key.with_port(port);
-            if self.further.get(&key).is_some_and(|found| found.peer == id) {
+    /// Changes the further source ports of a peer with one link.
+    fn change_ports(&mut self, peer: PeerId, terms: Terms) {
+        let known = self.slots[peer.0 as usize].as_mut().expect("the peer has a link");
+        let source = known.source;
+        let former = std::mem::replace(&mut known.terms, terms.clone());
+        self.by_terms.remove(&former);
+        self.forget_ports(peer, &former);
+        self.announce_ports(peer, &terms, source);
+        self.by_terms.insert(terms, peer);
+    }
+
+    /// Notes the further source ports of a new peer.
+    fn announce_ports(&mut self, peer: PeerId, terms: &Terms, source: PeerId) {
+        for (index, port) in (1..).zip(terms.further_ports.iter()) {
+            let claims = self.further.entry(terms.key.with_port(*port)).or_default();
+            if claims.len() < CLAIMS_MAX {
+                claims.push(FurtherSource { peer: source, source: index, announced_by: peer });
+            }
+        }
+    }
+
+    /// Forgets the further source ports of a peer that has no link any more.
+    fn forget_ports(&mut self, peer: PeerId, terms: &Terms) {
+        for port in terms.further_ports.iter() {
+            let key = terms.key.with_port(*port);
+            let Some(claims) = self.further.get_mut(&key) else { continue };
+            claims.retain(|claim| claim.announced_by != peer);
+            if claims.is_empty() {
                 self.further.remove(&key);
             }
         }
@@ -215,8 +264,12 @@ impl PeerTable {
         max_frame_bytes: usize,
         (is_ecn, source): (bool, Option<IpAddr>),
     ) -> Result<PeerId, LinkError> {
-        let key = AddrKey::from(addr);
-        let terms = Terms { key, max_frame_bytes, is_ecn, source };
+        let (key, further_ports) = (AddrKey::from(addr), Arc::default());
+        self.add_link(addr, Terms { key, max_frame_bytes, is_ecn, source, further_ports })
+    }
+
+    fn add_link(&mut self, addr: SocketAddr, terms: Terms) -> Result<PeerId, LinkError> {
+        let Terms { key, max_frame_bytes, is_ecn, .. } = terms;
         if let Some(&peer) = self.by_terms.get(&terms) {
             let known = self.slots[peer.0 as usize].as_mut().expect("terms point to peers");
             assert!(known.terms == terms && known.link_count > 0, "a peer with links");
@@ -224,20 +277,17 @@ impl PeerTable {
             return Ok(peer);
         }
         let peer = self.free_slot()?;
-        let source = self.sources.entry(key).or_insert(Source {
-            id: peer,
-            peer_count: 0,
-            further_ports: Vec::new(),
-        });
+        let source = self.sources.entry(key).or_insert(Source { id: peer, peer_count: 0 });
         source.peer_count += 1;
         let source = source.id;
-        let name = RawAddr::from(addr);
-        self.slots[peer.0 as usize] =
-            Some(Peer { name, max_frame_bytes, addr, terms, lane: 0, link_count: 1, source });
-        self.by_terms.insert(terms, peer);
+        self.announce_ports(peer, &terms, source);
+        self.by_terms.insert(terms.clone(), peer);
         self.count += 1;
         self.ecn_count += usize::from(is_ecn);
         self.sourced_count += usize::from(terms.source.is_some());
+        let name = RawAddr::from(addr);
+        self.slots[peer.0 as usize] =
+            Some(Peer { name, max_frame_bytes, addr, terms, lane: 0, link_count: 1, source });
         Ok(peer)
     }
 
@@ -263,7 +313,8 @@ impl PeerTable {
         if known.link_count > 0 {
             return;
         }
-        let (terms, source) = (known.terms, known.source);
+        let (terms, source) = (known.terms.clone(), known.source);
+        self.forget_ports(peer, &terms);
         self.by_terms.remove(&terms);
         self.count -= 1;
         self.ecn_count -= usize::from(terms.is_ecn);
@@ -275,7 +326,6 @@ impl PeerTable {
         assert!(entry.id == source, "one source for each address");
         entry.peer_count -= 1;
         if entry.peer_count == 0 {
-            self.forget_ports(terms.key, source);
             self.sources.remove(&terms.key);
             self.last_found = None;
             self.release(source);

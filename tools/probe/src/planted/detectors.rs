@@ -107,6 +107,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("proto_no_backoff", &[Unit("petrel-proto", "rpc::"), Seeds(100)]),
     ("proto_ordered_call_runs_early", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
     ("proto_path_index_off_by_one", &[Unit("petrel-proto", "session::"), Seeds(300)]),
+    ("proto_ports_need_no_proof", &[Unit("petrel-proto", "paths::")]),
     ("proto_releases_stand_still", &[Unit("petrel-proto", "timer::")]),
     ("proto_silence_is_not_told", &[Unit("petrel-proto", "timers::")]),
     ("proto_swift_round_without_end", &[Unit("petrel-proto", "congestion::")]),

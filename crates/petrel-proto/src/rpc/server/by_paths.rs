@@ -1,13 +1,58 @@
 //! The server's part of sessions of several paths (`docs/wire-protocol.md` §14): long responses leave on the path of the
 //! frame that caused them, short ones on a path that works, CREDITs on all in turn, and marks return to the client.
 
+use std::collections::HashSet;
+
+use petrel_planted::planted;
+
 use super::send::turn_of_server;
 use crate::buffer::Buffer;
 use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Address, Out, Turn};
 use crate::rpc::{FrameSink, Shared};
+use crate::session::PeerKey;
 use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot, ServerState};
 use crate::wire::{Flags, Header, Kind, Part};
+
+/// The links of several paths from whose offered port a frame has come with the token of a session, by the peer to which their
+/// sessions answer.
+#[derive(Default)]
+pub(in crate::rpc) struct ProvenPorts(HashSet<PeerKey>);
+
+impl ProvenPorts {
+    /// Notes that the port of a link's offer is the client's.
+    pub(in crate::rpc) fn note(&mut self, peer: PeerKey) {
+        self.0.insert(peer);
+    }
+
+    /// Forgets a link that has ended.
+    pub(in crate::rpc) fn forget(&mut self, peer: PeerKey) {
+        self.0.remove(&peer);
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Returns true if the session may answer the present frame. Answers go to the port of the client's offer, which may be another
+    /// process's: until a frame with a token of the link's sessions has come from there, frames of the link's further ports are
+    /// dropped (`docs/wire-protocol.md` §14.1).
+    pub(in crate::rpc) fn may_answer(&mut self, server: &mut ServerSession<B>) -> bool {
+        let peer = server.agreed().peer;
+        let Some((_, paths)) = server.with_paths() else { return true };
+        if paths.is_proven() {
+            return true;
+        }
+        let is_from_offer = self.frame_source == 0;
+        if is_from_offer {
+            self.proven.note(peer);
+        }
+        let may =
+            is_from_offer || self.proven.0.contains(&peer) || planted("proto_ports_need_no_proof");
+        if may {
+            paths.note_proven();
+        }
+        may
+    }
+}
 
 /// Notes the source port of a frame from the client, and its mark.
 pub(in crate::rpc) fn note_source<B>(

@@ -114,6 +114,7 @@ impl World {
         let choice = PathChoice { policy, ports: ways.len(), seed: random };
         assert!(pair.client.use_paths(pair.session, choice));
         let choice = PathChoice { ports: server_ports, ..choice };
+        pair.server.trust_peer(PEER);
         assert!(pair.server.use_paths(pair.server_session, choice));
         Self {
             pair,
@@ -468,6 +469,46 @@ fn handle_frame_from__of_a_stranger() {
     assert_eq!(server.counters().dropped_wrong_peer, 1);
     let received = server.handle_frame_from(now_ns, (PEER, 1), bytes, false, &mut POOL.clone());
     assert!(matches!(got(received), Got::Request(..)));
+}
+
+/// Answers go to the port of the client's offer, which may be another process's: a frame has to come from there first.
+#[test]
+fn handle_frame_from__before_the_offered_port_is_proven() {
+    for fast_path in [true, false] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
+        let choice = PathChoice { policy: PathPolicy::Coupled, ports: 2, seed: 1 };
+        assert!(pair.client.use_paths(pair.session, choice));
+        assert!(pair.server.use_paths(pair.server_session, choice));
+        let call = |pair: &mut Pair, tag: u64| {
+            pair.call(b"x", 10, tag);
+            let mut ports = Ports::default();
+            pair.client.transmit(pair.now, &mut ports);
+            ports.0.remove(0).1
+        };
+        let from = |pair: &mut Pair, source: u8, bytes: &[u8]| {
+            let (now_ns, from) = (pair.now, (PEER, source));
+            got(pair.server.handle_frame_from(now_ns, from, bytes, false, &mut POOL.clone()))
+        };
+        let (first, second) = (call(&mut pair, 1), call(&mut pair, 2));
+        let probe = crate::wire::Header {
+            kind: Kind::Probe,
+            flags: Flags::NONE,
+            session: pair.server_session.index,
+            token: SERVER_TOKEN,
+            aux: 0,
+            request: 77,
+        };
+        for bytes in [&first[..], &probe.encode()] {
+            assert!(matches!(from(&mut pair, 1, bytes), Got::Nothing));
+        }
+        assert_eq!(pair.server.counters().dropped_wrong_peer, 2);
+        let mut answers = Ports::default();
+        assert_eq!(pair.server.transmit(pair.now, &mut answers), 0, "nothing goes to that port");
+        assert!(matches!(from(&mut pair, 0, &first), Got::Request(..)));
+        assert!(matches!(from(&mut pair, 1, &second), Got::Request(..)));
+        assert!(matches!(from(&mut pair, 1, &probe.encode()), Got::Nothing));
+        assert_eq!(pair.server.transmit(pair.now, &mut answers), 1, "an answer to the probe");
+    }
 }
 
 /// Calls of these sizes over paths of these delays, losses and marks: `together` at a time, so that later ones are in slots of

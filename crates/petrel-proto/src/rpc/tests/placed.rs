@@ -169,6 +169,7 @@ fn a_placed_request__over_several_paths() {
         let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
         let choice = PathChoice { policy, ports: 4, seed: 7 };
         assert!(pair.client.use_paths(pair.session, choice));
+        pair.server.trust_peer(PEER);
         assert!(pair.server.use_paths(pair.server_session, choice));
         let request = pattern(LEN, 5);
         pair.call(&request, 16, 1);

@@ -20,6 +20,8 @@ pub(crate) struct ServerPaths {
     short: Option<u8>,
     /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
     source: PeerKey,
+    /// Whether a frame has come from the port to which answers go: on this session, or on another one of its link.
+    is_proven: bool,
     /// The slots whose requests came by another path than the first, or with marks.
     slots: Vec<SlotPath>,
 }
@@ -50,12 +52,21 @@ struct MarkedPackets {
 impl ServerPaths {
     pub(crate) fn new(ports: u8, source: PeerKey) -> Self {
         assert!((1..=PATHS_MAX).contains(&ports.into()), "a side sends from 1 to 32 source ports");
-        Self { ports, shift: 0, short: None, source, slots: Vec::new() }
+        Self { ports, shift: 0, short: None, source, is_proven: false, slots: Vec::new() }
     }
 
     #[inline]
     pub(crate) fn source(&self) -> PeerKey {
         self.source
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.is_proven
+    }
+
+    /// Notes that the port to which answers go is the client's.
+    pub(crate) fn note_proven(&mut self) {
+        self.is_proven = true;
     }
 
     /// Notes the client's source port of a frame for a slot.

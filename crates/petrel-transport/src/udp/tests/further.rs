@@ -95,13 +95,13 @@ impl Harness for FromFurtherPorts {
     fn star(&mut self) -> Star<Sideways> {
         let Star { mut hub, peers, leaves } = self.0.star();
         let ports = hub.further_ports().to_vec();
-        let mut leaves = leaves.into_iter().zip(peers).map(|(mut leaf, peer)| {
-            hub.accept_ports(peer, leaf.transport.further_ports()).unwrap();
-            leaf.transport.accept_ports(leaf.peer, &ports).unwrap();
-            End { transport: Sideways(leaf.transport), peer: leaf.peer }
+        let mut both = leaves.into_iter().zip(peers).map(|(mut leaf, peer)| {
+            let at_hub = hub.accept_ports(peer, leaf.transport.further_ports()).unwrap();
+            let peer = leaf.transport.accept_ports(leaf.peer, &ports).unwrap();
+            (End { transport: Sideways(leaf.transport), peer }, at_hub)
         });
-        let leaves = [leaves.next().unwrap(), leaves.next().unwrap()];
-        Star { hub: Sideways(hub), peers, leaves }
+        let [(one, at_one), (other, at_other)] = [both.next().unwrap(), both.next().unwrap()];
+        Star { hub: Sideways(hub), peers: [at_one, at_other], leaves: [one, other] }
     }
 }
 
@@ -126,8 +126,8 @@ fn conformance__from_a_further_port() {
 fn pair(config: &UdpConfig) -> [End<Udp>; 2] {
     let [mut first, mut second] = [(); 2].map(|()| Udp::bind(config.clone()).unwrap());
     let peers = [first.add_peer(link(&second)).unwrap(), second.add_peer(link(&first)).unwrap()];
-    second.accept_ports(peers[1], first.further_ports()).unwrap();
-    [End { transport: first, peer: peers[0] }, End { transport: second, peer: peers[1] }]
+    let accepted = second.accept_ports(peers[1], first.further_ports()).unwrap();
+    [End { transport: first, peer: peers[0] }, End { transport: second, peer: accepted }]
 }
 
 /// Receives this number of frames.
@@ -190,7 +190,7 @@ fn is_heard(from: &mut End<Udp>, to: &mut Udp) -> bool {
 }
 
 #[test]
-fn accept_ports__the_last_list_counts_until_the_last_link_is_removed() {
+fn accept_ports__a_list_counts_as_long_as_its_link() {
     let [mut from, mut to] = pair(&several("127.0.0.1", 1));
     let ports = from.transport.further_ports().to_vec();
     // Two other peers: a socket connected to an only peer hears no strangers.
@@ -199,15 +199,18 @@ fn accept_ports__the_last_list_counts_until_the_last_link_is_removed() {
         to.transport.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
     }
     assert!(is_heard(&mut from, &mut to.transport));
-    to.transport.accept_ports(to.peer, &[9]).unwrap();
-    assert!(!is_heard(&mut from, &mut to.transport));
+    assert_eq!(to.transport.accept_ports(to.peer, &ports).unwrap(), to.peer, "its own list");
+    let other = to.transport.add_peer(link(&from.transport)).unwrap();
+    let other = to.transport.accept_ports(other, &[9]).unwrap();
+    assert_ne!(other, to.peer);
+    assert!(is_heard(&mut from, &mut to.transport), "another list takes nothing away");
     let again = to.transport.add_peer(link(&from.transport)).unwrap();
-    to.transport.accept_ports(again, &ports).unwrap();
-    assert!(is_heard(&mut from, &mut to.transport));
-    to.transport.remove_peer(again);
+    assert_eq!(to.transport.accept_ports(again, &ports).unwrap(), to.peer, "the same list");
+    to.transport.remove_peer(to.peer);
     assert!(is_heard(&mut from, &mut to.transport), "a link is left");
     to.transport.remove_peer(to.peer);
     assert!(!is_heard(&mut from, &mut to.transport));
+    to.transport.remove_peer(other);
     to.transport.add_peer(link(&from.transport)).unwrap();
     assert!(!is_heard(&mut from, &mut to.transport), "the new link announced none");
     let many = to.transport.accept_ports(to.peer, &[9; 32]).unwrap_err();
@@ -215,7 +218,7 @@ fn accept_ports__the_last_list_counts_until_the_last_link_is_removed() {
 }
 
 #[test]
-fn accept_ports__a_port_of_two_addresses_is_the_later_ones() {
+fn accept_ports__a_port_of_several_addresses_is_heard_for_each() {
     let mut udp = Udp::bind(v4()).unwrap();
     let plain = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let addr = |nth: usize| plain[nth].local_addr().unwrap();
@@ -225,17 +228,35 @@ fn accept_ports__a_port_of_two_addresses_is_the_later_ones() {
     };
     let (first, second) = (add(&mut udp, 0), add(&mut udp, 1));
     let shared = addr(2).port();
-    udp.accept_ports(first, &[shared]).unwrap();
-    udp.accept_ports(second, &[9, shared, addr(0).port()]).unwrap();
-    let mut hear_from = |nth: usize| {
+    let first = udp.accept_ports(first, &[shared]).unwrap();
+    // A second link of the first address, with another order of the same port.
+    let third = add(&mut udp, 0);
+    udp.accept_ports(third, &[9, shared]).unwrap();
+    udp.accept_ports(second, &[9, 10, shared, addr(0).port()]).unwrap();
+    let hear_from = |udp: &mut Udp, nth: usize, count: usize| {
         plain[nth].send_to(b"\x1Ahello", udp.local_addr()).unwrap();
-        hear(&mut udp, 1).remove(0).0
+        hear(udp, count).into_iter().map(|(source, ..)| source).collect::<Vec<_>>()
     };
-    assert_eq!(hear_from(2), 2);
-    assert_eq!(hear_from(0), 0, "an address stays with its peer");
+    assert_eq!(hear_from(&mut udp, 2, 2), [1, 3], "of one address, the first list counts");
+    assert_eq!(hear_from(&mut udp, 0, 2), [4, 0], "as the port of its own address, too");
     udp.remove_peer(first);
-    plain[2].send_to(b"\x1Ahello", udp.local_addr()).unwrap();
-    assert_eq!(hear(&mut udp, 1)[0].0, 2, "the former list takes nothing with it");
+    assert_eq!(hear_from(&mut udp, 2, 2), [2, 3], "the first list has gone, and nothing else");
+}
+
+/// All processes of an address may name a port: frames from there are not delivered without end.
+#[test]
+fn accept_ports__of_one_port_by_many_addresses() {
+    let mut udp = Udp::bind(v4()).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    for number in 1..=40 {
+        let addr = SocketAddr::from(([127, 0, 0, 1], number));
+        let link = UdpLink { addr, max_frame: None, ecn: false, source: None };
+        let peer = udp.add_peer(link).unwrap();
+        udp.accept_ports(peer, &[port]).unwrap();
+    }
+    socket.send_to(b"\x1Ahello", udp.local_addr()).unwrap();
+    assert_eq!(hear(&mut udp, 1).len(), 16);
 }
 
 #[test]

@@ -37,8 +37,10 @@ fn asked_paths<L>(medium: &dyn Medium<L>) -> PathPorts {
 /// Returns the features that both sides have: the peer's source ports if both announced some (§14.1), and ordered
 /// calls if both know them (§14.6).
 fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
-    let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { order: own.order && peers.order, paths, probe: own.probe && peers.probe }
+    let probe = own.probe && peers.probe;
+    // A probe proves that the offered port is the peer's: without probes, nothing would.
+    let paths = if own.paths.is_empty() || !probe { PathPorts::NONE } else { peers.paths };
+    LinkFeatures { order: own.order && peers.order, paths, probe }
 }
 
 impl<N: Network> Reactor<N> {

@@ -51,9 +51,9 @@ fn link__over_shared_memory_has_one_path() {
     }
 }
 
-/// Requests a link from a peer that answers with these ports. Returns the request, and the ports that the endpoint
-/// learns.
-fn answered(asks: bool, ports: &[u16]) -> (LinkOpen, Vec<u16>) {
+/// Requests a link from a peer that answers with these ports, and answers probes or not. Returns the request, and the ports that
+/// the endpoint learns.
+fn answered(asks: bool, ports: &[u16], probe: bool) -> (LinkOpen, Vec<u16>) {
     let (listener, address) = listener();
     let nexus = client();
     let mut client = endpoint(&nexus, &[40_001, 40_002], asks);
@@ -61,7 +61,8 @@ fn answered(asks: bool, ports: &[u16]) -> (LinkOpen, Vec<u16>) {
     let mut peer = RawPeer::after_hello_by(&listener);
     let open = peer.link_open();
     let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-    let features = LinkFeatures { paths: PathPorts::new(ports).unwrap(), ..LinkFeatures::NONE };
+    let paths_of_peer = PathPorts::new(ports).unwrap();
+    let features = LinkFeatures { paths: paths_of_peer, probe, ..LinkFeatures::NONE };
     peer.send(LinkAccept {
         link: open.link,
         offer,
@@ -76,13 +77,16 @@ fn answered(asks: bool, ports: &[u16]) -> (LinkOpen, Vec<u16>) {
 #[test]
 fn link_open__of_a_peer_without_paths_or_not_asked_for_them() {
     // An older peer ignores the record, and answers without it.
-    let (open, learned) = answered(true, &[]);
+    let (open, learned) = answered(true, &[], true);
     assert_eq!((open.features.paths.as_slice(), learned), (&[40_001, 40_002][..], vec![]));
     // An announcement that was not asked for is ignored.
-    let (open, learned) = answered(false, &[50_000]);
+    let (open, learned) = answered(false, &[50_000], true);
     assert_eq!((open.features.paths.as_slice(), learned), (&[][..], vec![]));
-    let (_, learned) = answered(true, &[50_000]);
+    let (_, learned) = answered(true, &[50_000], true);
     assert_eq!(learned, [50_000]);
+    // Without probes nothing proves that a port is the peer's.
+    let (_, learned) = answered(true, &[50_000], false);
+    assert!(learned.is_empty());
 }
 
 #[test]
@@ -92,10 +96,14 @@ fn link_accept__announces_nothing_to_an_opener_without_ports() {
     let mut peer = RawPeer::after_hello(address);
     assert!(peer.open_udp(1).features.paths.is_empty());
     assert!(paths(&server.up()).is_empty());
-    let features = LinkFeatures { paths: PathPorts::new(&[8]).unwrap(), ..LinkFeatures::NONE };
-    let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-    peer.send(LinkOpen { link: 2, from_endpoint: 5, to_endpoint: 0, offers, ecn: false, features });
-    let Some(Message::LinkAccept(accept)) = peer.receive() else { panic!("not LINK_ACCEPT") };
-    assert_eq!(accept.features.paths.as_slice(), [50_000]);
-    assert_eq!(paths(&server.up()), [8]);
+    for (link, probe) in [(2, true), (3, false)] {
+        let further = PathPorts::new(&[8]).unwrap();
+        let features = LinkFeatures { paths: further, probe, ..LinkFeatures::NONE };
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        let (from_endpoint, to_endpoint, ecn) = (5, 0, false);
+        peer.send(LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features });
+        let Some(Message::LinkAccept(accept)) = peer.receive() else { panic!("not LINK_ACCEPT") };
+        assert_eq!(accept.features.paths.as_slice(), if probe { &[50_000][..] } else { &[] });
+        assert_eq!(paths(&server.up()), if probe { &[8][..] } else { &[] });
+    }
 }

@@ -18,7 +18,7 @@ use petrel_proto::control::LinkFeatures;
 use petrel_proto::limits::{
     DEADLINE_BLOCK_BYTES, DEADLINE_ORDER_BLOCK_BYTES, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES,
 };
-use petrel_proto::{Closed, SessionId, Status};
+use petrel_proto::{Closed, PeerKey, SessionId, Status};
 use petrel_transport::{LinkError, PeerId, Transport};
 
 use super::{Ended, Link, Remote};
@@ -126,11 +126,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         features: &LinkFeatures,
     ) -> Result<PeerId, LinkError> {
         let id = self.transport.add_peer(transport)?;
-        if !features.paths.is_empty()
-            && let Err(error) = self.transport.accept_ports(id, features.paths.as_slice())
-        {
-            self.transport.remove_peer(id);
-            return Err(error);
+        if features.paths.is_empty() {
+            return Ok(id);
+        }
+        let accepted = self.transport.accept_ports(id, features.paths.as_slice());
+        let id = accepted.inspect_err(|_| self.transport.remove_peer(id))?;
+        if !features.probe {
+            // Only a control plane that knows the ports to be the peer's gives such a link several paths.
+            self.local.core.trust_peer(PeerKey(id.0));
         }
         Ok(id)
     }
@@ -161,6 +164,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             self.on_link_lost(id, remote, reason, link.peer().name);
         }
         self.transport.remove_peer(link.id());
+        if self.local.sessions.link_to(link.id()).is_none() {
+            self.local.core.forget_peer(PeerKey(link.id().0));
+        }
     }
 
     /// Has the control plane end the link of a peer that the medium has lost, for both sides.
