@@ -288,7 +288,20 @@ impl Connection {
         max_frame: u32,
         ecn: bool,
     ) -> io::Result<Option<Link>> {
-        self.send(&link_open(number, port, max_frame, ecn))?;
+        self.open_link_by(number, max_frame, &link_open(number, port, max_frame, ecn))
+    }
+
+    /// Opens a link by a LINK_OPEN with this number and an offer of this length, as [`Connection::open_link`].
+    ///
+    /// # Errors
+    /// Like [`Connection::receive_any`].
+    pub fn open_link_by(
+        &mut self,
+        number: u32,
+        max_frame: u32,
+        open: &Message,
+    ) -> io::Result<Option<Link>> {
+        self.send(open)?;
         let answer = self.receive_any(&[kind::LINK_ACCEPT, kind::LINK_REFUSE])?;
         if answer.kind == kind::LINK_REFUSE {
             return Ok(None);

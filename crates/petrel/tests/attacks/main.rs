@@ -5,6 +5,7 @@ mod common;
 
 mod connections;
 mod links;
+mod paths;
 mod refused;
 mod regions;
 mod sessions;
