@@ -237,15 +237,12 @@ impl<N: Network> Connections<N> {
         self.idle.of(Idle::Sessionless, source).next()
     }
 
-    /// Returns the connection longest with sessions and without a request, of `source` or of the source with most of them.
-    pub(super) fn longest_requestless(
+    /// Returns the connections with sessions and without a request, of `source` or of the source with most of them, the longest first.
+    pub(super) fn requestless(
         &self,
         source: Option<SourceNetwork>,
-    ) -> Option<ConnectionId> {
-        if planted("nexus_requestless_stay") {
-            return None;
-        }
-        self.idle.of(Idle::Requestless, source).next()
+    ) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.idle.of(Idle::Requestless, source).filter(|_| !planted("nexus_requestless_stay"))
     }
 
     /// Returns a connection that is to yield to a further session of another connection, if memory for sessions runs short: the
@@ -260,7 +257,7 @@ impl<N: Network> Connections<N> {
             Exhausted::Source(_) => Some(source),
             Exhausted::All(_) => None,
         };
-        self.longest_requestless(among).filter(|yields| *yields != id)
+        self.requestless(among).find(|yields| *yields != id)
     }
 
     /// Notes that a session of a connection has had a request.
@@ -296,7 +293,7 @@ impl<N: Network> Connections<N> {
         } else {
             return Admission::Granted;
         };
-        let yields = self.longest_sessionless(among).or_else(|| self.longest_requestless(among));
+        let yields = self.longest_sessionless(among).or_else(|| self.requestless(among).next());
         yields.map_or_else(|| refused(limit), Admission::InPlaceOf)
     }
 

@@ -7,8 +7,8 @@ use petrel::nexus::fetch_stats;
 use petrel_hostile::{Connection, Shape};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::HANG;
 use crate::common::{ECHO, Server, client, over};
+use crate::{HANG, data_port, make_call};
 
 /// More than the server accepts.
 const FLOOD: usize = 4_200;
@@ -41,6 +41,15 @@ fn check_newcomers(address: SocketAddr) {
 
 #[test]
 fn connections_with_links_and_no_session__yield_to_newcomers() {
+    yield_to_newcomers(false);
+}
+
+#[test]
+fn connections_with_sessions_and_no_request__yield_to_newcomers() {
+    yield_to_newcomers(true);
+}
+
+fn yield_to_newcomers(with_session: bool) {
     let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut honest = client(over(true, false));
@@ -49,7 +58,12 @@ fn connections_with_links_and_no_session__yield_to_newcomers() {
     for port in 0..FLOOD {
         let mut connection = Connection::greet(server.address).unwrap();
         // A refusal is as good: it keeps no client out.
-        let _ = connection.open_link(1, 1 + port as u16, 1_232, false);
+        if let Ok(Some(link)) = connection.open_link(1, 1 + port as u16, 1_232, false)
+            && with_session
+        {
+            let shape = Shape { slots: 1, ..Shape::default() };
+            connection.open_session(&link, 1, shape).unwrap().unwrap();
+        }
         crowd.push(connection);
         if port % 512 == 0 {
             assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
@@ -63,18 +77,21 @@ fn connections_with_links_and_no_session__yield_to_newcomers() {
 }
 
 #[test]
-fn connections_with_sessions__have_a_share_and_are_told() {
+fn connections_of_clients__have_a_share_and_are_told() {
     let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut honest = client(over(true, false));
     let session = honest.connect_wait(server.address).unwrap();
+    assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
     let mut crowd = Vec::new();
-    let refused = (0..FLOOD).find(|&port| {
+    let (socket, port) = data_port([127, 0, 0, 1].into());
+    let refused = (0..FLOOD).find(|_| {
         let mut connection = Connection::greet(server.address).unwrap();
-        let link = connection.open_link(1, 1 + port as u16, 1_232, false).unwrap();
+        let link = connection.open_link(1, port, 1_232, false).unwrap();
         if let Some(link) = &link {
             let shape = Shape { slots: 1, ..Shape::default() };
-            connection.open_session(link, 1, shape).unwrap().unwrap();
+            let session = connection.open_session(link, 1, shape).unwrap().unwrap();
+            make_call(&socket, link, &session);
         }
         crowd.push(connection);
         link.is_none()
@@ -100,19 +117,18 @@ fn connections_with_sessions__have_a_share_and_are_told() {
 }
 
 #[test]
-fn connections_with_sessions__leave_places_to_other_addresses() {
+fn connections_of_clients__leave_places_to_other_addresses() {
     let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let local = |host: u8| SocketAddr::from(([127, 0, 0, host], server.address.port()));
     let mut crowd = Vec::new();
+    let (socket, port) = data_port([127, 0, 0, 9].into());
     loop {
         let mut connection = Connection::greet_from([127, 0, 0, 9].into(), local(1)).unwrap();
-        let Some(link) = connection.open_link(1, 1 + crowd.len() as u16, 1_232, false).unwrap()
-        else {
-            break;
-        };
+        let Some(link) = connection.open_link(1, port, 1_232, false).unwrap() else { break };
         let shape = Shape { slots: 1, ..Shape::default() };
-        connection.open_session(&link, 1, shape).unwrap().unwrap();
+        let session = connection.open_session(&link, 1, shape).unwrap().unwrap();
+        make_call(&socket, &link, &session);
         crowd.push(connection);
         assert!(crowd.len() < FLOOD);
     }

@@ -1,15 +1,21 @@
 //! Sessions without end: an address is limited to its share of the memory, and returns it.
 
+use std::net::IpAddr;
+
 use petrel_hostile::{Connection, Shape};
 
 use crate::common::{ECHO, Server, client, over};
+use crate::{data_port, make_call};
 
-/// Opens sessions of 64 slots until the server refuses. Returns their number.
-fn open_all(connection: &mut Connection, port: u16) -> u32 {
+/// Opens sessions of 64 slots until the server refuses, and makes a call on the first. Returns their number.
+fn open_all(connection: &mut Connection, flooder: IpAddr) -> u32 {
     const AT_ONCE: u32 = 256;
+    let (socket, port) = data_port(flooder);
     let link = connection.open_link(1, port, 1_232, false).unwrap().unwrap();
     let shape = Shape { slots: 64, ..Shape::default() };
-    let mut count = 0;
+    let first = connection.open_session(&link, 0, shape).unwrap().unwrap();
+    make_call(&socket, &link, &first);
+    let mut count = 1;
     loop {
         let requests = count..count + AT_ONCE;
         let opens: Vec<_> = requests
@@ -37,12 +43,12 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     let session = honest.connect_wait(address).unwrap();
     let flooder = [127, 0, 0, 9].into();
     let mut greedy = Connection::greet_from(flooder, address).unwrap();
-    let count = open_all(&mut greedy, 9);
+    let count = open_all(&mut greedy, flooder);
     // 64 MiB, half of the address's share: some 6 500 sessions of 64 slots, at 5 KiB each, use a half of it, and some
     // 20 000 of 16 slots the other.
     assert!((25_000..30_000).contains(&count), "{count}");
     let mut second = Connection::greet_from(flooder, address).unwrap();
-    let count = open_all(&mut second, 10);
+    let count = open_all(&mut second, flooder);
     // As many bytes in sessions of 16 slots: the address has used its half for extra slots.
     assert!((35_000..45_000).contains(&count), "{count}");
     // A further connection of the address gets the remainder of the two, which is less than a session each. Another

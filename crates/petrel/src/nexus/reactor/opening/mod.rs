@@ -131,7 +131,7 @@ impl<N: Network> Reactor<N> {
             return true;
         }
         let idle = connections.longest_sessionless(None);
-        match idle.or_else(|| connections.longest_requestless(None)) {
+        match idle.or_else(|| connections.requestless(None).next()) {
             Some(idle) => {
                 self.evict_useless(idle, "connections are short");
                 true
