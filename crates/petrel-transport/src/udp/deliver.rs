@@ -102,10 +102,6 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
     let Some(peer) = peers.find(train.from) else {
         return deliver_further(receiver, peers, stats, budget, handler);
     };
-    if peers.has_further() {
-        // The port of a peer's address may be a further port of another, too.
-        let _ = deliver_to_claims(&train, peers, stats, budget, handler);
-    }
     let (delivered, work, handed_out) = deliver_datagrams(&train, peer, stats, budget, handler);
     receiver.advance(handed_out);
     (delivered, work)
@@ -122,35 +118,50 @@ fn deliver_further<H: FrameHandler<NoReturn>>(
     handler: &mut H,
 ) -> (usize, usize) {
     let Some(train) = receiver.train() else { unreachable!("the caller has looked at the train") };
-    let Some((delivered, work, handed_out)) =
-        deliver_to_claims(&train, peers, stats, budget, handler)
-    else {
-        let count = train.datagram_count();
-        stats.rx_dropped_unknown_peer += count as u64;
-        receiver.skip();
-        return (0, count);
+    let announced = peers.find_further(train.from);
+    let (delivered, work, handed_out) = match announced {
+        [FurtherSource { peer, source, .. }] if !peers.has_shared_ports() => {
+            let mut handler = FromPort { handler, source: *source };
+            deliver_datagrams(&train, *peer, stats, budget, &mut handler)
+        }
+        _ => match deliver_to_several(&train, peers, stats, budget, handler) {
+            Some(done) => done,
+            None => {
+                let count = train.datagram_count();
+                stats.rx_dropped_unknown_peer += count as u64;
+                receiver.skip();
+                return (0, count);
+            }
+        },
     };
     receiver.advance(handed_out);
     (delivered, work)
 }
 
-/// Delivers a train's datagrams for each address that has announced the port from which they come. A frame's session accepts the frame
-/// for one of these. Returns the same as [`deliver_datagrams`]; `None` if there is no such address.
+/// Delivers a train's datagrams for each address that has announced the port from which they come, or has it as its own. A frame's
+/// session accepts the frame for one of these. Of several links of an address the first counts. Returns the same as
+/// [`deliver_datagrams`]; `None` if there is no such address.
 #[cold]
 #[inline(never)]
-fn deliver_to_claims<H: FrameHandler<NoReturn>>(
+fn deliver_to_several<H: FrameHandler<NoReturn>>(
     train: &Train<'_>,
     peers: &PeerTable,
     stats: &mut TransportStats,
     budget: usize,
     handler: &mut H,
 ) -> Option<(usize, usize, usize)> {
+    let announced = peers.find_further(train.from);
     let mut done = None;
-    for FurtherSource { peer, source, .. } in peers.find_further(train.from) {
-        let mut handler = FromPort { handler, source };
-        done = Some(deliver_datagrams(train, peer, stats, budget, &mut handler));
+    for (at, FurtherSource { peer, source, .. }) in announced.iter().enumerate() {
+        if announced[..at].iter().all(|before| before.peer != *peer) {
+            let mut handler = FromPort { handler, source: *source };
+            done = Some(deliver_datagrams(train, *peer, stats, budget, &mut handler));
+        }
     }
-    done
+    match peers.find_own(train.from) {
+        Some(own) => Some(deliver_datagrams(train, own, stats, budget, handler)),
+        None => done,
+    }
 }
 
 /// Delivers the frames of a train's datagrams, up to about `budget`. Returns their number, the work in

@@ -69,6 +69,8 @@ pub(super) struct PeerTable {
     /// The announcements of each further source port, the first one first: the announcement of one link takes nothing away
     /// from another.
     further: HashMap<AddrKey, Vec<FurtherSource>, AddrHash>,
+    /// Whether a further source port may be the port of a peer's address, too.
+    is_shared: bool,
     by_terms: HashMap<Terms, PeerId, AddrHash>,
     /// The sender of the previous datagram: most often also the next one's.
     last_found: Option<(AddrKey, PeerId)>,
@@ -94,6 +96,7 @@ impl PeerTable {
             free: Vec::new(),
             sources: HashMap::with_hasher(hash),
             further: HashMap::with_hasher(hash),
+            is_shared: false,
             by_terms: HashMap::with_hasher(hash),
             last_found: None,
             count: 0,
@@ -165,7 +168,7 @@ impl PeerTable {
         })
     }
 
-    /// The peer with the address `key`.
+    /// The peer with the address `key`, if the address is no further source port of another.
     #[inline]
     pub(super) fn find(&mut self, key: AddrKey) -> Option<PeerId> {
         match self.last_found {
@@ -175,23 +178,29 @@ impl PeerTable {
     }
 
     fn look_up(&mut self, key: AddrKey) -> Option<PeerId> {
-        let peer = self.sources.get(&key)?.id;
+        let peer = self.find_own(key)?;
+        if self.is_shared && self.further.contains_key(&key) {
+            return None;
+        }
         self.last_found = Some((key, peer));
         Some(peer)
     }
 
-    /// Returns true if a peer has further source ports.
+    /// Returns true if a further source port may be the port of a peer's address, too.
     #[inline]
-    pub(super) fn has_further(&self) -> bool {
-        !self.further.is_empty()
+    pub(super) fn has_shared_ports(&self) -> bool {
+        self.is_shared
     }
 
-    /// The announcements of a further source port `key`, one for each address that has announced the port. Of several links of an
-    /// address the first counts, whose index of the port the others' sessions get.
-    pub(super) fn find_further(&self, key: AddrKey) -> impl Iterator<Item = FurtherSource> + '_ {
-        let all = self.further.get(&key).map_or(&[][..], Vec::as_slice);
-        let is_first = |at: usize| all[..at].iter().all(|before| before.peer != all[at].peer);
-        (0..all.len()).filter(move |at| is_first(*at)).map(|at| all[at])
+    /// The peer with the address `key`.
+    pub(super) fn find_own(&self, key: AddrKey) -> Option<PeerId> {
+        self.sources.get(&key).map(|source| source.id)
+    }
+
+    /// The announcements of a further source port `key`, the first one first.
+    #[inline]
+    pub(super) fn find_further(&self, key: AddrKey) -> &[FurtherSource] {
+        self.further.get(&key).map_or(&[], Vec::as_slice)
     }
 
     /// Gives a link of a peer further source ports: it becomes a link of another peer, whose links have the same terms and
@@ -228,8 +237,11 @@ impl PeerTable {
 
     /// Notes the further source ports of a new peer.
     fn announce_ports(&mut self, peer: PeerId, terms: &Terms, source: PeerId) {
+        self.last_found = None;
         for (index, port) in (1..).zip(terms.further_ports.iter()) {
-            let claims = self.further.entry(terms.key.with_port(*port)).or_default();
+            let key = terms.key.with_port(*port);
+            self.is_shared |= self.sources.contains_key(&key);
+            let claims = self.further.entry(key).or_default();
             if claims.len() < CLAIMS_MAX {
                 claims.push(FurtherSource { peer: source, source: index, announced_by: peer });
             }
@@ -246,6 +258,7 @@ impl PeerTable {
                 self.further.remove(&key);
             }
         }
+        self.is_shared &= !self.further.is_empty();
     }
 
     /// Replaces the number of a peer's queue, since each source port has queues of its own. Returns
@@ -277,6 +290,9 @@ impl PeerTable {
             return Ok(peer);
         }
         let peer = self.free_slot()?;
+        if !self.further.is_empty() && self.further.contains_key(&key) {
+            (self.is_shared, self.last_found) = (true, None);
+        }
         let source = self.sources.entry(key).or_insert(Source { id: peer, peer_count: 0 });
         source.peer_count += 1;
         let source = source.id;
