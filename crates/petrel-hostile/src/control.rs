@@ -291,7 +291,7 @@ impl Connection {
         self.open_link_by(number, max_frame, &link_open(number, port, max_frame, ecn))
     }
 
-    /// Opens a link by a LINK_OPEN with this number and an offer of this length, as [`Connection::open_link`].
+    /// Opens a link by a LINK_OPEN with `number` and an offer of `max_frame`, as [`Connection::open_link`].
     ///
     /// # Errors
     /// Like [`Connection::receive_any`].

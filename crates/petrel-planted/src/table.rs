@@ -122,16 +122,16 @@ pub const DEFECTS: &[Defect] = &[
     ),
     defect("nexus_nobody_yields", "a full server turns newcomers away for connections without use"),
     defect(
-        "nexus_requestless_stay",
-        "a full server turns newcomers away for connections without a request",
-    ),
-    defect(
         "nexus_orphans_are_not_told",
         "a server keeps the session whose client was told that it did not answer",
     ),
     defect(
         "nexus_proposals_keep_their_share",
         "proposals that end with their link are never given back to the address",
+    ),
+    defect(
+        "nexus_requestless_stay",
+        "a full server turns newcomers away for connections without a request",
     ),
     defect(
         "nexus_rest_is_not_read",

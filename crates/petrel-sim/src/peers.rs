@@ -55,8 +55,8 @@ impl Peers {
     }
 
     /// Accepts packets of a peer from further source ports, which replace those of an earlier
-    /// announcement. A port that another peer had announced moves to the later one, and the address of a peer stays its own: no two
-    /// live processes of a simulation have a port in common, and no frame need be delivered for several peers.
+    /// announcement. A port of an earlier announcement moves to the later peer, and a peer keeps the port of its address: live
+    /// processes of a simulation have no port in common, and no frame need be delivered for several peers.
     pub(crate) fn set_further_ports(&mut self, id: PeerId, ports: &[u16]) {
         let Some(Some(peer)) = self.slots.get_mut(id.0 as usize) else { return };
         let host = peer.addr.host;

@@ -309,9 +309,9 @@ pub trait Transport {
     }
 
     /// Accepts frames of a link from these further source ports too, in the order of the announcement, until
-    /// [`Transport::remove_peer`] of the returned peer, which takes the place of `peer` for this link: links with the same
-    /// ports share a peer. A list takes nothing from others: frames from a port that several addresses have announced, or that is
-    /// another peer's own, are delivered for each of these, and their sessions know which one counts.
+    /// [`Transport::remove_peer`] of the returned peer, the link's from now on: links with equal ports share a peer. A list takes
+    /// nothing from another list: frames from a port of several addresses, announced or own, are delivered for every address, and the
+    /// session decides.
     ///
     /// # Errors
     /// See [`LinkError`]; a transport with one source port supports none.

@@ -114,7 +114,7 @@ pub enum ToNexus {
         /// The link.
         link: LinkId,
     },
-    /// A client has sent the first request of a link. If sessions or connections run short, those of other links yield first.
+    /// A client has sent the first request of a link. If sessions or connections run short, links without a request yield first.
     LinkUsed {
         /// The link.
         link: LinkId,

@@ -57,7 +57,7 @@ pub const LOOKUPS_TOGETHER_MAX: usize = 32;
 /// Bytes that a thread reads at a time, to a buffer that its connections share.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// Memory that a connection may hold and go on while memory for buffers is short, in bytes: what a read has brought, and
+/// Bytes with which a connection goes on while memory for buffers is short: the bytes of a read, and
 /// replies as long.
 pub const LIGHT_BYTES: usize = 2 * READ_BYTES;
 
@@ -108,13 +108,13 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
 /// Seconds after which a connection that does not read its replies is closed, if memory for buffers is short.
 pub const STALLED_S: u32 = 2;
 
-/// Milliseconds without the end of a request or of its replies, after which a connection is closed if others wait for its memory.
+/// Milliseconds without the end of a request or of its replies, after which a connection is closed for a waiter.
 pub const HELD_MS: u64 = 1_000;
 
-/// Milliseconds that a request waits for memory before it is refused.
+/// Milliseconds of a request's wait for memory before the refusal.
 pub const MEMORY_WAIT_MS: u64 = 2_000;
 
-/// Milliseconds between two looks at the connections that wait for memory, if none is given back meanwhile.
+/// Milliseconds between two looks at connections without memory, if no memory is given back meanwhile.
 pub const MEMORY_LOOK_MS: u64 = 100;
 
 const _: () = {

@@ -8,7 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | shared memory | [`mailbox`]: a message on its own cache lines | [`ring`]: batches of 16 | [`bulk`]: 8 KiB chunks in and out |
 //! | UDP | [`ping`]: a datagram there and back | [`echo`]: 30 datagrams per call, by GSO and GRO | [`stream`]: GSO and GRO, 512 KiB in flight |
-//! | `--beside tcp` | [`tcp`]: a message there and back | [`tcp`]: messages that are ready leave together | |
+//! | `--beside tcp` | [`tcp`]: a message to and fro | [`tcp`]: ready messages leave together | |
 
 pub(super) mod bulk;
 pub(super) mod echo;

@@ -177,13 +177,13 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
-    /// Takes the port to which a link's sessions answer for the client's. Otherwise a frame has to come from there before those of
+    /// Takes the port of a link's offer for the client's. Otherwise a frame has to come from the port before frames of
     /// further ports count (`docs/wire-protocol.md` §14.1).
     pub fn trust_peer(&mut self, peer: PeerKey) {
         self.shared.proven.note(peer);
     }
 
-    /// Forgets a peer to which no link leads any more: its name may become another's.
+    /// Forgets a peer without links: the name may be given to another peer.
     pub fn forget_peer(&mut self, peer: PeerKey) {
         self.shared.proven.forget(peer);
     }

@@ -72,7 +72,7 @@ pub(super) fn agreed(peer_session: u32, peer_token: u32, shape: Shape) -> Agreed
     }
 }
 
-/// Has a server's session as it is after its first request: with slots, and with nothing more to tell of.
+/// Brings a server's session into the state after a first request: with slots, and with nothing to report.
 pub(super) fn make_used(server: &mut Core<HeapBuffer>, id: SessionId) {
     let Some(Role::Server(session)) = server.sessions.get_mut(id).map(Entry::role_mut) else {
         panic!("a session of a server")

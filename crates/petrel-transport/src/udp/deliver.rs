@@ -138,9 +138,8 @@ fn deliver_further<H: FrameHandler<NoReturn>>(
     (delivered, work)
 }
 
-/// Delivers a train's datagrams for each address that has announced the port from which they come, or has it as its own. A frame's
-/// session accepts the frame for one of these. Of several links of an address the first counts. Returns the same as
-/// [`deliver_datagrams`]; `None` if there is no such address.
+/// Delivers a train's datagrams for every address with the sender's port, announced or own. A frame's session accepts the frame for
+/// a single address. Of several links of an address the first counts. The result is as of [`deliver_datagrams`], or `None` without an address.
 #[cold]
 #[inline(never)]
 fn deliver_to_several<H: FrameHandler<NoReturn>>(

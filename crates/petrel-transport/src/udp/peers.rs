@@ -12,8 +12,8 @@ use crate::{LinkError, PeerId};
 /// number of peer processes leaves room, at about 200 bytes per process.
 const PEERS_MAX: usize = 65_536;
 
-/// Most addresses of which one further source port is accepted. Every process behind an IP address can name all of its
-/// ports: a frame from a port is delivered once for each.
+/// Most addresses with a further source port in common. Every process behind an IP address can name all ports there: a
+/// frame is delivered once for every address.
 const CLAIMS_MAX: usize = 16;
 
 /// The terms of a link: two links share a peer only if all terms are equal. So no link changes a
@@ -25,7 +25,7 @@ struct Terms {
     is_ecn: bool,
     /// The address from which its datagrams are sent, if not the kernel's choice.
     source: Option<IpAddr>,
-    /// The further source ports that it has announced.
+    /// The announced further source ports.
     further_ports: Arc<[u16]>,
 }
 
@@ -54,7 +54,7 @@ struct Source {
 /// The announcement of a further source port by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FurtherSource {
-    /// The id under which datagrams are delivered: that of the peer's address.
+    /// The id of delivered datagrams: the id of the peer's address.
     pub(super) peer: PeerId,
     /// The number of the port in the announcement, from 1 on.
     pub(super) source: u8,
@@ -66,8 +66,7 @@ pub(super) struct PeerTable {
     slots: Vec<Option<Peer>>,
     free: Vec<u32>,
     sources: HashMap<AddrKey, Source, AddrHash>,
-    /// The announcements of each further source port, the first one first: the announcement of one link takes nothing away
-    /// from another.
+    /// The announcements of every further source port, in order: a link's announcement takes nothing away from another link.
     further: HashMap<AddrKey, Vec<FurtherSource>, AddrHash>,
     /// Whether a further source port may be the port of a peer's address, too.
     is_shared: bool,
@@ -203,8 +202,7 @@ impl PeerTable {
         self.further.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// Gives a link of a peer further source ports: it becomes a link of another peer, whose links have the same terms and
-    /// these ports. Returns the other peer.
+    /// Gives a link of a peer further source ports: the link moves to the peer with equal terms and `ports`. Returns that peer.
     pub(super) fn accept_ports(
         &mut self,
         peer: PeerId,

@@ -94,7 +94,7 @@ impl Drop for Response {
 }
 
 /// Returns the bytes of a request. Borrowed bytes and arrays are copied to the memory of a former response of the endpoint or
-/// thread. There is room for a response of the same length: the response comes back in this memory.
+/// thread. A response of equal length has room: the response comes back in the request's memory.
 #[inline]
 pub(super) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
     if mem::needs_drop::<R>() {

@@ -1,4 +1,4 @@
-//! The memory of responses that a thread keeps for its next requests, outside of the tasks of an endpoint, which leave it to the endpoint.
+//! The memory of responses, kept by a thread for later requests. Tasks of an endpoint leave the memory to the endpoint.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ thread_local! {
     static MEMORIES: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Keeps memory, if it is neither nothing nor too much. A thread that ends keeps nothing.
+/// Keeps memory within the bounds. A thread at its end keeps nothing.
 #[inline(never)]
 pub(super) fn keep_memory(mut memory: Vec<u8>) {
     if !(1..=MEMORY_BYTES_MAX).contains(&memory.capacity()) {

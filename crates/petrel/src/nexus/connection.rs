@@ -105,7 +105,7 @@ pub(super) enum Idle {
     Linkless,
     /// Its links have neither a session nor a proposal.
     Sessionless,
-    /// None of its sessions has had a request.
+    /// No session has had a request.
     Requestless,
 }
 

@@ -46,7 +46,7 @@ impl ConnectionLinks {
         self.had_request
     }
 
-    /// Notes that a session with a server in this process has had a request.
+    /// Notes a request of a session with a server in this process.
     pub(super) fn note_request(&mut self) {
         self.had_request = true;
     }

@@ -31,7 +31,7 @@ pub(super) enum Command<L> {
 pub(super) struct Mailbox<N: Network = MioNetwork> {
     /// `None` once the thread has ended.
     queue: Mutex<Option<VecDeque<Command<N::Link>>>>,
-    /// Links of endpoints that have got their first request: at most as many as there are links.
+    /// Links of endpoints with a first request: at most as many as links.
     used: Mutex<Vec<(EndpointId, LinkId)>>,
     thread: N::Waker,
 }
@@ -56,8 +56,8 @@ impl<N: Network> Mailbox<N> {
         Ok(())
     }
 
-    /// Notes that an endpoint's link has got its first request. Does not wake the thread, which asks before it has a
-    /// connection yield: a connect costs the server no wake-up more.
+    /// Notes the first request of an endpoint's link. Does not wake the thread: the thread asks before a
+    /// connection yields, and a connect costs the server no further wake-up.
     pub(super) fn note_used(&self, endpoint: EndpointId, link: LinkId) {
         lock(&self.used).push((endpoint, link));
     }

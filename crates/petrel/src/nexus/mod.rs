@@ -33,8 +33,8 @@
 //! the thread wait, and every request of an endpoint is answered in bounded time.
 //!
 //! All connections from an address share the address's limits of connections, links and session memory, which leaves
-//! room for other addresses. If connections run short, a connection without a session yields to a new one, and then one without a
-//! request; so do sessions without a request if the memory for sessions does. Processes at
+//! room for other addresses. If connections run short, a connection without a session yields to a new connection, and then a
+//! connection without a request. If the memory for sessions runs short, connections without a request yield. Processes at
 //! an address are not distinguished: on loopback, all users of the host share one limit.
 //!
 //! # Shutdown

@@ -18,7 +18,7 @@ fn with_ports(path_policy: PathPolicy) -> EndpointConfig {
     config
 }
 
-/// Opens a link with the offer of one port, and the announcement of others, which answers probes.
+/// Opens a link with the offer of a port, the announcement of further ports, and probes.
 fn linked(connection: &mut Connection, number: u32, port: u16, further: &[u16]) -> Link {
     let further: Vec<u8> = further.iter().flat_map(|port| port.to_le_bytes()).collect();
     let open = link_open(number, port, 1_472, false).with(9, further).with(11, []);
@@ -55,7 +55,7 @@ fn answers__to_a_port_that_has_sent_nothing_are_none() {
     let mut datagram = [0; 1_500];
     assert!(victim.recv(&mut datagram).is_err(), "nothing goes to the victim");
     victim.set_nonblocking(false).unwrap();
-    // A port that sends is a client's, and so are the further ones then.
+    // A sending port is a client's, and the further ports are then, too.
     victim.send_to(&frames::request(&session, 0, ECHO, b"a call"), link.data).unwrap();
     let answered = victim.recv(&mut datagram).unwrap();
     assert!(datagram[..answered].ends_with(b"a call"));

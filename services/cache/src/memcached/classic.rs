@@ -178,7 +178,7 @@ fn administration(name: &[u8], words: &Words<'_>) -> Request<'static> {
         b"verbosity" if is_quiet || unsigned(words.at(1)).is_some() => answer(OK),
         b"verbosity" => Request::Reply(BAD_FORMAT),
         b"shutdown" => Request::Reply(b"ERROR: shutdown not enabled\r\n"),
-        // A web page has its browser send this line and those behind it: none of them is to run. memcached closes, too.
+        // A web page has a browser send the line, and commands behind: no command may run. memcached closes, too.
         _ if words.has_http_version() => Request::Close(b""),
         _ => Request::Reply(ERROR),
     }

@@ -35,21 +35,21 @@ pub(super) struct Connection {
     pub(super) is_queued: bool,
     /// The second in which bytes last came or went.
     active: u32,
-    /// The millisecond since which the connection holds more than [`SAFE_BYTES`] and ends no request, nor the sending of its
+    /// The beginning, in milliseconds, of a time with more than [`SAFE_BYTES`] in which no request has ended, nor the sending of
     /// replies.
     heavy_since: Option<u64>,
-    /// What the connection waits for, if it waits for memory.
+    /// The wait for memory, if any.
     pub(super) wait: Option<MemoryWait>,
 }
 
 /// The wait of a connection for memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryWait {
-    /// The bytes of its request; 0 if it only waits until memory is not short.
+    /// The bytes of the request; 0 for a wait until memory is not short.
     pub(super) bytes: usize,
     /// The millisecond in which the wait ends with a refusal.
     pub(super) ends_ms: u64,
-    /// Whether the thread has the connection among those that wait.
+    /// Whether the thread has the connection in its list.
     pub(super) is_listed: bool,
 }
 

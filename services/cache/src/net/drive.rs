@@ -22,7 +22,7 @@ pub(super) enum Pause {
     Output,
     /// The batch of another thread is full.
     Turn,
-    /// Memory for buffers is short, for so many bytes of a request, or for any request of a connection that holds much.
+    /// Memory for buffers is short: for `bytes` of a request, or for any request of a connection with much memory.
     Memory { bytes: usize },
     /// The connection has ended.
     Closing,
@@ -159,7 +159,7 @@ impl Router {
         }
     }
 
-    /// Returns true if there is memory for `bytes` bytes beside the `others`.
+    /// Returns true if memory suffices for `bytes` bytes beside `others`.
     pub(super) fn has_memory(&self, others: usize, bytes: usize) -> bool {
         others + bytes <= self.shared.limits.buffer_bytes_max / 2
     }

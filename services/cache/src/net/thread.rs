@@ -127,9 +127,9 @@ pub(super) struct Thread {
     queue: Vec<usize>,
     /// Connections whose requests wait for another thread.
     paused: Vec<usize>,
-    /// Connections whose requests wait for memory, in the order in which they came.
+    /// Connections with requests that wait for memory, in order.
     waiting: Vec<usize>,
-    /// The millisecond of the next look at those, and the memory in use at the last: a look comes earlier if it is less.
+    /// The millisecond of the next look at waiting connections, and the memory in use at the last: with less in use a look comes earlier.
     look_ms: u64,
     looked_at_bytes: usize,
     buffer: Box<[u8]>,
@@ -364,7 +364,7 @@ impl Thread {
                 self.paused.push(number);
                 false
             }
-            // What it held has been sent.
+            // The replies have been sent.
             Pause::Memory { bytes: 0 } if connection.held_bytes() <= LIGHT_BYTES => true,
             Pause::Memory { .. } => {
                 let wait = connection.wait.as_mut().expect("it was just set");
@@ -382,8 +382,8 @@ impl Thread {
         }
     }
 
-    /// Lets the connections that wait for memory try again, the last first: a client that has just come gets its turn before those
-    /// that wait for what they do not use. If others hold memory and get nowhere, they end, as many as the last needs.
+    /// Lets connections that wait for memory try again, the last first: a new client gets a turn before older waiters.
+    /// Connections that hold memory without progress end, as many as the last waiter needs.
     fn look_at_waiting(&mut self) {
         let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes());
         let is_due = now_ms >= self.look_ms || held_bytes < self.looked_at_bytes;
@@ -408,8 +408,8 @@ impl Thread {
         }
     }
 
-    /// Returns the connection that has held much memory for the longest, among those of which `is_meant` is true, given
-    /// the millisecond since which they do.
+    /// Returns the connection with much memory for the longest time, of the connections with a true `is_meant`, given
+    /// the millisecond of the beginning.
     fn heaviest(&self, is_meant: impl Fn(usize, u64) -> bool) -> Option<usize> {
         let heavy = self.connections.iter().filter_map(|(number, connection)| {
             let since = connection.heavy_since().filter(|since| is_meant(number, *since))?;
@@ -418,14 +418,13 @@ impl Thread {
         heavy.min().map(|(_, _, number)| number)
     }
 
-    /// Ends a connection for the memory that it holds.
+    /// Ends a connection for its memory.
     fn end_heavy(&mut self, number: usize) {
         self.router.shared.connections.stalled.fetch_add(1, Ordering::Relaxed);
         self.remove(number);
     }
 
-    /// Sends operations to the other threads. Connections that have held much memory for the longest end if there is too little for
-    /// all.
+    /// Sends operations to further threads. If memory is exceeded, connections end, first the longest holders of much memory.
     fn dispatch(&mut self) {
         let connections = &self.connections;
         self.router.dispatch(|ticket: &Ticket| match connections.get(ticket.connection) {
@@ -508,7 +507,7 @@ impl Thread {
     }
 }
 
-/// Reads and runs requests, as long as both are possible. Returns why it stops, and whether a request has been run.
+/// Reads and runs requests for as long as possible. Returns the reason of the end, and whether a request has been run.
 fn drive(
     connection: &mut Connection,
     running: (usize, usize),

@@ -255,7 +255,7 @@ fn large_values__wait_for_room_in_a_batch() {
 #[test]
 fn values_without_buffers__are_refused() {
     let server = start(&config(1));
-    // The buffers of a thread have 4 MiB, and values may wait in half of it. None of these holds so much that it would be ended.
+    // The buffers of a thread have 4 MiB, and values may wait in half of the memory. A holder of 15 000 bytes is never ended.
     let holders: Vec<_> = (0..150)
         .map(|_| {
             let mut holder = Client::new(&server);
@@ -320,7 +320,7 @@ fn clients_that_hold_memory__stop_nobody_else() {
     }
 }
 
-/// A browser sends what a page has it send, behind a line of HTTP.
+/// A browser sends a page's bytes behind a line of HTTP.
 #[test]
 fn http__ends_the_connection_before_its_body_is_read() {
     let server = start(&config(1));

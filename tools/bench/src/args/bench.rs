@@ -219,14 +219,6 @@ pub(crate) struct PlanArgs {
     pub(crate) beside: Beside,
 }
 
-/// The other side of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Beside {
-    Bare,
-    Raised,
-    Tcp,
-}
-
 impl PlanArgs {
     /// Returns the sessions of the calling end.
     pub(crate) fn plan(&self) -> SessionPlan {

@@ -17,6 +17,14 @@ mod paths;
 
 pub(crate) use petrel_command::args::{BenchTransport, ServerAddress};
 
+/// The other side of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Beside {
+    Bare,
+    Raised,
+    Tcp,
+}
+
 #[cfg(feature = "full")]
 pub(crate) use batch::{BatchArgs, LookupTable};
 #[cfg(feature = "full")]

@@ -1,7 +1,7 @@
 //! TCP over loopback or between namespaces, polled: messages of equal length in a stream, answered when they are complete.
 //!
-//! Both ends keep the messages in flight in a ring of memory, from which the kernel copies, and into which the kernel
-//! copies: the program itself copies nothing. Messages that can be sent together leave by one system call.
+//! The ends keep messages in flight in a ring of memory. The kernel copies from and to the ring, and the program
+//! copies nothing. Messages that are ready leave together, by a single system call.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -87,7 +87,7 @@ pub(in super::super) struct Caller {
     responses: Ring,
     in_flight: u64,
     size: usize,
-    /// The time at which each call in flight was made, by its place in the ring.
+    /// The times of the calls in flight, by place in the ring.
     called_ns: Box<[u64]>,
     started: u64,
     answered: u64,
@@ -99,7 +99,7 @@ pub(in super::super) struct Caller {
     latencies: Option<Latencies>,
 }
 
-/// The answering end. The first poll that finds a caller accepts its connection.
+/// The answering end. The connection is accepted by the first poll with a caller.
 pub(in super::super) struct Echo {
     listener: TcpListener,
     socket: Option<TcpStream>,
@@ -133,7 +133,7 @@ impl Caller {
         })
     }
 
-    /// Makes the calls that may be made, and sends what the socket takes.
+    /// Makes the allowed calls, and sends as much as the socket takes.
     fn call(&mut self, now_ns: u64) -> io::Result<()> {
         self.is_stopping |= now_ns >= self.end_ns;
         while !self.is_stopping && self.started - self.answered < self.in_flight {
@@ -209,7 +209,7 @@ impl ClientEnd for Caller {
     }
 
     fn give_up(&mut self, _: Duration) {
-        // A stream without its rest is of no use: each later window ends with an error.
+        // A broken stream is of no use: later windows end with an error.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         self.end();
     }
@@ -232,7 +232,7 @@ impl Echo {
         Ok(Self { listener, socket: None, messages: Ring::new(message_bytes(size), in_flight) })
     }
 
-    /// Returns the address at which this end listens.
+    /// Returns the listener's address.
     pub(in super::super) fn address(&self) -> Result<SocketAddr, Failure> {
         Ok(self.listener.local_addr()?)
     }

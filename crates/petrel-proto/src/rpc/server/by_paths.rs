@@ -14,8 +14,8 @@ use crate::session::PeerKey;
 use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot, ServerState};
 use crate::wire::{Flags, Header, Kind, Part};
 
-/// The links of several paths from whose offered port a frame has come with the token of a session, by the peer to which their
-/// sessions answer.
+/// The links of several paths with a proven port: a frame with the token of a session has come from the offered port. Links are named by
+/// the peer of the answers.
 #[derive(Default)]
 pub(in crate::rpc) struct ProvenPorts(HashSet<PeerKey>);
 

@@ -471,7 +471,7 @@ fn handle_frame_from__of_a_stranger() {
     assert!(matches!(got(received), Got::Request(..)));
 }
 
-/// Answers go to the port of the client's offer, which may be another process's: a frame has to come from there first.
+/// Answers go to the port of the client's offer, perhaps of another process: a frame has to come from the port first.
 #[test]
 fn handle_frame_from__before_the_offered_port_is_proven() {
     for fast_path in [true, false] {

@@ -20,7 +20,7 @@ pub(crate) struct ServerPaths {
     short: Option<u8>,
     /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
     source: PeerKey,
-    /// Whether a frame has come from the port to which answers go: on this session, or on another one of its link.
+    /// Whether a frame has come from the port of the answers: on a session of the link.
     is_proven: bool,
     /// The slots whose requests came by another path than the first, or with marks.
     slots: Vec<SlotPath>,
@@ -64,7 +64,7 @@ impl ServerPaths {
         self.is_proven
     }
 
-    /// Notes that the port to which answers go is the client's.
+    /// Notes that the port of the answers is the client's.
     pub(crate) fn note_proven(&mut self) {
         self.is_proven = true;
     }

@@ -199,8 +199,8 @@ impl<B> ServerSession<B> {
         }
     }
 
-    /// Allocates slots up to this one, and more at first. A client with more outstanding calls names further slots. Called
-    /// for accepted requests only, so no other frame makes a server allocate. Returns true for the session's first request.
+    /// Allocates slots up to `slot`, and more at first. A client with more outstanding calls names further slots. Called
+    /// for accepted requests only: no other frame makes a server allocate. Returns true for the session's first request.
     #[inline]
     pub(crate) fn make_ready(&mut self, slot: usize) -> bool {
         assert!(slot as u64 <= u64::from(self.slot_mask), "a request number names an agreed slot");

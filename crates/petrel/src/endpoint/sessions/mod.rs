@@ -207,7 +207,7 @@ impl Sessions {
         self.links.get_mut(&link)?.begin_check(now_ns).then_some(link)
     }
 
-    /// Returns the link of a session that has had its first request, if the request is the link's first, too.
+    /// Returns the link of a session with a first request, if the request is the link's first, too.
     pub(super) fn link_first_used(&mut self, id: SessionId) -> Option<LinkId> {
         let name = self.link_of(id)?;
         let link = self.links.get_mut(&name)?;

@@ -103,7 +103,7 @@ impl<N: Network> Relay<N> {
         self.connections.remove_session(link.connection(), bytes, self.now);
     }
 
-    /// Notes that a link of an endpoint has got its first request.
+    /// Notes the first request of an endpoint's link.
     pub(in crate::nexus) fn note_used(&mut self, from: EndpointId, link: LinkId) {
         if let Some((id, _)) = self.place_of(from, link) {
             self.connections.note_used_by_request(id);

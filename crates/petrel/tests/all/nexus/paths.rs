@@ -51,8 +51,7 @@ fn link__over_shared_memory_has_one_path() {
     }
 }
 
-/// Requests a link from a peer that answers with these ports, and answers probes or not. Returns the request, and the ports that
-/// the endpoint learns.
+/// Requests a link from a peer with `ports`, with probes or without. Returns the request, and the ports known to the endpoint.
 fn answered(asks: bool, ports: &[u16], probe: bool) -> (LinkOpen, Vec<u16>) {
     let (listener, address) = listener();
     let nexus = client();

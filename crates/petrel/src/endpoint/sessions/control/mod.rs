@@ -132,7 +132,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let accepted = self.transport.accept_ports(id, features.paths.as_slice());
         let id = accepted.inspect_err(|_| self.transport.remove_peer(id))?;
         if !features.probe {
-            // Only a control plane that knows the ports to be the peer's gives such a link several paths.
+            // Without probes, the control plane knows the ports to be the peer's.
             self.local.core.trust_peer(PeerKey(id.0));
         }
         Ok(id)

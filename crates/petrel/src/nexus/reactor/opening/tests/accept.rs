@@ -74,7 +74,7 @@ fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
         with_silent(3, |reactor| reactor.relay.connections.test_capacity().connections = 2);
     assert_eq!((reactor.relay.connections.accepted(), silent(&reactor)), (2, 1));
 
-    // In turn: a peer that said HELLO and has no link, a peer with a link, a peer with a proposed session, and a peer that has made
+    // In turn: a peer after HELLO without a link, a peer with a link, a peer with a proposed session, and a peer with
     // a request.
     for (use_of_it, yields_as) in [(0, 0), (1, 1), (2, 1), (3, 2)] {
         let (reactor, _peers) = with_silent(1, |reactor| {
@@ -239,7 +239,7 @@ fn evict_idle__requesters_of_counters_come_last() {
 }
 
 /// With a limit of two linked connections, per source or in all, the third takes the place of the one longest
-/// without a session, else of the one longest without a request, if any.
+/// without a session, else of the connection longest without a request, if any.
 #[test]
 fn admit_link__evicts_a_connection_without_session_or_request() {
     for (linked_max, linked_per_source_max, exhausted) in
@@ -283,8 +283,8 @@ fn admit_link__evicts_a_connection_without_session_or_request() {
     }
 }
 
-/// Two connections hold all memory for sessions of their address. A newcomer there gets a session in place of those of a connection
-/// without a request, the oldest first, and none in place of others.
+/// Two connections hold all memory for sessions of an address. A newcomer of the address gets a session in place of a connection
+/// without a request, the oldest first, and no session in place of a client.
 #[test]
 fn make_room_for_session__ends_connections_without_a_request() {
     for with_request in 0..=2 {
