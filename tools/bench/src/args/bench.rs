@@ -13,6 +13,7 @@ use petrel_command::args::{BenchTransport, ReadsChoice, ServerAddress};
 use petrel_command::units::{exact_duration, parse_duration, parse_size};
 use petrel_sim::experiment::overload::Policy;
 
+use super::Beside;
 use super::batch::BatchArgs;
 use crate::{AttackKind, CountedWorkload, Pace, SessionPlan};
 
