@@ -32,7 +32,7 @@ impl<'a> Words<'a> {
         self.words[place]
     }
 
-    /// Returns true if the line may be the request line of HTTP (RFC 9112 §3): the version is the last of three words.
+    /// Returns true if the line may be the request line of HTTP (RFC 9112 §3), with a version of HTTP as a word.
     fn has_http_version(&self) -> bool {
         self.words[..self.count].iter().any(|word| word.starts_with(b"HTTP/"))
     }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use mio::net::TcpStream;
 
 use super::replies::Replies;
-use crate::limits::{OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX, SAFE_BYTES};
+use crate::limits::{MEMORY_WAIT_MS, OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX, SAFE_BYTES};
 use crate::memcached::Parser;
 
 /// Memory for output that a connection keeps when nothing is to be sent.
@@ -61,6 +61,13 @@ pub(super) enum ReadOutcome {
     Later,
     /// The peer has sent everything, or the connection is broken.
     Ended,
+}
+
+impl MemoryWait {
+    /// Returns true if a request need not be refused yet.
+    pub(super) fn has_time(&self, now_ms: u64) -> bool {
+        self.bytes == 0 || now_ms < self.ends_ms
+    }
 }
 
 impl Connection {
@@ -204,6 +211,19 @@ impl Connection {
     /// Returns the millisecond since which the connection holds much memory and gets nowhere.
     pub(super) fn heavy_since(&self) -> Option<u64> {
         self.heavy_since
+    }
+
+    /// Notes that the requests wait for memory, or do not wait any more. The time of a wait begins anew with another reason.
+    pub(super) fn note_wait(&mut self, bytes: Option<usize>, now_ms: u64) {
+        let former = self.wait;
+        self.wait = bytes.map(|bytes| {
+            let same = former.filter(|wait| (wait.bytes > 0) == (bytes > 0));
+            MemoryWait {
+                bytes,
+                ends_ms: same.map_or(now_ms + MEMORY_WAIT_MS, |wait| wait.ends_ms),
+                is_listed: former.is_some_and(|wait| wait.is_listed),
+            }
+        });
     }
 
     /// Notes whether the connection holds much memory, at the end of its turn. `has_advanced`: a request has been run.

@@ -120,7 +120,7 @@ impl Router {
                     if bytes <= READ_BYTES || self.has_memory(others, bytes) {
                         return (start, Pause::Input { needed });
                     }
-                    if connection.wait.is_none_or(|wait| self.now_ms < wait.ends_ms) {
+                    if connection.wait.is_none_or(|wait| wait.has_time(self.now_ms)) {
                         return (start, Pause::Memory { bytes });
                     }
                     match needed {

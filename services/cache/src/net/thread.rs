@@ -11,13 +11,12 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::batch::{Batch, Ticket};
-use super::connection::{Connection, MemoryWait, ReadOutcome};
+use super::connection::{Connection, ReadOutcome};
 use super::drive::{Pause, Router};
 use super::inbox::{Inbox, Parcel};
 use super::report::{self, Snapshot};
 use crate::limits::{
-    HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, MEMORY_WAIT_MS, READ_BYTES, READS_MAX, SAFE_BYTES,
-    STALLED_S,
+    HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, READ_BYTES, READS_MAX, SAFE_BYTES, STALLED_S,
 };
 use crate::memcached::Clock;
 use crate::partition::Mode;
@@ -350,14 +349,8 @@ impl Thread {
         if is_broken || connection.is_finished() {
             return self.remove(number);
         }
-        match pause {
-            Pause::Memory { bytes } => {
-                let ends_ms = now_ms + MEMORY_WAIT_MS;
-                let new = MemoryWait { bytes, ends_ms, is_listed: false };
-                connection.wait.get_or_insert(new).bytes = bytes;
-            }
-            _ => connection.wait = None,
-        }
+        let wanted = if let Pause::Memory { bytes } = pause { Some(bytes) } else { None };
+        connection.note_wait(wanted, now_ms);
         // Otherwise an event, a batch or the tick brings the connection back.
         let has_turn = match pause {
             Pause::Turn => {
