@@ -87,7 +87,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("nexus_nobody_yields", &[Test("petrel-sim", "nexus::")]),
     ("nexus_orphans_are_not_told", &[Test("petrel-sim", "nexus::")]),
     ("nexus_proposals_keep_their_share", &[Test("petrel-sim", "nexus::")]),
-    ("nexus_requestless_stay", &[Unit("petrel-rpc", "opening::")]),
+    ("nexus_requestless_stay", &[Unit("petrel", "opening::")]),
     ("nexus_rest_is_not_read", &[Test("petrel-sim", "nexus::")]),
     ("nexus_sending_is_hearing", &[Test("petrel-sim", "nexus::")]),
     ("nexus_server_keeps_a_late_session", &[Test("petrel-sim", "nexus::")]),
