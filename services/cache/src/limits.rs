@@ -117,6 +117,9 @@ pub const MEMORY_WAIT_MS: u64 = 2_000;
 /// Milliseconds between two looks at connections without memory, if no memory is given back meanwhile.
 pub const MEMORY_LOOK_MS: u64 = 100;
 
+/// Largest request that needs no memory beforehand if all of its bytes have come: a connection's turn reads and runs the request.
+pub const WHOLE_BYTES: usize = (READS_MAX - 1) * READ_BYTES;
+
 const _: () = {
     assert!(KEY_BYTES_MAX <= u8::MAX as usize && VALUE_BYTES_MAX < 1 << 21);
     // A full lap of the cleaner frees an eighth of the log: eight items of the greatest size.

@@ -13,7 +13,7 @@ const OUTPUT_KEPT_BYTES: usize = 4 << 10;
 
 /// A connection of a client.
 pub(super) struct Connection {
-    socket: TcpStream,
+    pub(super) socket: TcpStream,
     /// Differs from that of earlier connections with the same number.
     pub(super) generation: u32,
     pub(super) parser: Parser,
@@ -254,6 +254,12 @@ impl Connection {
             false => drop(self.input.drain(..used)),
         }
     }
+}
+
+/// Returns true if the rest of a request of `needed` bytes, of which some were read, lies in the socket.
+pub(super) fn has_come(socket: &TcpStream, needed: usize, read: usize) -> bool {
+    let in_socket = rustix::io::ioctl_fionread(socket);
+    needed > read && in_socket.is_ok_and(|bytes| bytes >= (needed - read) as u64)
 }
 
 /// Prepares the output for a reply of `bytes` bytes, where the output has to grow. Returns the number of sent bytes that

@@ -1,14 +1,14 @@
 //! Runs the requests of a connection.
 
 use super::batch::{Batch, Ticket};
-use super::connection::Connection;
+use super::connection::{Connection, has_come};
 use super::inbox::Parcel;
 use super::owner::Owner;
 use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
 use crate::key::Hasher;
-use crate::limits::{LIGHT_BYTES, READ_BYTES};
+use crate::limits::{LIGHT_BYTES, READ_BYTES, WHOLE_BYTES};
 use crate::memcached::{Everywhere, Operation, Request, Step, execute, replies};
 
 use std::sync::Arc;
@@ -117,7 +117,12 @@ impl Router {
                 Step::More { needed } => {
                     let (others, bytes) =
                         (self.held_bytes - running_bytes, needed.max(input.len() - start));
-                    if bytes <= READ_BYTES || self.has_memory(others, bytes) {
+                    if bytes <= READ_BYTES
+                        || self.has_memory(others, bytes)
+                        // A request that has come whole holds memory for this turn only.
+                        || bytes <= WHOLE_BYTES
+                            && has_come(&connection.socket, needed, input.len() - start)
+                    {
                         return (start, Pause::Input { needed });
                     }
                     if connection.wait.is_none_or(|wait| wait.has_time(self.now_ms)) {

@@ -385,8 +385,8 @@ impl Thread {
         let wait = self.connections.get(last).and_then(|connection| connection.wait);
         let bytes = wait.map_or(0, |wait| wait.bytes);
         while !self.router.has_memory(self.router.held_bytes(), bytes)
-            && let Some(number) = self
-                .heaviest(|number, since| number != last && now_ms.saturating_sub(since) >= HELD_MS)
+            && let Some(number) =
+                self.heaviest(|since, waits| !waits && now_ms.saturating_sub(since) >= HELD_MS)
         {
             self.end_heavy(number);
         }
@@ -401,14 +401,15 @@ impl Thread {
         }
     }
 
-    /// Returns the connection with much memory for the longest time, of the connections with a true `is_meant`, given
-    /// the millisecond of the beginning.
-    fn heaviest(&self, is_meant: impl Fn(usize, u64) -> bool) -> Option<usize> {
+    /// Returns the connection with much memory for the longest time, of the connections with a true `is_meant`, given the millisecond of the
+    /// beginning and whether the server makes a request of the connection wait: waiting connections come last.
+    fn heaviest(&self, is_meant: impl Fn(u64, bool) -> bool) -> Option<usize> {
         let heavy = self.connections.iter().filter_map(|(number, connection)| {
-            let since = connection.heavy_since().filter(|since| is_meant(number, *since))?;
-            Some((since, Reverse(connection.held_bytes()), number))
+            let waits = connection.wait.is_some_and(|wait| wait.bytes > 0);
+            let since = connection.heavy_since().filter(|since| is_meant(*since, waits))?;
+            Some((waits, since, Reverse(connection.held_bytes()), number))
         });
-        heavy.min().map(|(_, _, number)| number)
+        heavy.min().map(|(.., number)| number)
     }
 
     /// Ends a connection for its memory.
