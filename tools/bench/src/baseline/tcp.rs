@@ -143,9 +143,8 @@ impl Caller {
             self.started += 1;
             self.window.calls += 1;
         }
-        let end = self.started * self.requests.message_bytes as u64;
-        self.requests.end = end;
-        self.requests.send(&self.socket, end)
+        self.requests.end = self.started * self.requests.message_bytes as u64;
+        self.requests.send(&self.socket, self.requests.end)
     }
 
     fn check(&mut self) {
