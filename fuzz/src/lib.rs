@@ -13,6 +13,7 @@
 //! | [`index`] | the messages of the ordered index |
 //! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
+//! | [`worlds`] | whole worlds of the simulator |
 //!
 //! Three targets need private items and stand in the tested crates: `petrel_kv::fuzzing`, `petrel::region::fuzzing`
 //! and `petrel_transport::udp::fuzzing`, behind `cfg(fuzzing)`.
@@ -31,3 +32,4 @@ pub mod input;
 pub mod kv;
 pub mod multicast;
 pub mod ring;
+pub mod worlds;

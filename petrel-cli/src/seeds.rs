@@ -30,6 +30,8 @@ struct Record<'a> {
     skipped: Option<&'static str>,
     failures: Vec<FailedSeed>,
     totals: &'a BTreeMap<&'static str, u64>,
+    /// Events that as many seeds always met, and these did not: a failure.
+    never_met: &'a [&'a str],
 }
 
 /// A seed that broke a rule.
@@ -66,6 +68,8 @@ pub(crate) struct Seeds<'a> {
     pub(crate) args: &'a SeedsArgs,
     /// The reason why a check is skipped, if any.
     pub(crate) skipped: Option<&'static str>,
+    /// Returns the events that no seed has met, although as many seeds always did.
+    pub(crate) never_met: fn(&Summary) -> Vec<&'static str>,
     pub(crate) output: Output,
 }
 
@@ -85,8 +89,11 @@ impl Seeds<'_> {
             }
             _ => self.run_many(many)?,
         };
-        self.print(first, &summary)?;
-        Ok(if summary.failures.is_empty() { Outcome::Success } else { Outcome::Failure })
+        let never_met =
+            if summary.failures.is_empty() { (self.never_met)(&summary) } else { Vec::new() };
+        self.print(first, &summary, &never_met)?;
+        let is_good = summary.failures.is_empty() && never_met.is_empty();
+        Ok(if is_good { Outcome::Success } else { Outcome::Failure })
     }
 
     fn run_many(
@@ -121,11 +128,11 @@ impl Seeds<'_> {
         Ok((first, summary))
     }
 
-    fn print(&self, first_seed: u64, summary: &Summary) -> Result<(), Failure> {
+    fn print(&self, first_seed: u64, summary: &Summary, never_met: &[&str]) -> Result<(), Failure> {
         let (output, skipped) = (self.output, self.skipped);
         let failures = summary.failures.iter().map(FailedSeed::new).collect();
         let (seeds, totals) = (summary.seeds, &summary.totals);
-        output.record(&Record { first_seed, seeds, skipped, failures, totals })?;
+        output.record(&Record { first_seed, seeds, skipped, failures, totals, never_met })?;
         let mut table = output.table(&["what happened", "times"]);
         for (name, count) in totals {
             table.add_row([*name, &count.to_string()]);
@@ -133,6 +140,9 @@ impl Seeds<'_> {
         output.line(table)?;
         for failure in &summary.failures {
             output.line(failure)?;
+        }
+        for name in never_met {
+            output.line(format!("NEVER HAPPENED: {name}"))?;
         }
         output.line(match summary.failures.len() {
             0 => format!("{seeds} seeds kept all rules."),

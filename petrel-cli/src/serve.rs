@@ -26,6 +26,9 @@ struct Ready {
     pid: u32,
     endpoints: u16,
     transports: Vec<&'static str>,
+    /// The key of the region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    region: Option<String>,
 }
 
 /// The last line.
@@ -43,7 +46,7 @@ pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> 
     let interrupt = Interrupt::install()?;
     let config = config(args);
     let server = Server::start(&config)?;
-    announce(&config, server.address(), output)?;
+    announce(&config, &server, output)?;
     while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
@@ -61,11 +64,13 @@ fn config(args: &ServeArgs) -> ServerConfig {
         idle: args.idle.policy(),
         mtu: args.mtu,
         message_bytes_max: args.message_max,
+        region_bytes: args.region.map(|bytes| bytes as u64),
         ..ServerConfig::at(args.listen.address)
     }
 }
 
-fn announce(config: &ServerConfig, address: SocketAddr, output: Output) -> Result<(), Failure> {
+fn announce(config: &ServerConfig, server: &Server, output: Output) -> Result<(), Failure> {
+    let (address, region) = (server.address(), server.region_key().map(|key| key.to_string()));
     let allowed = config.transports;
     let media = [("udp", allowed.udp), ("shm", allowed.shm), ("stream", allowed.stream)];
     let transports: Vec<_> =
@@ -76,9 +81,12 @@ fn announce(config: &ServerConfig, address: SocketAddr, output: Output) -> Resul
         "Serving on {address} with {endpoints}, over {}. Try `petrel ping {address}`; stop with Ctrl-C.",
         transports.join(", ")
     ))?;
+    if let Some(key) = &region {
+        output.line(format!("Region: {key}"))?;
+    }
     let pid = std::process::id();
     let event = "ready";
-    Ok(output.record(&Ready { event, address, pid, endpoints: count, transports })?)
+    Ok(output.record(&Ready { event, address, pid, endpoints: count, transports, region })?)
 }
 
 fn sessions_cut(ended: &[Ended]) -> usize {

@@ -4,7 +4,7 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_sim::Trace;
-use petrel_sim::check::{Options, run_seed_traced, run_seeds};
+use petrel_sim::check::{Options, Summary, never_met, run_seed_traced, run_seeds};
 
 use crate::cli::SimArgs;
 use crate::cli::SimCommand;
@@ -21,6 +21,8 @@ pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
     let traced = |seed, trace: Trace| {
         run_seed_traced(seed, &options, trace).map(|report| report.iter().collect())
     };
-    Seeds { args: &args.seeds, skipped: None, output }
+    // Worlds with everything lack what was added later.
+    let never_met = if args.everything { |_: &Summary| Vec::new() } else { never_met };
+    Seeds { args: &args.seeds, skipped: None, never_met, output }
         .run(traced, |seeds, jobs, progress| run_seeds(seeds, jobs, &options, progress))
 }

@@ -12,12 +12,14 @@
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
-use syn::{Attribute, Block, Ident, ItemFn, Meta, Result, parse_quote};
+use syn::spanned::Spanned;
+use syn::{Attribute, Block, Ident, ItemFn, Meta, Path, Result, parse_quote};
 
 use crate::machine::{self, Machine};
 use crate::normal::{label, witnesses};
 use crate::options::Options;
 use crate::signature::{Arguments, batch_name};
+use crate::temporaries::{checked, is_whole};
 
 /// The attributes that a batch takes over from its function. Others (`no_mangle`, `test`) make sense once only.
 const ATTRIBUTES: [&str; 9] =
@@ -37,7 +39,7 @@ pub(crate) fn batch(
 ) -> Result<TokenStream> {
     let names = ParameterNames::free_in(function);
     let machine = machine::build(
-        with_inputs(arguments, body),
+        with_inputs(arguments, body, &options.krate),
         &function.sig.ident,
         &options.krate,
         &|has_loops| Box::new(move |mark, values| suspend(has_loops, mark, values)),
@@ -154,14 +156,18 @@ fn taken_over(attribute: &Attribute) -> Option<TokenStream> {
 }
 
 /// Binds the lane's arguments at the beginning of the body.
-fn with_inputs(arguments: &Arguments, body: &Block) -> Block {
+fn with_inputs(arguments: &Arguments, body: &Block, krate: &Path) -> Block {
     let patterns = arguments.inputs.iter().map(|input| &input.pattern).collect::<Vec<_>>();
     let pattern = match &*patterns {
         [only] => quote!(#only),
         patterns => quote!((#(#patterns),*)),
     };
     let mut body = body.clone();
-    body.stmts.insert(0, parse_quote!(let #pattern = __petrel_input;));
+    let mut input = parse_quote!(__petrel_input);
+    if let Some(partial) = patterns.into_iter().find(|pattern| !is_whole(pattern)) {
+        checked(krate, partial.span(), &mut input);
+    }
+    body.stmts.insert(0, parse_quote!(let #pattern = #input;));
     body
 }
 

@@ -6,8 +6,8 @@ use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Block, Error, Expr, ExprCall, FnArg, GenericParam, Ident, Pat, Path, PathArguments, Result,
-    Signature, Type, parse_quote,
+    Block, Error, Expr, ExprCall, FnArg, GenericParam, Ident, Local, Pat, Path, PathArguments,
+    Result, Signature, Stmt, Type, parse_quote,
 };
 
 use crate::marks::note;
@@ -35,6 +35,12 @@ pub(crate) fn inline(
     let mut inline = Inline { callees, krate, path: vec![function.clone()], count: 0, error: None };
     inline.visit_block_mut(body);
     inline.error.map_or(Ok(()), Err)
+}
+
+/// Returns whether a statement is the body of a called function, behind the `let` of the arguments.
+pub(crate) fn is_called(statement: &Stmt) -> bool {
+    let Stmt::Local(Local { pat: Pat::Type(typed), .. }) = statement else { return false };
+    matches!(&*typed.pat, Pat::Ident(name) if name.ident == "__petrel_called")
 }
 
 struct Inline<'a> {

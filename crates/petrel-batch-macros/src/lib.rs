@@ -13,6 +13,7 @@ mod normal;
 mod options;
 mod refuse;
 mod signature;
+mod temporaries;
 #[cfg(test)]
 mod tests;
 mod uses;

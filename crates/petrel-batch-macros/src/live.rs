@@ -23,9 +23,8 @@ pub(crate) struct Live<'a> {
     /// The live locals behind each mark, by its number.
     marks: Vec<Set>,
     breaks: HashMap<Ident, Set>,
-    continues: HashMap<Ident, Set>,
-    /// The sets for `break` and `continue` without a label.
-    loops: Vec<(Set, Set)>,
+    /// The sets for `break` without a label.
+    loops: Vec<Set>,
     /// The kept locals that the present state reads.
     kept: Set,
 }
@@ -36,7 +35,6 @@ pub(crate) fn live(names: &Names, states: &[Block]) -> Vec<Set> {
         names,
         marks: vec![Set::new(); states.len()],
         breaks: HashMap::new(),
-        continues: HashMap::new(),
         loops: Vec::new(),
         kept: Set::new(),
     };
@@ -131,15 +129,12 @@ impl Live<'_> {
         self.expr(&init.expr, after)
     }
 
-    fn target(&self, label: Option<&Lifetime>, is_break: bool) -> Set {
-        let (labels, unnamed) = match is_break {
-            true => (&self.breaks, self.loops.last().map(|(out, _)| out)),
-            false => (&self.continues, self.loops.last().map(|(_, head)| head)),
+    fn target(&self, label: Option<&Lifetime>) -> Set {
+        let target = match label {
+            Some(label) => self.breaks.get(&label.ident),
+            None => self.loops.last(),
         };
-        match label {
-            Some(label) => labels.get(&label.ident).cloned().unwrap_or_default(),
-            None => unnamed.cloned().unwrap_or_default(),
-        }
+        target.cloned().unwrap_or_default()
     }
 
     fn expr(&mut self, expression: &Expr, after: Set) -> Set {
@@ -176,10 +171,12 @@ impl Live<'_> {
             }
             Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_) => self.repeat(expression, after),
             Expr::Break(leave) => {
-                let target = self.target(leave.label.as_ref(), true);
+                let target = self.target(leave.label.as_ref());
                 self.exprs(leave.expr.as_deref().into_iter(), target)
             }
-            Expr::Continue(next) => self.target(next.label.as_ref(), false),
+            // A state begins outside of loops, and a second turn of a loop reads no more locals than the first. Behind a mark, `continue`
+            // has become the `break` of a block.
+            Expr::Continue(_) => Set::new(),
             Expr::Let(condition) => self.expr(&condition.expr, without(after, &condition.pat)),
             Expr::Assign(assign) => self.assign(assign, after),
             expression => self.operands(expression, after),
@@ -233,11 +230,8 @@ impl Live<'_> {
         struct Jumps<'a, 'b>(&'a Live<'b>, Set);
         impl<'ast> Visit<'ast> for Jumps<'_, '_> {
             fn visit_expr_break(&mut self, leave: &'ast syn::ExprBreak) {
-                self.1.extend(self.0.target(leave.label.as_ref(), true));
+                self.1.extend(self.0.target(leave.label.as_ref()));
                 visit::visit_expr_break(self, leave);
-            }
-            fn visit_expr_continue(&mut self, next: &'ast syn::ExprContinue) {
-                self.1.extend(self.0.target(next.label.as_ref(), false));
             }
             fn visit_expr_closure(&mut self, _: &'ast syn::ExprClosure) {}
         }
@@ -258,9 +252,8 @@ impl Live<'_> {
         loop {
             if let Some(label) = label {
                 self.breaks.insert(label.name.ident.clone(), after.clone());
-                self.continues.insert(label.name.ident.clone(), head.clone());
             }
-            self.loops.push((after.clone(), head.clone()));
+            self.loops.push(after.clone());
             let body = match expression {
                 Expr::Loop(repeat) => self.block(&repeat.body, head.clone()),
                 Expr::While(repeat) => {

@@ -1,11 +1,13 @@
 //! A body as states: the code from the beginning and from each mark to the next ones, with the locals that lanes keep.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, Block, Error, Expr, ExprClosure, Ident, Pat, PatIdent, Path, Result, Stmt, parse_quote,
+    Arm, Block, Error, Expr, ExprClosure, Ident, Local, Pat, PatIdent, Path, Result, Stmt,
+    parse_quote,
 };
 
 use crate::copies::{kept_name, resume_block};
@@ -14,6 +16,7 @@ use crate::live::{Set, live};
 use crate::marks;
 use crate::names::{Names, Restore, bound};
 use crate::normal::{Loops, Ties};
+use crate::temporaries::{Temporaries, checked, lets};
 use crate::uses::is_used;
 
 /// One state.
@@ -48,6 +51,7 @@ pub(crate) fn build(
     suspend: &dyn Fn(bool) -> Box<dyn Fn(usize, TokenStream) -> TokenStream>,
 ) -> Result<Machine> {
     let count = marks::number(&mut block, function)?;
+    Temporaries { krate }.visit_block_mut(&mut block);
     Loops::default().visit_block_mut(&mut block);
     let mut ties = Ties { krate, count: 0 };
     ties.visit_block_mut(&mut block);
@@ -89,6 +93,13 @@ struct DropChecks<'a> {
 }
 
 impl DropChecks<'_> {
+    /// Checks the values of assignments to the locals of a `let` without a value.
+    fn check_assigned(&self, pattern: &Pat, rest: &mut [Stmt]) {
+        let names = bound(pattern);
+        let is_mut = pattern.to_token_stream().into_iter().any(|token| token.to_string() == "mut");
+        Assigned { krate: self.krate, names, is_mut, has_mark_behind: false }.visit_stmts(rest);
+    }
+
     fn checks(&self, pattern: &Pat) -> Vec<Stmt> {
         let krate = self.krate;
         let check = |name: Ident| {
@@ -102,6 +113,12 @@ impl DropChecks<'_> {
 impl VisitMut for DropChecks<'_> {
     fn visit_block_mut(&mut self, block: &mut Block) {
         visit_mut::visit_block_mut(self, block);
+        for place in 0..block.stmts.len() {
+            let (before, rest) = block.stmts.split_at_mut(place + 1);
+            if let Stmt::Local(Local { pat, init: None, .. }) = &before[place] {
+                self.check_assigned(pat, rest);
+            }
+        }
         let mut has_mark = false;
         let mut stmts = Vec::with_capacity(block.stmts.len());
         for statement in block.stmts.drain(..).rev() {
@@ -129,15 +146,59 @@ impl VisitMut for DropChecks<'_> {
     fn visit_expr_mut(&mut self, expression: &mut Expr) {
         visit_mut::visit_expr_mut(self, expression);
         let (condition, block) = match expression {
-            Expr::If(choice) => (&*choice.cond, &mut choice.then_branch),
-            Expr::While(repeat) => (&*repeat.cond, &mut repeat.body),
+            Expr::If(choice) => (&mut choice.cond, &mut choice.then_branch),
+            Expr::While(repeat) => (&mut repeat.cond, &mut repeat.body),
             _ => return,
         };
-        if let Expr::Let(condition) = condition
-            && marks::in_block(block, None)
-        {
-            block.stmts.splice(0..0, self.checks(&condition.pat));
+        if marks::in_block(block, None) {
+            let checks = lets(condition).into_iter().flat_map(|it| self.checks(&it.pat));
+            block.stmts.splice(0..0, checks.collect::<Vec<_>>());
         }
+    }
+    fn visit_expr_closure_mut(&mut self, _: &mut ExprClosure) {}
+}
+
+/// Checks the values of assignments before a mark.
+struct Assigned<'a> {
+    krate: &'a Path,
+    names: Vec<Ident>,
+    is_mut: bool,
+    /// Whether a mark follows, in the text or in a loop's next turn.
+    has_mark_behind: bool,
+}
+
+impl Assigned<'_> {
+    fn visit_stmts(&mut self, stmts: &mut [Stmt]) {
+        let around = self.has_mark_behind;
+        for statement in stmts.iter_mut().rev() {
+            self.visit_stmt_mut(statement);
+            self.has_mark_behind |= marks::in_stmt(statement, None);
+        }
+        self.has_mark_behind = around;
+    }
+}
+
+impl VisitMut for Assigned<'_> {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        self.visit_stmts(&mut block.stmts);
+    }
+
+    fn visit_expr_mut(&mut self, expression: &mut Expr) {
+        let around = self.has_mark_behind;
+        // A loop assigns a local without `mut` in its last turn alone.
+        let is_loop = matches!(expression, Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_));
+        self.has_mark_behind |= is_loop && self.is_mut && marks::in_expr(expression, None);
+        visit_mut::visit_expr_mut(self, expression);
+        if let Expr::Assign(assign) = expression
+            && self.has_mark_behind
+        {
+            let is_own = |word: &Ident| self.names.contains(word);
+            let mut left = assign.left.to_token_stream().into_iter();
+            if left.any(|token| matches!(&token, TokenTree::Ident(word) if is_own(word))) {
+                checked(self.krate, assign.right.span(), &mut assign.right);
+            }
+        }
+        self.has_mark_behind = around;
     }
     fn visit_expr_closure_mut(&mut self, _: &mut ExprClosure) {}
 }

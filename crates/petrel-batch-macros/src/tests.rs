@@ -1,6 +1,6 @@
 //! Snapshots of the refusals: `tests/errors.txt` has a program per refusal, with its words and the tokens at which it stands.
 
-use proc_macro2::{LineColumn, Span, TokenStream};
+use proc_macro2::{LineColumn, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Item, Meta};
 
@@ -23,11 +23,11 @@ fn case(block: &str) -> Case {
         block.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with("    "));
     let (mut text, mut places) = (String::new(), Vec::new());
     let mut at = LineColumn { line: 1, column: 0 };
-    let mut start = at;
+    let mut starts = Vec::new();
     for letter in program.join("\n").chars() {
         match letter {
-            '«' => start = at,
-            '»' => places.push((start, at)),
+            '«' => starts.push(at),
+            '»' => places.push((starts.pop().expect("« stands before »"), at)),
             letter => {
                 text.push(letter);
                 at.column += 1;
@@ -78,6 +78,31 @@ fn refusals__have_their_words_at_the_users_tokens() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Collects the places of the checked values of a batch.
+fn checks(tokens: TokenStream, places: &mut Vec<(LineColumn, LineColumn)>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => checks(group.stream(), places),
+            TokenTree::Ident(name) if name == "no_temporary" => places.push(range(name.span())),
+            _ => {}
+        }
+    }
+}
+
+/// `tests/checks.txt` has functions with `«` and `»` around the unnamed values beyond a mark.
+#[test]
+fn temporaries__are_checked_where_a_mark_would_end_them() {
+    for mut case in cases(include_str!("tests/checks.txt")) {
+        let mut found = Vec::new();
+        checks(expand_item(&case.program).unwrap(), &mut found);
+        for places in [&mut found, &mut case.places] {
+            places.sort();
+            places.dedup();
+        }
+        assert_eq!(found, case.places, "{}", case.program);
+    }
 }
 
 #[test]

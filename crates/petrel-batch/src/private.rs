@@ -8,6 +8,19 @@ pub use crate::prefetch::{fetch_write, prefetch_lines as fetch};
 pub use crate::question::{FromResidual, branch};
 
 /// Refuses a local that needs drop and in whose scope a mark stands: the mark would end the local early.
+///
+/// ```compile_fail
+/// # use petrel_batch::batched;
+/// # use std::sync::Mutex;
+/// #[batched]
+/// fn sum(#[shared] table: &[u32], #[shared] lock: &Mutex<u32>, at: usize) -> u32 {
+///     if at == 0 && let Ok(guard) = lock.lock() {
+///         prefetch!(&table[at]);
+///     }
+///     table[at]
+/// }
+/// # sum_batch(&[1], &Mutex::new(2), [0], |_, _| {});
+/// ```
 #[inline(always)]
 pub fn no_drop<T>(_: &T) {
     const {
@@ -16,6 +29,31 @@ pub fn no_drop<T>(_: &T) {
             "a local in whose scope a mark stands must not need drop: end its scope before the mark, by a block around it"
         );
     };
+}
+
+/// Refuses an unnamed value that needs drop and lives across a mark: the mark would end the value early.
+///
+/// ```compile_fail
+/// # use petrel_batch::batched;
+/// # use std::sync::Mutex;
+/// #[batched]
+/// fn sum(#[shared] table: &[u32], #[shared] lock: &Mutex<u32>, at: usize) -> u32 {
+///     let guard;
+///     guard = lock.lock();
+///     prefetch!(&table[at]);
+///     table[at]
+/// }
+/// # sum_batch(&[1], &Mutex::new(2), [0], |_, _| {});
+/// ```
+#[inline(always)]
+pub fn no_temporary<T>(value: T) -> T {
+    const {
+        assert!(
+            !needs_drop::<T>(),
+            "a value that lives across a mark must not need drop: bind the value by `let` in a block that ends before the mark"
+        );
+    };
+    value
 }
 
 /// Passes on the values that a lane keeps across a mark, none of which may need drop.

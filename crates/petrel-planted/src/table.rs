@@ -19,6 +19,22 @@ pub const DEFECTS: &[Defect] = &[
     defect("batch_runs_cancelled", "a batched handler gets a request that was cancelled before"),
     defect("batch_runs_expired", "a batched handler gets a request whose deadline has passed"),
     defect(
+        "cache_ended_item_evicted_by_index",
+        "an item whose time was over counts as evicted by the index",
+    ),
+    defect("cache_ended_item_is_evicted", "an item whose time is over counts as evicted"),
+    defect("cache_flushes_again", "a flush that was due removes later items, too"),
+    defect("cache_refused_item_counts", "an item that the index refuses is counted as stored"),
+    defect("cache_scrubs_one_lap", "the index is scrubbed once, and its last bucket from then on"),
+    defect(
+        "cache_second_sweep_has_no_budget",
+        "the budget of a sweep is not renewed in the next second",
+    ),
+    defect(
+        "cache_set_again_stays_old",
+        "an item that is set again shortly before its eviction is evicted",
+    ),
+    defect(
         "client_call_outlives_endpoint",
         "a call that is under way when its endpoint is dropped never ends",
     ),
@@ -44,7 +60,10 @@ pub const DEFECTS: &[Defect] = &[
         "inbox_looks_before_its_lock",
         "a sender looks whether the endpoint sleeps before it locks the inbox",
     ),
+    defect("index_overflow_line_lost", "an overflow line that becomes empty is never used again"),
     defect("index_page_repeats_a_key", "a page of a scan repeats the last key of the page before"),
+    defect("index_refused_bytes_count", "the bytes of a refused pair stay taken"),
+    defect("index_refused_key_counts", "a key that a full table refuses is counted"),
     defect(
         "index_smaller_values_keep_bytes",
         "a value that is replaced by a smaller one gives no bytes back",
@@ -147,7 +166,16 @@ pub const DEFECTS: &[Defect] = &[
         "nexus_waiting_not_answered",
         "links that wait for a connection are never answered when it fails",
     ),
+    defect("proto_arrival_is_poll", "deadlines count from the poll of a frame that has waited"),
     defect("proto_closed_path_stays_closed", "no packet looks at a path that was closed"),
+    defect(
+        "proto_dcqcn_alpha_stays",
+        "a second congestion begins with the share of marks that the first has left",
+    ),
+    defect(
+        "proto_dcqcn_second_mark_unheard",
+        "a mark soon after a reduction does not restart the increases",
+    ),
     defect(
         "proto_held_slot_stays",
         "a slot counts as held back by pacing after its call has ended",
@@ -162,6 +190,26 @@ pub const DEFECTS: &[Defect] = &[
         "a CREDIT also names the marked packets of the request before",
     ),
     defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
+    defect(
+        "proto_order_given_up_untold",
+        "ordered calls wait for ever at the server for one that was given up",
+    ),
+    defect(
+        "proto_order_notes_one",
+        "only the first of the requests that waited for their order runs",
+    ),
+    defect(
+        "proto_order_ran_stays",
+        "a request counts as run because its place in the window was used before",
+    ),
+    defect(
+        "proto_order_second_abandoned",
+        "a call that is abandoned after another is not told to the server",
+    ),
+    defect(
+        "proto_order_tells_again",
+        "a server is told again and again of calls that were abandoned once",
+    ),
     defect("proto_ordered_call_runs_early", "an ordered call runs when it is complete"),
     defect(
         "proto_path_index_off_by_one",
@@ -176,13 +224,34 @@ pub const DEFECTS: &[Defect] = &[
         "the clock of paced sessions stands still while some wait",
     ),
     defect(
+        "proto_second_question_measured",
+        "a question that follows another is measured, though the first may be answered",
+    ),
+    defect(
         "proto_silence_is_not_told",
         "a call that is silent raises no doubt of the server's life",
     ),
     defect("proto_swift_round_without_end", "Swift never becomes sure that a session is congested"),
     defect(
+        "proto_timely_gradient_stays",
+        "a second congestion begins with the gradient of the first",
+    ),
+    defect(
         "proto_timer_due_at_once",
         "the next timer is said to be due at once, so that nothing ever sleeps",
+    ),
+    defect("region_copier_runs_once", "large reads after the first ones are never copied"),
+    defect(
+        "region_refused_write_without_effect",
+        "a write that is refused after some of its packets counts as not executed",
+    ),
+    defect(
+        "region_second_copy_goes_on",
+        "the second copy of a value that was written meanwhile begins where the first ended",
+    ),
+    defect(
+        "region_second_view_not_told",
+        "a revoked region stays in the views of all endpoints but one",
     ),
     defect(
         "service_budget_never_filled",
@@ -205,12 +274,32 @@ pub const DEFECTS: &[Defect] = &[
         "the retry of a hedged call goes to a server that has been tried",
     ),
     defect(
+        "service_redirects_never_forgotten",
+        "after a pause, each redirect is followed by another pause",
+    ),
+    defect(
+        "service_refusal_forgets_execution",
+        "a refused attempt hides that an earlier one may have been executed",
+    ),
+    defect(
         "service_retries_where_it_failed",
         "a retry goes to the server that has just failed, if that is the least busy",
     ),
     defect(
+        "service_second_leader_unheard",
+        "the next leader's name is not believed after a leader was lost",
+    ),
+    defect(
+        "service_second_timeout_as_first",
+        "the time of an attempt is doubled after the first timeout only",
+    ),
+    defect(
         "service_slow_for_ever",
         "a client that has backed off far reconnects slowly ever after",
+    ),
+    defect(
+        "service_unknown_end_did_not_run",
+        "a cancelled attempt whose end is unknown counts as not executed",
     ),
     defect(
         "service_unsent_is_an_attempt",
@@ -267,4 +356,5 @@ pub const DEFECTS: &[Defect] = &[
         "workers_wake_for_the_first_only",
         "a worker is woken only for the first request in the queue",
     ),
+    defect("workers_woken_counts_as_asleep", "a worker that has woken counts as asleep"),
 ];

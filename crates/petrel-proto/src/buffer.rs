@@ -160,6 +160,13 @@ pub trait Destination: Any {
     /// Returns the bytes of memory that the destination occupies while the request arrives. They are charged to the
     /// client, like those of a buffer.
     fn held_bytes(&self) -> usize;
+
+    /// Returns true if the stored bytes have an effect before the handler runs: other requests may have seen them. A request
+    /// that is given up then ends with an outcome unknown to its client; without an effect it is refused, and the client may
+    /// call again.
+    fn has_effect(&self) -> bool {
+        false
+    }
 }
 
 impl Destination for Vec<u8> {
@@ -203,6 +210,10 @@ impl Placed {
 
     pub(crate) fn held_bytes(&self) -> usize {
         self.0.held_bytes()
+    }
+
+    pub(crate) fn has_effect(&self) -> bool {
+        self.0.has_effect()
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p petrel-sim --example worlds FIRST COUNT [JOBS]`
 //!
-//! With a number of threads, all seeds run, whether one breaks a rule or not, and the totals of all counters follow.
+//! With a number of threads, all seeds run, whether one breaks a rule or not, and the totals of all counters follow, with the
+//! number of seeds that met each.
 
 use std::process::ExitCode;
 use std::thread;
@@ -23,7 +24,9 @@ fn main() -> ExitCode {
         std::ops::ControlFlow::Continue(())
     });
     if jobs.is_some() {
-        summary.totals.iter().for_each(|(name, total)| println!("{name} {total}"));
+        for (name, total) in &summary.totals {
+            println!("{name} {total}, in {} seeds", summary.met[name]);
+        }
     }
     for failure in &summary.failures {
         println!("{failure}");

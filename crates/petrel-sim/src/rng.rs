@@ -8,13 +8,22 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
     state: [u64; 4],
+    /// The bytes of the next draws, last first.
+    script: Vec<u8>,
 }
 
 impl Rng {
     /// Returns a generator for `seed`.
     pub fn new(seed: u64) -> Self {
         let mut mix = seed;
-        Self { state: std::array::from_fn(|_| split_mix(&mut mix)) }
+        Self { state: std::array::from_fn(|_| split_mix(&mut mix)), script: Vec::new() }
+    }
+
+    /// Returns a generator whose first draws follow a script, a byte for each: the byte is the draw's highest bits, and selects among
+    /// few alternatives. The other bits, and all later draws, follow from the seed.
+    pub fn scripted(seed: u64, script: &[u8]) -> Self {
+        let script = script.iter().rev().copied().collect();
+        Self { script, ..Self::new(seed) }
     }
 
     /// Returns an independent generator for one part of a run.
@@ -38,7 +47,13 @@ impl Rng {
         self.state[0] ^= self.state[3];
         self.state[2] ^= shifted;
         self.state[3] = self.state[3].rotate_left(45);
-        result
+        if self.script.is_empty() { result } else { self.follow_script(result) }
+    }
+
+    #[cold]
+    fn follow_script(&mut self, draw: u64) -> u64 {
+        let byte = self.script.pop().unwrap_or_default();
+        u64::from(byte) << 56 | draw >> 8
     }
 
     /// Returns a number from 0 to `bound - 1`, each equally likely, and zero for a bound of zero or one.
@@ -140,12 +155,21 @@ impl Probability {
 
 #[cfg(test)]
 mod tests {
+    /// The first draws are those of the script, the others those of the seed.
+    #[test]
+    fn scripted__follows_the_script_first() {
+        let (mut rng, mut plain) = (Rng::scripted(5, &[0, 255, 128]), Rng::new(5));
+        assert_eq!([rng.below(10), rng.below(10), rng.below(10)], [0, 9, 5]);
+        (0..3).for_each(|_| _ = plain.next_u64());
+        assert_eq!(rng.next_u64(), plain.next_u64());
+    }
+
     use super::*;
 
     #[test]
     fn next_u64__follows_the_reference() {
         // The authors' C code, started with the state 1, 2, 3, 4.
-        let mut rng = Rng { state: [1, 2, 3, 4] };
+        let mut rng = Rng { state: [1, 2, 3, 4], script: Vec::new() };
         let expected = [11_520, 0, 1_509_978_240, 1_215_971_899_390_074_240];
         assert_eq!(expected, std::array::from_fn(|_| rng.next_u64()));
     }

@@ -54,6 +54,8 @@ pub struct Summary {
     pub seeds: u64,
     /// Event counts, added up over the seeds that kept all rules.
     pub totals: BTreeMap<&'static str, u64>,
+    /// How many seeds met an event at all.
+    pub met: BTreeMap<&'static str, u64>,
     /// The seeds that broke a rule, in order of seed.
     pub failures: Vec<Failure>,
 }
@@ -63,9 +65,10 @@ impl Summary {
     pub fn add(&mut self, result: Result<impl IntoIterator<Item = (&'static str, u64)>, Failure>) {
         self.seeds += 1;
         match result {
-            Ok(counts) => counts
-                .into_iter()
-                .for_each(|(name, value)| *self.totals.entry(name).or_default() += value),
+            Ok(counts) => counts.into_iter().for_each(|(name, value)| {
+                *self.totals.entry(name).or_default() += value;
+                *self.met.entry(name).or_default() += u64::from(value > 0);
+            }),
             Err(failure) => self.failures.push(failure),
         }
     }

@@ -245,10 +245,13 @@ impl SimTransport {
         self.rings.borrow_mut().as_mut()?.rest()
     }
 
-    /// Corrupts the shared memory like a crashing process.
-    pub(crate) fn corrupt_rings(&self) {
+    /// Ends the process: from now on nothing is written to shared memory. Some processes `corrupt` the memory at their end.
+    pub(crate) fn crash(&self, corrupts: bool) {
         if let Some(rings) = &mut *self.rings.borrow_mut() {
-            rings.corrupt();
+            if corrupts {
+                rings.corrupt();
+            }
+            rings.crash();
         }
     }
 

@@ -42,6 +42,12 @@ pub fn now_ns() -> u64 {
     SOURCE.get_or_init(Source::detect).now_ns()
 }
 
+/// Returns the nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host and a time namespace share. The calibrated counters of two
+/// processes drift apart.
+pub fn shared_ns() -> u64 {
+    system_ns(ClockId::Monotonic)
+}
+
 /// A handle to a transport's clock that can be read while the transport delivers frames.
 #[derive(Clone)]
 pub struct Clock(Option<Rc<dyn Fn() -> u64>>);

@@ -11,7 +11,8 @@ use crate::clock::Clock;
 use crate::mux::{Member, MuxLink};
 use crate::stream::{Stream, StreamLink};
 use crate::transport::{
-    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, SharedFrame, Transport, TransportStats,
+    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, RX_BURST_MAX, SharedFrame, Transport,
+    TransportStats,
 };
 use crate::udp::{Udp, UdpLink};
 use crate::wake::{Waker, Watch, Woken};
@@ -98,6 +99,13 @@ impl Transport for Far {
         };
         self.note_peers();
         Ok(peer)
+    }
+
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        match self.has_udp {
+            true => self.udp.waited_ns(pause_ns, awake_ns),
+            false => (0, RX_BURST_MAX),
+        }
     }
 
     fn remove_peer(&mut self, peer: PeerId) {

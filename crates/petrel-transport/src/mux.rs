@@ -15,7 +15,8 @@ use std::rc::Rc;
 use crate::buf::RegionWatch;
 use crate::clock::Clock;
 use crate::transport::{
-    FrameHandler, LinkError, PeerId, PeerProcess, SharedFrame, Transport, TransportStats,
+    FrameHandler, LinkError, PeerId, PeerProcess, RX_BURST_MAX, SharedFrame, Transport,
+    TransportStats,
 };
 use crate::wake::{Waker, Watch, Woken};
 
@@ -265,6 +266,17 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     fn may_receive(&self) -> bool {
         (self.far_has_peers && self.far.may_receive())
             || (self.near_peers > 0 && self.near.may_receive())
+    }
+
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        let (mut far, mut near) = ((0, RX_BURST_MAX), (0, RX_BURST_MAX));
+        if self.far_has_peers {
+            far = self.far.waited_ns(pause_ns, awake_ns);
+        }
+        if self.near_peers > 0 {
+            near = self.near.waited_ns(pause_ns, awake_ns);
+        }
+        (far.0.max(near.0), far.1.min(near.1))
     }
 
     #[inline(always)]

@@ -390,6 +390,14 @@ pub trait Transport {
         true
     }
 
+    /// Returns how long the next frames have waited for this poll, in nanoseconds, after `pause_ns` without a poll, and the largest
+    /// burst of such frames; 0 if the frames have not waited, or the medium does not know. Of the pause the owner has not slept for
+    /// `awake_ns`: a medium without time stamps knows no more, and its frames may have waited for this time.
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        let _ = (pause_ns, awake_ns);
+        (0, RX_BURST_MAX)
+    }
+
     /// [`Transport::rx_burst_to`] with a closure.
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, on_frame: F) -> usize {
         self.rx_burst_to(budget, Each(on_frame))

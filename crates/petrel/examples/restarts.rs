@@ -13,6 +13,12 @@
 //! clients have given it up, and then resumes it. `partition`, `unplug` and `stop` last for `--heartbeats` heartbeats,
 //! four by default; a peer is given up after three.
 //!
+//! With `--timeout-ms N` calls have another time limit than 20 seconds; a server that is stopped for longer must not begin them
+//! afterwards.
+//!
+//! `--soak SECONDS` has a killed, a stopped, a drained and a replaced server in turn, all met by one client, whose process must not
+//! need more memory, descriptors and threads with time.
+//!
 //! Without arguments the program runs all ways at once, at a low rate and quickly. The calls come from tokio tasks, at
 //! a rate independent of answers. With `--once` they are not marked idempotent: no call may be executed twice, and some
 //! fail. The server logs each execution; at the end the log is compared with the outcomes at the callers. The exit code
@@ -35,11 +41,14 @@ use petrel::server::start_successor;
 use petrel::{Client, Context, Execution, Nexus, Request, Server};
 use petrel_skip::{Need, skip};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 
 #[path = "restarts/network.rs"]
 mod network;
 #[path = "restarts/report.rs"]
 mod report;
+#[path = "restarts/soak.rs"]
+mod soak;
 
 use network::{Cut, Network};
 use report::Report;
@@ -79,6 +88,9 @@ async fn main() -> Result<ExitCode, Failure> {
 }
 
 async fn run_and_report(plan: &Plan, log: &Path) -> Result<ExitCode, Failure> {
+    if let Some(time) = plan.soak {
+        return Ok(exit_code(soak::run(plan, time, log).await?));
+    }
     let report = run(plan, log).await?;
     println!("{report}");
     Ok(exit_code(report.is_right()))
@@ -153,6 +165,10 @@ struct Plan {
     /// The duration of a stop or cut, in heartbeats.
     heartbeats: u32,
     is_idempotent: bool,
+    /// The time limit of a call with all its attempts.
+    timeout: Duration,
+    /// How long all ways follow each other, met by one client.
+    soak: Option<Duration>,
 }
 
 impl Plan {
@@ -166,6 +182,8 @@ impl Plan {
             heartbeat: Duration::from_secs(1),
             heartbeats: 4,
             is_idempotent: true,
+            timeout: TIMEOUT,
+            soak: None,
         };
         let mut arguments = arguments.iter();
         while let Some(name) = arguments.next() {
@@ -181,11 +199,13 @@ impl Plan {
                 ("--way", "replace") => plan.way = Way::Replace,
                 ("--way", "partition") => plan.way = Way::Cut(Cut::Partition),
                 ("--way", "unplug") => plan.way = Way::Cut(Cut::Unplug),
+                ("--soak", _) => plan.soak = Some(Duration::from_secs(value.parse()?)),
                 ("--transport", "udp" | "shm") => plan.transport.clone_from(value),
                 ("--rate", _) => plan.rate = value.parse()?,
                 ("--rounds", _) => plan.rounds = value.parse()?,
                 ("--up-ms", _) => plan.up = Duration::from_millis(value.parse()?),
                 ("--heartbeat-ms", _) => plan.heartbeat = Duration::from_millis(value.parse()?),
+                ("--timeout-ms", _) => plan.timeout = Duration::from_millis(value.parse()?),
                 ("--heartbeats", _) => plan.heartbeats = value.parse()?,
                 _ => return Err(format!("what is {name} {value}?").into()),
             }
@@ -215,7 +235,8 @@ struct Executions(File);
 impl Executions {
     fn log(&mut self, cx: &mut Context<'_, Self>, request: Request<'_>) -> Handled {
         let number: [u8; 8] = request.data().try_into().expect("a call's number");
-        self.0.write_all(&number).expect("the log takes it");
+        let entry = [number, now_ns().to_le_bytes()].concat();
+        self.0.write_all(&entry).expect("the log takes it");
         request.reply(cx, &number)
     }
 }
@@ -374,6 +395,8 @@ impl Outage {
 
 /// A call that has ended.
 struct Ended {
+    /// When the caller stopped waiting at the latest, by [`now_ns`].
+    deadline_ns: u64,
     begin: Instant,
     end: Instant,
     /// Whether a failed call may have been executed.
@@ -394,7 +417,7 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     // Growing the table during the measurement would cause a pause of tens of milliseconds.
     let expected = plan.rate as f64 * plan.up.as_secs_f64() * (plan.rounds + 2) as f64;
     let heard = Heard::new(Mutex::new(HashMap::with_capacity(expected as usize)));
-    let calls = Calls { client, is_idempotent: plan.is_idempotent, heard: Arc::clone(&heard) };
+    let calls = Calls { client, plan: plan.clone(), heard: Arc::clone(&heard) };
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (runtime, rate, stopped) =
         (tokio::runtime::Handle::current(), plan.rate, Arc::clone(&stop));
@@ -407,7 +430,7 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     std::thread::sleep(plan.up);
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let begun = generator.join().map_err(|_| "the thread that makes calls panicked")?;
-    let patience = Instant::now() + TIMEOUT + Duration::from_secs(5);
+    let patience = Instant::now() + plan.timeout + Duration::from_secs(5);
     while (heard.lock().expect("no panic").len() as u64) < begun {
         if Instant::now() > patience {
             return Err("some calls have not ended".into());
@@ -415,17 +438,34 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(server);
-    let mut executions = HashMap::new();
-    for number in std::fs::read(log)?.as_chunks().0 {
-        *executions.entry(u64::from_le_bytes(*number)).or_insert(0) += 1;
-    }
+    let executions = executions(log)?;
     let heard = std::mem::take(&mut *heard.lock().expect("no panic"));
     Ok(Report::new(plan, &heard, &executions, &outages))
 }
 
+/// Returns when each call was executed, by the log and [`now_ns`].
+fn executions(log: &Path) -> Result<Executed, Failure> {
+    let mut executions = Executed::new();
+    for entry in std::fs::read(log)?.as_chunks::<16>().0 {
+        let [number, at_ns] =
+            [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|index| entry[at + index])));
+        executions.entry(number).or_default().push(at_ns);
+    }
+    Ok(executions)
+}
+
+/// Times of execution, by the calls' numbers.
+type Executed = HashMap<u64, Vec<u64>>;
+
+/// Nanoseconds of the clock that all processes of the host share.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 struct Calls {
     client: Client,
-    is_idempotent: bool,
+    plan: Plan,
     heard: Heard,
 }
 
@@ -451,15 +491,19 @@ impl Calls {
 
     fn start(&self, runtime: &tokio::runtime::Handle, number: u64) {
         let (begin, heard) = (Instant::now(), Arc::clone(&self.heard));
-        let call = self.client.call(LOG, number.to_le_bytes()).timeout(TIMEOUT).wait_for_ready();
-        let call = if self.is_idempotent { call.idempotent() } else { call };
+        let Plan { timeout, is_idempotent, .. } = self.plan;
+        let call = self.client.call(LOG, number.to_le_bytes()).timeout(timeout).wait_for_ready();
+        let call = if is_idempotent { call.idempotent() } else { call };
         runtime.spawn(async move {
+            // The time limit counts from the first poll, which comes before.
+            let call = call.started();
+            let deadline_ns = now_ns() + timeout.as_nanos() as u64;
             let failure = match call.await {
                 Ok(reply) if reply == number.to_le_bytes() => None,
                 Ok(_) => Some((Execution::Answered, "the answer is another call's".to_owned())),
                 Err(error) => Some((error.execution, error.to_string())),
             };
-            let ended = Ended { begin, end: Instant::now(), failure };
+            let ended = Ended { deadline_ns, begin, end: Instant::now(), failure };
             heard.lock().expect("no panic").insert(number, ended);
         });
     }

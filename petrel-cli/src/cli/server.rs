@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use petrel_command::args::address::parse_listen;
 use petrel_command::args::values::{IdleChoice, TransportChoice, parse_server_message_max};
-use petrel_command::units::parse_duration;
+use petrel_command::units::{parse_duration, parse_size};
 
 /// Serve the methods that ping, call and bench use, until interrupted
 ///
@@ -35,6 +35,10 @@ pub(crate) struct ServeArgs {
     /// Largest message, as request and as reply, 1KiB to 1GiB
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_server_message_max)]
     pub(crate) message_max: u32,
+
+    /// Serve a region of this size for one-sided operations, and print its key
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) region: Option<usize>,
 
     /// Time for clients to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]

@@ -15,7 +15,7 @@ pub(super) fn run(args: &KvSimArgs, output: Output) -> Result<Outcome, Failure> 
         output.line(format!("skipped: histories are not checked for linearizability: {reason}"))?;
     }
     let args = &args.seeds;
-    Seeds { args, skipped, output }.run(
+    Seeds { args, skipped, never_met: |_| Vec::new(), output }.run(
         |seed, trace| Runner::new().run(seed, trace).map(|report| report.counts),
         |seeds, jobs, progress| run_seeds(seeds, jobs, args.keep_going, Runner::new, progress),
     )

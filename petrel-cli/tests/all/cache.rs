@@ -132,7 +132,8 @@ fn memory__stays_below_the_flag() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kibibytes: u64 = most.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kibibytes <= MEBIBYTES * 1024 * 101 / 100, "{kibibytes} KiB of {MEBIBYTES} MiB");
+    // The pages of a development build's code count too, and more of them are resident on some runs.
+    assert!(kibibytes <= MEBIBYTES * 1024 * 103 / 100, "{kibibytes} KiB of {MEBIBYTES} MiB");
     drop(deaf);
     assert_eq!(server.terminate().0, Some(0));
 }

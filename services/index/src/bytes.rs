@@ -136,7 +136,9 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
     fn charge(&self, bytes: u64) -> Result<(), StoreError> {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > self.bytes_max {
-            self.refund(bytes);
+            if !planted("index_refused_bytes_count") {
+                self.refund(bytes);
+            }
             return Err(StoreError::Full { what: "bytes", max: self.bytes_max });
         }
         Ok(())

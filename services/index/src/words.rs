@@ -12,6 +12,8 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use petrel_planted::planted;
+
 use crate::error::StoreError;
 use crate::map::{OrderedMap, Tree};
 use crate::points::Points;
@@ -61,7 +63,9 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
             return Ok(Some(former));
         }
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.count_max {
-            self.count.fetch_sub(1, Ordering::Relaxed);
+            if !planted("index_refused_key_counts") {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
             return Err(StoreError::Full { what: "keys", max: self.count_max });
         }
         let is_new = self.keys.insert(key, ());

@@ -87,6 +87,8 @@ impl Figure {
 struct Ready {
     address: SocketAddr,
     pid: u32,
+    /// The key of the server's region.
+    region: String,
 }
 
 /// Runs the attacks and prints the figures.
@@ -110,7 +112,7 @@ fn raise_descriptor_limit() -> Result<(), Failure> {
 }
 
 fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
-    let (_server, Ready { address, pid }) = start_server()?;
+    let (_server, Ready { address, pid, region }) = start_server()?;
     let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
     // A server with a single peer connects its socket to the peer, to save some 80 ns per datagram. Any
@@ -134,11 +136,12 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let mut memory_peak = memory_before;
     for _ in 0..args.rounds {
         let calm = observer.window();
-        let attack = kind.set_up(Target { address: beside.address, victim_port })?;
+        let attack =
+            kind.set_up(Target { address: beside.address, region: &beside.region, victim_port })?;
         let others = observer.window();
         attack.end();
         thread::sleep(SETTLE_TIME);
-        let attack = kind.set_up(Target { address, victim_port })?;
+        let attack = kind.set_up(Target { address, region: &region, victim_port })?;
         let attacked = observer.window();
         memory_peak = memory_peak.max(resident_bytes(pid)?);
         obtained = attack.end();
@@ -185,7 +188,8 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
 }
 
 fn start_server() -> Result<(Process, Ready), Failure> {
-    let mut server = Process::start(&["serve", "--json", "--listen", "127.0.0.1:0"])?;
+    let options = ["serve", "--json", "--listen", "127.0.0.1:0", "--region", "8MiB"];
+    let mut server = Process::start(&options)?;
     let ready = parse(&server.line()?)?;
     Ok((server, ready))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use petrel::Nexus;
 use petrel::endpoint::{AllowedTransports, EndpointId};
 use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel_proto::limits::{MESSAGE_BYTES_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 use petrel_transport::udp::Mtu;
 
@@ -34,6 +35,8 @@ pub struct ServerConfig {
     pub mtu: Option<u16>,
     /// Largest message, as request and as response.
     pub message_bytes_max: u32,
+    /// The size of a private region to serve, for all rights except mapping.
+    pub region_bytes: Option<u64>,
     /// The CPU for the first endpoint's thread; the scheduler's choice if `None`.
     pub cpu: Option<usize>,
 }
@@ -49,6 +52,7 @@ impl ServerConfig {
             idle: IdlePolicy::default(),
             mtu: None,
             message_bytes_max: MESSAGE_BYTES_DEFAULT,
+            region_bytes: None,
             cpu: None,
         }
     }
@@ -77,6 +81,7 @@ impl ServerConfig {
 /// [`Server::stop`].
 pub struct Server {
     address: SocketAddr,
+    region: Option<Region>,
     workers: Vec<Worker>,
 }
 
@@ -106,9 +111,15 @@ impl Server {
         let nexus = builder.start()?;
         let address = nexus.local_addr().unwrap_or(config.listen);
         // If a later endpoint fails, the workers that already run are stopped.
-        let mut server = Self { address, workers: Vec::new() };
+        let regions = Regions::new();
+        let access = Access::READ | Access::WRITE | Access::ATOMIC;
+        let register = |bytes| regions.register(RegionMemory::private(bytes)?, access);
+        let region = config.region_bytes.map(register).transpose()?;
+        let served = region.is_some().then_some(&regions);
+        let mut server = Self { address, region, workers: Vec::new() };
         for id in 0..config.endpoints {
-            match Worker::start(&nexus, config.endpoint(id), config.cpu.filter(|_| id == 0)) {
+            let cpu = config.cpu.filter(|_| id == 0);
+            match Worker::start(&nexus, config.endpoint(id), served, cpu) {
                 Ok(worker) => server.workers.push(worker),
                 Err(failure) => {
                     server.stop()?;
@@ -122,6 +133,11 @@ impl Server {
     /// Returns the control address, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the key of the region, if there is one.
+    pub fn region_key(&self) -> Option<RegionKey> {
+        self.region.as_ref().map(Region::key)
     }
 
     /// Returns true while all endpoints run.
@@ -153,14 +169,19 @@ impl Server {
 }
 
 impl Worker {
-    fn start(nexus: &Nexus, config: EndpointConfig, cpu: Option<usize>) -> Result<Self, Failure> {
-        let nexus = nexus.clone();
+    fn start(
+        nexus: &Nexus,
+        config: EndpointConfig,
+        regions: Option<&Regions>,
+        cpu: Option<usize>,
+    ) -> Result<Self, Failure> {
+        let (nexus, regions) = (nexus.clone(), regions.cloned());
         let (sender, receiver) = mpsc::channel();
         let drain_limit = Arc::new(OnceLock::new());
         let limit = Arc::clone(&drain_limit);
         let thread = thread::Builder::new()
             .name(format!("endpoint-{}", config.id.map_or(0, |id| id.0)))
-            .spawn(move || serve(&nexus, config, cpu, &sender, &limit))?;
+            .spawn(move || serve(&nexus, config, regions, cpu, &sender, &limit))?;
         match receiver.recv() {
             Ok(stop) => Ok(Self { stop, drain_limit, thread }),
             // The thread ended before sending a handle: its result has the reason.
@@ -181,6 +202,7 @@ fn ended() -> Failure {
 fn serve(
     nexus: &Nexus,
     config: EndpointConfig,
+    regions: Option<Regions>,
     cpu: Option<usize>,
     started: &Sender<Stop>,
     drain_limit: &OnceLock<Duration>,
@@ -190,6 +212,9 @@ fn serve(
     }
     let mut endpoint = nexus.endpoint(config).map_err(Failure::because)?;
     methods::register(&mut endpoint);
+    if let Some(regions) = &regions {
+        endpoint.serve_regions(regions);
+    }
     let stop = endpoint.stop_handle();
     // If another endpoint failed to start, the receiver is gone, and `stop` follows at once.
     let _ = started.send(stop.clone());

@@ -213,6 +213,92 @@ fn constants_in_patterns(#[shared] table: &[u32], at: usize) -> u32 {
     }
 }
 
+/// At the mark, only the jump leads to a read of `kept` without a write before.
+#[batched]
+fn read_behind_continue(#[shared] table: &[u32], at: usize) -> u32 {
+    let (mut kept, mut is_last) = (at as u32, false);
+    loop {
+        if is_last {
+            return kept;
+        }
+        is_last = true;
+        prefetch!(&table[at]);
+        if table[at] % 2 == 0 {
+            continue;
+        }
+        kept = 7;
+    }
+}
+
+#[batched]
+fn read_behind_continue_with_label(#[shared] table: &[u32], at: usize) -> u32 {
+    let (mut kept, mut turns) = (at as u32, 0);
+    'outer: while turns < 2 {
+        turns += 1 + kept / 90;
+        for place in at..table.len() {
+            prefetch!(&table[place]);
+            if table[place] % 2 == 0 {
+                continue 'outer;
+            }
+            kept = table[place] + 100;
+        }
+        return 7;
+    }
+    turns
+}
+
+#[batched]
+fn written_by_a_side_that_may_be_left_out(#[shared] table: &[u32], at: usize) -> (u32, u32) {
+    let (mut one, mut two) = (at as u32, at as u32 * 2);
+    prefetch!(&table[at]);
+    let is_odd = |value: u32| value % 2 == 1;
+    let all = is_odd(table[at]) && {
+        one = 3;
+        true
+    };
+    let any = is_odd(table[at]) || {
+        two = 4;
+        all
+    };
+    (one + any as u32, two)
+}
+
+#[batched]
+fn assigned_as_a_slice(#[shared] table: &[u32], at: usize) -> u32 {
+    const PAIR: [u32; 2] = [1, 2];
+    let slice: &[u32];
+    let list;
+    slice = &PAIR;
+    prefetch!(&table[at]);
+    list = vec![table[at]];
+    slice[0] + list[0]
+}
+
+fn parsed(at: usize) -> Result<usize, String> {
+    if at % 3 == 0 { Err(format!("{at} is no place")) } else { Ok(at) }
+}
+
+/// The marked branches get all parts of the values.
+#[batched]
+fn matched_values_without_a_rest(#[shared] table: &[u32], at: usize) -> Result<u32, String> {
+    let first = match parsed(at) {
+        Ok(place) => {
+            prefetch!(&table[place]);
+            table[place]
+        }
+        Err(_) => 5,
+    };
+    if let Ok(place) = parsed(at + 1)
+        && let Some(value) = table.get(place)
+    {
+        prefetch!(value);
+        return Ok(*value + first);
+    }
+    let place = parsed(at)?;
+    prefetch!(&table[place]);
+    Ok(table[place])
+}
+
 #[batched]
 fn unused(#[shared] table: &[u32], at: usize) -> usize {
     let _ignored = table[at];
@@ -240,5 +326,10 @@ crate::same::same! {
     used_by_a_closure used_by_a_closure_batch
     closure_kept closure_kept_batch
     constants_in_patterns constants_in_patterns_batch
+    read_behind_continue read_behind_continue_batch
+    read_behind_continue_with_label read_behind_continue_with_label_batch
+    written_by_a_side_that_may_be_left_out written_by_a_side_that_may_be_left_out_batch
+    assigned_as_a_slice assigned_as_a_slice_batch
+    matched_values_without_a_rest matched_values_without_a_rest_batch
     unused unused_batch
 }

@@ -3,8 +3,8 @@
 //! The published algorithm: a notification of a mark sets the target to the current rate, takes `alpha / 2`
 //! off the current rate, and raises `alpha`, the estimate of the share of marked packets. Without
 //! notifications `alpha` decays with a timer. Every expiry of a second timer, and every `increase_bytes`, move
-//! the current rate half the way to the target. From the fifth time on the target grows by itself (additive),
-//! and when both have expired that often, faster and faster (hyper).
+//! the current rate half the way to the target. After the fifth time the target grows by itself (additive),
+//! and when both have expired more often, faster and faster (hyper).
 //!
 //! Departures, with their reasons:
 //!
@@ -24,6 +24,8 @@
 //! * **Losses count as marks** where they are too many for chance: the paper has a lossless fabric.
 
 use std::sync::Arc;
+
+use petrel_planted::planted;
 
 use super::evidence::{Losses, answer_ns_max, saturating_u32_ns};
 use super::{Ack, BASE_RTT_NS, Controller, Flow, Rate};
@@ -159,7 +161,7 @@ impl Dcqcn {
             && now_ns.saturating_sub(self.reduced_ns) >= u64::from(self.config.notify_ns);
         if !self.is_limited || is_news {
             self.reduce(now_ns, rtt_ns);
-        } else {
+        } else if !planted("proto_dcqcn_second_mark_unheard") {
             self.restart_increases(now_ns);
         }
     }
@@ -168,7 +170,9 @@ impl Dcqcn {
     fn reduce(&mut self, now_ns: u64, rtt_ns: u64) {
         if !self.is_limited {
             self.is_limited = true;
-            self.alpha = 1.0;
+            if !planted("proto_dcqcn_alpha_stays") {
+                self.alpha = 1.0;
+            }
         }
         assert!((0.0..=1.0).contains(&self.alpha), "the share of marked packets is at most 1");
         let least = self.config.min_rate.as_f64();

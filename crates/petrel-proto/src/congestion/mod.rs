@@ -142,3 +142,5 @@ pub trait Controller {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turns;

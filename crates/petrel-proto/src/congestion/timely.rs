@@ -32,6 +32,8 @@
 
 use std::sync::Arc;
 
+use petrel_planted::planted;
+
 use super::evidence::{Losses, Round, answer_ns_max, saturating_u32_ns};
 use super::{Ack, BASE_RTT_NS, Controller, Flow, Rate};
 
@@ -191,7 +193,9 @@ impl Timely {
     fn limit(&mut self, rtt_ns: u32) {
         self.is_limited = true;
         self.rtt_before_ns = rtt_ns;
-        self.change_ns = 0.0;
+        if !planted("proto_timely_gradient_stays") {
+            self.change_ns = 0.0;
+        }
         self.increases = 0;
     }
 

@@ -13,6 +13,9 @@ const NOT_TIMED: u32 = u32::MAX;
 /// repetition ends the measurement (§7.1).
 const TIMED_REPEAT: u32 = u32::MAX - 1;
 
+/// The answer to the only question about a response's missing packets ends the measurement: a repetition, by its flag R (§7.1).
+const TIMED_QUESTION: u32 = u32::MAX - 2;
+
 /// Some probes were sent, and another one may follow; or no other one.
 const PROBED_AND_MORE: u8 = 1;
 const PROBED: u8 = 2;
@@ -29,8 +32,8 @@ const QUESTION_SHIFT: u32 = 2;
 /// Fields set together are side by side, for the compiler to merge their stores with those of the slot.
 #[repr(C)]
 pub(crate) struct LossTimer {
-    /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], or
-    /// [`TIMED_REPEAT`].
+    /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], [`TIMED_REPEAT`] or
+    /// [`TIMED_QUESTION`].
     packet: u32,
     /// Doublings of the timeout since the last frame taken.
     backoff: u8,
@@ -112,7 +115,7 @@ impl LossTimer {
     /// Notes that a packet of a request was sent again: its round trip cannot be measured (Karn), except that
     /// of a repetition whose CREDIT names it.
     pub(crate) fn note_repeat(&mut self, packet: u32, is_single: bool, now_ns: u64) {
-        assert!(packet < TIMED_REPEAT, "a packet that is repeated has an index");
+        assert!(packet < TIMED_QUESTION, "a packet that is repeated has an index");
         if planted("proto_karn") {
             // The packet is measured from the first copy on.
         } else if is_single && self.packet == 0 {
@@ -123,10 +126,26 @@ impl LossTimer {
         }
     }
 
+    /// Measures the round trip of a question about a response's missing packets.
+    pub(crate) fn measure_question(&mut self, now_ns: u64) {
+        assert!(self.packet == NOT_TIMED, "nothing else of a response is measured");
+        self.packet = TIMED_QUESTION;
+        self.since_ns = now_ns;
+    }
+
+    /// Ends the measurement of a question. Returns the time of the question.
+    pub(crate) fn take_question(&mut self) -> Option<u64> {
+        if self.packet != TIMED_QUESTION {
+            return None;
+        }
+        self.packet = NOT_TIMED;
+        Some(self.since_ns)
+    }
+
     /// Returns the measured packet, of which one copy was sent.
     #[inline]
     pub(crate) fn measured(&self) -> Option<u32> {
-        (self.packet < TIMED_REPEAT).then_some(self.packet)
+        (self.packet < TIMED_QUESTION).then_some(self.packet)
     }
 
     /// Returns true if the only repetition of a request of one packet is measured.
@@ -145,7 +164,7 @@ impl LossTimer {
     #[inline(always)]
     pub(crate) fn take_measured(&mut self) -> Option<u64> {
         let packet = core::mem::replace(&mut self.packet, NOT_TIMED);
-        (packet < TIMED_REPEAT).then_some(self.since_ns)
+        (packet < TIMED_QUESTION).then_some(self.since_ns)
     }
 
     /// Returns the time at which the measured packet was sent, or at which the slot entered WAITING.

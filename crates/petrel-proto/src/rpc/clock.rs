@@ -1,11 +1,15 @@
 //! The latest known time, and the deadline that new calls inherit (`docs/wire-protocol.md` §7.3).
 
+use petrel_planted::planted;
+
 use crate::session::backlog::NEVER;
 
 /// The latest known time, and the deadline that new calls inherit.
 pub(super) struct Clock {
     /// The owner's latest reading of the clock.
     latest_ns: u64,
+    /// How long the frames that are handled now have waited for the poll.
+    waited_ns: u64,
     /// The deadline inherited by new calls, and a flag for its presence.
     inherited_ns: u64,
     inherits: bool,
@@ -13,7 +17,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) const fn new(now_ns: u64) -> Self {
-        Self { latest_ns: now_ns, inherited_ns: NEVER, inherits: false }
+        Self { latest_ns: now_ns, waited_ns: 0, inherited_ns: NEVER, inherits: false }
     }
 
     /// Takes a reading of the clock. A reading before the latest one counts for nothing.
@@ -27,6 +31,17 @@ impl Clock {
     #[inline]
     pub(super) fn latest_ns(&self, now_ns: u64) -> u64 {
         now_ns.max(self.latest_ns)
+    }
+
+    /// Sets how long the next frames have waited for the poll.
+    pub(super) fn set_waited(&mut self, waited_ns: u64) {
+        self.waited_ns = waited_ns;
+    }
+
+    /// Returns the time of arrival of the frames of a burst that was polled at `now_ns`.
+    #[inline]
+    pub(super) fn arrival_ns(&self, now_ns: u64) -> u64 {
+        if planted("proto_arrival_is_poll") { now_ns } else { now_ns.wrapping_sub(self.waited_ns) }
     }
 
     /// Sets the deadline that calls inherit from now on.

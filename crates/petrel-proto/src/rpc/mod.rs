@@ -193,6 +193,16 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.clock.set(clock_ns);
     }
 
+    /// Sets how long the frames that are passed next have waited for the poll, because the endpoint was held up; 0 from the next
+    /// usual burst on. Deadlines count from the arrival (§6.2).
+    ///
+    /// # Panics
+    /// When the frames came before the clock's zero.
+    pub fn set_waited(&mut self, now_ns: u64, waited_ns: u64) {
+        assert!(waited_ns <= now_ns, "frames wait within the time of the clock");
+        self.shared.clock.set_waited(waited_ns);
+    }
+
     /// Returns the next event. To be called until the result is `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
         if let Some(event) = self.events.pop_front() {

@@ -15,6 +15,7 @@ use super::call::{Call, End, Expected, Method, Spec, Watch, answer_seed};
 use super::client_call::{self, ClientCall};
 use super::fault_window::FaultWindows;
 use super::pattern;
+use super::regions;
 use crate::fabric::{FabricHandle, HostId, SimAddr, TurnClock};
 
 /// All calls of a run, across crashes.
@@ -22,6 +23,7 @@ use crate::fabric::{FabricHandle, HostId, SimAddr, TurnClock};
 pub(super) struct Ledger {
     calls: Vec<Call>,
     pub(super) client_calls: Vec<ClientCall>,
+    pub(super) regions: regions::Model,
     /// Requests too short for a call number, by server, method and their byte.
     tiny: BTreeMap<TinyKey, Tiny>,
     /// Endpoints (in an incarnation) with congestion control.
@@ -109,6 +111,12 @@ pub(super) struct Gap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) executed: u64,
+    /// Executed by handlers that read in place, that got the request in the application's memory, and that are futures.
+    pub(super) in_place: u64,
+    pub(super) placed: u64,
+    pub(super) futures: u64,
+    /// Requests whose handler's memory was fetched ahead in two steps.
+    pub(super) looked_ahead: u64,
     pub(super) succeeded: u64,
     /// Failed with an error from the server.
     pub(super) answered: u64,
@@ -372,13 +380,14 @@ impl Ledger {
     }
 
     /// Returns an upper bound of probes for all calls, if pauses double from 20 us on. Client and group
-    /// calls have no bound on their duration.
+    /// calls, and operations on regions, have no bound on their duration.
     pub(super) fn probe_bound(&self) -> u64 {
         const FIRST_NS: u64 = 20_000;
         const CLIENT_CALL: u64 = 16;
+        let client_calls = self.client_calls.len() as u64 + self.regions.operation_count();
         let took_ns = self.calls.iter().filter_map(|call| Some(call.ended_ns? - call.issued_ns));
         let of_calls: u64 = took_ns.map(|ns| 2 + u64::from((ns / FIRST_NS + 1).ilog2())).sum();
-        of_calls + CLIENT_CALL * self.client_calls.len() as u64
+        of_calls + CLIENT_CALL * client_calls
     }
 
     /// Returns calls with their waiting time, excluding the work of handlers.
@@ -656,6 +665,7 @@ impl Ledger {
     /// Records the crash of a client with its calls.
     pub(super) fn record_crash(&mut self, client: u32) {
         self.lose_client_calls(client);
+        self.regions.lose(client);
         for call in &mut self.calls {
             if call.client == client && call.end == End::Pending {
                 call.end = End::Lost;

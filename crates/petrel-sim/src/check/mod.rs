@@ -19,6 +19,10 @@
 //! - **clients and groups**: a client's call ends once and in time, whatever happens to its sessions. It is
 //!   attempted at most the allowed number of times, and executed at most once unless its caller allows
 //!   more. A group's outcome follows from its members. See `client_call`;
+//! - **regions**: operations on one-sided regions, in a quarter of the worlds, follow a model of the memory: each is
+//!   executed at most once, and is never seen if its outcome says that it was not executed; words are never torn, reads see all
+//!   writes that ended before, swaps and additions are chains, revoked keys allow nothing, and at the end each word of each memory
+//!   is one that the model allows. See `regions`;
 //! - **workers**: requests that admission control refuses, or that the caller has cancelled, are not run;
 //! - **drains**: a draining endpoint loses no call sent to it, and ends when the last client has left;
 //! - **watched requests**: a handler that asked for a notification is notified, once, if its caller stops
@@ -60,12 +64,15 @@ mod call;
 mod client_call;
 pub(crate) mod fault_window;
 mod free_list;
+mod handlers;
 mod ledger;
 mod measure;
 mod nemesis;
 mod node;
 mod options;
 pub(crate) mod pattern;
+mod probes;
+mod regions;
 mod report;
 mod runner;
 mod scenario;
@@ -81,7 +88,8 @@ mod workload;
 mod world;
 
 pub use options::Options;
+pub use probes::never_met;
 pub use report::Report;
-pub use runner::{run_seed, run_seed_traced, run_seeds};
+pub use runner::{run_script, run_seed, run_seed_traced, run_seeds};
 
 pub use crate::seeds::{Failure, Progress, Summary};

@@ -14,6 +14,7 @@ use super::client_call::SimulatedCaller;
 use super::free_list::FreeList;
 use super::ledger::Ledger;
 use super::pattern::{self, OVERWRITE_BYTE};
+use super::regions::RegionCaller;
 use super::scenario::Scenario;
 use super::service;
 use super::timeout_policy::ToCancel;
@@ -173,6 +174,8 @@ pub(super) struct Node {
     pub(super) probed: bool,
     /// The simulated caller for client and group calls.
     pub(super) caller: Option<SimulatedCaller>,
+    /// The caller of operations on regions.
+    pub(super) region_caller: Option<RegionCaller>,
     pub(super) is_draining: bool,
 }
 

@@ -4,6 +4,7 @@ use petrel_proto::counters::Counters;
 
 use super::client_call;
 use super::ledger::Counts;
+use super::regions;
 use super::watch::{ContentCounts, PathUse};
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
@@ -39,6 +40,7 @@ pub struct Report {
     pub largest_batch: u64,
     pub(super) counts: Counts,
     pub(super) client_calls: client_call::Counts,
+    pub(super) regions: regions::Counts,
     pub(super) contents: ContentCounts,
     pub(super) path_use: PathUse,
     pub(super) buffers_reused: u64,
@@ -64,6 +66,10 @@ impl Report {
             ("calls_rejected", self.counts.rejected),
             ("calls_lost_with_client", self.counts.lost),
             ("handlers_run", self.counts.executed),
+            ("handlers_in_place", self.counts.in_place),
+            ("handlers_of_placed_requests", self.counts.placed),
+            ("handlers_as_futures", self.counts.futures),
+            ("requests_looked_ahead_twice", self.counts.looked_ahead),
             ("fault_windows", self.fault_windows),
             ("crashes", fabric.crashes),
             ("partitions", fabric.partitions),
@@ -98,31 +104,6 @@ impl Report {
             ("ring_wakes", fabric.wakes),
             ("ring_wakes_late", fabric.wakes_late),
             ("ring_wakes_refused", fabric.wakes_refused),
-            ("packets_retransmitted", protocol.packets_retransmitted),
-            ("probes", protocol.probes),
-            ("timeouts", protocol.timeouts),
-            ("calls_deadline_exceeded", protocol.calls_deadline_exceeded),
-            ("cancels_sent", protocol.cancels_sent),
-            ("cancels_received", protocol.cancels_received),
-            ("cancels_too_late", protocol.cancels_too_late),
-            ("requests_expired", protocol.requests_expired),
-            ("requests_held_for_order", protocol.requests_held_for_order),
-            ("calls_timed_out", protocol.calls_timed_out),
-            ("losses_detected", protocol.losses_detected),
-            ("packets_repeated_while_paced", protocol.repeats_paced),
-            ("calls_ended_before_a_repetition", protocol.ended_before_repeat),
-            ("calls_failed_while_paced", protocol.failed_while_paced),
-            ("dropped_malformed", protocol.dropped_malformed),
-            ("dropped_unknown_session", protocol.dropped_unknown_session),
-            ("dropped_wrong_peer", protocol.dropped_wrong_peer),
-            ("dropped_wrong_direction", protocol.dropped_wrong_direction),
-            ("dropped_stale", protocol.dropped_stale),
-            ("dropped_future", protocol.dropped_future),
-            ("dropped_duplicate", protocol.dropped_duplicate),
-            ("dropped_beyond_window", protocol.dropped_beyond_window),
-            ("refused_no_memory", protocol.refused_no_memory),
-            ("answers_discarded", protocol.answers_discarded),
-            ("sessions_opened", protocol.sessions_opened),
             ("links_up", control.links_up),
             ("links_lost", control.links_lost),
             ("links_failed", control.links_failed),
@@ -132,7 +113,9 @@ impl Report {
             ("virtual_ms", self.virtual_ns / 1_000_000),
         ]
         .into_iter()
+        .chain(protocol.iter())
         .chain(client_calls.iter())
+        .chain(self.regions.iter())
         .chain(self.nexus.iter())
         .chain(self.multicast_world.iter())
     }

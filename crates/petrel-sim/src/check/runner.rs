@@ -57,6 +57,17 @@ pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Rep
     })
 }
 
+/// Runs the world of a script's bytes: of endpoints alone, with a seed in the first two.
+///
+/// # Errors
+/// Like [`run_seed`]. A replay prints the script.
+pub fn run_script(script: &[u8]) -> Result<Report, Failure> {
+    let [low, high, rest @ ..] = script else { return run_script(&[0; 2]) };
+    let seed = u64::from(u16::from_le_bytes([*low, *high]));
+    let options = Options { script: Some(rest.to_vec()), ..Options::default() };
+    seeds::run_one(seed, "a script with", || World::new(seed, &options, Trace::off())?.run(seed))
+}
+
 fn describe(frame: &[u8], line: &mut String) {
     // Writing to a string cannot fail.
     let _ = match Frame::parse(frame) {

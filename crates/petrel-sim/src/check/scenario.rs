@@ -71,10 +71,14 @@ pub(super) struct Scenario {
     pub(super) has_udp: bool,
     /// Whether neighbours reach one another through rings in shared memory.
     pub(super) has_rings: bool,
+    /// Whether some clients call services of which one server leads.
+    pub(super) has_leaders: bool,
     /// Whether sessions keep an order, and most calls are ordered.
     pub(super) has_order: bool,
     /// The ways between the hosts, if endpoints have several source ports.
     pub(super) ways: Option<Ways>,
+    /// Hosts whose first endpoint serves regions, from the first host on.
+    pub(super) region_hosts: u16,
 }
 
 /// The path from host to host.
@@ -152,8 +156,10 @@ impl Scenario {
             has_large: has_largest_messages,
             has_udp: false,
             has_rings: false,
+            has_leaders: false,
             has_order: false,
             ways: None,
+            region_hosts: 0,
         }
     }
 

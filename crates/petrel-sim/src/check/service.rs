@@ -6,7 +6,8 @@ use petrel::endpoint::{Handled, Responder};
 use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
-use super::client_call::{Instructions, Work};
+use super::client_call::{Instructions, Work, redirect};
+use super::handlers;
 use super::node::{Answer, Deferred, Shared};
 use super::pattern;
 use super::worker_pool::{self, Task};
@@ -14,13 +15,25 @@ use crate::world::SimEndpoint;
 
 /// Registers the handlers.
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
+    let has_workers = shared.common.scenario.has_client_calls();
     for method in Method::SERVED {
+        if method == Method::Deferred && has_workers {
+            worker_pool::register(shared, endpoint, method.number(), Task::Call(method));
+            continue;
+        }
+        if handlers::register(shared, endpoint, method) {
+            continue;
+        }
         let here = Rc::clone(shared);
         register(shared, endpoint, method.number(), move |cx, request| {
             handle(&here, cx, request, method)
         });
     }
     for work in Work::ALL {
+        if work == Work::WorkerPool {
+            worker_pool::register(shared, endpoint, work.number(), Task::ClientCall(work));
+            continue;
+        }
         let here = Rc::clone(shared);
         register(shared, endpoint, work.number(), move |cx, request| run(&here, cx, request, work));
     }
@@ -47,12 +60,12 @@ fn register(
 /// Handles a client or group call.
 fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Work) -> Handled {
     shared.served.borrow_mut().insert(request.session());
-    if work == Work::WorkerPool {
-        return worker_pool::enqueue(shared, cx, request, Task::ClientCall(work));
-    }
     let id = pattern::id_of(request.data()).unwrap_or_default();
     if work.is_refused(id, shared.at) {
         return request.refuse(cx, Status::FailedPrecondition, "not here");
+    }
+    if let Some(response) = redirect::redirect(shared, work, id) {
+        return request.reply(cx, &response);
     }
     let deadline_ns = request.deadline(cx).map(petrel::Time::as_ns);
     let instructions =
@@ -60,7 +73,7 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
     let Some(Instructions { id, seed, len, delay_ns }) = instructions else {
         return request.fail(cx, Status::Internal, "no such client call");
     };
-    if work == Work::AtOnce {
+    if matches!(work, Work::AtOnce | Work::Led) {
         return transform(cx, request, seed, len, id);
     }
     let due_ns = cx.now().as_ns() + delay_ns;
@@ -77,9 +90,6 @@ fn handle(
     method: Method,
 ) -> Handled {
     shared.served.borrow_mut().insert(request.session());
-    if method == Method::Deferred && shared.common.scenario.has_client_calls() {
-        return worker_pool::enqueue(shared, cx, request, Task::Call(method));
-    }
     let deadline_ns = request.deadline(cx).map(petrel::Time::as_ns);
     let id = shared.ledger().execute(shared.at, method, request.data(), deadline_ns);
     let Some(id) = id else { return handle_tiny(cx, request, method) };
@@ -160,7 +170,7 @@ fn answer(cx: &Context<'_>, seed: u64, len: usize) -> Result<MsgBuf, &'static st
 }
 
 /// Answers a waiting request.
-pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, len: usize) {
+fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, len: usize) {
     match answer(cx, seed, len) {
         Ok(message) => responder.reply_buffer(cx, message),
         Err(text) => responder.fail(cx, Status::ResourceExhausted, text),

@@ -7,7 +7,7 @@ use petrel_proto::limits::WINDOW_PACKETS;
 use super::nemesis::FaultAction;
 use super::scenario::{FaultLevel, Path, Scenario};
 use crate::fabric::{EcnConfig, HostId, LinkConfig, LinkId, NicConfig, SwitchConfig, Topology};
-use crate::rng::Rng;
+use crate::rng::{Probability, Rng};
 use crate::transport::{Medium, SOURCE_PORTS_MAX, SimTransportConfig};
 
 /// The ways between the two halves of the hosts.
@@ -40,13 +40,20 @@ pub(super) enum Announcing {
     Asks,
 }
 
+/// Marks from the second packet of a queue on: the few packets of these worlds fill no longer ones.
+const EARLY: EcnConfig =
+    EcnConfig { k_min_bytes: 1_000, k_max_bytes: 8_000, p_max: Probability::percent(50) };
+
 impl Scenario {
     /// Makes this a world of several ways: two switches with half of the hosts each, and parallel links or spines
     /// between the switches.
     pub(super) fn make_ways(&mut self, rng: &mut Rng) {
         let (nic, mut switch, host_link) = self.parts;
-        let marks = rng.below(3) != 0;
-        switch.ecn = marks.then_some(EcnConfig::DCQCN);
+        switch.ecn = match rng.below(3) {
+            0 => None,
+            1 => Some(EcnConfig::DCQCN),
+            _ => Some(EARLY),
+        };
         let are_equal = rng.below(2) == 0;
         let count = rng.between(1, WAYS_MAX);
         let ways = (0..count).map(|_| match are_equal {

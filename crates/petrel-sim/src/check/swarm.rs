@@ -59,6 +59,8 @@ pub(super) enum Feature {
     Paths,
     /// Ways that are cut.
     Cuts,
+    /// Operations on regions.
+    Regions,
 }
 
 /// The omitted features of a world, as bits.

@@ -72,6 +72,7 @@ impl World {
 
     pub(super) fn check_end(mut self, seed: u64) -> Result<Report, String> {
         self.common.ledger.borrow_mut().close();
+        self.common.ledger.borrow_mut().close_regions();
         self.check_now()?;
         for (_, node) in self.simulation.actors() {
             let in_use = node.endpoint.buffers_in_use();
@@ -83,6 +84,7 @@ impl World {
             }
             self.counters += *node.endpoint.core().counters();
             self.buffers_reused += node.shared.free_list.borrow().reused;
+            self.count_workers(node);
         }
         let stats = self.common.fabric.stats();
         if !stats.is_balanced() {
@@ -102,6 +104,7 @@ impl World {
             largest_batch: self.common.largest_batch.get() as u64,
             counts: ledger.counts,
             client_calls: ledger.client_call_counts,
+            regions: ledger.regions.counts,
             fault_windows: ledger.fault_windows.count() as u64,
             protocol: self.counters,
             frames_checked: self.common.wire_checker.borrow().frames,

@@ -1,27 +1,25 @@
-//! A worker pool of virtual threads: a queue with the library's admission control, and workers that take
-//! requests, are busy for a while, and answer. Requests that are refused, late or cancelled are not run.
-//! The ledger checks the callers' outcomes accordingly.
+//! The library's worker pool with workers of virtual time: they take requests, are busy for a while, and answer. Requests that are
+//! refused, late or cancelled are not run. The ledger checks the callers' outcomes accordingly.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use petrel::endpoint::{Handled, Responder};
-use petrel::overload::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
-use petrel::{Context, MsgBuf, Request, Status};
+use petrel::overload::Shedding;
+use petrel::workers::{SteppedRun, SteppedWorkers, WorkerRequest, Workers};
 
 use super::call::{Method, answer_seed};
 use super::client_call::{Instructions, Work};
 use super::node::Shared;
-use super::service;
+use super::pattern;
 use crate::world::SimEndpoint;
 
-/// The worker pool of an endpoint, and its queue.
+/// The worker pool of an endpoint.
 pub(super) struct WorkerPool {
     size: usize,
-    admission: Admission,
-    waiting: VecDeque<Job>,
-    bytes: usize,
+    pool: SteppedWorkers,
+    /// The request that a handler was called for.
+    called: Arc<Mutex<Option<(Task, WorkerRequest)>>>,
     busy: Vec<Busy>,
 }
 
@@ -32,19 +30,11 @@ pub(super) enum Task {
     ClientCall(Work),
 }
 
-struct Job {
-    queued_ns: u64,
-    deadline_ns: Option<u64>,
-    responder: Responder,
-    message: MsgBuf,
-    task: Task,
-}
-
 /// A busy worker.
 struct Busy {
-    began_ns: u64,
     until_ns: u64,
-    responder: Responder,
+    run: SteppedRun,
+    request: WorkerRequest,
     instructions: Instructions,
 }
 
@@ -61,139 +51,92 @@ impl WorkerPool {
             _ => Shedding::default(),
         };
         let size = 1 + endpoint_number as usize % 3;
-        let config = AdmissionConfig {
-            requests_max: 2 + endpoint_number as usize * 7 % 30,
-            bytes_max: 100_000,
-            shedding,
-        };
-        let admission = Admission::new(config, size);
-        Self { size, admission, waiting: VecDeque::new(), bytes: 0, busy: Vec::new() }
+        let builder = Workers::builder().threads(size).shedding(shedding);
+        let builder = builder.queue_requests(2 + endpoint_number as usize * 7 % 30);
+        let pool = builder.queue_bytes(100_000).stepped().expect("the settings are sound");
+        Self { size, pool, called: Arc::default(), busy: Vec::new() }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.busy.is_empty()
+        self.pool.workers().is_idle()
     }
 
     /// Returns when the next worker finishes; zero if a worker is free for a waiting request.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        if self.busy.len() < self.size && !self.waiting.is_empty() {
+        if self.busy.len() < self.size && self.pool.workers().stats().waiting > 0 {
             return Some(0);
         }
         self.busy.iter().map(|busy| busy.until_ns).min()
     }
 
-    fn admit(&mut self, now_ns: u64, bytes: usize, deadline_ns: Option<u64>) -> Result<(), Shed> {
-        let waiting = Waiting {
-            requests: self.waiting.len(),
-            bytes: self.bytes,
-            oldest_ns: self.waiting.front().map(|job| job.queued_ns),
-        };
-        self.admission.admit(now_ns, bytes, deadline_ns, waiting)
-    }
-
-    fn take(&mut self) -> Option<Job> {
-        if self.busy.len() == self.size {
-            return None;
-        }
-        let job = self.waiting.pop_front()?;
-        self.bytes -= job.message.len();
-        Some(job)
+    /// Returns the numbers of requests that were run, refused, and skipped because they were cancelled.
+    pub(super) fn counts(&self) -> [u64; 3] {
+        let stats = self.pool.workers().stats();
+        [stats.executed, stats.refused + stats.shed + stats.expired, stats.cancelled]
     }
 
     fn take_done(&mut self, now_ns: u64) -> Option<Busy> {
         let place = self.busy.iter().position(|busy| busy.until_ns <= now_ns)?;
-        let done = self.busy.swap_remove(place);
-        self.admission.done(now_ns - done.began_ns);
-        Some(done)
+        Some(self.busy.swap_remove(place))
     }
 }
 
-/// Enqueues a request, or refuses it.
-pub(super) fn enqueue(
-    shared: &Rc<Shared>,
-    cx: &mut Context<'_>,
-    request: Request<'_>,
-    task: Task,
-) -> Handled {
-    let (now_ns, deadline_ns) = (cx.now().as_ns(), request.deadline(cx).map(petrel::Time::as_ns));
-    let admitted = shared.worker_pool.borrow_mut().admit(now_ns, request.data().len(), deadline_ns);
-    if let Err(shed) = admitted {
-        shared.ledger().client_call_counts.worker_refused += 1;
-        return request.refuse(cx, shed.status(), shed.text());
-    }
-    let (kept, handled) = request.defer_message(cx);
-    if let Some((responder, message)) = kept {
-        let worker_pool = &mut shared.worker_pool.borrow_mut();
-        worker_pool.bytes += message.len();
-        worker_pool.waiting.push_back(Job {
-            queued_ns: now_ns,
-            deadline_ns,
-            responder,
-            message,
-            task,
-        });
-    }
-    handled
+/// Lets workers handle the requests of a method.
+pub(super) fn register(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: u16, task: Task) {
+    let worker_pool = shared.worker_pool.borrow();
+    let called = Arc::clone(&worker_pool.called);
+    let here = Rc::clone(shared);
+    let prepare = move |_: &mut (), request: &petrel::Request<'_>| {
+        here.served.borrow_mut().insert(request.session());
+    };
+    endpoint.on_worker_with(method, worker_pool.pool.workers(), prepare, move |(), request| {
+        *called.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, request));
+    });
 }
 
 /// Runs the workers: answers finished requests, and starts waiting ones.
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
+    let worker_pool = &mut *shared.worker_pool.borrow_mut();
     let now_ns = shared.common.fabric.turn_clock().last_ns;
-    loop {
-        let Some(done) = shared.worker_pool.borrow_mut().take_done(now_ns) else { break };
-        let Busy { responder, instructions: Instructions { id, seed, len, .. }, .. } = done;
+    while let Some(Busy { run, request, instructions, .. }) = worker_pool.take_done(now_ns) {
+        let Instructions { id, seed, len, .. } = instructions;
         shared.ledger().answer(id);
-        service::answer_by(responder, &mut endpoint.context(), seed, len);
+        let mut message = vec![0; len];
+        pattern::fill(seed, &mut message);
+        request.reply_vec(message);
+        worker_pool.pool.finish(run, petrel::Time::from_ns(now_ns));
     }
-    loop {
-        let Some(job) = shared.worker_pool.borrow_mut().take() else { break };
-        begin(shared, &mut endpoint.context(), job);
+    while worker_pool.busy.len() < worker_pool.size {
+        // Reads the clock as a worker's thread does, because earlier requests have taken time.
+        let now = endpoint.context().clock_now();
+        let Some(run) = worker_pool.pool.start(now) else { break };
+        let called = worker_pool.called.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let request = called.filter(|_| run.was_called());
+        let executed =
+            request.and_then(|(task, request)| Some((execute(shared, task, &request)?, request)));
+        let Some((instructions, request)) = executed else {
+            worker_pool.pool.finish(run, now);
+            continue;
+        };
+        let until_ns = now.as_ns() + instructions.delay_ns;
+        worker_pool.busy.push(Busy { until_ns, run, request, instructions });
     }
 }
 
-fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
-    let Job { queued_ns, deadline_ns, responder, message, task } = job;
-    // Reads the clock as a worker's thread does, because earlier jobs have taken time.
-    let now_ns = cx.clock_now().as_ns();
-    if responder.is_cancelled(cx) {
-        shared.ledger().client_call_counts.worker_skipped += 1;
-        return responder.refuse(cx, Status::Cancelled, "the call was given up");
-    }
-    let begun = {
-        let worker_pool = &mut shared.worker_pool.borrow_mut();
-        let waiting = worker_pool.waiting.len();
-        worker_pool.admission.begin(now_ns, queued_ns, deadline_ns, waiting)
-    };
-    if let Err(shed) = begun {
-        shared.ledger().client_call_counts.worker_refused += 1;
-        return responder.refuse(cx, shed.status(), shed.text());
-    }
-    let Some(instructions) = execute(shared, task, &message, deadline_ns) else { return };
-    shared.ledger().client_call_counts.worker_executed += 1;
-    let until_ns = now_ns + instructions.delay_ns;
-    shared.worker_pool.borrow_mut().busy.push(Busy {
-        began_ns: now_ns,
-        until_ns,
-        responder,
-        instructions,
-    });
-}
-
-fn execute(
-    shared: &Shared,
-    task: Task,
-    message: &[u8],
-    deadline_ns: Option<u64>,
-) -> Option<Instructions> {
+fn execute(shared: &Shared, task: Task, request: &WorkerRequest) -> Option<Instructions> {
+    let deadline_ns = request.deadline().map(petrel::Time::as_ns);
     let mut ledger = shared.ledger();
+    if request.is_cancelled() {
+        ledger.violate("a worker runs a request that was cancelled before".to_owned());
+    }
     let method = match task {
         Task::ClientCall(work) => {
-            return ledger.execute_client_call(shared.at, work, message, deadline_ns);
+            return ledger.execute_client_call(shared.at, work, request.data(), deadline_ns);
         }
         Task::Call(method) => method,
     };
-    let id = ledger.execute(shared.at, method, message, deadline_ns)?;
-    let (spec, seed) = (ledger.call(id).spec, answer_seed(message));
+    let id = ledger.execute(shared.at, method, request.data(), deadline_ns)?;
+    let (spec, seed) = (ledger.call(id).spec, answer_seed(request.data()));
     ledger.note_seed(id, seed);
     Some(Instructions { id, seed, len: spec.response_len as usize, delay_ns: spec.delay_ns })
 }

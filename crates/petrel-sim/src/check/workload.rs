@@ -32,6 +32,7 @@ impl Node {
             self.open_some();
             self.issue_some();
             self.run_client_calls();
+            self.run_region_calls();
             self.disturb();
             self.next_work_ns = self.draw_next_work_ns(now_ns);
         } else if phase == Phase::Draining {
@@ -232,6 +233,7 @@ impl Node {
     fn probe(&mut self) {
         self.probed = true;
         self.probe_clients();
+        self.probe_regions();
         self.sweep();
         for target in self.targets.clone() {
             if self.connect(target, false).is_some() {

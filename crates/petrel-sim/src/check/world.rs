@@ -16,6 +16,7 @@ use super::ledger::Ledger;
 use super::nemesis::{self, FaultAction};
 use super::node::{Common, Limits, Node, Phase, Shared, Target, data_port};
 use super::options::Options;
+use super::regions::RegionCaller;
 use super::report::Report;
 use super::scenario::Scenario;
 use super::service;
@@ -55,6 +56,15 @@ const WORLDS_PER_ORDER: u64 = 4;
 const WORLDS_PER_PATHS: u64 = 3;
 const PATH_WORLDS_PER_RINGS: u64 = 4;
 
+/// Worlds for each world with regions, of those whose features include regions.
+const WORLDS_PER_REGIONS: u64 = 3;
+
+/// Most hosts with regions.
+const REGION_HOSTS_MAX: u64 = 2;
+
+/// A stream of its own decides on regions: none of the seeds on the regression list has regions.
+const STREAM_OF_REGIONS: u32 = 872_970;
+
 /// Average number of worlds per large world.
 const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
@@ -77,6 +87,7 @@ const STREAM_ENDPOINT: u32 = 0x1_0000;
 const STREAM_CALLER: u32 = 0x2_0000;
 const STREAM_MEDIUM: u32 = 0x3_0000;
 const STREAM_PATHS: u32 = 0x4_0000;
+const STREAM_REGIONS: u32 = 0x5_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -93,9 +104,10 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, options: &Options, trace: Trace) -> Result<Self, String> {
-        let mut scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+        let [mut settings, mut features] = options.generators(seed);
+        let mut scenario = Scenario::draw(&mut settings);
         if !options.has_everything {
-            let rng = &mut Rng::stream(seed, u32::MAX, 1);
+            let rng = &mut features;
             scenario.omit_features(Swarm::draw(rng));
             if rng.below(WORLDS_PER_LARGE_WORLD) == 0 {
                 scenario.make_large(rng);
@@ -104,6 +116,7 @@ impl World {
                 scenario.limit_messages();
             }
             scenario.has_udp = true;
+            scenario.has_leaders = true;
             scenario.has_rings =
                 rng.below(WORLDS_PER_RINGS) == 0 && scenario.swarm.allows(Feature::Rings);
             scenario.has_order =
@@ -113,6 +126,10 @@ impl World {
                 scenario.has_rings &= rng.below(PATH_WORLDS_PER_RINGS) == 0;
                 scenario.has_order |=
                     rng.below(WORLDS_PER_ORDER) == 0 && scenario.swarm.allows(Feature::Order);
+            }
+            let rng = &mut Rng::stream(seed, u32::MAX, STREAM_OF_REGIONS);
+            if rng.below(WORLDS_PER_REGIONS) == 0 && scenario.swarm.allows(Feature::Regions) {
+                scenario.region_hosts = rng.between(1, REGION_HOSTS_MAX) as u16;
             }
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
@@ -143,7 +160,7 @@ impl World {
             phase: Cell::new(Phase::Active),
         });
         fabric.watch(move |observation| wire_checker.borrow_mut().see(observation));
-        let rng = fabric.rng(STREAM_NEMESIS);
+        let rng = options.faults(seed, fabric.rng(STREAM_NEMESIS));
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
         let pending_crashes = BTreeMap::new();
@@ -334,6 +351,16 @@ impl World {
         self.common.ledger.borrow_mut().record_crash(node.shared.endpoint_number);
         self.counters += *node.endpoint.core().counters();
         self.buffers_reused += node.shared.free_list.borrow().reused;
+        self.count_workers(&node);
+    }
+
+    /// Adds the counters of a node's workers, at its end.
+    pub(super) fn count_workers(&self, node: &Node) {
+        let [executed, refused, skipped] = node.shared.worker_pool.borrow().counts();
+        let counts = &mut self.common.ledger.borrow_mut().client_call_counts;
+        counts.worker_executed += executed;
+        counts.worker_refused += refused;
+        counts.worker_skipped += skipped;
     }
 
     fn set_cable(&self, link: LinkId, is_up: bool, reconverge_ns: Option<u64>) {
@@ -455,6 +482,14 @@ impl World {
             worker_pool: RefCell::new(WorkerPool::new(endpoint_number)),
         });
         service::serve(&shared, &mut endpoint);
+        if let Some(regions) = common.ledger.borrow().regions.regions_at(at) {
+            endpoint.serve_regions(&regions);
+        }
+        let region_hosts = common.scenario.region_hosts;
+        let region_caller = (region_hosts > 0).then(|| {
+            let rng = common.fabric.rng(STREAM_REGIONS + endpoint_number);
+            RegionCaller::new(rng, region_hosts, common.scenario.calls / 2 + 8)
+        });
         let client_calls = common.scenario.calls / 3 + 4;
         let caller = common.scenario.has_client_calls().then(|| {
             SimulatedCaller::new(common.fabric.rng(STREAM_CALLER + endpoint_number), client_calls)
@@ -478,6 +513,7 @@ impl World {
             begun: Phase::Active,
             probed: false,
             caller,
+            region_caller,
             is_draining: false,
         })
     }
@@ -520,16 +556,19 @@ impl world::World for World {
         let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
         self.common.fabric.note(format_args!("CRASH of {host}: {}", kind.name()));
         self.common.control.stop_process(host, kind);
+        self.common.ledger.borrow_mut().regions.end_process(data_port(host, 0));
         // Some processes corrupt their memory, and memory shared with peers, when they crash.
-        if self.common.scenario.has_rings && self.rng.below(2) == 0 {
-            dead.iter().for_each(|(_, node)| node.endpoint.transport().corrupt_rings());
-        }
+        let corrupts = self.common.scenario.has_rings && self.rng.below(2) == 0;
+        dead.iter().for_each(|(_, node)| node.endpoint.transport().crash(corrupts));
         dead.into_iter().for_each(|(_, node)| self.retire_node(node));
     }
 
     /// Starts a process with its endpoints on a host.
     fn on_restart(&mut self, host: HostId) -> Result<(), String> {
         self.common.control.start_process(host);
+        if host.0 < self.common.scenario.region_hosts {
+            self.common.ledger.borrow_mut().regions.start_process(data_port(host, 0));
+        }
         for endpoint in 0..self.common.scenario.endpoints_per_host {
             let at = data_port(host, endpoint);
             let node = self.make_node(at, EndpointId(endpoint))?;

@@ -53,6 +53,8 @@ pub(crate) struct Rings {
     pairs: Vec<Option<Pair>>,
     rng: Rng,
     is_asleep: bool,
+    /// True once the process has crashed: its memory is still dropped in order, and writes nothing.
+    is_crashed: bool,
     /// Polls before the next sleep.
     spins: u64,
     /// Frames for which rings had no room, counted so far, and the pause before the next poll.
@@ -79,6 +81,7 @@ impl Rings {
             pairs: Vec::new(),
             rng: Rng::new(fabric.digest() ^ seed),
             is_asleep: false,
+            is_crashed: false,
             spins: 0,
             blocked: 0,
             pause_ns: 0,
@@ -123,7 +126,10 @@ impl Rings {
     pub(crate) fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
         self.show_written();
         // Frames for an abandoned ring are discarded.
-        if self.detached.is_given_up(peer) { None } else { self.detached.path_to(peer) }
+        match self.is_crashed || self.detached.is_given_up(peer) {
+            true => None,
+            false => self.detached.path_to(peer),
+        }
     }
 
     /// Records the frames written on the path returned last.
@@ -133,6 +139,9 @@ impl Rings {
     }
 
     pub(crate) fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if self.is_crashed {
+            return true;
+        }
         self.show_written();
         let is_taken = self.detached.push(peer, head, body);
         let bytes = head.len() + body.len();
@@ -145,6 +154,9 @@ impl Rings {
     }
 
     pub(crate) fn flush(&mut self) {
+        if self.is_crashed {
+            return;
+        }
         self.show_written();
         self.detached.flush();
         let now = self.fabric.now();
@@ -250,6 +262,10 @@ impl Rings {
                 }
             }
         }
+    }
+
+    pub(crate) fn crash(&mut self) {
+        self.is_crashed = true;
     }
 
     #[cfg(test)]

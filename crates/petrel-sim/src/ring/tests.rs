@@ -145,7 +145,7 @@ fn corrupt__ends_the_link_and_nothing_else() {
         two.sleep(1);
         assert_eq!(two.send(0, &[b"last words"]), 1);
         two.ends[0].reseed_rings(seed);
-        two.ends[0].corrupt_rings();
+        two.ends[0].crash(true);
         two.fabric.advance(10 * WAKE_NS.1);
         assert!(two.receive(1) == [b"last words"] || two.broken_rings(1) == 1);
         // Full, so that the head is read.

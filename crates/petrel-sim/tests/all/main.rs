@@ -8,6 +8,7 @@ mod common;
 mod conformance;
 mod congestion;
 mod control;
+mod corpus;
 mod experiments;
 mod fabric;
 mod faults;

@@ -143,6 +143,10 @@ impl<T: Transport> Transport for Holding<T> {
         self.inner.may_receive()
     }
 
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        self.inner.waited_ns(pause_ns, awake_ns)
+    }
+
     fn wait(&mut self, timeout_ns: Option<u64>) {
         self.inner.wait(timeout_ns);
     }

@@ -10,7 +10,9 @@ use super::peer::{Outgoing, Peer};
 use super::rings::Rings;
 use crate::clock::{Clock, now_ns};
 use crate::mux::Member;
-use crate::transport::{FrameHandler, LinkError, PeerId, PeerProcess, Transport, TransportStats};
+use crate::transport::{
+    FrameHandler, LinkError, PeerId, PeerProcess, RX_BURST_MAX, Transport, TransportStats,
+};
 use crate::wake::{Waker, Watch, Woken};
 
 /// The shared-memory transport of one endpoint. See the [module](super).
@@ -118,6 +120,9 @@ impl Shm {
     }
 }
 
+/// A pause from which on frames in the rings may have waited for it: nothing says when they were written.
+const UNSTAMPED_PAUSE_NS: u64 = 20_000_000;
+
 impl Transport for Shm {
     type Link = ShmLink;
     type Return = Outgoing;
@@ -176,6 +181,14 @@ impl Transport for Shm {
     #[inline]
     fn may_receive(&self) -> bool {
         self.rings.may_receive()
+    }
+
+    /// A wake-up has a time; frames that come while the owner is awake have none.
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        let may_have_waited = awake_ns >= UNSTAMPED_PAUSE_NS && self.may_receive();
+        let awake_ns = if may_have_waited { awake_ns } else { 0 };
+        let waited_ns = awake_ns.max(self.rings.rung_since(pause_ns));
+        (waited_ns, RX_BURST_MAX)
     }
 
     #[inline(always)]

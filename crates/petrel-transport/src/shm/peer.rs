@@ -8,6 +8,7 @@ use super::bell::{Bell, Bells, Doorbell, Heard};
 use super::link::OpenLink;
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, RingFrame, TakeFrames};
+use crate::clock;
 use crate::transport::{LinkError, PeerProcess, ReturnPath, TransportStats};
 
 /// Bytes of large frames after which a part of the burst is published, to let the peer copy the
@@ -255,10 +256,18 @@ impl<B: Doorbell> Peer<B> {
     pub(super) fn wake_sleeper(&mut self, stats: &mut TransportStats) {
         if self.outgoing.ring.take_sleeper() {
             stats.tx_syscalls += 1;
+            self.outgoing.ring.note_wake(clock::shared_ns());
             if !self.bell.ring() {
                 self.outgoing.ring.forget_sleeper();
             }
         }
+    }
+
+    /// Returns how long ago the peer sent its latest wake-up, if frames are there and that is at most `pause_ns`.
+    pub(super) fn rung_since(&self, pause_ns: u64) -> Option<u64> {
+        let rung_ns = self.incoming.rung_ns();
+        let since_ns = clock::shared_ns().checked_sub(rung_ns)?;
+        (self.incoming.has_data() && since_ns <= pause_ns).then_some(since_ns)
     }
 
     /// Returns true if [`Peer::receive`] has frames to deliver or a break to report.

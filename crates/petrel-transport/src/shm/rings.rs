@@ -94,6 +94,12 @@ impl<B: Doorbell> Rings<B> {
         self.peers.iter_mut().flatten().for_each(|peer| act(peer, &mut self.stats));
     }
 
+    /// Returns the longest time since a wake-up of a peer whose frames are there, of at most `pause_ns`; 0 without one.
+    pub(super) fn rung_since(&self, pause_ns: u64) -> u64 {
+        let since = self.peers.iter().flatten().filter_map(|peer| peer.rung_since(pause_ns));
+        since.max().unwrap_or(0)
+    }
+
     /// The counters: the peers have their own, which join the others when a peer is removed.
     pub(super) fn stats(&self) -> TransportStats {
         self.peers.iter().flatten().fold(self.stats, |sum, peer| sum + peer.stats())

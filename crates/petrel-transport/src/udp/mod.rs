@@ -55,7 +55,8 @@ use std::os::unix::net::UnixDatagram;
 use crate::clock;
 use crate::mux::Member;
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, RX_BURST_MAX, Transport,
+    TransportStats,
 };
 use crate::wake::{Waker, Watch};
 
@@ -435,6 +436,19 @@ impl Transport for Udp {
             self.send_pushed();
         }
         self.room.end_burst();
+    }
+
+    /// By the kernel's time stamp of the datagram, which is read alone.
+    fn waited_ns(&mut self, pause_ns: u64, _awake_ns: u64) -> (u64, usize) {
+        if !self.receiver.has_ready() {
+            self.receiver.ask_for_one();
+            self.refill();
+        }
+        if !self.receiver.has_ready() {
+            return (0, RX_BURST_MAX);
+        }
+        // The stamp is that of the datagram that was read last; datagrams that were read before the pause are older.
+        (socket::last_waited_ns(self.socket.as_fd()).unwrap_or(0).min(pause_ns), 1)
     }
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {

@@ -280,6 +280,11 @@ impl Receiver {
         self.buffer < self.filled
     }
 
+    /// Lets the next refill read one datagram.
+    pub(super) fn ask_for_one(&mut self) {
+        self.wants_several = false;
+    }
+
     /// Fills the buffers, which must all be delivered. Returns the number of system calls, and
     /// whether the socket is known to hold more.
     pub(super) fn refill(&mut self, socket: BorrowedFd<'_>) -> (u64, bool) {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::sockopt;
+use rustix::time::{ClockId, clock_gettime};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::addr::{Families, canonical};
@@ -26,6 +27,8 @@ const PORT_TRIES: u32 = 16;
 /// Opens a bound, non-blocking socket with fragmentation forbidden, and returns the capabilities.
 pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
     let (socket, gro) = bind_by_number(config)?;
+    // From now on the kernel notes when datagrams arrive.
+    last_waited_ns(socket.as_fd());
     let capabilities = UdpCapabilities {
         gso: config.gso && knows_gso(socket.as_fd()),
         gro,
@@ -151,6 +154,21 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     unsafe { libc::getsockopt(socket.as_raw_fd(), level, libc::SO_MEMINFO, to, &raw mut len) };
     // Zero, if the kernel does not know the option.
     memory[SK_MEMINFO_DROPS]
+}
+
+/// Returns how long the datagram that was read last had waited in the kernel, in nanoseconds; `None` before the first datagram, and
+/// from a kernel without stamps. The first call makes the kernel note the time of each datagram.
+pub(super) fn last_waited_ns(socket: BorrowedFd<'_>) -> Option<u64> {
+    /// `SIOCGSTAMPNS`, which libc does not name.
+    const TIME_OF_LAST: libc::c_ulong = 0x8907;
+    let mut stamp = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the request writes a `timespec`, and `stamp` is one that lives.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), TIME_OF_LAST, &raw mut stamp) };
+    let now = clock_gettime(ClockId::Realtime);
+    let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+    let waited_ns = ns(now.tv_sec, now.tv_nsec).saturating_sub(ns(stamp.tv_sec, stamp.tv_nsec));
+    // A clock that was set back says nothing.
+    (result == 0).then(|| u64::try_from(waited_ns).unwrap_or(0))
 }
 
 /// Returns the MTU in bytes of IP packet the kernel knows for the path from `local` to `peer`: the

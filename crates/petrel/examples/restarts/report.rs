@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use petrel::Execution;
 
-use super::{Ended, Outage, Plan, Way};
+use super::{Ended, Executed, Outage, Plan, TIMEOUT, Way};
 
 /// The result of a plan.
 pub(crate) struct Report {
@@ -17,6 +17,9 @@ pub(crate) struct Report {
     twice: usize,
     /// Calls executed more or less often than reported to their callers.
     untrue: usize,
+    /// Executions that began after the caller's deadline, and the latest.
+    late: usize,
+    latest: Duration,
     /// Calls answered during a complete cut.
     through: usize,
     outages: Vec<Duration>,
@@ -34,13 +37,19 @@ impl Report {
     pub(crate) fn new(
         plan: &Plan,
         heard: &HashMap<u64, Ended>,
-        executions: &HashMap<u64, u32>,
+        executions: &Executed,
         outages: &[Outage],
     ) -> Self {
         let (mut failures, mut beyond, mut apart) = (HashMap::new(), Vec::new(), Vec::new());
         let (mut twice, mut untrue, mut through) = (0, 0, 0);
+        let (mut late, mut latest) = (0, Duration::ZERO);
         for (number, ended) in heard {
-            let count = executions.get(number).copied().unwrap_or(0);
+            let times = executions.get(number).map_or(&[][..], Vec::as_slice);
+            let count = times.len();
+            for at_ns in times.iter().filter(|at_ns| **at_ns > ended.deadline_ns) {
+                late += 1;
+                latest = latest.max(Duration::from_nanos(at_ns - ended.deadline_ns));
+            }
             twice += usize::from(count > 1);
             let is_true = match &ended.failure {
                 None | Some((Execution::Answered, _)) => count >= 1,
@@ -61,14 +70,16 @@ impl Report {
         apart.sort_unstable();
         let outages = outages.iter().map(|outage| outage.end - outage.begin).collect();
         let (plan, calls) = (plan.clone(), heard.len());
-        Self { plan, calls, failures, twice, untrue, through, outages, beyond, apart }
+        Self { plan, calls, failures, twice, untrue, late, latest, through, outages, beyond, apart }
     }
 
     /// Returns true if all calls kept the rules of the plan.
     pub(crate) fn is_right(&self) -> bool {
         let is_idempotent = self.plan.is_idempotent;
         let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);
-        let no_call_may_fail = is_idempotent || is_drained;
+        // A short time limit may end within an outage.
+        let is_patient = self.plan.timeout >= TIMEOUT;
+        let no_call_may_fail = is_patient && (is_idempotent || is_drained);
         let once = is_idempotent || self.twice == 0;
         once && self.untrue + self.through == 0 && (self.failures.is_empty() || !no_call_may_fail)
     }
@@ -119,6 +130,8 @@ impl std::fmt::Display for Report {
         }
         writeln!(f, "  executed more than once: {}", self.twice)?;
         writeln!(f, "  executed otherwise than the caller was told: {}", self.untrue)?;
+        let (late, latest) = (self.late, self.latest);
+        writeln!(f, "  begun after the caller's deadline: {late}, the latest {latest:.1?} after")?;
         if let Way::Cut(_) = self.plan.way {
             writeln!(f, "  answered through a network that was cut: {}", self.through)?;
         }

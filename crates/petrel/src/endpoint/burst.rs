@@ -71,6 +71,18 @@ impl Bursts {
         received
     }
 
+    /// [`Bursts::receive`] of at most `budget` frames.
+    pub(super) fn receive_few<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        local: &mut Local,
+        handlers: &mut Handlers,
+        (now_ns, budget): (u64, usize),
+    ) -> usize {
+        self.rx_budget = self.rx_budget.min(budget);
+        self.receive(transport, local, handlers, now_ns)
+    }
+
     #[inline(always)]
     fn receive_up_to_budget<T: Transport>(
         &mut self,

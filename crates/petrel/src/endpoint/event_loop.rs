@@ -49,6 +49,14 @@ const CONTROL_PER_TURN: usize = 16;
 /// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
+/// A time without polls after which the endpoint looks whether frames have waited, and the least wait that counts.
+const PAUSE_NS: u64 = 20_000_000;
+const WAITED_NS_MIN: u64 = 1_000_000;
+
+/// Bursts of a turn after a pause, and most such bursts in a row: as many as the frames that some rings hold.
+const WAITED_PER_TURN: usize = 32;
+const WAITED_MAX: usize = 1 << 17;
+
 // Timers and tasks have turns under any load, and an idle turn polls for frames.
 const _: () = assert!(FULL_TURNS_MAX > 1 && ROUNDS_MAX > 0 && CONTROL_PER_TURN > 0);
 const _: () = assert!(IDLE_POLLS > 0 && IDLE_TURNS_MAX > 0);
@@ -60,6 +68,14 @@ pub(super) struct Turns {
     idle: u8,
     /// Turns that received frames.
     full: u8,
+    /// When the latest turn began.
+    begun_ns: u64,
+    /// Bursts since a pause.
+    waited: usize,
+    /// When the latest sleep began and ended.
+    slept_ns: [u64; 2],
+    /// Whether the endpoint was left to sleep until a message comes: no turn is missed meanwhile.
+    rests: bool,
 }
 
 impl Turns {
@@ -82,13 +98,18 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         // Before the poll, not after: reading the clock takes some 20 ns on a virtual machine, which pass here without
         // any work waiting.
         let now_ns = self.transport.now();
+        let pause_ns = now_ns.saturating_sub(self.turns.begun_ns);
+        self.turns.begun_ns = now_ns;
         self.local.now_ns = now_ns;
         if self.turns.idle < IDLE_TURNS_MAX && (0..IDLE_POLLS).all(|_| self.is_idle()) {
             self.turns.idle += 1;
             return false;
         }
         self.turns.idle = 0;
-        let received = self.receive(now_ns);
+        let received = match pause_ns < PAUSE_NS {
+            true => self.receive(now_ns),
+            false => self.receive_after_pause(now_ns, pause_ns),
+        };
         // After the frames, which end calls, and before sending the results of tasks.
         let is_due = now_ns >= self.work_flag.due_ns();
         if is_due {
@@ -193,7 +214,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// The same, with a sleep until this time at most. Returns true if there was work.
     pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) -> bool {
-        if self.run_once() {
+        let has_worked = self.run_once();
+        self.turns.rests = false;
+        if has_worked {
             self.idle.on_work(self.local.now_ns);
             return true;
         }
@@ -222,7 +245,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             return;
         }
         let next = [self.next_due().map(Time::as_ns), end_ns].into_iter().flatten().min();
+        let from_ns = self.transport.now();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
+        self.turns.slept_ns = [from_ns, self.transport.now().max(from_ns)];
         self.local.remote.is_awake();
     }
 
@@ -270,6 +295,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 return false;
             }
             if remote.may_sleep() {
+                self.turns.rests = true;
                 return true;
             }
             self.run_once();
@@ -351,6 +377,43 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn receive(&mut self, now_ns: u64) -> usize {
         let Self { transport, local, handlers, bursts, .. } = self;
         bursts.receive(transport, local, handlers, now_ns)
+    }
+
+    /// [`Endpoint::receive`] after a time without polls: deadlines count from the arrival of frames that have waited.
+    #[cold]
+    #[inline(never)]
+    fn receive_after_pause(&mut self, now_ns: u64, pause_ns: u64) -> usize {
+        let awake_ns = match self.turns.slept_ns {
+            _ if self.turns.rests => 0,
+            [from_ns, to_ns] if from_ns >= now_ns - pause_ns => {
+                pause_ns.saturating_sub(to_ns - from_ns)
+            }
+            _ => pause_ns,
+        };
+        let (mut received, mut have_waited) = (0, true);
+        // A burst may end without a frame, for instance at the end of a ring.
+        for _ in 0..WAITED_PER_TURN {
+            // Each frame takes time, and the next waits meanwhile.
+            let more_ns = self.transport.now().saturating_sub(now_ns);
+            let [pause_ns, awake_ns] = [pause_ns, awake_ns].map(|ns| ns + more_ns);
+            let (waited_ns, budget) = self.transport.waited_ns(pause_ns, awake_ns);
+            have_waited = waited_ns >= WAITED_NS_MIN;
+            if !have_waited {
+                break;
+            }
+            self.local.core.set_waited(now_ns, waited_ns.min(now_ns));
+            let Self { transport, local, handlers, bursts, .. } = self;
+            received += bursts.receive_few(transport, local, handlers, (now_ns, budget));
+            self.local.core.set_waited(now_ns, 0);
+        }
+        self.turns.waited += WAITED_PER_TURN;
+        if have_waited && self.turns.waited < WAITED_MAX {
+            // The next turn goes on.
+            self.turns.begun_ns = now_ns - pause_ns;
+            return received;
+        }
+        self.turns.waited = 0;
+        received + self.receive(now_ns)
     }
 
     /// A separate function, like [`Bursts::receive`](super::burst::Bursts::receive).

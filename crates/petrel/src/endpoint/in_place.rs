@@ -8,9 +8,11 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
 use super::context::Context;
+use super::peer::Peer;
 use super::request::{Handled, Payload, Request, Responder};
 use super::state::State;
 use crate::msgbuf::MsgBuf;
+use crate::time::Time;
 
 /// A request whose handler reads the message in place: see [`Endpoint::on_in_place`](crate::Endpoint::on_in_place).
 ///
@@ -56,6 +58,16 @@ impl InPlaceRequest<'_> {
     /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.request.session()
+    }
+
+    /// As [`Request::peer`].
+    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
+        self.request.peer(cx)
+    }
+
+    /// As [`Request::deadline`].
+    pub fn deadline<S: 'static>(&self, cx: &Context<'_, S>) -> Option<Time> {
+        self.request.deadline(cx)
     }
 
     /// As [`Request::reply`].

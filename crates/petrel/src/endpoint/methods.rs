@@ -22,6 +22,8 @@ use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::local::{Handle, OwnRequest, Serving};
 use crate::panics::Closure;
+use crate::region::View;
+use crate::sync::Arc;
 use crate::workers::{WorkerRequest, Workers};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
@@ -119,6 +121,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// When one of these methods has a handler, or the endpoint serves regions already.
     pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
         crate::region::serve(self, regions);
+    }
+
+    /// Lets the counters of the regions that this endpoint serves be seen with its own.
+    pub(crate) fn show_regions(&mut self, view: Arc<View>) {
+        self.local.regions = Some(view);
     }
 
     /// Sets the only handler of a method that the library answers.

@@ -13,6 +13,7 @@ use super::context::Local;
 use super::remote::ClientCalls;
 use super::{CallFailures, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
+use crate::region::RegionStats;
 
 /// Returns the counters of the paths, with zeros for those that no session has.
 fn path_totals(local: &Local) -> [PathCounts; PATHS_MAX] {
@@ -52,6 +53,8 @@ pub struct EndpointStats {
     /// Counters of the paths of all sessions to servers that have several, by source port; zeros for ports that no
     /// session has.
     pub paths: [PathCounts; PATHS_MAX],
+    /// Operations on regions that the endpoint has executed or refused, if it [serves](crate::Endpoint::serve_regions) any.
+    pub regions: Option<RegionStats>,
 }
 
 impl EndpointStats {
@@ -75,6 +78,7 @@ impl EndpointStats {
             congestion: *local.core.congestion_counters(),
             transport: transport.stats(),
             paths: path_totals(local),
+            regions: local.regions.as_ref().map(|view| view.stats()),
         }
     }
 
@@ -102,6 +106,7 @@ impl EndpointStats {
             .chain(self.protocol.iter())
             .chain(self.congestion.iter())
             .chain(self.transport.iter())
+            .chain(self.regions.iter().flat_map(RegionStats::iter))
         {
             if json.len() > 1 {
                 json.push(',');

@@ -294,7 +294,7 @@ impl Hub {
 
     // Operations of futures.
 
-    pub(super) fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
 

@@ -82,6 +82,13 @@ pub struct Task<T> {
     result: Rc<TaskResult<T>>,
 }
 
+impl Hub {
+    /// Spawns a future of the library, without a deadline, that nothing waits for.
+    pub(crate) fn spawn_unwatched(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
+        drop(Task::spawn(self, Closure::Task, None, future));
+    }
+}
+
 impl<T: 'static> Task<T> {
     /// Spawns a future, whose calls inherit `deadline_ns`.
     pub(super) fn spawn(

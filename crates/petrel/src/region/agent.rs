@@ -1,11 +1,15 @@
 //! The execution of operations, in the event loop of an endpoint.
 
+use std::rc::Rc;
+
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::buffer::Destination;
 use petrel_transport::words::{WORD_BYTES, WordMemory, WordRange};
 use petrel_transport::{SharedBytes, Transport};
 
 use super::access::Access;
+use super::copier::{Copier, Plan};
 use super::memory::{OUT_OF_RANGE, check_word};
 use super::registry::{Entry, RegionStats, Regions, Shared, View, ViewState};
 use super::wire::{
@@ -44,14 +48,19 @@ const SCRATCH_BYTES_MAX: usize = 64 << 10;
 // The first packet of a WRITE has the whole header, by which its region is found.
 const _: () = assert!(HEADER_BYTES < petrel_proto::limits::PACKET_BYTES_MIN as usize);
 
+// If packets have whole words, so has their data, which begins behind the header.
+const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(WORD_BYTES));
+
 /// Executes READ for an endpoint.
 struct Reader {
     view: Arc<View>,
+    copier: Rc<Copier>,
 }
 
 /// Executes the operations of another method.
 struct Agent {
     view: Arc<View>,
+    copier: Rc<Copier>,
     /// A versioned value, before its response has memory.
     scratch: Vec<u8>,
 }
@@ -76,9 +85,13 @@ where
     C: ControlPlane<T::Link>,
 {
     let view = Arc::new(regions.view());
-    endpoint.take_method(READ, Reader { view: Arc::clone(&view) });
+    endpoint.show_regions(Arc::clone(&view));
+    let copier = Rc::new(Copier::new(Arc::clone(&view), Rc::clone(endpoint.handle().hub())));
+    let reader = Reader { view: Arc::clone(&view), copier: Rc::clone(&copier) };
+    endpoint.take_method(READ, reader);
     for method in METHODS.into_iter().filter(|method| *method != READ) {
-        endpoint.take_method(method, Agent { view: Arc::clone(&view), scratch: Vec::new() });
+        let (view, copier) = (Arc::clone(&view), Rc::clone(&copier));
+        endpoint.take_method(method, Agent { view, copier, scratch: Vec::new() });
     }
     endpoint.place_method(WRITE, move |len, first| Writing::begin(&view, len, first));
 }
@@ -90,22 +103,26 @@ pub(crate) struct Writing {
     view: Arc<View>,
     header: Header,
     bytes: u64,
+    /// True when the first bytes have been written: others may have read them.
+    has_written: bool,
     /// False when the region was revoked before all bytes had come.
     is_alive: bool,
 }
 
 impl Writing {
-    /// Begins an operation whose first packet has arrived, if the operation is allowed. Another is left to the handler,
-    /// which refuses it.
+    /// Begins an operation whose first packet has arrived, if the operation is allowed, and no two packets share a word: the
+    /// word would be torn between their arrivals. Another operation is left to the handler, which executes it as a whole, or
+    /// refuses it.
     fn begin(view: &Arc<View>, len: usize, first: &[u8]) -> Option<Self> {
         let (header, _) = wire::with_data(first).ok()?;
         let bytes = (len - HEADER_BYTES) as u64;
+        (header.offset() | first.len() as u64).is_multiple_of(WORD_BYTES).then_some(())?;
         let state = view.lock();
         let entry = find(&state.entries, &header, Access::WRITE).ok()?;
         let words = entry.memory().words();
         words.contains(header.offset(), bytes).then_some(())?;
         drop(state);
-        Some(Self { view: Arc::clone(view), header, bytes, is_alive: true })
+        Some(Self { view: Arc::clone(view), header, bytes, has_written: false, is_alive: true })
     }
 
     /// Ends an operation with all bytes of its request.
@@ -130,6 +147,10 @@ impl Destination for Writing {
     fn held_bytes(&self) -> usize {
         size_of::<Self>()
     }
+
+    fn has_effect(&self) -> bool {
+        self.has_written
+    }
 }
 
 impl Writing {
@@ -150,8 +171,14 @@ impl Writing {
         let at = self.header.offset() + (offset - HEADER_BYTES) as u64;
         let state = self.view.lock();
         match find(&state.entries, &self.header, Access::WRITE) {
-            Ok(entry) => write(entry.memory().words(), at),
-            Err(_) => self.is_alive = false,
+            Ok(entry) => {
+                self.has_written = true;
+                write(entry.memory().words(), at);
+            }
+            Err(_) => {
+                self.is_alive = false;
+                self.has_written &= !planted("region_refused_write_without_effect");
+            }
         }
     }
 }
@@ -169,8 +196,10 @@ impl Handle for Agent {
         let shared = self.view.shared();
         let mut operation = Operation { entries, stats, shared, response_bytes_max };
         let outcome = match request.method() {
-            READ_MANY => operation.read_many(cx, request),
-            READ_VERSIONED => operation.read_versioned(cx, request, &mut self.scratch),
+            READ_MANY => operation.read_many(cx, request, &self.copier),
+            READ_VERSIONED => {
+                operation.read_versioned(cx, request, &self.copier, &mut self.scratch)
+            }
             method => match operation.change(method, request.data()) {
                 Ok(answer) => Ok(request.reply(cx, answer.bytes())),
                 Err(refusal) => Err((request, refusal)),
@@ -198,19 +227,24 @@ impl Handle for Reader {
                 return None;
             }
             message.set_len(len);
-            words.try_read_words(header.offset(), message).then(|| stats.count_read(len))
+            words.try_read_words(header.offset(), message).then(|| stats.count_reads(1, len as u64))
         });
         match replied {
             Some(handled) => handled,
             // In no closure, which would copy the request before.
-            None => read_otherwise(&self.view, cx, request),
+            None => read_otherwise(&self.view, &self.copier, cx, request),
         }
     }
 }
 
 /// Executes a READ of other than some whole words, whose slot has no memory of a former response, or that is to be refused.
 #[inline(never)]
-fn read_otherwise(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+fn read_otherwise(
+    view: &View,
+    copier: &Rc<Copier>,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+) -> Handled {
     let mut state = view.lock();
     let ViewState { entries, stats } = &mut *state;
     let found = wire::alone(request.data()).and_then(|header| find_to_read(entries, &header));
@@ -222,9 +256,13 @@ fn read_otherwise(view: &View, cx: &mut Context<'_>, request: Request<'_>) -> Ha
     if len > UNCHECKED_BYTES_MAX && len as u64 > request.response_bytes_max(cx) {
         return refuse(stats, cx, request, TOO_LARGE);
     }
-    stats.count_read(len);
+    if !copier.allows(cx.now().as_ns(), len) {
+        let plan = Plan::of_pieces(wire::alone(request.data()).into_iter());
+        return copier.defer(cx, request, plan);
+    }
     request.reply_with(cx, len, |_, out| {
         range.read(out);
+        stats.count_reads(1, len as u64);
         len
     })
 }
@@ -308,7 +346,10 @@ impl<'s> Operation<'s> {
                 answer.resize(bytes as usize, 0);
                 self.copy_pieces(request, answer);
             }
-            READ_VERSIONED => self.copy_versioned(request, answer)?,
+            READ_VERSIONED => {
+                let header = self.check_versioned(request)?;
+                self.copy_versioned(&header, answer)?;
+            }
             method => answer.extend_from_slice(self.change(method, request)?.bytes()),
         }
         Ok(())
@@ -331,14 +372,23 @@ impl<'s> Operation<'s> {
         if bytes <= self.response_bytes_max { Ok(()) } else { Err(TOO_LARGE) }
     }
 
-    fn read_many<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
+    fn read_many<'a>(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<'a>,
+        copier: &Rc<Copier>,
+    ) -> Outcome<'a> {
         let (count, bytes) = match self.check_pieces(request.data()) {
             Ok(checked) => checked,
             Err(refusal) => return Err((request, refusal)),
         };
-        self.count_reads(count, bytes);
+        if !copier.allows(cx.now().as_ns(), bytes as usize) {
+            let plan = Plan::of_pieces(wire::pieces(request.data()).into_iter().flatten());
+            return Ok(copier.defer(cx, request, plan));
+        }
         Ok(request.reply_with(cx, bytes as usize, |request, out| {
             self.copy_pieces(request, out);
+            self.stats.count_reads(count, bytes);
             bytes as usize
         }))
     }
@@ -369,9 +419,17 @@ impl<'s> Operation<'s> {
         &mut self,
         cx: &mut Context<'_>,
         request: Request<'a>,
+        copier: &Rc<Copier>,
         scratch: &mut Vec<u8>,
     ) -> Outcome<'a> {
-        let outcome = match self.copy_versioned(request.data(), scratch) {
+        let header = match self.check_versioned(request.data()) {
+            Ok(header) => header,
+            Err(refusal) => return Err((request, refusal)),
+        };
+        if !copier.allows(cx.now().as_ns(), header.len() as usize) {
+            return Ok(copier.defer(cx, request, Plan::of_versioned(header)));
+        }
+        let outcome = match self.copy_versioned(&header, scratch) {
             Ok(()) => Ok(request.reply(cx, scratch)),
             Err(refusal) => Err((request, refusal)),
         };
@@ -379,13 +437,18 @@ impl<'s> Operation<'s> {
         outcome
     }
 
-    /// Copies a versioned value behind its version.
-    fn copy_versioned(&mut self, request: &[u8], to: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Checks a request for a versioned value.
+    fn check_versioned(&self, request: &[u8]) -> Result<Header, Refusal> {
         let header = wire::alone(request)?;
-        let entry = self.find(&header, Access::READ)?;
-        let memory = entry.memory();
+        let memory = self.find(&header, Access::READ)?.memory();
         check_value(memory.words(), header.offset(), header.len().into())?;
         self.check_response(WORD_BYTES + u64::from(header.len()))?;
+        Ok(header)
+    }
+
+    /// Copies a checked versioned value behind its version.
+    fn copy_versioned(&mut self, header: &Header, to: &mut Vec<u8>) -> Result<(), Refusal> {
+        let memory = self.find(header, Access::READ)?.memory();
         to.clear();
         to.resize(WORD_BYTES as usize + header.len() as usize, 0);
         let (version, value) = to.split_at_mut(WORD_BYTES as usize);
@@ -394,7 +457,7 @@ impl<'s> Operation<'s> {
                 .try_read_versioned(header.offset(), value, tries(header.len().into()))?
                 .to_le_bytes(),
         );
-        self.count_reads(1, header.len().into());
+        self.stats.count_reads(1, header.len().into());
         Ok(())
     }
 
@@ -457,12 +520,6 @@ impl<'s> Operation<'s> {
         name.map(Answer::Name).map_err(|_| Refusal::new(Status::ResourceExhausted, text))
     }
 
-    #[inline]
-    fn count_reads(&mut self, reads: u64, bytes: u64) {
-        self.stats.reads += reads;
-        self.stats.bytes_read += bytes;
-    }
-
     fn count_write(&mut self, data: &[u8]) {
         self.stats.writes += 1;
         self.stats.bytes_written += data.len() as u64;
@@ -471,7 +528,7 @@ impl<'s> Operation<'s> {
 
 /// Returns the range of a read, in a region whose key grants it.
 #[inline]
-fn find_to_read<'s>(
+pub(super) fn find_to_read<'s>(
     entries: &'s [Option<Arc<Entry>>],
     header: &Header,
 ) -> Result<WordRange<'s>, Refusal> {
@@ -574,9 +631,11 @@ mod tests {
             let view = Arc::new(regions.view());
             Writing::begin(&view, request.len(), &request[..first]).is_some()
         };
-        assert!(begins(&region, 0, 100, 40) && begins(&region, 60, 40, 64));
-        assert!(!begins(&region, 61, 40, 64), "beyond the end");
-        assert!(!begins(&region, u64::MAX - 3, 40, 64), "an end that overflows");
+        assert!(begins(&region, 0, 100, 40) && begins(&region, 56, 44, 64));
+        assert!(!begins(&region, 64, 40, 64), "beyond the end");
+        assert!(!begins(&region, u64::MAX - 7, 40, 64), "an end that overflows");
+        assert!(!begins(&region, 0, 100, 44), "two packets share a word");
+        assert!(!begins(&region, 4, 40, 64), "two packets share a word of the region");
         assert!(!begins(&reader, 0, 40, 64), "no right");
         assert!(!begins(&region, 0, 40, 23), "no header");
         let key = region.key();
@@ -591,7 +650,7 @@ mod tests {
     fn writing__of_a_region_that_is_revoked_stops_there() {
         let (regions, region) = region(Access::READ | Access::WRITE);
         let reader = region.register_with(Access::READ).unwrap();
-        let request = Header::new(region.key(), 4, 0).followed_by(&[6; 72]);
+        let request = Header::new(region.key(), 8, 0).followed_by(&[6; 72]);
         let view = Arc::new(regions.view());
         let mut writing = Writing::begin(&view, request.len(), &request[..32]).unwrap();
         writing.store(0, &request[..32]);
@@ -600,6 +659,7 @@ mod tests {
         // The number belongs to another region now.
         let next = regions.register(RegionMemory::private(100).unwrap(), Access::WRITE).unwrap();
         writing.store(32, &request[32..64]);
+        assert!(writing.has_effect(), "others may have read the bytes before");
         assert_eq!(
             writing.end().err().map(|refusal| refusal.status()),
             Some(Status::PermissionDenied)
@@ -608,8 +668,8 @@ mod tests {
         reader.read(0, &mut all).unwrap();
         next.read(0, &mut other).unwrap();
         let mut expected = [0; 100];
-        expected[4..12].fill(6);
-        expected[44..76].fill(6);
+        expected[8..16].fill(6);
+        expected[48..80].fill(6);
         assert_eq!((all, other), (expected, [0; 100]));
         assert_eq!(regions.stats().writes, 0);
     }

@@ -41,6 +41,7 @@
 
 mod access;
 mod agent;
+mod copier;
 mod door;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -58,6 +59,7 @@ pub use access::Access;
 pub(crate) use agent::{Writing, serve};
 pub use key::{ParseKeyError, RegionKey};
 pub use memory::RegionMemory;
+pub(crate) use registry::View;
 pub use registry::{Region, RegionStats, Regions};
 pub use remote::{RemoteRegion, Versioned};
 pub use wire::PIECES_MAX;

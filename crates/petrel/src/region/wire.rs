@@ -82,6 +82,12 @@ impl Header {
         self.offset
     }
 
+    /// Returns the header of a part of the range.
+    #[inline]
+    pub(super) fn part(&self, at: u64, len: u32) -> Self {
+        Self { offset: self.offset + at, len, ..*self }
+    }
+
     pub(super) fn new(key: RegionKey, offset: u64, len: u32) -> Self {
         Self { region: key.id(), len, secret: key.secret(), offset }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::queue::Queue;
-use super::{Pool, Workers, work};
+use super::{Pool, SteppedWorkers, Workers, work};
 use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, AdmissionConfig, Shedding};
 use crate::runtime::Runtime;
@@ -83,17 +83,11 @@ impl WorkersBuilder {
     /// `InvalidInput` for zero threads or a queue of zero requests; else the operating system's error in starting a
     /// thread.
     pub fn start(self) -> io::Result<Workers> {
-        if self.threads == 0 || self.admission.requests_max == 0 {
-            let text = "a pool needs at least one thread, and room for one request";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
-        let admission = Admission::new(self.admission, self.threads);
-        let queue = Arc::new(Queue::new(admission, self.idle_policy()));
         let runtime = Runtime::current();
         // Dropped if a thread cannot be started; the drop ends the started threads.
-        let pool = Arc::new(Pool { queue: Arc::clone(&queue), threads: Mutex::default() });
+        let pool = self.pool()?;
         for number in 0..self.threads {
-            let queue = Arc::clone(&queue);
+            let queue = Arc::clone(&pool.queue);
             let thread = thread::Builder::new().name(format!("{}-{number}", self.name));
             let runtime = runtime.clone();
             let thread = thread.spawn(move || {
@@ -103,6 +97,24 @@ impl WorkersBuilder {
             crate::sync::lock(&pool.threads).push(thread);
         }
         Ok(Workers { pool })
+    }
+
+    /// Makes the pool without its threads: the owner runs the handlers of as many workers as `threads` says, step by step.
+    ///
+    /// # Errors
+    /// `InvalidInput` as [`WorkersBuilder::start`].
+    pub fn stepped(self) -> io::Result<SteppedWorkers> {
+        Ok(SteppedWorkers::new(Workers { pool: self.pool()? }))
+    }
+
+    fn pool(&self) -> io::Result<Arc<Pool>> {
+        if self.threads == 0 || self.admission.requests_max == 0 {
+            let text = "a pool needs at least one thread, and room for one request";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let admission = Admission::new(self.admission, self.threads);
+        let queue = Arc::new(Queue::new(admission, self.idle_policy()));
+        Ok(Arc::new(Pool { queue, threads: Mutex::default() }))
     }
 }
 

@@ -4,6 +4,7 @@ mod builder;
 mod queue;
 mod request;
 mod stats;
+mod stepped;
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,6 +16,7 @@ use petrel_proto::Status;
 pub use builder::WorkersBuilder;
 pub use request::WorkerRequest;
 pub use stats::WorkersStats;
+pub use stepped::{SteppedRun, SteppedWorkers};
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Mutex, lock, now_ns, thread_local};

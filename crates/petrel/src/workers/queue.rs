@@ -139,26 +139,13 @@ impl Queue {
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
-            state.stats.finish(done.how);
-            if done.how != RunOutcome::Cancelled {
-                state.admission.done(done.service_ns);
-            }
+            state.finish(done);
         }
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                if !planted("workers_never_sleep_again") {
-                    let former = self.work_count.fetch_sub(1, Ordering::Relaxed);
-                    assert!(former > 0, "a queued request is counted");
-                }
-                match state.take_out(&job) {
-                    Ok(()) => return Some(job),
-                    Err(shed) => {
-                        drop(state);
-                        job.request.refuse(shed.status(), shed.text());
-                        state = lock(&self.state);
-                        continue;
-                    }
-                }
+            let job;
+            (state, job) = self.take(state, now_ns);
+            if job.is_some() {
+                return job;
             }
             if state.stage == Stage::Stopping {
                 assert_eq!(state.bytes, 0, "a worker ends when no request waits");
@@ -166,6 +153,39 @@ impl Queue {
             }
             state = self.wait(state);
         }
+    }
+
+    /// Returns the next request for a worker, without waiting.
+    pub(super) fn try_next(&self, now_ns: u64) -> Option<Job> {
+        self.take(lock(&self.state), || now_ns).1
+    }
+
+    /// Notes the outcome of a request that [`Queue::try_next`] returned.
+    pub(super) fn finish(&self, done: Done) {
+        lock(&self.state).finish(done);
+    }
+
+    /// Takes the next request that a worker should run, and refuses the ones before it.
+    fn take<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        now_ns: impl Fn() -> u64,
+    ) -> (MutexGuard<'a, State>, Option<Job>) {
+        while let Some(job) = state.jobs.pop_front() {
+            if !planted("workers_never_sleep_again") {
+                let former = self.work_count.fetch_sub(1, Ordering::Relaxed);
+                assert!(former > 0, "a queued request is counted");
+            }
+            match state.take_out(&job, now_ns()) {
+                Ok(()) => return (state, Some(job)),
+                Err(shed) => {
+                    drop(state);
+                    job.request.refuse(shed.status(), shed.text());
+                    state = lock(&self.state);
+                }
+            }
+        }
+        (state, None)
     }
 
     /// Waits until there may be a request.
@@ -182,7 +202,9 @@ impl Queue {
             state.sleeping += 1;
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
             assert!(state.sleeping > 0, "a worker that wakes was counted as asleep");
-            state.sleeping -= 1;
+            if !planted("workers_woken_counts_as_asleep") {
+                state.sleeping -= 1;
+            }
         }
         state
     }
@@ -284,8 +306,15 @@ impl State {
         self.admission.admit(now_ns, bytes, deadline_ns, waiting).map_err(Refusal::Shed)
     }
 
+    fn finish(&mut self, done: Done) {
+        self.stats.finish(done.how);
+        if done.how != RunOutcome::Cancelled {
+            self.admission.done(done.service_ns);
+        }
+    }
+
     /// Subtracts the bytes of a request from the count, and decides whether a worker should still run it.
-    fn take_out(&mut self, job: &Job) -> Result<(), Shed> {
+    fn take_out(&mut self, job: &Job, now_ns: u64) -> Result<(), Shed> {
         let bytes = job.request.data().len();
         assert!(self.bytes >= bytes, "the bytes of a queued request are counted");
         self.bytes -= bytes;
@@ -294,7 +323,7 @@ impl State {
             "an empty queue has no bytes: {}",
             self.bytes
         );
-        let (now_ns, waiting) = (now_ns(), self.jobs.len());
+        let waiting = self.jobs.len();
         let deadline_ns = job.request.deadline().map(Time::as_ns);
         let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
         match begun {

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId};
+use crate::common::{ECHO, Server, client, nexus, over, pattern};
+use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId, SessionState};
 use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Request, Status};
 
 /// Answers with the nanoseconds left, or with an empty message.
@@ -531,4 +531,45 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
     client.run_until(|_, _| ended.get() == 2);
     let mut pair = Pair { client, session, server };
     assert_eq!(pair.counts(), [0, 0, 0], "nothing was kept");
+}
+
+/// A server that stood still while requests came: the time before its poll counts, by the kernel's time stamps or by the length of
+/// the pause. Twice in one life.
+#[test]
+fn deadline__counts_from_the_arrival_and_not_from_the_poll() {
+    const PAUSE: Duration = Duration::from_millis(60);
+    for (udp, shm) in [(true, false), (false, true)] {
+        let nexus = nexus(Some("127.0.0.1:0".parse().unwrap()));
+        let mut server = nexus.endpoint(over(udp, shm)).unwrap();
+        let runs = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&runs);
+        server.on(ECHO, move |_, cx, request| {
+            seen.borrow_mut().push((request.data()[0], request.time_left(cx)));
+            request.reply(cx, b"")
+        });
+        let mut client = client(over(udp, shm));
+        let session = client.connect(nexus.local_addr().unwrap()).unwrap();
+        let poll = Duration::from_micros(100);
+        while client.session_state(session) != SessionState::Open {
+            client.run_for(poll, |_, _| false);
+            server.run_for(poll, |_, _| false);
+        }
+        for round in 0..2 {
+            let [late, in_time] = [0, 1].map(|number| 2 * round + number);
+            for (number, timeout) in [(late, PAUSE / 2), (in_time, LONG)] {
+                client.call(session, ECHO, [number]).timeout(timeout).then(|_, _, _| ()).unwrap();
+            }
+            client.run_once();
+            std::thread::sleep(PAUSE);
+            while runs.borrow().last().is_none_or(|(number, _)| *number != in_time) {
+                server.run_for(poll, |_, _| false);
+                client.run_for(poll, |_, _| false);
+            }
+            let (_, left) = runs.borrow().last().copied().unwrap();
+            assert!(left.unwrap() <= LONG - PAUSE, "{left:?} left, over udp: {udp}");
+        }
+        let numbers: Vec<u8> = runs.borrow().iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [1, 3], "the calls in time, over udp: {udp}");
+        assert_eq!(server.core().counters().requests_expired, 2);
+    }
 }

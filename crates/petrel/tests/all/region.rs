@@ -1,21 +1,28 @@
 //! Regions: operations of clients on a server's memory, and mappings of it.
 
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use petrel::client::{Background, Target};
-use petrel::endpoint::{CallOptions, EndpointId, PathPolicy};
+use petrel::endpoint::{CallOptions, EndpointId, PathPolicy, SessionId, SessionState};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
-use petrel::{Client, Error, Execution, Server, Status};
+use petrel::{Client, Context, Endpoint, Error, Execution, Server, Status};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::common::over;
+use crate::common::{ECHO, client, nexus, over, pattern};
+
+// The operations, as §15.1 of the specification has them.
+const READ: u16 = 65_520;
+const READ_MANY: u16 = 65_524;
+const READ_VERSIONED: u16 = 65_525;
 
 /// A server of one region, with a client.
 struct World {
@@ -205,6 +212,175 @@ fn reads__of_whole_words_and_of_any_other_bytes() {
     }
     let stats = world.regions.stats();
     assert_eq!((stats.reads, stats.bytes_read, stats.refused), (reads, bytes, refused));
+}
+
+/// A server of one region and a client, on one thread that runs their event loops in turn.
+struct Turns {
+    server: Endpoint,
+    client: Endpoint,
+    session: SessionId,
+    regions: Regions,
+    region: Option<Region>,
+    /// Reads that had ended when the echo's handler ran.
+    reads_at_echo: Rc<Cell<Option<u64>>>,
+}
+
+const LARGE: usize = 6 << 20;
+
+/// Turns that a large read takes at least: a turn copies 256 KiB.
+const LARGE_TURNS: usize = LARGE / (256 << 10);
+
+impl Turns {
+    fn new() -> Self {
+        let nexus = nexus(Some("127.0.0.1:0".parse().unwrap()));
+        let address = nexus.local_addr().unwrap();
+        let mut server = nexus.endpoint(over(false, true)).unwrap();
+        let regions = Regions::new();
+        let access = Access::READ | Access::WRITE | Access::ATOMIC;
+        let memory = RegionMemory::private(LARGE as u64 + 8).unwrap();
+        let region = regions.register(memory, access).unwrap();
+        region.write(8, &pattern(LARGE, 3)).unwrap();
+        server.serve_regions(&regions);
+        let reads_at_echo = Rc::new(Cell::new(None));
+        let (seen, counted) = (Rc::clone(&reads_at_echo), regions.clone());
+        server.on(ECHO, move |_, cx, request| {
+            seen.set(Some(counted.stats().reads));
+            request.reply(cx, b"")
+        });
+        let mut client = client(over(false, true));
+        let session = client.connect(address).unwrap();
+        let mut turns =
+            Self { server, client, session, regions, region: Some(region), reads_at_echo };
+        turns.run_until(|turns| turns.client.session_state(session) == SessionState::Open);
+        turns
+    }
+
+    /// Runs both event loops until a condition holds. Returns the number of turns.
+    fn run_until(&mut self, mut is_over: impl FnMut(&Self) -> bool) -> usize {
+        let mut turns = 0;
+        while !is_over(self) {
+            self.client.run_once();
+            self.server.run_once();
+            turns += 1;
+        }
+        turns
+    }
+
+    fn request(&self, offset: u64, len: usize) -> Vec<u8> {
+        let key = self.region.as_ref().unwrap().key().to_bytes();
+        let (len, offset) = ((len as u32).to_le_bytes(), offset.to_le_bytes());
+        [&key[..4], &len, &key[4..12], &offset].concat()
+    }
+
+    /// Begins a read. Returns the place of its outcome.
+    fn read(&mut self, method: u16, offset: u64, len: usize) -> Rc<RefCell<Option<Outcome>>> {
+        let request = self.request(offset, len);
+        let outcome = Rc::new(RefCell::new(None));
+        let put = Rc::clone(&outcome);
+        let call = self.client.call(self.session, method, request).response_bytes(LARGE + 8);
+        let then = move |_: &mut (), _: &mut Context<'_>, reply: petrel::Reply| {
+            let ended = reply.message().map(<[u8]>::to_vec).map_err(|error| error.status);
+            *put.borrow_mut() = Some(ended);
+        };
+        call.then(then).unwrap();
+        outcome
+    }
+}
+
+type Outcome = Result<Vec<u8>, Status>;
+
+/// All reads come in one burst, with a request behind them that is served in the same turn.
+#[test]
+fn reads__of_megabytes_let_other_requests_pass() {
+    let mut turns = Turns::new();
+    let reads = [
+        turns.read(READ, 8, LARGE),
+        turns.read(READ_MANY, 8, LARGE),
+        turns.read(READ_VERSIONED, 0, LARGE),
+    ];
+    turns.client.call(turns.session, ECHO, b"").then(|_, _, _| ()).unwrap();
+    turns.run_until(|turns| turns.reads_at_echo.get().is_some());
+    assert_eq!(turns.reads_at_echo.get(), Some(0), "no read has been executed as a whole before");
+    let count = turns.run_until(|_| reads.iter().all(|read| read.borrow().is_some()));
+    assert!(count >= 3 * LARGE_TURNS - 2, "{count} turns");
+    let value = pattern(LARGE, 3);
+    let [whole, many, versioned] = reads.map(|read| read.take().unwrap().unwrap());
+    assert!(whole == value && many == value);
+    assert!(versioned[..8] == [0; 8] && versioned[8..] == value);
+    let stats = turns.regions.stats();
+    assert_eq!((stats.reads, stats.bytes_read, stats.refused), (3, 3 * LARGE as u64, 0));
+}
+
+/// A small read that comes behind waits for no large one.
+#[test]
+fn reads__of_less_end_before_those_of_megabytes() {
+    let mut turns = Turns::new();
+    let large = turns.read(READ, 8, LARGE);
+    let small = [turns.read(READ, 8, 100), turns.read(READ, 8, 100 << 10)];
+    turns.run_until(|_| small.iter().all(|read| read.borrow().is_some()));
+    assert!(large.borrow().is_none());
+    turns.run_until(|_| large.borrow().is_some());
+}
+
+#[test]
+fn reads__of_a_region_that_is_revoked_meanwhile() {
+    let mut turns = Turns::new();
+    let read = turns.read(READ, 8, LARGE);
+    let echo = turns.client.call(turns.session, ECHO, b"");
+    echo.then(|_, _, _| ()).unwrap();
+    turns.run_until(|turns| turns.reads_at_echo.get().is_some());
+    turns.region = None;
+    turns.run_until(|_| read.borrow().is_some());
+    assert_eq!(read.take(), Some(Err(Status::PermissionDenied)));
+    let stats = turns.regions.stats();
+    assert_eq!((stats.reads, stats.bytes_read, stats.refused), (0, 0, 1));
+    // `petrel stats` shows the same.
+    let json = turns.server.stats().to_json();
+    assert!(json.contains("\"region_refused\":1") && json.contains("\"region_reads\":0"), "{json}");
+    assert!(!turns.client.stats().to_json().contains("region_"), "the client serves none");
+}
+
+/// A value that is written while it is copied is copied again; one that is always written is given up.
+#[test]
+fn read_versioned__of_a_large_value_that_is_written_meanwhile() {
+    let mut turns = Turns::new();
+    for writes in [1, usize::MAX] {
+        let read = turns.read(READ_VERSIONED, 0, LARGE);
+        let mut left = writes;
+        turns.reads_at_echo.set(None);
+        turns.client.call(turns.session, ECHO, b"").then(|_, _, _| ()).unwrap();
+        turns.run_until(|turns| turns.reads_at_echo.get().is_some());
+        turns.run_until(|turns| {
+            if left > 0 {
+                left -= 1;
+                turns.region.as_ref().unwrap().write_versioned(0, &left.to_le_bytes()).unwrap();
+            }
+            read.borrow().is_some()
+        });
+        match read.take().unwrap() {
+            Ok(value) => {
+                assert_eq!(writes, 1, "a value that is always written has no moment");
+                assert_eq!(value[..16], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            }
+            Err(status) => assert_eq!((writes, status), (usize::MAX, Status::Aborted)),
+        }
+    }
+}
+
+/// A read whose caller gives up copies no more.
+#[test]
+fn reads__that_are_cancelled_end() {
+    let mut turns = Turns::new();
+    let request = turns.request(8, LARGE);
+    let call = turns.client.call(turns.session, READ, request).response_bytes(LARGE);
+    let key = call.then_cancellable(|_, _, _| ()).unwrap();
+    turns.client.call(turns.session, ECHO, b"").then(|_, _, _| ()).unwrap();
+    turns.run_until(|turns| turns.reads_at_echo.get().is_some());
+    assert_eq!(turns.server.stats().tasks, 1);
+    assert!(turns.client.context().cancel(key));
+    let count = turns.run_until(|turns| turns.server.stats().tasks == 0);
+    assert!(count < LARGE_TURNS / 2, "{count} turns");
+    assert_eq!(turns.regions.stats().reads, 0);
 }
 
 #[test]

@@ -25,11 +25,14 @@ fn data_port(ip: IpAddr) -> (UdpSocket, u16) {
     (socket, port)
 }
 
-/// Makes a call, after which the session's connection yields to no newcomer.
+/// Makes two calls, after which the session's connection yields to no newcomer: the server notes the first request in the turn that
+/// answers it, and perhaps after the answer has left.
 fn make_call(socket: &UdpSocket, link: &Link, session: &Session) {
-    let request = petrel_hostile::frames::request(session, 0, common::ECHO, b"a client");
-    socket.send_to(&request, link.data).unwrap();
-    let mut datagram = [0; 1_500];
-    let bytes = socket.recv(&mut datagram).unwrap();
-    assert!(datagram[..bytes].ends_with(b"a client"));
+    for number in 0..2 {
+        let request = petrel_hostile::frames::request(session, number, common::ECHO, b"a client");
+        socket.send_to(&request, link.data).unwrap();
+        let mut datagram = [0; 1_500];
+        let bytes = socket.recv(&mut datagram).unwrap();
+        assert!(datagram[..bytes].ends_with(b"a client"));
+    }
 }

@@ -223,4 +223,11 @@ impl Log {
     pub(super) fn clear(&mut self) {
         self.tail = self.head;
     }
+
+    /// Releases all items, and leaves the positions of the next `bytes` out.
+    pub(super) fn skip(&mut self, bytes: u64) {
+        let bytes = bytes / WORD_BYTES * WORD_BYTES;
+        (self.head, self.lap) = (self.head + bytes, self.lap + bytes);
+        self.clear();
+    }
 }

@@ -34,6 +34,7 @@ pub use meta::{Fetch, Fetched};
 pub use store::{Store, Stored, Verb};
 
 use petrel_batch::{batched, prefetch_lines};
+use petrel_planted::planted;
 
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
@@ -379,8 +380,17 @@ impl Partition {
         self.counters = Counters::default();
     }
 
+    /// Removes all items, and leaves the positions of the next `bytes` out: a test comes to repeated positions within few items.
+    #[doc(hidden)]
+    pub fn skip_positions(&mut self, bytes: u64) {
+        self.remove_all();
+        self.log.skip(bytes);
+    }
+
     fn remove_all(&mut self) {
-        self.flush_due = None;
+        if !planted("cache_flushes_again") {
+            self.flush_due = None;
+        }
         self.log.clear();
         if self.mode == Mode::Store {
             self.index.clear();
@@ -475,9 +485,15 @@ impl Partition {
         self.counters.expired_unfetched += u64::from(!header.is_fetched());
     }
 
-    fn count_evicted(&mut self, header: &Header) {
+    /// Counts a displaced item. Returns whether the item is evicted: an expired item is not.
+    fn count_displaced(&mut self, header: &Header) -> bool {
+        if header.is_expired(self.now) && !planted("cache_ended_item_is_evicted") {
+            self.count_expired(header);
+            return false;
+        }
         self.counters.evictions += 1;
         self.counters.evicted_unfetched += u64::from(!header.is_fetched());
+        true
     }
 
     /// Takes an item out of the index and of the counts.

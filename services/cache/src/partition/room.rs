@@ -1,5 +1,7 @@
 //! Making room in the log: eviction in cache mode, cleaning in store mode.
 
+use petrel_planted::planted;
+
 use super::log::Oldest;
 use super::{Header, Inserted, Log, Mode, Partition};
 use crate::error::StoreError;
@@ -37,10 +39,7 @@ impl Partition {
             if let Oldest::Item { header, .. } = oldest
                 && !header.is_dead()
             {
-                match header.is_expired(self.now) {
-                    true => self.count_expired(&header),
-                    false => self.count_evicted(&header),
-                }
+                self.count_displaced(&header);
                 self.uncount(&header);
             }
             self.log.release(oldest);
@@ -67,7 +66,10 @@ impl Partition {
     /// the cleaner, over as many requests as its budgets demand.
     fn sweep(&mut self) {
         if self.sweep.second != self.now {
-            (self.sweep.second, self.sweep.spent_bytes) = (self.now, 0);
+            self.sweep.second = self.now;
+            if !planted("cache_second_sweep_has_no_budget") {
+                self.sweep.spent_bytes = 0;
+            }
             if self.sweep.left_bytes == 0 && self.log.may_have_expired(self.now) {
                 // A whole lap moves every live item, and thereby notes its expiry again.
                 self.log.forget_expiries();
@@ -151,8 +153,9 @@ impl Partition {
                 let Some(old) = self.log.position(offset) else {
                     unreachable!("an entry without an item is free")
                 };
-                self.counters.index_evictions += 1;
-                self.count_evicted(&self.log.header(old));
+                let is_evicted = self.count_displaced(&self.log.header(old));
+                let is_evicted = is_evicted || planted("cache_ended_item_evicted_by_index");
+                self.counters.index_evictions += u64::from(is_evicted);
                 self.bury(old);
                 Ok(())
             }

@@ -1,5 +1,7 @@
 //! Storing values.
 
+use petrel_planted::planted;
+
 use super::{HEADER_BYTES, Header, Log, Mode, Partition, Place};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -196,7 +198,8 @@ impl Partition {
 
     /// Returns true if an item may be overwritten in place: in cache mode, if its eviction is not near.
     fn is_young(&self, position: u64) -> bool {
-        self.mode == Mode::Store || self.log.age(position) <= self.log.capacity() / 8 * 7
+        let is_kept = self.mode == Mode::Store || planted("cache_set_again_stays_old");
+        is_kept || self.log.age(position) <= self.log.capacity() / 8 * 7
     }
 
     /// Appends an item to the log, which has room, and lets the index lead to it.
@@ -212,7 +215,9 @@ impl Partition {
             }
             None => {
                 if let Err(error) = self.insert(key.hash(), position) {
-                    self.bury(position);
+                    if !planted("cache_refused_item_counts") {
+                        self.bury(position);
+                    }
                     return Err(error);
                 }
             }

@@ -162,3 +162,52 @@ fn get__finds_each_of_several_items_with_equal_tags() {
         }
     }
 }
+
+/// Expired items make place in the log and in a full bucket: no client loses an item.
+#[test]
+fn evictions__count_no_item_whose_time_is_over() {
+    // Equal hashes fill a bucket with small values. Large values fill the log before any bucket.
+    for (hash_step, bytes) in [(0, 10), (u64::MAX / 200, 1_000)] {
+        let config = PartitionConfig::new(64 << 10);
+        let mut partition = Partition::new(&config, Hasher::new(1)).unwrap();
+        partition.set_time(3);
+        let value = vec![1; bytes];
+        for number in 0..100u8 {
+            let key =
+                Key::hashed(&BYTES[usize::from(number)..][..1], u64::from(number) * hash_step);
+            partition.store(&Store { expiry: 3, ..Store::set(key, &value) }).unwrap();
+        }
+        let counters = partition.counters();
+        assert_eq!((counters.evictions, counters.index_evictions), (0, 0), "{bytes} bytes");
+        assert_eq!(counters.reclaimed, 100 - partition.items());
+        assert_eq!(counters.expired_unfetched, counters.reclaimed);
+    }
+}
+
+/// A flush that was due is over: items that are stored afterwards stay.
+#[test]
+fn flush_at__removes_items_once() {
+    let hasher = Hasher::new(1);
+    let mut partition = Partition::new(&PartitionConfig::new(64 << 10), hasher.clone()).unwrap();
+    partition.flush_at(3);
+    partition.set_time(3);
+    partition.store(&Store::set(hasher.key(b"key").unwrap(), b"value")).unwrap();
+    partition.set_time(4);
+    assert_eq!(partition.items(), 1);
+}
+
+/// The index of a store for few large items is full before the log.
+#[test]
+fn store__of_items_that_the_index_refuses_counts_none() {
+    let hasher = Hasher::new(1);
+    let config = PartitionConfig {
+        mode: Mode::Store,
+        item_bytes_expected: 8 << 10,
+        ..PartitionConfig::new(64 << 10)
+    };
+    let mut partition = Partition::new(&config, hasher.clone()).unwrap();
+    let mut store = |at| partition.store(&Store::set(hasher.key(&[at]).unwrap(), b"value")).is_ok();
+    let stored = BYTES.iter().filter(|at| store(**at)).count() as u64;
+    assert!((1..100).contains(&stored), "{stored} stored");
+    assert_eq!(partition.items(), stored);
+}

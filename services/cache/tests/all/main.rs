@@ -3,5 +3,6 @@
 mod clients;
 mod corpus;
 mod model;
+mod rounds;
 mod server;
 mod service;

@@ -9,6 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use petrel::Client;
+use petrel::region::{RegionKey, RemoteRegion};
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
@@ -29,6 +31,10 @@ const WAKE_UPS: u64 = 4_000;
 
 /// An answer that takes longer is taken for lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Threads that read, and the pieces of each read.
+const READERS: u32 = 4;
+const READ_PIECES: u32 = 8;
 
 /// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
@@ -58,12 +64,16 @@ pub(crate) enum AttackKind {
     Sessions,
     /// Datagrams of strangers, well formed or not, as fast as possible
     Spray,
+    /// Four threads of a neighbour that read 8 MiB of a region each, one after the other, over shared memory
+    LargeReads,
 }
 
 /// The victim of an attack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct Target<'a> {
     pub(super) address: SocketAddr,
+    /// The key of the server's region.
+    pub(super) region: &'a str,
     /// The data port of an honest client.
     pub(super) victim_port: u16,
 }
@@ -75,11 +85,13 @@ pub(super) struct ActiveAttack {
     flood: Option<Flood>,
 }
 
-/// A thread that sends datagrams.
+/// Threads that go on until they are told to stop.
 struct Flood {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    /// The name of a piece of the flood, for human readers.
+    of: &'static str,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl ActiveAttack {
@@ -91,11 +103,13 @@ impl ActiveAttack {
     pub(super) fn end(self) -> String {
         match self.flood {
             None => self.obtained,
-            Some(Flood { is_over, sent, thread }) => {
+            Some(Flood { is_over, sent, of, threads }) => {
                 is_over.store(true, Ordering::Relaxed);
-                // The thread cannot panic, and nothing depends on its result.
-                let _ = thread.join();
-                format!("{} datagrams in the last window", sent.load(Ordering::Relaxed))
+                for thread in threads {
+                    // The threads cannot panic, and nothing depends on their results.
+                    let _ = thread.join();
+                }
+                format!("{} {of} in the last window", sent.load(Ordering::Relaxed))
             }
         }
     }
@@ -112,15 +126,16 @@ impl AttackKind {
             Self::Connections => "connections",
             Self::Sessions => "sessions",
             Self::Spray => "spray",
+            Self::LargeReads => "large-reads",
         }
     }
 
     /// Returns true if the attack keeps sending after its set-up.
     pub(super) fn floods(self) -> bool {
-        matches!(self, Self::Spray)
+        matches!(self, Self::Spray | Self::LargeReads)
     }
 
-    pub(super) fn set_up(self, target: Target) -> Result<ActiveAttack, Failure> {
+    pub(super) fn set_up(self, target: Target<'_>) -> Result<ActiveAttack, Failure> {
         match self {
             Self::HalfRequests => half_requests(target),
             Self::KeptAnswers => kept_answers(target),
@@ -129,6 +144,7 @@ impl AttackKind {
             Self::Connections => connections(target),
             Self::Sessions => sessions(target),
             Self::Spray => spray_strangers(target),
+            Self::LargeReads => large_reads(target),
         }
     }
 }
@@ -138,7 +154,7 @@ fn refused(what: &str) -> Failure {
 }
 
 /// Opens a connection with a link to a new data port.
-fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Failure> {
+fn linked(target: Target<'_>) -> Result<(Connection, control::Link, UdpSocket), Failure> {
     let socket = UdpSocket::bind((target.address.ip(), 0))?;
     let port = socket.local_addr()?.port();
     let mut connection = Connection::greet(target.address)?;
@@ -146,7 +162,7 @@ fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Fail
     Ok((connection, link, socket))
 }
 
-fn half_requests(target: Target) -> Result<ActiveAttack, Failure> {
+fn half_requests(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (mut connection, link, socket) = linked(target)?;
     let mut sent = 0;
     for request in 0..HALF_SESSIONS {
@@ -163,7 +179,7 @@ fn half_requests(target: Target) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(vec![Box::new(connection), Box::new(socket)], obtained))
 }
 
-fn kept_answers(target: Target) -> Result<ActiveAttack, Failure> {
+fn kept_answers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
     for _ in 0..IDLE_CLIENTS {
         let mut endpoint = honest::endpoint()?;
@@ -185,7 +201,7 @@ fn kept_answers(target: Target) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(held, obtained))
 }
 
-fn second_link(target: Target) -> Result<ActiveAttack, Failure> {
+fn second_link(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let mut connection = Connection::greet(target.address)?;
     let mut links = 0;
     for (number, (max_frame, ecn)) in
@@ -203,7 +219,7 @@ fn second_link(target: Target) -> Result<ActiveAttack, Failure> {
     ))
 }
 
-fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
+fn doorbell(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let mut neighbour = match Neighbour::connect(target.address) {
         Ok(neighbour) => neighbour,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -227,7 +243,7 @@ fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(vec![Box::new(neighbour)], obtained))
 }
 
-fn connections(target: Target) -> Result<ActiveAttack, Failure> {
+fn connections(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (mut held, mut sessions): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
     let shape = Shape { slots: 1, ..Shape::default() };
     for port in 1..=CONNECTIONS {
@@ -245,7 +261,7 @@ fn connections(target: Target) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(held, obtained))
 }
 
-fn sessions(target: Target) -> Result<ActiveAttack, Failure> {
+fn sessions(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (mut held, mut accepted): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
     for _ in 0..SESSION_HOLDERS {
         let (mut connection, link, socket) = linked(target)?;
@@ -282,7 +298,7 @@ fn open_sessions(
     Ok(accepted)
 }
 
-fn spray_strangers(target: Target) -> Result<ActiveAttack, Failure> {
+fn spray_strangers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (connection, link, own) = linked(target)?;
     let stranger = UdpSocket::bind((target.address.ip(), 0))?;
     let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -299,6 +315,34 @@ fn spray_strangers(target: Target) -> Result<ActiveAttack, Failure> {
             }
         }
     });
-    let flood = Some(Flood { is_over, sent, thread });
+    let flood = Some(Flood { is_over, sent, of: "datagrams", threads: vec![thread] });
     Ok(ActiveAttack { _held: vec![Box::new(connection)], obtained: String::new(), flood })
+}
+
+fn large_reads(target: Target<'_>) -> Result<ActiveAttack, Failure> {
+    let key: RegionKey = target.region.parse().map_err(|_| refused("key"))?;
+    let client = Client::connect_wait(target.address)?;
+    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let threads = (0..READERS).map(|_| {
+        let (stop, count) = (Arc::clone(&is_over), Arc::clone(&sent));
+        let remote = RemoteRegion::new(&client, key);
+        thread::spawn(move || {
+            let piece = (0, MESSAGE_BYTES / READ_PIECES);
+            while !stop.load(Ordering::Relaxed) {
+                let read = remote.read_many(&[piece; READ_PIECES as usize]).wait();
+                count.fetch_add(u64::from(read.is_ok()), Ordering::Relaxed);
+            }
+        })
+    });
+    let threads = threads.collect();
+    // The attack has begun when the first reads have been answered.
+    let end = Instant::now() + ANSWER_TIMEOUT;
+    while sent.load(Ordering::Relaxed) < u64::from(READERS) {
+        if Instant::now() > end {
+            return Err(refused("reads"));
+        }
+        thread::yield_now();
+    }
+    let flood = Some(Flood { is_over, sent, of: "reads of 8 MiB", threads });
+    Ok(ActiveAttack { _held: vec![Box::new(client)], obtained: String::new(), flood })
 }

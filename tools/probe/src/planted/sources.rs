@@ -31,7 +31,7 @@ fn defects__are_those_in_the_sources_once_each() {
     for crate_ in ["petrel-proto", "petrel-transport", "petrel"] {
         planted_in(&root.join("crates").join(crate_).join("src"), &mut found);
     }
-    for service in ["index", "kv"] {
+    for service in ["cache", "index", "kv"] {
         planted_in(&root.join("services").join(service).join("src"), &mut found);
     }
     let planted: Vec<&str> = found.keys().map(String::as_str).collect();

@@ -1,5 +1,7 @@
 //! Calls in the slots of a client session, from their start to their end (`docs/wire-protocol.md` §5).
 
+use petrel_planted::planted;
+
 use super::order::{call_in_order, end_in_order, start_waiting};
 use super::start::{expired_unsent, failed, free, is_to_itself, start};
 use crate::buffer::Buffer;
@@ -240,8 +242,11 @@ pub(in crate::rpc) fn give_up<B: Buffer, T>(
 ) -> Completion<B, T> {
     let state = client.slot(slot);
     assert!(!state.is_free(), "a call that is given up has a slot");
-    if state.request_sent() > 0 {
-        let number = state.number();
+    let (is_sent, number) = (state.request_sent() > 0, state.number());
+    if !planted("proto_order_given_up_untold") {
+        client.note_abandoned(slot);
+    }
+    if is_sent {
         client.note_given_up(slot);
         shared.cancels.give_up(&mut shared.queue, id, number);
     }

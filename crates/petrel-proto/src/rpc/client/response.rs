@@ -155,6 +155,9 @@ fn store_response_part<'f, B: Buffer, T>(
     flags: Flags,
     payload: &[u8],
 ) -> Received<'f, B, T> {
+    if flags.repeats() {
+        client.note_repetition(now_ns, slot, shared.timers.bounds());
+    }
     let state = client.slot_mut(slot);
     if !state.receive(part.packet) {
         shared.counters.dropped_duplicate += 1;

@@ -144,6 +144,7 @@ fn on_timeout<B: Buffer, T>(
         shared.counters.calls_timed_out += 1;
         let failure = gave_up(unanswered);
         client.note_given_up(slot);
+        client.note_abandoned(slot);
         return Some(finish(shared, id, client, slot, Err(failure)));
     } else {
         shared.counters.timeouts += u64::from(awaited.is_none());
@@ -201,7 +202,7 @@ fn ask_or_repeat<B: Buffer, T>(
     let state = client.slot_mut(slot);
     match asks {
         true => state.ask_server(),
-        false => state.repeat(shared.config.recovery, &mut shared.client_parts),
+        false => state.repeat_late(now_ns, shared.config.recovery, &mut shared.client_parts),
     }
     shared.queue.push_client(id.index, slot, state);
 }

@@ -85,7 +85,8 @@ pub(in crate::rpc) fn take_timed<'f, B: Buffer, T>(
         return None;
     }
     let deadline_us = Some(word_left_us(block)?);
-    let deadline_ns = deadline_ns(now_ns, Extensions { deadline_us });
+    let arrival_ns = shared.clock.arrival_ns(now_ns);
+    let deadline_ns = deadline_ns(arrival_ns, Extensions { deadline_us });
     if deadline_ns <= shared.clock.latest_ns(now_ns) {
         return None;
     }

@@ -110,7 +110,7 @@ pub(in crate::rpc) fn on_announce<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
         return on_repeated_request(shared, id, server, slot, echo, header.flags);
     }
     shared.counters.frames_accepted += 1;
-    let ends_ns = deadline_ns(now_ns, extensions);
+    let ends_ns = deadline_ns(shared.clock.arrival_ns(now_ns), extensions);
     state.grant(part.grant);
     state.note_deadline(ends_ns);
     if ends_ns <= shared.clock.latest_ns(now_ns) {

@@ -11,7 +11,7 @@
 //! 3. Once a second the endpoint gives up holdings untouched for ten seconds, even if memory is not short.
 //!    While there are holdings, the timer wheel has an entry for this search.
 
-use super::refuse::{answer_by_text, refuse};
+use super::refuse::{answer_by_text, refuse, refuse_arriving};
 use super::settle::settle;
 use crate::buffer::Buffer;
 use crate::limits::{ANSWER_SHORT_NS, ARRIVING_SHORT_NS, HELD_IDLE_NS, HELD_SWEEP_NS};
@@ -305,9 +305,6 @@ fn drop_arriving<B: Buffer>(
     state: &mut ServerSlot<B>,
     reason: Reason,
 ) {
-    assert_eq!(state.state(), ServerState::Arriving, "only an arriving request is dropped");
-    shared.memory.release(state);
-    state.drop_request();
     let (status, text) = match reason {
         Reason::Idle => {
             shared.counters.requests_dropped_idle += 1;
@@ -318,7 +315,7 @@ fn drop_arriving<B: Buffer>(
             (Status::ResourceExhausted, "no memory: the request came too slowly")
         }
     };
-    refuse(shared, id, state, slot, status, text);
+    refuse_arriving(shared, id, state, slot, status, text);
 }
 
 /// Drops a complete request that waits for earlier calls (§14.6), and whose client has gone silent: its CANCEL was lost. A

@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::rpc::{Received, Shared};
 use crate::session::SessionId;
-use crate::session::server::{Age, ServerSlot};
+use crate::session::server::{Age, ServerSlot, ServerState};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, REFUSED};
 
@@ -17,6 +17,26 @@ pub(in crate::rpc) fn refuse<B: Buffer>(
     text: &'static str,
 ) {
     answer_by_text(shared, id, state, slot, status, REFUSED, text);
+}
+
+/// Gives up an arriving request: the handler will not be called. Packets that have had an effect already leave the request's
+/// outcome unknown, and the error is then no refusal (§15.2).
+pub(in crate::rpc) fn refuse_arriving<B: Buffer>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+    slot: usize,
+    status: Status,
+    text: &'static str,
+) {
+    assert!(
+        state.state() == ServerState::Arriving,
+        "a request is given up before its handler is called"
+    );
+    let bits = if state.has_effect() { 0 } else { REFUSED };
+    shared.memory.release(state);
+    state.drop_request();
+    answer_by_text(shared, id, state, slot, status, bits, text);
 }
 
 /// Answers with an error that needs no buffer, and with these aux bits beside the status.

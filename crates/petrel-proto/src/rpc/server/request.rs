@@ -65,7 +65,7 @@ pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
         return refused;
     }
     let part = Part { size: payload.len() as u32, packet: 0, grant: 1 };
-    let deadline_ns = deadline_ns(now_ns, extensions);
+    let deadline_ns = deadline_ns(shared.clock.arrival_ns(now_ns), extensions);
     let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
     if let Some(order) = order {
         return on_whole_in_order(shared, id, server, &header, &packet, order, pool);
@@ -97,7 +97,8 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     {
         return malformed(shared);
     }
-    let deadline_ns = if part.packet == 0 { deadline_ns(now_ns, extensions) } else { NEVER };
+    let arrival_ns = shared.clock.arrival_ns(now_ns);
+    let deadline_ns = if part.packet == 0 { deadline_ns(arrival_ns, extensions) } else { NEVER };
     let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
     let slot = server.slot_index(header.request);
     let order = match part.packet == 0 && header.flags.extended() {

@@ -2,13 +2,13 @@
 //! (`docs/wire-protocol.md` §6.2).
 
 use super::abandon::note_superseded;
-use super::refuse::refuse;
+use super::refuse::refuse_arriving;
 use crate::buffer::Buffer;
 use crate::limits::KEPT_ANSWER_BYTES_MAX;
 use crate::rpc::{Received, RequestHandle, Shared};
 use crate::session::SessionId;
 use crate::session::backlog::NEVER;
-use crate::session::server::{ServerSession, ServerSlot, ServerState};
+use crate::session::server::{ServerSession, ServerSlot};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Part};
 
@@ -111,14 +111,8 @@ pub(in crate::rpc) fn refuse_expired<'f, B: Buffer, T>(
     state: &mut ServerSlot<B>,
     slot: usize,
 ) -> Received<'f, B, T> {
-    assert!(
-        state.state() == ServerState::Arriving,
-        "a deadline refuses a request whose handler was not called"
-    );
     shared.counters.requests_expired += 1;
     let text = "too late: the deadline was over on arrival";
-    shared.memory.release(state);
-    state.drop_request();
-    refuse(shared, id, state, slot, Status::DeadlineExceeded, text);
+    refuse_arriving(shared, id, state, slot, Status::DeadlineExceeded, text);
     Received::Nothing
 }

@@ -187,6 +187,31 @@ fn ordered_call__runs_after_a_call_that_the_server_never_saw_was_abandoned() {
     }
 }
 
+/// Of two rounds: what one abandoned call leaves behind must not hide the next.
+#[test]
+fn ordered_call__runs_after_a_call_that_was_abandoned_before_it_was_sent() {
+    let mut pair = in_order(Shape::default());
+    for round in 0..2 {
+        let tags = [0, 1, 2].map(|tag| 3 * round + tag);
+        pair.ordered(tags[0]);
+        pair.ordered(tags[1]);
+        pair.client.cancel(pair.session, |tag| *tag == tags[1]).unwrap();
+        pair.ordered(tags[2]);
+        let frames = pair.client_sends();
+        assert_eq!(frames.len(), 2, "the abandoned call never leaves");
+        let (first, _) = pair.at_server(&frames[0]).request();
+        pair.at_server(&frames[1]).nothing();
+        pair.answer(first);
+        assert!(pair.ready().is_none(), "the server knows nothing of the second call");
+        let told = pair.client_sends();
+        assert_eq!(told.len(), 1, "{:?}", words(&told));
+        pair.at_server(&told[0]).nothing();
+        let (third, tag) = pair.ready().unwrap();
+        assert_eq!(tag, tags[2]);
+        pair.answer(third);
+    }
+}
+
 #[test]
 fn cancel__of_a_call_that_waits() {
     let mut pair = in_order(Shape::default());

@@ -13,12 +13,14 @@ use crate::path::PathPolicy;
 struct Window {
     bytes: Rc<RefCell<Vec<Option<u8>>>>,
     charged: usize,
+    has_effect: bool,
     drops: Rc<Cell<u32>>,
 }
 
 impl Window {
     fn new(len: usize, charged: usize) -> Self {
-        Self { bytes: Rc::new(RefCell::new(vec![None; len])), charged, drops: Rc::default() }
+        let bytes = Rc::new(RefCell::new(vec![None; len]));
+        Self { bytes, charged, has_effect: false, drops: Rc::default() }
     }
 
     /// Returns the whole request.
@@ -44,6 +46,10 @@ impl Destination for Inside {
 
     fn held_bytes(&self) -> usize {
         self.0.charged
+    }
+
+    fn has_effect(&self) -> bool {
+        self.0.has_effect
     }
 }
 
@@ -232,5 +238,26 @@ fn a_placed_request__beyond_the_memory_is_refused() {
         assert!(at_server(&mut pair, &mut pool, &first).is_none());
         assert_eq!(pool.window.drops.get() > 0, is_refused, "{charged} bytes charged");
         assert_eq!(pair.server.held_bytes() == 0, is_refused);
+    }
+}
+
+/// Bytes that others may have seen are no refusal.
+#[test]
+fn a_placed_request__that_expires_after_it_has_had_an_effect() {
+    let len = 3 * P as usize;
+    for (has_effect, execution) in [(false, Execution::Refused), (true, Execution::MayHaveExecuted)]
+    {
+        let mut pair = Pair::new();
+        pair.call_until(&pattern(len, 5), 16, 1, pair.now + 3_000_000);
+        let mut pool = Windows::new(len, len);
+        pool.window.has_effect = has_effect;
+        let frames = pair.client_sends();
+        assert!(at_server(&mut pair, &mut pool, &frames[0]).is_none());
+        pair.now += 3_000_000;
+        assert!(at_server(&mut pair, &mut pool, &frames[2]).is_none());
+        assert_eq!(pair.server.counters().requests_expired, 1);
+        let answers = pair.server_sends();
+        let failure = pair.at_client(answers.last().unwrap()).completed().outcome.unwrap_err();
+        assert_eq!((failure.status, failure.execution), (Status::DeadlineExceeded, execution));
     }
 }

@@ -288,3 +288,43 @@ fn ask_after_silence__asks_for_no_slot_that_has_sent_since() {
         assert_eq!((pair.client.counters().probes, probes), (1, 1));
     }
 }
+
+/// The way back takes ten times as long as the probe's pause, and a request shows nothing of it: each wait for a packet of the
+/// response looks like a loss. Two responses in turn.
+#[test]
+fn a_response_over_a_slower_way__is_not_repeated_again_and_again() {
+    const PACKETS: usize = 30;
+    const BACK_NS: u64 = 1_000_000;
+    const STEP_NS: u64 = 5_000;
+    for fast_path in [true, false] {
+        let shape = Shape { slots: 1, credits: 2, ..Shape::default() };
+        let mut pair = Pair::by(shape, fast_path);
+        exchange(&mut pair);
+        for round in 1..3 {
+            let message = pattern(PACKETS * P as usize, round);
+            pair.call(b"x", message.len(), round);
+            let mut back: Vec<(u64, Vec<u8>)> = Vec::new();
+            let mut ended = None;
+            while ended.is_none() {
+                for frame in pair.client_sends() {
+                    if let Got::Request(handle, _) = pair.at_server(&frame) {
+                        pair.respond(handle, &message);
+                    }
+                }
+                let sent = pair.server_sends();
+                back.extend(sent.into_iter().map(|frame| (pair.now + BACK_NS, frame)));
+                pair.now += STEP_NS;
+                pair.client.handle_timeouts(pair.now);
+                while back.first().is_some_and(|(at_ns, _)| *at_ns <= pair.now) {
+                    if let Got::Completed(end) = pair.at_client(&back.remove(0).1) {
+                        ended = Some(end);
+                    }
+                }
+            }
+            assert_eq!(ended.unwrap().tag, round);
+        }
+        let (client, server) = (pair.client.counters(), pair.server.counters());
+        assert!(server.packets_retransmitted < 10, "{}", server.packets_retransmitted);
+        assert!(client.probes + client.timeouts < 10, "{} {}", client.probes, client.timeouts);
+    }
+}

@@ -1,5 +1,7 @@
 //! The order of the calls of a client session (`docs/wire-protocol.md` §14.6).
 
+use petrel_planted::planted;
+
 use crate::bitmap::PacketBits;
 use crate::limits::ORDER_WINDOW_CALLS;
 use crate::wire::{Order, SEQUENCE_MASK, sequence_ahead};
@@ -78,7 +80,8 @@ impl CallOrder {
         );
         let is_later =
             |before| sequence_ahead(self.ended, before) < sequence_ahead(self.ended, below);
-        if self.abandoned_below.is_none_or(is_later) {
+        let is_noted = |before| is_later(before) && !planted("proto_order_second_abandoned");
+        if self.abandoned_below.is_none_or(is_noted) {
             self.abandoned_below = Some(below);
         }
     }
@@ -107,6 +110,9 @@ impl CallOrder {
         let ended = self.ended;
         let is_ahead =
             |below: u32| (1..=ORDER_WINDOW_CALLS).contains(&sequence_ahead(ended, below));
+        if planted("proto_order_tells_again") {
+            return self.abandoned_below.is_some_and(|below| !is_ahead(below));
+        }
         self.abandoned_below.take_if(|below| !is_ahead(*below)).is_some()
     }
 
@@ -156,6 +162,17 @@ mod tests {
         assert_eq!(order.oldest(), Some(3));
         assert!(!order.end(3), "nothing was abandoned since");
         assert_eq!(order.of_slot(3), None);
+    }
+
+    /// A later call that is abandoned waits for the end of all calls before, whatever was abandoned earlier.
+    #[test]
+    fn end__tells_of_the_second_abandoned_call() {
+        let mut order = agreed();
+        (0..4).for_each(|slot| order.begin(slot, slot == 3));
+        order.note_abandoned(0);
+        order.note_abandoned(2);
+        assert!(!order.end(0) && !order.end(2), "call 1 runs");
+        assert!(order.end(1), "call 3 waits at the server for call 2");
     }
 
     proptest! {

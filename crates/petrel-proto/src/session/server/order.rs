@@ -51,7 +51,7 @@ impl<B> RequestOrder<B> {
         }
         if ahead >= ORDER_WINDOW_CALLS {
             self.ran = PacketBits::new();
-        } else {
+        } else if !planted("proto_order_ran_stays") {
             (0..ahead).for_each(|passed| self.ran.clear(self.ended.wrapping_add(passed)));
         }
         self.ended = ended;
@@ -127,7 +127,7 @@ impl<B> RequestOrder<B> {
 
     /// Takes a request that waited and may run: slot, number and message. The notice is over.
     pub(crate) fn take_ready(&mut self) -> Option<(usize, u64, Early<B>)> {
-        self.is_noted = false;
+        self.is_noted = planted("proto_order_notes_one");
         let at = self.next_ready()?;
         let request = &mut self.open[at];
         let early = request.early.take()?;
@@ -153,6 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::WINDOW_PACKETS;
     use crate::session::backlog::NEVER;
 
     const fn early(message: u32) -> Early<u32> {
@@ -192,6 +193,19 @@ mod tests {
         let mut order = RequestOrder::<u32>::new();
         order.note_ended(7);
         order.begin(0, 0, 6, true);
+    }
+
+    /// A place of the window is used again by a later request, which has not run.
+    #[test]
+    fn may_run__in_a_second_lap_of_the_window() {
+        let mut order = RequestOrder::<u32>::new();
+        for sequence in 0..WINDOW_PACKETS {
+            order.note_ended(sequence);
+            order.begin(0, sequence.into(), sequence, true);
+            order.settle(|_, _| false);
+        }
+        order.note_ended(WINDOW_PACKETS);
+        assert!(order.may_run(WINDOW_PACKETS) && !order.may_run(WINDOW_PACKETS + 1));
     }
 
     proptest! {

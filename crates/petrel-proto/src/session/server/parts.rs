@@ -73,6 +73,11 @@ impl<B> ServerParts<B> {
         self.placed.take()
     }
 
+    /// Returns true if packets of the arriving request have had an effect (`Destination::has_effect`).
+    pub(super) fn has_effect(&self) -> bool {
+        self.placed.as_ref().is_some_and(Placed::has_effect)
+    }
+
     pub(super) fn has_request(&self) -> bool {
         self.request.is_some()
     }

@@ -7,6 +7,7 @@
 //! the caller's outcome.
 
 mod group_call;
+pub(super) mod redirect;
 mod rules;
 mod simulated_caller;
 
@@ -32,11 +33,13 @@ pub(super) enum Work {
     WorkerPool,
     /// Some servers answer after a delay; others always refuse.
     Selective,
+    /// The server that leads answers at once; others redirect.
+    Led,
 }
 
 impl Work {
-    pub(super) const ALL: [Work; 4] =
-        [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Selective];
+    pub(super) const ALL: [Work; 5] =
+        [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Selective, Work::Led];
 
     /// Returns true if a server refuses this call.
     pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
@@ -94,6 +97,8 @@ pub(super) struct ClientCall {
     pub(super) sessions: BTreeSet<usize>,
     /// The server of the latest request.
     pub(super) latest: Option<SimAddr>,
+    /// The servers that have redirected the call, with their responses.
+    pub(super) redirects: Vec<(SimAddr, Vec<u8>)>,
     pub(super) executions: BTreeMap<SimAddr, u32>,
     /// Servers that have reported no execution.
     pub(super) must_not_execute: BTreeSet<SimAddr>,
@@ -149,6 +154,7 @@ pub(super) struct Counts {
     pub(super) worker_skipped: u64,
     pub(super) cancelled: u64,
     pub(super) target_changes: u64,
+    pub(super) redirects: u64,
     pub(super) drains: u64,
     /// All clients had left when the endpoint ended.
     pub(super) drains_completed: u64,
@@ -179,6 +185,7 @@ impl Counts {
             ("worker_requests_skipped", self.worker_skipped),
             ("client_calls_cancelled", self.cancelled),
             ("client_target_changes", self.target_changes),
+            ("client_redirects", self.redirects),
             ("drains", self.drains),
             ("drains_completed", self.drains_completed),
         ]

@@ -2,7 +2,7 @@
 //!
 //! | rule | checked |
 //! | --- | --- |
-//! | at most the allowed attempts; a group call makes at most one per session | when a request leaves |
+//! | at most the allowed attempts, apart from redirected ones; a group call makes at most one per session | when a request leaves |
 //! | no packet leaves after the call has ended, or its caller has dropped it | when a packet leaves |
 //! | a call that is not idempotent is not attempted again after an execution | when a request leaves |
 //! | only the latest attempt of a call that is not idempotent is executed, once | when a handler runs |
@@ -83,7 +83,7 @@ impl Ledger {
         client_call.servers = client_call.servers.iter().copied().chain(new).collect();
     }
 
-    fn client_call_mut(&mut self, id: u32) -> Option<&mut ClientCall> {
+    pub(super) fn client_call_mut(&mut self, id: u32) -> Option<&mut ClientCall> {
         self.client_calls.get_mut(place_of(id)?)
     }
 
@@ -108,7 +108,7 @@ impl Ledger {
         let is_allowed = match client_call.destinations {
             Destinations::Group { .. } => is_new,
             Destinations::Client { attempts_max, is_idempotent } => {
-                client_call.attempted() <= attempts_max
+                client_call.attempted() <= attempts_max + client_call.redirects.len() as u32
                     && (is_idempotent || client_call.executed() == 0)
             }
         };

@@ -12,7 +12,7 @@ use petrel::endpoint::{CallKey, CallOptions, SessionState};
 use petrel::overload::BackoffConfig;
 use petrel::task::Task;
 
-use super::{ClientCall, Destinations, Outcome, Work};
+use super::{ClientCall, Destinations, Outcome, Work, redirect};
 use crate::check::node::{Node, Open, Phase, Shared, Target};
 use crate::check::pattern::ID_BYTES;
 use crate::fabric::SimAddr;
@@ -48,6 +48,8 @@ struct ClientState {
     /// Earlier servers, kept until the endpoint's event loop has processed the change.
     former: Rc<RefCell<Vec<SimAddr>>>,
     attempts_max: u32,
+    /// Whether one of the servers leads, and the others redirect.
+    is_led: bool,
 }
 
 /// A client call that has not ended.
@@ -179,19 +181,23 @@ impl Node {
             self.change_targets(caller);
         }
         while (caller.clients.len() as u64) < CLIENTS_MAX && caller.rng.below(3) > 0 {
-            let config = draw_config(&mut caller.rng);
+            let mut config = draw_config(&mut caller.rng);
             let attempts_max = config.attempts_max;
             let targets = draw_targets(&mut caller.rng, &self.targets);
             let servers = targets.iter().map(|target| target.at).collect();
-            let client = self.endpoint.client(addresses(&targets), config);
             let number = caller.next_number;
             caller.next_number += 1;
+            let has_leaders = self.shared.common.scenario.has_leaders;
+            let is_led = has_leaders && number.is_multiple_of(3);
+            config.judge = is_led.then(|| redirect::judge(&targets));
+            let client = self.endpoint.client(addresses(&targets), config);
             caller.clients.push(ClientState {
                 number,
                 client,
                 servers,
                 former: Rc::default(),
                 attempts_max,
+                is_led,
             });
         }
     }
@@ -201,6 +207,10 @@ impl Node {
         let place = caller.rng.below(caller.clients.len() as u64) as usize;
         let targets = draw_targets(&mut caller.rng, &self.targets);
         let state = &mut caller.clients[place];
+        if state.is_led {
+            // Its judge knows these servers.
+            return;
+        }
         let servers = targets.iter().map(|target| target.at).collect();
         state.former.borrow_mut().extend(mem::replace(&mut state.servers, servers));
         state.client.set_targets(addresses(&targets)).expect("addresses are not looked up");
@@ -228,7 +238,9 @@ impl Node {
             }),
             None => CallSettings::draw(&mut caller.rng),
         };
-        let ClientState { number, client, servers, former, attempts_max } = &caller.clients[place];
+        let state = &caller.clients[place];
+        let ClientState { number, client, servers, former, attempts_max, is_led } = state;
+        let is_led = *is_led;
         let destinations = Destinations::Client {
             attempts_max: *attempts_max,
             is_idempotent: settings.is_idempotent,
@@ -245,6 +257,10 @@ impl Node {
         let client_call = match probed {
             Some(_) => ClientCall { work: Work::Later, ..client_call },
             None => client_call,
+        };
+        let client_call = match is_led {
+            true => ClientCall { work: Work::Led, ..client_call },
+            false => client_call,
         };
         let (client, number, work) = (client.clone(), *number, client_call.work);
         let (id, request) = self.shared.ledger().issue_client_call(client_call);
@@ -318,6 +334,7 @@ impl Node {
             left_ns: Default::default(),
             sessions: Default::default(),
             latest: None,
+            redirects: Vec::new(),
             executions: Default::default(),
             must_not_execute: Default::default(),
             is_cancelled: false,
@@ -338,6 +355,9 @@ impl Node {
     pub(in crate::check) fn retire_clients(&mut self) {
         if let Some(caller) = &mut self.caller {
             caller.retire_all(&self.shared);
+        }
+        if let Some(caller) = &mut self.region_caller {
+            caller.retire();
         }
     }
 

@@ -27,6 +27,7 @@ use crate::check::call::{Content, End, Method};
 use crate::check::client_call::{Outcome, Work};
 use crate::check::ledger::Ledger;
 use crate::check::pattern::{self, OVERWRITE_BYTE};
+use crate::check::regions;
 use crate::fabric::{SimAddr, TurnClock};
 
 /// A repetition of this length is no accident.
@@ -58,6 +59,8 @@ enum Message {
     Call(u32),
     /// A client or group call's.
     ClientCall(u32),
+    /// An operation's.
+    Operation(u32),
     /// Too short for a call number.
     Tiny { method: Method, byte: Option<u8> },
 }
@@ -107,7 +110,7 @@ impl Contents {
             Kind::Response | Kind::ResponsePart => {
                 // Forged frames may be answered, too.
                 let Some(message) = known else { return Ok(()) };
-                self.check_answer(message, offset, frame)?;
+                self.check_answer(message, path.from, offset, frame)?;
                 self.is_over(message)
             }
             _ => return Ok(()),
@@ -131,6 +134,10 @@ impl Contents {
         if Work::of(method).is_some() {
             drop(ledger);
             return self.attempt_seen(path, frame);
+        }
+        if regions::is_method(method) {
+            let found = ledger.find_operation((path.from, path.to), method, payload);
+            return found.map(Message::Operation).ok_or_else(|| wrong("an operation", payload));
         }
         let id = pattern::id_of(payload).filter(|&id| (id as usize) < ledger.call_count());
         let Some(id) = id else { return Err(wrong("the first packet of a request", payload)) };
@@ -161,6 +168,11 @@ impl Contents {
             let is_right = pattern::is_part_of_request(id, offset, payload);
             return is_right.then_some(()).ok_or_else(|| wrong("a client call's request", payload));
         }
+        if let Message::Operation(id) = message {
+            let regions = &self.ledger.borrow().regions;
+            let is_right = regions.may_leave(id) && regions.is_part_of_request(id, offset, payload);
+            return is_right.then_some(()).ok_or_else(|| wrong("an operation", payload));
+        }
         let Message::Call(id) = message else { return self.check_tiny(message, payload) };
         if !pattern::is_part_of_request(id, offset, payload) {
             return Err(wrong(&format!("the request of call {id}"), payload));
@@ -185,7 +197,7 @@ impl Contents {
             Message::Call(id) => ledger.leave(id, left_us, clock),
             Message::ClientCall(id) => ledger.leave_client_call(id, to, left_us, clock),
             // The call of a tiny request is unknown.
-            Message::Tiny { .. } => Ok(()),
+            Message::Operation(_) | Message::Tiny { .. } => Ok(()),
         }
     }
 
@@ -198,6 +210,7 @@ impl Contents {
     fn check_answer(
         &self,
         message: Message,
+        from: SimAddr,
         offset: usize,
         frame: &Frame<'_>,
     ) -> Result<(), String> {
@@ -207,9 +220,19 @@ impl Contents {
             return payload.is_ascii().then_some(()).ok_or_else(|| wrong("an error", payload));
         }
         let content = match message {
+            // The caller compares the words; here, no freed memory may show.
+            Message::Operation(_) => {
+                let shows = payload.windows(RUN_BYTES).any(|run| run == [POISON_BYTE; RUN_BYTES]);
+                return (!shows)
+                    .then_some(())
+                    .ok_or_else(|| wrong("an operation's answer", payload));
+            }
             Message::Call(id) => self.ledger.borrow().call(id).content(id),
             Message::ClientCall(id) => {
                 let ledger = self.ledger.borrow();
+                if ledger.is_redirect_of(id, from, payload) {
+                    return Ok(());
+                }
                 ledger
                     .client_call(id)
                     .map_or(Content::None, |client_call| Content::Filled(client_call.seed))
@@ -232,6 +255,7 @@ impl Contents {
             Message::ClientCall(id) => {
                 ledger.client_call(id).is_some_and(|at| at.outcome != Outcome::Pending)
             }
+            Message::Operation(id) => !ledger.regions.may_leave(id),
             Message::Tiny { .. } => false,
         }
     }

@@ -40,6 +40,7 @@ use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
 use super::client_call::Work;
 use super::ledger::Ledger;
+use super::regions;
 use crate::control::Agreement;
 use crate::fabric::{Observation, SimAddr, TurnClock};
 pub(super) use contents::ContentCounts;
@@ -217,8 +218,9 @@ impl WireChecker {
         // The address of the sender, whatever the source port.
         let from = sender;
         self.frames += 1;
-        // An attempt of a client call may end without a frame, on an unknown session.
-        let is_client_call = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
+        // An attempt of a client call or an operation may end without a frame, on an unknown session.
+        let is_of_client = |method: u16| Work::of(method).is_some() || regions::is_method(method);
+        let is_client_call = is_data(&frame.header) && is_of_client(frame.header.aux);
         session.is_exact &= !is_client_call;
         let of_ports = session.source_ports.follow(event, to_server, source, &frame, bytes);
         if let Err(rule) = of_ports.and_then(|()| session.follow(is_sent, to_server, &frame)) {

@@ -329,6 +329,13 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// When the producer sent its latest wake-up, as [`Producer::note_wake`](super::Producer::note_wake) has it: any value of a
+    /// hostile producer.
+    pub fn rung_ns(&self) -> u64 {
+        // A wake-up orders the store before the consumer's first look.
+        self.memory.control().sleep.0.rung_ns.load(Ordering::Relaxed)
+    }
+
     /// The number of declared sleeps so far: the producer wakes at most once per sleep.
     pub fn sleep_count(&self) -> u64 {
         if self.sleep_word == POLLING { 0 } else { self.sleep_word.div_ceil(2) }
@@ -345,7 +352,7 @@ impl<M: Memory> Consumer<M> {
     fn declare(&mut self, sleep_word: u64) {
         self.sleep_word = sleep_word;
         // The word publishes no further bytes; the sleep fence orders the store where necessary.
-        self.memory.control().sleep.0.store(sleep_word, Ordering::Relaxed);
+        self.memory.control().sleep.0.word.store(sleep_word, Ordering::Relaxed);
     }
 
     /// See [`ENOUGH_FRAMES`] and [`BACKLOG_FRAMES`].

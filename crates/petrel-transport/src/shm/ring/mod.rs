@@ -159,15 +159,25 @@ struct Line<T>(T);
 pub struct Control {
     /// Position of the first record still in use. Written by the consumer.
     head: Line<AtomicU64>,
+    sleep: Line<Sleep>,
+}
+
+/// The words of the consumer's sleep.
+#[repr(C)]
+#[derive(Debug)]
+struct Sleep {
     /// Odd while the consumer sleeps, or [`POLLING`]. Written by the consumer.
-    sleep: Line<AtomicU64>,
+    word: AtomicU64,
+    /// When the producer sent its latest wake-up, by a clock that both sides share; 0 before the first. Written by the producer.
+    rung_ns: AtomicU64,
 }
 
 impl Control {
     /// The state of a fresh ring, which is all zeros.
     #[expect(clippy::new_without_default, reason = "not a value to have by default")]
     pub fn new() -> Self {
-        Self { head: Line(AtomicU64::new(0)), sleep: Line(AtomicU64::new(0)) }
+        let sleep = Sleep { word: AtomicU64::new(0), rung_ns: AtomicU64::new(0) };
+        Self { head: Line(AtomicU64::new(0)), sleep: Line(sleep) }
     }
 }
 

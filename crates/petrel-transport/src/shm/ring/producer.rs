@@ -321,10 +321,15 @@ impl<M: Memory> Producer<M> {
     /// [`Producer::publish`] and a [`sleep_fence`](super::sleep_fence).
     #[inline]
     pub fn take_sleeper(&mut self) -> bool {
-        let sleep_word = self.memory.control().sleep.0.load(Ordering::Relaxed);
+        let sleep_word = self.memory.control().sleep.0.word.load(Ordering::Relaxed);
         let is_new = sleep_word != self.sleep_word;
         self.sleep_word = if planted("shm_wakes_again_and_again") { 0 } else { sleep_word };
         is_new && is_asleep(sleep_word)
+    }
+
+    /// Notes the time of a wake-up that the caller is about to send, by a clock that the consumer shares.
+    pub fn note_wake(&mut self, now_ns: u64) {
+        self.memory.control().sleep.0.rung_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// Revokes [`Producer::take_sleeper`]: the consumer could not be woken, and the next call

@@ -203,7 +203,7 @@ fn apply_garbage_step(
             prop_assert!(seen == received.frames && seen <= budget.min(CAPACITY / RECORD_ALIGN));
         }
         Garbage::Head(head) => control.head.0.store(head, Ordering::Release),
-        Garbage::Sleep(word) => control.sleep.0.store(word, Ordering::Release),
+        Garbage::Sleep(word) => control.sleep.0.word.store(word, Ordering::Release),
         // SAFETY: one thread, and no frame is lent.
         Garbage::Word(at, word) => unsafe { ring.store_word(at, word) },
     }

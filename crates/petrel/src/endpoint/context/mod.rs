@@ -33,6 +33,7 @@ use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, PanicPayload, Panics};
+use crate::region::View;
 use crate::sync::Arc;
 use crate::time::Time;
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
@@ -68,6 +69,8 @@ pub(crate) struct Local {
     /// The services of clients.
     pub(super) services: Box<Services>,
     announced: Announced,
+    /// The regions that the endpoint serves.
+    pub(super) regions: Option<Arc<View>>,
     panics: Rc<Panics>,
     /// The transport, while it is lent.
     lent: Option<LentTransport>,
@@ -98,6 +101,7 @@ impl Local {
             sessions,
             services: Box::default(),
             announced: Announced::default(),
+            regions: None,
             panics,
             lent: None,
         }

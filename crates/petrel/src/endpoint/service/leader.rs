@@ -1,5 +1,7 @@
 //! The server that a client asks first, in services with a leader.
 
+use petrel_planted::planted;
+
 use crate::local::Key;
 
 /// The leader, if known.
@@ -38,7 +40,8 @@ impl Leader {
     /// Forgets a server that does not lead, or does not answer.
     pub(super) fn forget(&mut self, connection: Key) {
         if self.connection == Some(connection) {
-            *self = Self::default();
+            let is_confirmed = self.is_confirmed && planted("service_second_leader_unheard");
+            *self = Self { connection: None, is_confirmed };
         }
     }
 }

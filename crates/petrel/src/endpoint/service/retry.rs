@@ -62,12 +62,13 @@ impl AttemptRecord {
 
     /// Records the failure of an attempt.
     pub(super) fn record(&mut self, failure: &CallFailure) {
+        self.may_have_executed &= !planted("service_refusal_forgets_execution");
         self.may_have_executed |= !did_not_run(failure);
     }
 
     /// Records an attempt whose end will stay unknown.
     pub(super) fn record_unknown_end(&mut self) {
-        self.may_have_executed = true;
+        self.may_have_executed |= !planted("service_unknown_end_did_not_run");
     }
 
     /// Returns the failure of the call. An earlier attempt that may have been executed makes the failure uncertain.
@@ -134,12 +135,15 @@ impl RetryState {
     /// Returns the time of the next attempt: each timeout doubles it, since a slow service would otherwise be asked ever
     /// more often.
     pub(super) fn attempt_ns(&self, timeout: Duration) -> u64 {
-        as_ns(timeout).saturating_mul(1 << self.timeouts.min(DOUBLINGS_MAX))
+        let most = if planted("service_second_timeout_as_first") { 1 } else { DOUBLINGS_MAX };
+        as_ns(timeout).saturating_mul(1 << self.timeouts.min(most))
     }
 
     /// Returns the pause before the next attempt.
     pub(super) fn pause_ns(&mut self, random: u64) -> u64 {
-        self.redirects = 0;
+        if !planted("service_redirects_never_forgotten") {
+            self.redirects = 0;
+        }
         self.backoff.next_ns(random)
     }
 
@@ -198,7 +202,10 @@ mod tests {
         use Execution::{Answered, MayHaveExecuted, NotSent, Refused};
         let failure = |execution| Error::of(Status::Unavailable, "gone", execution);
         for last in [NotSent, Refused, MayHaveExecuted, Answered] {
-            for before in [vec![], vec![Refused], vec![MayHaveExecuted], vec![Refused, NotSent]] {
+            let uncertain = [vec![MayHaveExecuted], vec![MayHaveExecuted, Refused]];
+            for before in
+                [vec![], vec![Refused], vec![Refused, NotSent]].into_iter().chain(uncertain)
+            {
                 let mut attempts =
                     AttemptRecord { begun: 0, unreached: 0, may_have_executed: false };
                 for execution in &before {
@@ -239,6 +246,23 @@ mod tests {
             (&[5, 10, 20][..], &[2_560, 5_120, 5_120, 5_120][..])
         );
         assert_eq!(state.attempt_ns(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn conclude__after_an_unknown_end() {
+        let mut attempts = AttemptRecord::first();
+        attempts.record_unknown_end();
+        let refused = Error::of(Status::Unavailable, "gone", Execution::Refused);
+        assert_eq!(attempts.conclude(refused).execution, Execution::MayHaveExecuted);
+    }
+
+    #[test]
+    fn count_redirect__begins_again_after_each_pause() {
+        let mut state = RetryState::new(BackoffConfig::default());
+        for _pause in 0..3 {
+            assert_eq!([state.count_redirect(), state.count_redirect()], [1, 2]);
+            state.pause_ns(0);
+        }
     }
 
     #[test]

@@ -286,6 +286,15 @@ impl<B, T> ClientSession<B, T> {
         Some(now_ns.saturating_sub(since_ns))
     }
 
+    /// Notes a repeated packet of a response: the round trip of the question that the packet answers shows a way back that is
+    /// slower than the session's estimate. A shorter time is none: an earlier question may have been answered.
+    pub(crate) fn note_repetition(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
+        let Some(since_ns) = self.slots[slot].timer_mut().take_question() else { return };
+        if self.trips.srtt_ns().is_none_or(|srtt_ns| now_ns.saturating_sub(since_ns) > srtt_ns) {
+            self.trips.sample(now_ns, since_ns, bounds);
+        }
+    }
+
     /// Notes a sign of the server other than a measured round trip.
     #[inline(always)]
     pub(crate) fn note_heard(&mut self) {

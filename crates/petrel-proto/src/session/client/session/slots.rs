@@ -228,10 +228,14 @@ impl<B, T> ClientSession<B, T> {
         self.slots.iter().filter(|state| !state.is_free()).count()
     }
 
-    /// Notes that a slot's request was given up.
+    /// Notes that a slot's request, of which packets were sent, was given up.
     pub(crate) fn note_given_up(&mut self, slot: usize) {
         let stride = self.stride();
         self.slots[slot].note_given_up(stride);
+    }
+
+    /// Notes that the client abandons a slot's call, sent or not: later ordered calls must not wait for the call (§14.6).
+    pub(crate) fn note_abandoned(&mut self, slot: usize) {
         if let Some(order) = &mut self.order {
             order.note_abandoned(slot);
         }

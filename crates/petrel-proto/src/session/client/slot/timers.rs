@@ -1,5 +1,7 @@
 //! The timers of a client slot: looks for loss, and the time limit of the call (`docs/wire-protocol.md` §7).
 
+use petrel_planted::planted;
+
 use super::super::parts::ClientParts;
 use super::{ClientSlot, ClientState, Expires, SendPath, WheelEntry};
 use crate::recovery::Recovery;
@@ -42,7 +44,23 @@ impl<B, T> ClientSlot<B, T> {
         has_unacknowledged || self.state == ClientState::Receiving || self.timer.unanswered() > 0
     }
 
-    /// Selects the packets to send again after a probe or a timeout (§7.2).
+    /// Selects the packets to send again after a probe or a timeout at `now_ns` (§7.2). In RECEIVING the round trip of the question
+    /// is measured.
+    pub(crate) fn repeat_late(
+        &mut self,
+        now_ns: u64,
+        recovery: Recovery,
+        spare: &mut FreeList<ClientParts>,
+    ) {
+        let is_receiving = self.state == ClientState::Receiving;
+        let has_asked = is_receiving && self.timer.take_question().is_some();
+        self.repeat(recovery, spare);
+        if is_receiving && (!has_asked || planted("proto_second_question_measured")) {
+            self.timer.measure_question(now_ns);
+        }
+    }
+
+    /// Selects the packets to send again (§7.2).
     pub(crate) fn repeat(&mut self, recovery: Recovery, spare: &mut FreeList<ClientParts>) {
         assert!(self.is_waiting_for_server(), "a timeout looks for packets of the server");
         if self.state == ClientState::Sending {

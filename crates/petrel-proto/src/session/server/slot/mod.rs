@@ -199,6 +199,11 @@ impl<B> ServerSlot<B> {
         }
     }
 
+    /// Returns true if packets of the arriving request have had an effect.
+    pub(crate) fn has_effect(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.has_effect())
+    }
+
     /// Frees the buffer of a request whose packets arrive.
     pub(crate) fn drop_request(&mut self) {
         assert!(!self.held.is_some(), "a buffer is freed after its memory is released");
