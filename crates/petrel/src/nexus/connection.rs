@@ -19,7 +19,7 @@ use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
-use super::usage::SourceNetwork;
+use super::usage::Source;
 use crate::control::{EndpointId, LinkId};
 
 /// A control connection.
@@ -29,7 +29,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     /// The peer's address; an IPv4-mapped address is stored as IPv4.
     remote: SocketAddr,
     /// The network whose limits an accepted connection counts towards.
-    source: SourceNetwork,
+    source: Source,
     /// This end's address.
     local: SocketAddr,
     /// Whether this process connected and therefore may open links.
@@ -185,10 +185,11 @@ impl<N: Network> Connection<N> {
     ) -> Self {
         let phase = if is_opener { Phase::Connecting } else { Phase::AwaitingHello };
         let remote = canonical(remote);
+        let user = if is_opener { None } else { stream.user() };
         Self {
             stream,
             remote,
-            source: SourceNetwork::of(remote),
+            source: Source::of(remote, user),
             local: canonical(local),
             is_opener,
             is_retired: false,
@@ -261,8 +262,8 @@ impl<N: Network> Connection<N> {
         self.local
     }
 
-    /// Returns the network whose limits the connection counts towards if it was accepted.
-    pub(super) fn source(&self) -> SourceNetwork {
+    /// Returns the source whose limits the connection counts towards if it was accepted.
+    pub(super) fn source(&self) -> Source {
         self.source
     }
 

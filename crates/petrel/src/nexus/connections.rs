@@ -12,13 +12,10 @@ use super::connection::{Connection, Idle};
 use super::due::DueAction;
 use super::idle_connections::IdleConnections;
 use super::ids::ConnectionId;
-use super::limits::{
-    Capacity, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
-    shrink, slots_left,
-};
+use super::limits::{Capacity, PROPOSALS_PER_CONNECTION_MAX, session_bytes, shrink, slots_left};
 use super::link::{Link, Proposal};
 use super::net::Network;
-use super::usage::{Exhausted, SourceNetwork, UsageTable};
+use super::usage::{Exhausted, Source, UsageTable};
 use crate::control::{EndpointId, LinkId, Reason};
 use crate::slot_shares::{SLOTS_MIN, slots_of};
 
@@ -65,7 +62,7 @@ impl<N: Network> Connections<N> {
             awaiting_hello: BTreeSet::new(),
             closing: BTreeSet::new(),
             idle: IdleConnections::default(),
-            usage: UsageTable::default(),
+            usage: UsageTable::new(capacity.session_bytes_per_source_max),
             unread: Vec::new(),
             unsent: Vec::new(),
             timers: BTreeSet::new(),
@@ -229,10 +226,7 @@ impl<N: Network> Connections<N> {
 
     /// Returns the connection longest with links and without a session, of `source` or of the source with most of
     /// them.
-    pub(super) fn longest_sessionless(
-        &self,
-        source: Option<SourceNetwork>,
-    ) -> Option<ConnectionId> {
+    pub(super) fn longest_sessionless(&self, source: Option<Source>) -> Option<ConnectionId> {
         self.idle.check(&self.by_id);
         self.idle.of(Idle::Sessionless, source).next()
     }
@@ -240,7 +234,7 @@ impl<N: Network> Connections<N> {
     /// Returns the connections with sessions and without a request, of `source` or of the source with most of them, the longest first.
     pub(super) fn requestless(
         &self,
-        source: Option<SourceNetwork>,
+        source: Option<Source>,
     ) -> impl Iterator<Item = ConnectionId> + '_ {
         self.idle.of(Idle::Requestless, source).filter(|_| !planted("nexus_requestless_stay"))
     }
@@ -381,7 +375,7 @@ impl<N: Network> Connections<N> {
     pub(super) fn slots_to_offer(&self, id: ConnectionId, slots: u16) -> u16 {
         let Some(connection) = self.by_id.get(&id) else { return slots };
         let bytes = connection.links().session_bytes() + connection.links().proposed_bytes();
-        let left = slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes);
+        let left = slots_left(self.capacity.session_bytes_per_connection_max(), bytes);
         slots.min(slots_of(left.min(self.usage.slots_left(connection.source()))))
     }
 
@@ -393,7 +387,7 @@ impl<N: Network> Connections<N> {
         let least = slots.min(SLOTS_MIN);
         let links = connection.links();
         let bytes = links.session_bytes() + links.proposed_bytes() + session_bytes(least);
-        if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
+        if bytes > self.capacity.session_bytes_per_connection_max() {
             let why = "your process has its share of this server's memory for sessions";
             return Err(exhausted(why.to_owned()));
         }

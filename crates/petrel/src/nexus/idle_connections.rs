@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::connection::{Connection, Idle};
 use super::ids::ConnectionId;
 use super::net::Network;
-use super::usage::SourceNetwork;
+use super::usage::Source;
 
 /// The connections of a source with the same reason to be idle, the longest idle first.
 type IdleSet = BTreeSet<(Instant, ConnectionId)>;
@@ -18,7 +18,7 @@ type IdleSet = BTreeSet<(Instant, ConnectionId)>;
 /// All idle connections.
 #[derive(Debug, Default)]
 pub(super) struct IdleConnections {
-    sets: BTreeMap<(Idle, SourceNetwork), IdleSet>,
+    sets: BTreeMap<(Idle, Source), IdleSet>,
 }
 
 impl IdleConnections {
@@ -57,12 +57,12 @@ impl IdleConnections {
         }
     }
 
-    fn insert(&mut self, source: SourceNetwork, (idle, since): (Idle, Instant), id: ConnectionId) {
+    fn insert(&mut self, source: Source, (idle, since): (Idle, Instant), id: ConnectionId) {
         let is_new = self.sets.entry((idle, source)).or_default().insert((since, id));
         assert!(is_new, "an idle connection is listed once: {id:?}");
     }
 
-    fn remove(&mut self, source: SourceNetwork, (idle, since): (Idle, Instant), id: ConnectionId) {
+    fn remove(&mut self, source: Source, (idle, since): (Idle, Instant), id: ConnectionId) {
         let set = self.sets.get_mut(&(idle, source));
         let (was_listed, is_empty) = set.map_or((false, false), |set| {
             let was_listed = set.remove(&(since, id));
@@ -78,7 +78,7 @@ impl IdleConnections {
     pub(super) fn of(
         &self,
         idle: Idle,
-        source: Option<SourceNetwork>,
+        source: Option<Source>,
     ) -> impl Iterator<Item = ConnectionId> + '_ {
         let set = match source {
             Some(source) => self.sets.get(&(idle, source)),
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn of__the_longest_idle_of_the_site_that_has_most() {
         let now = Instant::now();
-        let source = |host| SourceNetwork::of(([10, 0, 0, host], 1).into());
+        let source = |host| Source::of(([10, 0, 0, host], 1).into(), None);
         let at = |s| now + Duration::from_secs(s);
         let mut idle_connections = IdleConnections::default();
         let all = |idle_connections: &IdleConnections, idle, source| {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "leaves a list that has it")]
     fn remove__of_a_connection_that_is_not_listed() {
-        let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
+        let source = Source::of(([10, 0, 0, 1], 1).into(), None);
         let (mut idle, since) = (IdleConnections::default(), Instant::now());
         idle.insert(source, (Idle::Linkless, since), ConnectionId(1));
         idle.remove(source, (Idle::Sessionless, since), ConnectionId(1));

@@ -66,6 +66,8 @@ pub(super) struct Capacity {
     pub(super) linked_max: usize,
     /// The limit for a source: seven eighths, to leave room for other addresses. 3 000 clients of a host fit.
     pub(super) linked_per_source_max: usize,
+    /// Memory that the sessions of a source may use, in bytes.
+    pub(super) session_bytes_per_source_max: usize,
     /// Closed connections waiting for the peer to close its end; at the limit the oldest is dropped.
     pub(super) closing: usize,
 }
@@ -82,10 +84,33 @@ impl Capacity {
             awaiting_hello_max: AWAITING_HELLO_MAX.min(connections / 2),
             linked_max,
             linked_per_source_max: linked_max - (linked_max / 8).max(1),
+            session_bytes_per_source_max: SESSION_BYTES_PER_SOURCE_MAX,
             closing: CLOSING_MAX.min(connections / 4),
         }
     }
 }
+
+impl Capacity {
+    /// Sets the share of a source, in per cent.
+    pub(super) fn with_source_share(self, percent: u8) -> Self {
+        assert!(SOURCE_SHARE_RANGE.contains(&percent), "the builder has checked the share");
+        let share_of = |all: usize| (all as u64 * u64::from(percent) / 100) as usize;
+        Self {
+            linked_per_source_max: share_of(self.linked_max).max(1),
+            session_bytes_per_source_max: share_of(SESSION_BYTES_MAX),
+            ..self
+        }
+    }
+
+    /// Returns the limit for a connection: half of the source's, to leave room for other processes of the host. By default 61 000
+    /// sessions of 8 slots.
+    pub(super) fn session_bytes_per_connection_max(&self) -> usize {
+        self.session_bytes_per_source_max / 2
+    }
+}
+
+/// The range of a source's share, in per cent.
+pub(super) const SOURCE_SHARE_RANGE: RangeInclusive<u8> = 1..=100;
 
 /// Connections kept by the kernel until they are accepted, if `net.core.somaxconn` allows.
 pub(super) const LISTEN_QUEUE: i32 = 4_096;
@@ -141,13 +166,9 @@ const SLOT_BYTES: usize = 72;
 /// Memory that the sessions of peers may use, in bytes: a million sessions of 8 slots.
 pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
 
-/// The limit for a source: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host with six times the
+/// The default limit for a source: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host with six times the
 /// 20 000 sessions that an endpoint is designed for has room.
 pub(super) const SESSION_BYTES_PER_SOURCE_MAX: usize = SESSION_BYTES_MAX / 8;
-
-/// The limit for a connection: half of the source's, to leave room for other processes of the host. In sessions of 8
-/// slots: 61 000.
-pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SOURCE_MAX / 2;
 
 /// The bytes charged for a session with this number of slots.
 pub(super) fn session_bytes(slots: u16) -> usize {
@@ -246,12 +267,16 @@ mod tests {
             awaiting_hello_max,
             linked_max,
             linked_per_source_max,
+            session_bytes_per_source_max,
             closing,
         } = Capacity::of(CONNECTIONS_MAX, None);
         assert_eq!((connections, awaiting_hello_max, closing), (4_096, 256, 256));
         assert_eq!((linked_per_source_max, linked_max), (3_136, 3_584));
-        let of_sessions =
-            [SESSION_BYTES_PER_CONNECTION_MAX, SESSION_BYTES_PER_SOURCE_MAX, SESSION_BYTES_MAX];
+        let of_sessions = [
+            Capacity::of(CONNECTIONS_MAX, None).session_bytes_per_connection_max(),
+            session_bytes_per_source_max,
+            SESSION_BYTES_MAX,
+        ];
         assert_eq!(of_sessions.map(|bytes| bytes >> 20), [64, 128, 1_024]);
         assert_eq!((session_bytes(0), session_bytes(1) - session_bytes(0)), (512, 72));
         assert_eq!([HELLO_TIMEOUT, MESSAGE_TIMEOUT, WRITE_TIMEOUT].map(|t| t.as_secs()), [5; 3]);
@@ -267,6 +292,7 @@ mod tests {
                 awaiting_hello_max,
                 linked_max,
                 linked_per_source_max,
+                session_bytes_per_source_max: _,
                 closing,
             } = Capacity::of(connections_max, Some(limit));
             [connections, awaiting_hello_max, linked_max, linked_per_source_max, closing]
@@ -279,6 +305,19 @@ mod tests {
         // 16 000 client processes of one host.
         assert_eq!(of(20_000, 65_536), [20_000, 256, 19_488, 17_052, 256]);
         assert_eq!(of(8, 65_536), [8, 4, 6, 5, 2]);
+    }
+
+    #[test]
+    fn source_share__is_of_connections_and_of_session_memory() {
+        let of = |percent| {
+            let capacity = Capacity::of(CONNECTIONS_MAX, None).with_source_share(percent);
+            let bytes = capacity.session_bytes_per_source_max;
+            assert_eq!(capacity.session_bytes_per_connection_max(), bytes / 2);
+            (capacity.linked_per_source_max, bytes >> 20)
+        };
+        assert_eq!([of(1), of(50), of(100)], [(35, 10), (1_792, 512), (3_584, 1_024)]);
+        let few = Capacity::of(8, None).with_source_share(1);
+        assert_eq!(few.linked_per_source_max, 1, "a source may have a connection");
     }
 
     #[test]

@@ -101,6 +101,15 @@ impl Links {
         Some(link)
     }
 
+    /// Returns the links whose peers have yet to bring memory.
+    pub(super) fn expecting_memory(&self) -> Vec<LinkId> {
+        let is_memory = |id: &LinkId| {
+            let stage = self.get(*id).map(Link::stage);
+            matches!(stage, Some(Stage::Promised { expected: Some(expected), .. }) if expected.memory().is_some())
+        };
+        self.tickets.values().copied().filter(is_memory).collect()
+    }
+
     /// Returns the number of unanswered proposals in all.
     pub(super) fn proposals(&self) -> usize {
         self.proposals

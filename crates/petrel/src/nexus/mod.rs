@@ -35,7 +35,8 @@
 //! All connections from an address share the address's limits of connections, links and session memory, which leaves
 //! room for other addresses. If connections run short, a connection without a session yields to a new connection, and then a
 //! connection without a request. If the memory for sessions runs short, connections without a request yield. Processes at
-//! an address are not distinguished: on loopback, all users of the host share one limit.
+//! an address are not distinguished, except those of this host: each of its users has a share, where the kernel tells users
+//! (`sock_diag`).
 //!
 //! # Shutdown
 //!
@@ -87,7 +88,10 @@ use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
 use counters::Counters;
-use limits::{CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
+use limits::{
+    CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, HEARTBEAT_DEFAULT, SOURCE_SHARE_RANGE,
+    STEP_TIMEOUT_DEFAULT,
+};
 use mailbox::Mailbox;
 use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
@@ -219,6 +223,7 @@ pub struct NexusBuilder {
     meeting_dir: Option<PathBuf>,
     data_ip: Option<IpAddr>,
     connections_max: usize,
+    source_share: Option<u8>,
 }
 
 /// Where a nexus listens.
@@ -240,6 +245,7 @@ impl Default for NexusBuilder {
             meeting_dir: None,
             data_ip: None,
             connections_max: CONNECTIONS_MAX,
+            source_share: None,
         }
     }
 }
@@ -311,6 +317,14 @@ impl NexusBuilder {
     /// sevenths of all (`docs/operating.md`, Limits).
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.connections_max = connections;
+        self
+    }
+
+    /// Sets the share of the connections with links, and of the memory for sessions (1 GiB), that the processes of one address may
+    /// have together, or on this host those of one user: 1 to 100 per cent; one process may have half of that memory. Default:
+    /// seven eighths of the connections, and an eighth of the memory.
+    pub fn source_share(mut self, percent: u8) -> Self {
+        self.source_share = Some(percent);
         self
     }
 
@@ -398,6 +412,12 @@ impl NexusBuilder {
                 "{connections} connections are out of range; choose 8 to 65536"
             )));
         }
+        if let Some(percent) = self.source_share.filter(|share| !SOURCE_SHARE_RANGE.contains(share))
+        {
+            return Err(SetupError::refused(format!(
+                "a share of {percent} % is out of range; choose 1 to 100"
+            )));
+        }
         if let Some(ip) = self.data_ip.filter(|ip| !may_be_a_host(*ip)) {
             let text = format!("datagrams cannot be sent to {ip}: name an address of one host");
             return Err(SetupError::refused(text));
@@ -424,6 +444,7 @@ impl NexusBuilder {
         Settings::new(self.insecure, self.transports, times, incarnation)
             .with_data_ip(self.data_ip)
             .with_connections_max(self.connections_max)
+            .with_source_share(self.source_share)
     }
 }
 

@@ -92,6 +92,8 @@ pub(super) enum Accepted {
     Peer(ExchangeId),
     /// A peer was dropped, and others may wait.
     Dropped,
+    /// The system has no room for a peer.
+    NoRoom,
     /// No peer waits, or other work comes first.
     Nothing,
 }
@@ -167,10 +169,9 @@ impl<N: Network> Exchanges<N> {
             Ok(Some(stream)) => self.start_accepting(stream, net, relay),
             // A flood of foreign processes: they were dropped, and other work comes first.
             Err(error) if error.kind() == ErrorKind::Interrupted => Accepted::Nothing,
-            // Without free descriptors the waiting peers fall back to UDP.
-            Ok(None) | Err(_) => {
+            waits_or_fails => {
                 rendezvous.has_more = false;
-                Accepted::Nothing
+                if waits_or_fails.is_err() { Accepted::NoRoom } else { Accepted::Nothing }
             }
         }
     }

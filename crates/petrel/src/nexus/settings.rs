@@ -17,6 +17,7 @@ pub(super) struct Settings {
     incarnation: u64,
     data_ip: Option<IpAddr>,
     connections_max: usize,
+    source_share: Option<u8>,
 }
 
 impl Settings {
@@ -29,7 +30,7 @@ impl Settings {
     ) -> Self {
         assert!(incarnation != 0, "peers do not know a process without a number");
         assert!(!heartbeat.is_zero(), "the builder has checked the interval of heartbeats");
-        let (data_ip, connections_max) = (None, CONNECTIONS_MAX);
+        let (data_ip, connections_max, source_share) = (None, CONNECTIONS_MAX, None);
         Self {
             insecure,
             transports,
@@ -38,6 +39,7 @@ impl Settings {
             incarnation,
             data_ip,
             connections_max,
+            source_share,
         }
     }
 
@@ -52,9 +54,15 @@ impl Settings {
         Self { connections_max, ..self }
     }
 
+    /// Sets the share of a source, in per cent, if given.
+    pub(super) fn with_source_share(self, source_share: Option<u8>) -> Self {
+        Self { source_share, ..self }
+    }
+
     /// Returns the limits of connections, by the limit of descriptors, `None` if unlimited.
     pub(super) fn capacity(&self, descriptors_max: Option<u64>) -> Capacity {
-        Capacity::of(self.connections_max, descriptors_max)
+        let capacity = Capacity::of(self.connections_max, descriptors_max);
+        self.source_share.map_or(capacity, |percent| capacity.with_source_share(percent))
     }
 
     /// Returns the address to which peers send datagrams, if not to the address of their connection's end.

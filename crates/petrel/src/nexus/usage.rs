@@ -1,30 +1,34 @@
 //! Resources of the process held by peers, per source: no source can exhaust the resources of all.
 //!
-//! There are no credentials yet: a peer is known by its address alone. Many processes may share an address: all of a
-//! host, and on loopback all of the local host. The share of a source is therefore large, and a further rule protects
-//! peers at the same address: idle connections yield to new ones (see `listener` and `admit`).
+//! There are no credentials yet: a peer is known by its address, and a process of this host by its user too, as the kernel
+//! says. Many processes may share an address: all of a host. The share of a source is therefore large, and a further rule
+//! protects peers at the same address: idle connections yield to new ones (see `listener` and `admit`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::limits::{
-    LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX,
-    SESSION_BYTES_PER_SOURCE_MAX, session_bytes, shrink, slots_left,
+    LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX, session_bytes, shrink,
+    slots_left,
 };
 
-/// The location of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
-/// network.
+/// The origin of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
+/// network; and the user of a process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct SourceNetwork(IpAddr);
+pub(super) struct Source {
+    network: IpAddr,
+    user: Option<u32>,
+}
 
-impl SourceNetwork {
-    /// Returns the source of a peer's address, which is [canonical](super::connection::canonical).
-    pub(super) fn of(remote: SocketAddr) -> Self {
-        match remote.ip() {
-            IpAddr::V4(v4) => Self(v4.into()),
-            IpAddr::V6(v6) if v6.is_loopback() => Self(v6.into()),
-            IpAddr::V6(v6) => Self(Ipv6Addr::from_bits(v6.to_bits() & !0 << 64).into()),
-        }
+impl Source {
+    /// Returns the source of a peer's address, which is [canonical](super::connection::canonical), and of its user if known.
+    pub(super) fn of(remote: SocketAddr, user: Option<u32>) -> Self {
+        let network = match remote.ip() {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) if v6.is_loopback() => v6.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !0 << 64).into(),
+        };
+        Self { network, user }
     }
 }
 
@@ -60,16 +64,18 @@ impl Usage {
 }
 
 /// The usage of all sources. Everything added is removed again: the sums cover existing objects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UsageTable {
-    by_source: HashMap<SourceNetwork, Usage>,
+    by_source: HashMap<Source, Usage>,
     all: Usage,
+    /// Memory that the sessions of a source may use.
+    session_bytes_per_source_max: usize,
 }
 
 /// Why a source gets no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exhausted {
-    /// This address has used its share.
+    /// The peer's source has used its share.
     Source(&'static str),
     /// The process's limit is reached.
     All(&'static str),
@@ -79,15 +85,22 @@ impl Exhausted {
     /// Returns a text for people.
     pub(super) fn text(self) -> String {
         match self {
-            Self::Source(what) => format!("your address has its share of this server's {what}"),
+            Self::Source(what) => {
+                format!("your address or user has its share of this server's {what}")
+            }
             Self::All(what) => format!("this server has no {what} left"),
         }
     }
 }
 
 impl UsageTable {
+    /// An empty table; the sessions of a source may use this number of bytes.
+    pub(super) fn new(session_bytes_per_source_max: usize) -> Self {
+        Self { by_source: HashMap::new(), all: Usage::default(), session_bytes_per_source_max }
+    }
+
     /// Returns the connections with links, of a source and in all.
-    pub(super) fn linked(&self, source: SourceNetwork) -> (usize, usize) {
+    pub(super) fn linked(&self, source: Source) -> (usize, usize) {
         (self.usage(source).linked, self.all.linked)
     }
 
@@ -97,16 +110,16 @@ impl UsageTable {
     }
 
     /// Returns the usage of each source.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (SourceNetwork, Usage)> + '_ {
+    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, Usage)> + '_ {
         self.by_source.iter().map(|(source, usage)| (*source, *usage))
     }
 
-    fn usage(&self, source: SourceNetwork) -> Usage {
+    fn usage(&self, source: Source) -> Usage {
         self.by_source.get(&source).copied().unwrap_or_default()
     }
 
     /// Checks that a source may have a further link.
-    pub(super) fn check_link(&self, source: SourceNetwork) -> Result<(), Exhausted> {
+    pub(super) fn check_link(&self, source: Source) -> Result<(), Exhausted> {
         if self.usage(source).links >= LINKS_PER_SOURCE_MAX {
             return Err(Exhausted::Source("links"));
         }
@@ -114,12 +127,12 @@ impl UsageTable {
     }
 
     /// Checks that a source may have a further session with `slots` slots.
-    pub(super) fn check_session(&self, source: SourceNetwork, slots: u16) -> Result<(), Exhausted> {
+    pub(super) fn check_session(&self, source: Source, slots: u16) -> Result<(), Exhausted> {
         let (usage, bytes) = (self.usage(source), session_bytes(slots));
         if usage.proposals >= PROPOSALS_PER_SOURCE_MAX {
             return Err(Exhausted::Source("unanswered proposals"));
         }
-        if usage.session_bytes + bytes > SESSION_BYTES_PER_SOURCE_MAX {
+        if usage.session_bytes + bytes > self.session_bytes_per_source_max {
             return Err(Exhausted::Source("memory for sessions"));
         }
         if self.all.session_bytes + bytes > SESSION_BYTES_MAX {
@@ -129,13 +142,14 @@ impl UsageTable {
     }
 
     /// Returns the slots beyond the minimum that a source's sessions may still get.
-    pub(super) fn slots_left(&self, source: SourceNetwork) -> u64 {
-        let of_source = slots_left(SESSION_BYTES_PER_SOURCE_MAX, self.usage(source).session_bytes);
+    pub(super) fn slots_left(&self, source: Source) -> u64 {
+        let of_source =
+            slots_left(self.session_bytes_per_source_max, self.usage(source).session_bytes);
         of_source.min(slots_left(SESSION_BYTES_MAX, self.all.session_bytes))
     }
 
     /// Adds a link; `is_first`: the connection's first.
-    pub(super) fn add_link(&mut self, source: SourceNetwork, is_first: bool) {
+    pub(super) fn add_link(&mut self, source: Source, is_first: bool) {
         self.change(source, |usage| {
             usage.links += 1;
             usage.linked += usize::from(is_first);
@@ -143,7 +157,7 @@ impl UsageTable {
     }
 
     /// Removes a link; `was_last`: the connection's last.
-    pub(super) fn remove_link(&mut self, source: SourceNetwork, was_last: bool) {
+    pub(super) fn remove_link(&mut self, source: Source, was_last: bool) {
         self.change(source, |usage| {
             take(&mut usage.links, 1);
             take(&mut usage.linked, usize::from(was_last));
@@ -151,7 +165,7 @@ impl UsageTable {
     }
 
     /// Adds a proposal with this number of slots.
-    pub(super) fn add_proposal(&mut self, source: SourceNetwork, slots: u16) {
+    pub(super) fn add_proposal(&mut self, source: Source, slots: u16) {
         self.change(source, |usage| {
             usage.proposals += 1;
             usage.session_bytes += session_bytes(slots);
@@ -159,7 +173,7 @@ impl UsageTable {
     }
 
     /// Removes a proposal with `slots` slots, answered or ended with its link.
-    pub(super) fn remove_proposal(&mut self, source: SourceNetwork, slots: u16) {
+    pub(super) fn remove_proposal(&mut self, source: Source, slots: u16) {
         self.change(source, |usage| {
             take(&mut usage.proposals, 1);
             take(&mut usage.session_bytes, session_bytes(slots));
@@ -167,16 +181,16 @@ impl UsageTable {
     }
 
     /// Adds the bytes of open sessions.
-    pub(super) fn add_sessions(&mut self, source: SourceNetwork, bytes: usize) {
+    pub(super) fn add_sessions(&mut self, source: Source, bytes: usize) {
         self.change(source, |usage| usage.session_bytes += bytes);
     }
 
     /// Removes the bytes of ended sessions.
-    pub(super) fn remove_sessions(&mut self, source: SourceNetwork, bytes: usize) {
+    pub(super) fn remove_sessions(&mut self, source: Source, bytes: usize) {
         self.change(source, |usage| take(&mut usage.session_bytes, bytes));
     }
 
-    fn change(&mut self, source: SourceNetwork, change: impl Fn(&mut Usage)) {
+    fn change(&mut self, source: Source, change: impl Fn(&mut Usage)) {
         let usage = self.by_source.entry(source).or_default();
         change(usage);
         let of_source = *usage;
@@ -205,23 +219,26 @@ fn take(from: &mut usize, count: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nexus::limits::SESSION_BYTES_PER_SOURCE_MAX;
 
-    fn source(address: &str) -> SourceNetwork {
-        SourceNetwork::of(SocketAddr::new(address.parse().unwrap(), 1))
+    fn source(address: &str) -> Source {
+        Source::of(SocketAddr::new(address.parse().unwrap(), 1), None)
     }
 
     #[test]
-    fn source_network__is_an_address_or_a_network_of_64_bits() {
+    fn source__is_a_user_of_an_address_or_of_a_network_of_64_bits() {
         assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
         assert_eq!(source("2001:db8::1"), source("2001:db8::2:3:4"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_ne!(source("::1"), source("::2"));
+        let of_user = |user| Source::of(([127, 0, 0, 1], 1).into(), Some(user));
+        assert!(of_user(1) == of_user(1) && of_user(1) != of_user(2));
     }
 
     #[test]
     fn check_session__keeps_room_for_others() {
         let (greedy, other) = (source("10.0.0.1"), source("10.0.0.2"));
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         let bytes = session_bytes(64);
         let mut count = 0;
         while usage.check_session(greedy, 64).is_ok() {
@@ -240,7 +257,7 @@ mod tests {
     #[test]
     fn check_session__includes_proposals() {
         let greedy = source("10.0.0.1");
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         while usage.check_session(greedy, 1).is_ok() {
             usage.add_proposal(greedy, 1);
         }
@@ -252,7 +269,7 @@ mod tests {
     #[test]
     fn checks__up_to_the_limits_of_a_source_and_of_all() {
         let one = source("10.0.0.1");
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         for link in 0..LINKS_PER_SOURCE_MAX {
             assert_eq!(usage.check_link(one), Ok(()), "link {link}");
             usage.add_link(one, link == 0);
@@ -267,7 +284,7 @@ mod tests {
         }
         assert_eq!(usage.check_session(one, 1), Err(Exhausted::Source("unanswered proposals")));
 
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         let sources: Vec<_> = (0..8).map(|host| source(&format!("10.0.1.{host}"))).collect();
         for (number, source) in sources.iter().enumerate() {
             usage.add_sessions(*source, SESSION_BYTES_PER_SOURCE_MAX - session_bytes(1));
@@ -289,13 +306,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "what is given back was taken")]
     fn remove_link__of_none() {
-        UsageTable::default().remove_link(source("10.0.0.1"), true);
+        UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX).remove_link(source("10.0.0.1"), true);
     }
 
     #[test]
     #[should_panic(expected = "each connection that counts as linked has a link")]
     fn remove_link__of_the_last_as_one_of_several() {
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         usage.add_link(source("10.0.0.1"), true);
         usage.remove_link(source("10.0.0.1"), false);
     }
@@ -303,7 +320,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a source uses no more than all sources together")]
     fn add_proposal__that_is_missing_in_the_sum() {
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
         usage.add_proposal(source("10.0.0.1"), 64);
         usage.all = Usage::default();
         usage.add_proposal(source("10.0.0.1"), 64);

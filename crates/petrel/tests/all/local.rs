@@ -308,9 +308,9 @@ fn drop__of_the_endpoint_ends_its_calls_and_tasks() {
 #[test]
 fn deadlines_and_cancellation_go_through_async_handlers() {
     const ASK_BACK: u16 = 9;
-    let heard = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let [begun, heard] = [(); 2].map(|()| Arc::new(std::sync::atomic::AtomicU32::new(0)));
     let left_ns = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let (told, left) = (Arc::clone(&heard), Arc::clone(&left_ns));
+    let (begins, told, left) = (Arc::clone(&begun), Arc::clone(&heard), Arc::clone(&left_ns));
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let kept = RefCell::new(Vec::new());
         endpoint.on(WAIT, move |_, cx, request| {
@@ -322,6 +322,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
                 told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             });
             kept.borrow_mut().push(responder);
+            begins.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             handled
         });
     });
@@ -342,28 +343,22 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
         let session = handle.connect(middle.address).await.unwrap();
         // Cancelled by the caller: a call without a deadline.
         let gives_up = session.call(ASK_BACK, b"").started();
-        handle.sleep(Duration::from_millis(50)).await;
-        drop(gives_up);
-        let hears = |count| {
-            let heard = Arc::clone(&heard);
-            async move {
-                while heard.load(std::sync::atomic::Ordering::SeqCst) < count {
-                    handle.sleep(Duration::from_millis(1)).await;
-                }
-                handle
+        let reaches = async |counter: &std::sync::atomic::AtomicU32, count| {
+            while counter.load(std::sync::atomic::Ordering::SeqCst) < count {
+                handle.sleep(Duration::from_millis(1)).await;
             }
         };
-        let handle = hears(1).await;
+        reaches(&begun, 1).await;
+        drop(gives_up);
+        reaches(&heard, 1).await;
         // Ended by its deadline.
-        let limit = Duration::from_millis(200);
+        let limit = Duration::from_secs(1);
         let options = CallOptions::new().timeout(limit);
         let failure = session.call(ASK_BACK, b"").options(options).await.unwrap_err();
         assert_eq!(failure.status, Status::DeadlineExceeded);
         let left = left_ns.load(std::sync::atomic::Ordering::SeqCst);
         assert!(left > 0 && left <= limit.as_nanos() as u64, "{left} ns were left at the back");
-        while heard.load(std::sync::atomic::Ordering::SeqCst) < 2 {
-            handle.sleep(Duration::from_millis(1)).await;
-        }
+        reaches(&heard, 2).await;
     });
 }
 

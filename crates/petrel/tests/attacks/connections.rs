@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use petrel::nexus::fetch_stats;
 use petrel_hostile::{Connection, Shape};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use petrel_skip::{Need, skip};
+use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, getuid, setrlimit};
+use rustix::thread::set_thread_res_uid;
 
 use crate::common::{ECHO, Server, client, over};
 use crate::{HANG, data_port, make_call};
@@ -108,12 +110,26 @@ fn connections_of_clients__have_a_share_and_are_told() {
     let mut newcomer = client(over(true, false));
     let refusal = newcomer.connect_wait(server.address).unwrap_err().to_string();
     assert!(refusal.contains("share of this server's connections"), "{refusal}");
+    serve_another_user(server.address);
     // A new client gets a freed place, and another address has its own places.
     crowd.truncate(share - 10);
     let deadline = std::time::Instant::now() + HANG;
     while newcomer.connect_wait(server.address).is_err() {
         assert!(std::time::Instant::now() < deadline, "the places are not given back");
     }
+}
+
+/// Calls the server as another user of this host, who has a share of its own.
+fn serve_another_user(address: SocketAddr) {
+    if !geteuid().is_root() {
+        return skip(Need::Users, "only root may become another user");
+    }
+    let call = move || {
+        // The user of this thread, and of the nexus that it starts.
+        set_thread_res_uid(getuid(), Uid::from_raw(65_534), getuid()).unwrap();
+        check_newcomers(address);
+    };
+    std::thread::spawn(call).join().unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod mio;
 mod stream;
+mod user;
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -165,6 +166,11 @@ pub trait Stream: Read + Write + Debug {
 
     /// Returns the shortest round trip measured by the system.
     fn min_rtt_ns(&self) -> Option<u32>;
+
+    /// Returns the user of the process at the other end, if on this host and known to the system.
+    fn user(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The events of one poll.

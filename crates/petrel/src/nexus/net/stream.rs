@@ -11,7 +11,11 @@ use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use petrel_transport::path::tcp_min_rtt_ns;
 
+use rustix::net::sockopt::socket_peercred;
+
 use super::Stream;
+use super::user::user_of;
+use crate::nexus::connection::canonical;
 
 /// Addresses within this host, which no network has: the prefix is for packets to be discarded (RFC 6666). The other half
 /// of such an address is a random number, and with the number the name of an abstract Unix socket.
@@ -138,6 +142,16 @@ impl Stream for HostStream {
         match self {
             Self::Tcp(stream) => tcp_min_rtt_ns(stream.as_fd()),
             Self::Unix(..) => None,
+        }
+    }
+
+    fn user(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(stream) => {
+                let (local, remote) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
+                user_of(canonical(local), canonical(remote))
+            }
+            Self::Unix(stream, _) => Some(socket_peercred(stream).ok()?.uid.as_raw()),
         }
     }
 }

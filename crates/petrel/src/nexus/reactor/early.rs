@@ -11,7 +11,7 @@ use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
-use crate::nexus::usage::SourceNetwork;
+use crate::nexus::usage::Source;
 
 /// The links that wait for their endpoints.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct EarlyLinks {
 #[derive(Debug)]
 struct EarlyLink {
     connection: ConnectionId,
-    source: SourceNetwork,
+    source: Source,
     open: LinkOpen,
 }
 
@@ -57,13 +57,13 @@ impl EarlyLinks {
     }
 
     /// Returns true if a further link of this source may wait.
-    fn has_room(&self, source: SourceNetwork) -> bool {
+    fn has_room(&self, source: Source) -> bool {
         let of_source = self.kept.iter().filter(|early| early.source == source).count();
         self.kept.len() < EARLY_LINKS_MAX && of_source < EARLY_LINKS_PER_SOURCE_MAX
     }
 
     /// Keeps a link. There is room.
-    fn keep(&mut self, connection: ConnectionId, source: SourceNetwork, open: &LinkOpen) {
+    fn keep(&mut self, connection: ConnectionId, source: Source, open: &LinkOpen) {
         assert!(self.has_room(source), "links are kept within the limits of all and of a source");
         assert!(!self.contains(connection, open.link), "an early link is kept once: {}", open.link);
         self.kept.push(EarlyLink { connection, source, open: open.clone() });
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an early link is kept once")]
     fn keep__a_number_that_waits_already() {
-        let source = SourceNetwork::of(([10, 0, 0, 1], 7).into());
+        let source = Source::of(([10, 0, 0, 1], 7).into(), None);
         let mut early = EarlyLinks::default();
         early.keep(ConnectionId(3), source, &open(5));
         early.keep(ConnectionId(3), source, &open(5));
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "within the limits of all and of a source")]
     fn keep__more_than_a_source_may_have() {
-        let source = SourceNetwork::of(([10, 0, 0, 1], 7).into());
+        let source = Source::of(([10, 0, 0, 1], 7).into(), None);
         let mut early = EarlyLinks::default();
         for link in 0..=EARLY_LINKS_PER_SOURCE_MAX {
             early.keep(ConnectionId(3), source, &open(link as u32));

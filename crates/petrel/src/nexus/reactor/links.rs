@@ -416,8 +416,18 @@ impl<N: Network> Reactor<N> {
             match self.exchanges.accept(&self.net, &mut self.relay) {
                 Accepted::Peer(exchange) => self.on_exchange_ready(exchange),
                 Accepted::Dropped => {}
+                Accepted::NoRoom => self.give_up_expected_memory(),
                 Accepted::Nothing => break,
             }
+        }
+    }
+
+    /// Closes the links whose peers are to bring memory, so that the peers fall back at once.
+    fn give_up_expected_memory(&mut self) {
+        let why = "this process has no descriptor left for shared memory";
+        let reason = Reason::new(Status::ResourceExhausted, why);
+        for link in self.relay.links.expecting_memory() {
+            self.close_link(link, &reason);
         }
     }
 
@@ -793,6 +803,30 @@ mod tests {
             assert!((reactor.relay.links.len() == 0) && inbox.pop().is_none());
             assert_eq!(reactor.check_tables(), Ok(()));
         }
+    }
+
+    #[test]
+    fn give_up_expected_memory__closes_links_that_wait_for_it() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (at, _peer) = open_connection(&mut reactor, false);
+        let memory = Expected::new([1; 16], Some(MemoryConfig::default()));
+        let stream = Expected::new([2; 16], None);
+        for (number, expected) in [(5, Some(memory)), (6, Some(stream)), (7, None)] {
+            let stage = Stage::Promised { expected, max_frame: 1_472 };
+            let link = reactor.add_test_link(at, number, stage);
+            if let Some(expected) = expected {
+                reactor.relay.links.expect_ticket(*expected.ticket(), link);
+            }
+        }
+        reactor.give_up_expected_memory();
+        let said = said(&mut reactor, at);
+        let [Message::LinkClose(close)] = &said[..] else { panic!("{said:?}") };
+        assert_eq!((close.link, close.status), (5, Status::ResourceExhausted));
+        assert!(close.text.contains("no descriptor left"), "{}", close.text);
+        assert_eq!((reactor.relay.links.len(), reactor.relay.links.tickets()), (2, 1));
+        assert_eq!(reactor.check_tables(), Ok(()));
     }
 
     /// Without shared memory the link is requested over UDP, if allowed.

@@ -13,7 +13,7 @@ use crate::nexus::limits::session_bytes;
 use crate::nexus::link::{Link, Stage};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
-use crate::nexus::usage::{SourceNetwork, Usage};
+use crate::nexus::usage::{Source, Usage};
 
 /// The number of entries of each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,14 +203,14 @@ impl<'a, N: Network> Tables<'a, N> {
         same(links.proposals(), proposals, || "proposals in all".to_owned())?;
         let accepted = connections.values().filter(|c| !c.is_opener() && !c.is_closing()).count();
         same(connections.accepted(), accepted, || "connections that peers made".to_owned())?;
-        let mut by_source: BTreeMap<SourceNetwork, Usage> = BTreeMap::new();
+        let mut by_source: BTreeMap<Source, Usage> = BTreeMap::new();
         for connection in connections.values().filter(|c| !c.is_opener()) {
             let usage = self.usage_of(connection);
             if usage != Usage::default() {
                 by_source.entry(connection.source()).or_default().add(usage);
             }
         }
-        let kept: BTreeMap<SourceNetwork, Usage> = connections.usage().sources().collect();
+        let kept: BTreeMap<Source, Usage> = connections.usage().sources().collect();
         same(&kept, &by_source, || "usage of sources".to_owned())?;
         let mut all = Usage::default();
         by_source.into_values().for_each(|usage| all.add(usage));
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn check_tables__reports_a_share_not_given_back() {
         let (mut reactor, _) = reactor();
-        let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
+        let source = Source::of(([10, 0, 0, 1], 1).into(), None);
         reactor.relay.connections.test_usage().add_link(source, true);
         assert!(reactor.check_tables().unwrap_err().contains("usage of sources"));
         reactor.relay.connections.test_usage().remove_link(source, true);

@@ -400,7 +400,7 @@ pub(in crate::nexus) mod tests {
     use super::*;
     use crate::nexus::connection::Connection;
     use crate::nexus::limits::{
-        PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, slots_left,
+        PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_SOURCE_MAX, slots_left,
     };
     use crate::nexus::reactor::Reactor;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
@@ -520,7 +520,7 @@ pub(in crate::nexus) mod tests {
         // The minimum for a session must fit, however many slots are requested.
         for (slots, counted) in [(1, 1), (SLOTS_MIN, SLOTS_MIN), (2_048, SLOTS_MIN)] {
             for (more, expected) in [(0, allowed), (1, Err(Status::ResourceExhausted))] {
-                let bytes = SESSION_BYTES_PER_CONNECTION_MAX - session_bytes(counted) + more;
+                let bytes = SESSION_BYTES_PER_SOURCE_MAX / 2 - session_bytes(counted) + more;
                 for (open, proposed) in [(bytes, 0), (0, bytes), (bytes - 100, 100)] {
                     let connection = reactor.relay.connections.get_mut(at).unwrap();
                     connection.links_mut().set_test_charge((0, proposed), open);
@@ -535,10 +535,10 @@ pub(in crate::nexus) mod tests {
     fn slots__of_twenty_thousand_sessions_fit_into_a_connections_share() {
         let mut bytes = 0;
         for session in 0..20_000 {
-            let slots = 2048.min(slots_of(slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes)));
+            let slots = 2048.min(slots_of(slots_left(SESSION_BYTES_PER_SOURCE_MAX / 2, bytes)));
             assert!(session > 100 || slots >= 1024, "session {session} gets {slots}");
             bytes += session_bytes(slots);
-            assert!(bytes <= SESSION_BYTES_PER_CONNECTION_MAX, "after {session} sessions");
+            assert!(bytes <= SESSION_BYTES_PER_SOURCE_MAX / 2, "after {session} sessions");
         }
     }
 

@@ -295,14 +295,20 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     pub(super) fn packet_bytes(&self, peer: PeerId) -> u32 {
         let max = self.transport.max_frame_bytes(peer).min(u32::MAX as usize);
         let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
-        bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
+        whole_words(bytes.min(petrel_proto::limits::PACKET_BYTES_MAX))
     }
 
     /// Returns the payload bytes of a full packet on a link for a session that keeps an order; `None` if the server
     /// does not know ordered calls, or the link has no room for their records.
     pub(super) fn ordered_packet_bytes(&self, link: &Link) -> Option<u32> {
         let records = (DEADLINE_ORDER_BLOCK_BYTES - DEADLINE_BLOCK_BYTES) as u32;
-        let bytes = self.packet_bytes(link.id()).saturating_sub(records);
+        let bytes = whole_words(self.packet_bytes(link.id()).saturating_sub(records));
         (link.knows_order() && bytes >= PACKET_BYTES_MIN).then_some(bytes)
     }
+}
+
+/// Returns the largest multiple of 8 that is at most `bytes`: no two packets of a WRITE then share a word of the region, and each is
+/// stored as it arrives.
+fn whole_words(bytes: u32) -> u32 {
+    bytes & !7
 }

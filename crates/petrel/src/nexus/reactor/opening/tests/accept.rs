@@ -8,7 +8,7 @@ use petrel_proto::control::StatsRequest;
 use petrel_proto::limits::SLOTS_MAX;
 
 use super::super::*;
-use crate::nexus::limits::{SESSION_BYTES_PER_CONNECTION_MAX, session_bytes};
+use crate::nexus::limits::{SESSION_BYTES_PER_SOURCE_MAX, session_bytes};
 use crate::nexus::link::Stage;
 use crate::nexus::reactor::tests::{attach, hello_bytes, open_connection, reactor};
 use crate::nexus::relay::sessions::tests::open as session_open;
@@ -305,7 +305,7 @@ fn make_room_for_session__ends_connections_without_a_request() {
             for (id, link, _) in peers[..2].iter().cycle() {
                 let (connections, least) = (&reactor.relay.connections, slots.min(SLOTS_MIN));
                 let bytes = connections[id].links().session_bytes() + session_bytes(slots);
-                let is_too_much = bytes > SESSION_BYTES_PER_CONNECTION_MAX;
+                let is_too_much = bytes > SESSION_BYTES_PER_SOURCE_MAX / 2;
                 if is_full(&reactor) || is_too_much && slots > least {
                     break;
                 }
