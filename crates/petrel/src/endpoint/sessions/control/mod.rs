@@ -293,17 +293,22 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
     /// Returns the payload bytes of a full packet to a peer.
     pub(super) fn packet_bytes(&self, peer: PeerId) -> u32 {
-        let max = self.transport.max_frame_bytes(peer).min(u32::MAX as usize);
-        let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
-        whole_words(bytes.min(petrel_proto::limits::PACKET_BYTES_MAX))
+        self.packet_bytes_beside(peer, 0)
     }
 
     /// Returns the payload bytes of a full packet on a link for a session that keeps an order; `None` if the server
     /// does not know ordered calls, or the link has no room for their records.
     pub(super) fn ordered_packet_bytes(&self, link: &Link) -> Option<u32> {
-        let records = (DEADLINE_ORDER_BLOCK_BYTES - DEADLINE_BLOCK_BYTES) as u32;
-        let bytes = whole_words(self.packet_bytes(link.id()).saturating_sub(records));
+        let records = DEADLINE_ORDER_BLOCK_BYTES - DEADLINE_BLOCK_BYTES;
+        let bytes = self.packet_bytes_beside(link.id(), records);
         (link.knows_order() && bytes >= PACKET_BYTES_MIN).then_some(bytes)
+    }
+
+    /// Returns the payload bytes of a full packet to a peer, beside this number of bytes of further records.
+    fn packet_bytes_beside(&self, peer: PeerId, records: usize) -> u32 {
+        let max = self.transport.max_frame_bytes(peer).min(u32::MAX as usize);
+        let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES + records) as u32;
+        whole_words(bytes.min(petrel_proto::limits::PACKET_BYTES_MAX))
     }
 }
 
