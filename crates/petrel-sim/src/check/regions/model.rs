@@ -337,7 +337,7 @@ impl Model {
     /// Returns the next addition to one of the sums; `None` if the word counts no more.
     pub(super) fn next_add(&self, key: usize, word: usize) -> Option<Kind> {
         let place = self.memory_of(key).adds[word].len();
-        (place < ADDS_PER_WORD).then_some(Kind::Add { word, bit: 1 << (2 * place) })
+        (place < ADDS_PER_WORD).then(|| Kind::Add { word, bit: 1 << (2 * place) })
     }
 
     /// Returns the last known value of a word.
