@@ -1,7 +1,8 @@
 //! The imports between the files of a crate, and their circles.
 //!
 //! A path counts for the file that defines the name, even if a parent module re-exports the name with
-//! `use`. Imports between parents and children are allowed, because a module and its parts are a unit.
+//! `use`. Among files, imports between parents and children are allowed, because a module and its parts are a unit. Among
+//! rooms, the modules directly below the crate's root, each import of a part counts for its room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -45,20 +46,23 @@ impl Imports {
                 (from, targets.filter(|to| !are_related(from, to)).collect())
             })
             .collect();
-        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
-            edges.keys().map(|from| (*from, reachable(from, &edges))).collect();
-        let mut circles = BTreeSet::new();
-        for (from, to) in &reached {
-            let circle: BTreeSet<&Path> = to
-                .iter()
-                .filter(|to| reached.get(*to).is_some_and(|back| back.contains(from)))
-                .map(|module| self.files[*module].as_path())
-                .collect();
-            if circle.len() > 1 {
-                circles.insert(circle);
-            }
+        let circles = circles_of(&edges).into_iter();
+        circles
+            .map(|circle| circle.into_iter().map(|module| self.files[module].clone()).collect())
+            .collect()
+    }
+
+    /// Returns groups of rooms with circular imports, by name.
+    pub(crate) fn circles_of_rooms(&self) -> Vec<Vec<String>> {
+        let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (from, names) in &self.named {
+            let Some(room) = from.first() else { continue };
+            let targets = names.iter().filter_map(|name| self.file_of(name, 0)?.first());
+            let others = targets.filter(|other| *other != room).map(String::as_str);
+            edges.entry(room).or_default().extend(others);
         }
-        circles.into_iter().map(|circle| circle.into_iter().map(Path::to_owned).collect()).collect()
+        let circles = circles_of(&edges).into_iter();
+        circles.map(|circle| circle.into_iter().map(str::to_owned).collect()).collect()
     }
 
     /// Returns the file that defines a name.
@@ -83,16 +87,24 @@ impl Imports {
     }
 }
 
-fn reachable<'m>(
-    from: &'m Module,
-    edges: &BTreeMap<&'m Module, BTreeSet<&'m Module>>,
-) -> BTreeSet<&'m Module> {
+/// Returns the groups of nodes that reach each other.
+fn circles_of<N: Copy + Ord>(edges: &BTreeMap<N, BTreeSet<N>>) -> BTreeSet<BTreeSet<N>> {
+    let reached: BTreeMap<N, BTreeSet<N>> =
+        edges.keys().map(|from| (*from, reachable(*from, edges))).collect();
+    let circle_of = |(from, to): (&N, &BTreeSet<N>)| {
+        let comes_back = |to: &&N| reached.get(to).is_some_and(|back| back.contains(from));
+        to.iter().filter(comes_back).copied().collect::<BTreeSet<N>>()
+    };
+    reached.iter().map(circle_of).filter(|circle| circle.len() > 1).collect()
+}
+
+fn reachable<N: Copy + Ord>(from: N, edges: &BTreeMap<N, BTreeSet<N>>) -> BTreeSet<N> {
     let mut reached = BTreeSet::new();
-    let mut next: Vec<&Module> = vec![from];
-    while let Some(module) = next.pop() {
-        for to in edges.get(module).into_iter().flatten() {
+    let mut next = vec![from];
+    while let Some(node) = next.pop() {
+        for to in edges.get(&node).into_iter().flatten() {
             if reached.insert(*to) {
-                next.push(to);
+                next.push(*to);
             }
         }
     }

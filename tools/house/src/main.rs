@@ -140,8 +140,9 @@ fn print_shape() -> Result<ExitCode, Failure> {
         "of objects that change, %",
         "most files of a type",
         "circles",
+        "rooms in circles",
     ]);
-    let mut circles = Vec::new();
+    let mut circles: Vec<(&str, &str, Vec<String>)> = Vec::new();
     for folder in CRATES {
         let shape = shape::of_crate(&source::root().join(folder))?;
         let scattered: Vec<String> =
@@ -156,13 +157,16 @@ fn print_shape() -> Result<ExitCode, Failure> {
             format!("{:.0}", shape.private_changing_percent()),
             scattered.join(", "),
             shape.circles.len().to_string(),
+            shape.room_circles.iter().map(Vec::len).sum::<usize>().to_string(),
         ]);
-        circles.extend(shape.circles.into_iter().map(|circle| (folder, circle)));
+        let paths =
+            |circle: Vec<PathBuf>| circle.iter().map(|path| path.display().to_string()).collect();
+        circles.extend(shape.circles.into_iter().map(|circle| ("files", folder, paths(circle))));
+        circles.extend(shape.room_circles.into_iter().map(|circle| ("rooms", folder, circle)));
     }
     println!("{table}");
-    for (folder, circle) in circles {
-        let files: Vec<String> = circle.iter().map(|path| path.display().to_string()).collect();
-        println!("circle in {folder}: {}", files.join(" "));
+    for (of, folder, circle) in circles {
+        println!("circle of {of} in {folder}: {}", circle.join(" "));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -31,8 +31,10 @@ pub struct Shape {
     pub private_changing_fields: usize,
     /// Types, by the number of files with their `impl` blocks, the most first.
     pub scattered: Vec<(usize, String)>,
-    /// Circles of imports, except between parents and children.
+    /// Circles of imports among files, except between parents and children.
     pub circles: Vec<Vec<PathBuf>>,
+    /// Circles of imports among the modules directly below the crate's root, each with all its files.
+    pub room_circles: Vec<Vec<String>>,
 }
 
 impl Shape {
@@ -101,6 +103,7 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
     scattered.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     shape.scattered = scattered;
     shape.circles = imports.circles();
+    shape.room_circles = imports.circles_of_rooms();
     Ok(shape)
 }
 
@@ -248,5 +251,20 @@ mod tests {
         assert_eq!((shape.fields, shape.private_fields), (3, 1));
         assert_eq!(shape.scattered, [(2, "Core".to_owned())]);
         assert_eq!(shape.circles, [[PathBuf::from("session/table.rs"), PathBuf::from("slot.rs")]]);
+        assert_eq!(shape.room_circles, [["session", "slot"]]);
+    }
+
+    /// A circle through `mod.rs` is none of files, since each file is related to the next.
+    #[test]
+    fn of_crate__sees_circles_of_rooms_through_their_parents() {
+        let lib = ("lib.rs", "mod call;\nmod engine;\nmod word;\n");
+        let call = ("call/mod.rs", "mod state;\nuse crate::engine::Engine;\npub struct Options;\n");
+        let state = ("call/state.rs", "use super::Options;\nuse crate::word::Word;\n");
+        let engine = ("engine/mod.rs", "mod turn;\npub use turn::Turn;\npub struct Engine;\n");
+        let turn = ("engine/turn.rs", "use crate::call::Options;\npub struct Turn;\n");
+        let word = ("word.rs", "pub struct Word;\n");
+        let shape = shape_of("rooms", &[lib, call, state, engine, turn, word]);
+        assert!(shape.circles.is_empty(), "{:?}", shape.circles);
+        assert_eq!(shape.room_circles, [["call", "engine"]]);
     }
 }

@@ -3,8 +3,8 @@
 
 use super::client::call::{fail_calls, start_backlog};
 use super::client::order::forgo_order;
-use super::server::abandon::note_abandoned;
 use super::server::memory::release_holdings;
+use super::server::watched::note_abandoned;
 use super::{Core, Membership, Recovery};
 use crate::buffer::Buffer;
 use crate::limits::PATHS_MAX;

@@ -7,11 +7,13 @@ use std::rc::Rc;
 
 use petrel_proto::RequestHandle;
 
-use super::context::HANDLER_PANICKED;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 use crate::sync::thread;
+
+/// The failure of a call whose handler panicked.
+pub(super) const HANDLER_PANICKED: &str = "the handler panicked";
 
 /// The response to a request, or the failure.
 pub(super) type Outcome = Result<MsgBuf, Error>;

@@ -11,7 +11,9 @@ use petrel_transport::{SharedBytes, Transport};
 use super::access::Access;
 use super::copier::{Copier, Plan};
 use super::memory::{OUT_OF_RANGE, check_word};
-use super::registry::{Entry, RegionStats, Regions, Shared, View, ViewState};
+use super::registry::{
+    Entry, NO_REGION, RegionStats, Regions, Shared, View, ViewState, find, find_to_read,
+};
 use super::wire::{
     self, COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, Header, MAP, METHODS, READ, READ_MANY,
     READ_VERSIONED, Refusal, WRITE, WRITE_VERSIONED,
@@ -20,11 +22,6 @@ use crate::control::ControlPlane;
 use crate::endpoint::handle::Handle;
 use crate::endpoint::{Context, Endpoint, Handled, Request, State};
 use crate::sync::Arc;
-
-const NO_REGION: Refusal =
-    Refusal::new(Status::PermissionDenied, "the server has no region with this key");
-const NO_RIGHT: Refusal =
-    Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
 const TOO_LARGE: Refusal =
     Refusal::new(Status::ResourceExhausted, "the response is larger than the client accepts");
@@ -524,28 +521,6 @@ impl<'s> Operation<'s> {
         self.stats.writes += 1;
         self.stats.bytes_written += data.len() as u64;
     }
-}
-
-/// Returns the range of a read, in a region whose key grants it.
-#[inline]
-pub(super) fn find_to_read<'s>(
-    entries: &'s [Option<Arc<Entry>>],
-    header: &Header,
-) -> Result<WordRange<'s>, Refusal> {
-    let words = find(entries, header, Access::READ)?.memory().words();
-    words.range(header.offset(), header.len().into()).ok_or(OUT_OF_RANGE)
-}
-
-/// Returns the region of a request whose key grants the rights.
-#[inline]
-fn find<'s>(
-    entries: &'s [Option<Arc<Entry>>],
-    header: &Header,
-    rights: Access,
-) -> Result<&'s Entry, Refusal> {
-    let entry = entries.get(header.region() as usize).and_then(Option::as_deref);
-    let entry = entry.filter(|entry| entry.secret() == header.secret()).ok_or(NO_REGION)?;
-    if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
 }
 
 /// The response of an operation, apart from read bytes.

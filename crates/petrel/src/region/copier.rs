@@ -12,8 +12,7 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_transport::words::WORD_BYTES;
 
-use super::agent::find_to_read;
-use super::registry::{View, ViewState};
+use super::registry::{View, ViewState, find_to_read};
 use super::wire::{Header, Refusal};
 use crate::endpoint::{Context, Handled, Request, Responder, State, Watcher};
 use crate::error::Error;

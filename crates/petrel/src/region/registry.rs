@@ -5,15 +5,21 @@ use std::ops::Deref;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
-use petrel_transport::words::MappedRights;
+use petrel_transport::words::{MappedRights, WordRange};
 
 use super::access::Access;
 use super::door::{Door, Mappable};
 use super::key::RegionKey;
-use super::memory::RegionMemory;
+use super::memory::{OUT_OF_RANGE, RegionMemory};
 use super::owner_lock::{OwnerGuard, OwnerLock};
+use super::wire::{Header, Refusal};
 use crate::error::Error;
 use crate::sync::{Arc, Mutex, lock};
+
+pub(super) const NO_REGION: Refusal =
+    Refusal::new(Status::PermissionDenied, "the server has no region with this key");
+const NO_RIGHT: Refusal =
+    Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
 /// Most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
@@ -399,6 +405,28 @@ impl fmt::Debug for Regions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stats().fmt(f)
     }
+}
+
+/// Returns the range of a read, in a region whose key grants it.
+#[inline]
+pub(super) fn find_to_read<'s>(
+    entries: &'s [Option<Arc<Entry>>],
+    header: &Header,
+) -> Result<WordRange<'s>, Refusal> {
+    let words = find(entries, header, Access::READ)?.memory().words();
+    words.range(header.offset(), header.len().into()).ok_or(OUT_OF_RANGE)
+}
+
+/// Returns the region of a request whose key grants the rights.
+#[inline]
+pub(super) fn find<'s>(
+    entries: &'s [Option<Arc<Entry>>],
+    header: &Header,
+    rights: Access,
+) -> Result<&'s Entry, Refusal> {
+    let entry = entries.get(header.region() as usize).and_then(Option::as_deref);
+    let entry = entry.filter(|entry| entry.secret() == header.secret()).ok_or(NO_REGION)?;
+    if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
 }
 
 #[cfg(test)]

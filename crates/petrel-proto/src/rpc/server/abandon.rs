@@ -4,10 +4,11 @@
 use super::memory::release_answer;
 use super::run::make_ready;
 use super::settle::settle;
+use super::watched::note_superseded;
 use crate::buffer::Buffer;
-use crate::rpc::{RequestHandle, Shared};
+use crate::rpc::Shared;
 use crate::session::SessionId;
-use crate::session::server::{Age, ServerSession, ServerSlot, ServerState};
+use crate::session::server::{Age, ServerSession, ServerState};
 use crate::wire::{Header, check_cancel};
 
 /// Handles a CANCEL.
@@ -49,33 +50,4 @@ pub(in crate::rpc) fn on_cancel<B: Buffer>(
             }
         }
     }
-}
-
-/// Notes that the request in a slot has ended. Notifies the owner if the request is watched.
-#[inline]
-pub(in crate::rpc) fn note_superseded<B: Buffer>(
-    shared: &mut Shared<B>,
-    session: SessionId,
-    state: &mut ServerSlot<B>,
-) {
-    if state.is_watched() {
-        shared.notices.note_cancelled(handle_of(session, state));
-    }
-}
-
-/// Notes that a session and all its requests have ended.
-pub(in crate::rpc) fn note_abandoned<B: Buffer>(
-    shared: &mut Shared<B>,
-    session: SessionId,
-    server: &ServerSession<B>,
-) {
-    for state in server.slots().iter().filter(|state| state.is_watched()) {
-        shared.notices.note_cancelled(handle_of(session, state));
-    }
-}
-
-/// Returns the handle by which the application knows a running request.
-fn handle_of<B>(session: SessionId, state: &ServerSlot<B>) -> RequestHandle {
-    let handle = RequestHandle { session, number: state.current() };
-    if state.is_ordered() { handle.in_order() } else { handle }
 }

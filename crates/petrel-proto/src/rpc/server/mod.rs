@@ -9,7 +9,7 @@
 //! | `order`, `settle` | requests that wait for earlier ones of their session |
 //! | `pull` | the client asks for packets of an answer |
 //! | `refuse` | errors that the core answers itself |
-//! | `abandon` | requests whose client no longer waits |
+//! | `abandon`, `watched` | requests whose client no longer waits; their owners, who are told |
 //! | `memory` | the memory of half-arrived requests and large answers |
 //! | `by_paths` | sessions of several paths |
 
@@ -24,3 +24,4 @@ pub(super) mod respond;
 pub(super) mod run;
 pub(super) mod send;
 pub(super) mod settle;
+pub(super) mod watched;

@@ -5,11 +5,11 @@
 //! the handler is called once, when the owner of the core takes [`Event::Request`]. The handle of a numbered request
 //! has a bit of its own, so the answers of all others need no check.
 
-use super::abandon::note_superseded;
 use super::memory::note_refused;
 use super::refuse::refuse;
 use super::run::{Packet, begin, credit_due, make_ready, run, run_message};
 use super::settle::settle;
+use super::watched::note_superseded;
 use crate::buffer::{Buffer, BufferPool, Placed};
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 use crate::rpc::{Event, Received, RequestHandle, Shared};

@@ -1,8 +1,8 @@
 //! The steps of a request in its slot: its begin, its run, and its refusal after the deadline
 //! (`docs/wire-protocol.md` §6.2).
 
-use super::abandon::note_superseded;
 use super::refuse::refuse_arriving;
+use super::watched::note_superseded;
 use crate::buffer::Buffer;
 use crate::limits::KEPT_ANSWER_BYTES_MAX;
 use crate::rpc::{Received, RequestHandle, Shared};

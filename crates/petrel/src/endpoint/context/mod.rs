@@ -20,7 +20,7 @@ use petrel_transport::clock::Clock;
 
 use super::announced::Announced;
 use super::groups::Groups;
-use super::late_answers::LateAnswers;
+use super::late_answers::{HANDLER_PANICKED, LateAnswers};
 use super::lent_transport::{CallRoute, LentTransport};
 use super::options::{CallOptions, limits};
 use super::remote::Remote;
@@ -38,9 +38,6 @@ use crate::sync::Arc;
 use crate::time::Time;
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
-
-/// The failure of a call whose handler panicked.
-pub(super) const HANDLER_PANICKED: &str = "the handler panicked";
 
 /// The transport-independent part of an endpoint: handlers and continuations use it while the transport is busy
 /// delivering.

@@ -15,7 +15,6 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::Stream;
 use super::user::user_of;
-use crate::nexus::connection::canonical;
 
 /// Addresses within this host, which no network has: the prefix is for packets to be discarded (RFC 6666). The other half
 /// of such an address is a random number, and with the number the name of an abstract Unix socket.
@@ -149,7 +148,7 @@ impl Stream for HostStream {
         match self {
             Self::Tcp(stream) => {
                 let (local, remote) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
-                user_of(canonical(local), canonical(remote))
+                user_of(local, remote)
             }
             Self::Unix(stream, _) => Some(socket_peercred(stream).ok()?.uid.as_raw()),
         }

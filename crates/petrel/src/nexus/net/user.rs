@@ -19,6 +19,8 @@ const USER_AT: usize = HEADER_BYTES + 64;
 /// Returns the user that owns the socket at `remote` of a connection to `local`; `None` if the socket belongs to another host or
 /// network namespace, is closed, or the kernel does not tell.
 pub(super) fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    let [local, remote] =
+        [local, remote].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let is_here = remote.ip().is_loopback() || remote.ip() == local.ip();
     if !is_here {
         return None;
