@@ -1,8 +1,7 @@
 //! The function that runs a batch.
 //!
 //! **Sweeps**, if no mark stands in a loop: the first state runs for each input of a group, then the state of the first
-//! mark for the lanes that stopped there, and so on in the order of the text. Each mark has a list of its own, so that
-//! no lane is asked for its state.
+//! mark for the lanes that stopped there, and so on in the order of the text. Every mark has a list, and no lane is asked for a state.
 //!
 //! **Lanes**, if a mark stands in a loop: each lane has a state, and the lanes take turns. A lane that ends begins the next
 //! input at once, so that short inputs leave no lane idle while others are long (the order of Kocberber and others,

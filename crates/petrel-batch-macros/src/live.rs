@@ -225,7 +225,7 @@ impl Live<'_> {
         }
     }
 
-    /// All other expressions: each local that they name is read, and each jump in them may be taken.
+    /// All other expressions: every named local is read, and every jump may be taken.
     fn other(&mut self, expression: &Expr, after: Set) -> Set {
         struct Jumps<'a, 'b>(&'a Live<'b>, Set);
         impl<'ast> Visit<'ast> for Jumps<'_, '_> {

@@ -1,4 +1,4 @@
-//! The arguments of a batched function: those that all lanes share, and those that each lane has.
+//! The arguments of a batched function: shared by all lanes, or a lane's own.
 
 use syn::visit_mut::{self, VisitMut};
 use syn::{

@@ -1,7 +1,6 @@
 //! The operator `?` in a batch, where `return` ends a lane and not the function.
 //!
-//! The standard library's trait for `?` is not stable, so that two traits stand in. They cover each type that has `?` on
-//! stable Rust.
+//! The standard library's trait for `?` is not stable, so that two traits stand in. All types with `?` on stable Rust are covered.
 
 use core::convert::Infallible;
 use core::ops::ControlFlow;

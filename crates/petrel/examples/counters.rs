@@ -1,7 +1,7 @@
 //! Counters divided among the threads of a server, which a new process takes over while clients count:
 //! `cargo run --example counters`.
 //!
-//! Each thread owns the counters whose keys come to it. At SIGTERM the server drains, collects the counters of its threads, and starts its
+//! A thread owns the counters of its keys. At SIGTERM the server drains, collects the counters of its threads, and starts its
 //! successor with the listening socket and the counters. Calls meanwhile wait. The clients' increments are not repeated, and none is lost.
 
 mod processes;

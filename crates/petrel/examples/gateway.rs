@@ -82,7 +82,7 @@ async fn upper(State(client): State<Client>, Path(word): Path<String>) -> (Statu
     }
 }
 
-/// Threads that make one HTTP request after the other.
+/// Threads make HTTP requests in sequence.
 struct Load {
     answered: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,

@@ -87,7 +87,7 @@ impl Imports {
     }
 }
 
-/// Returns the groups of nodes that reach each other.
+/// Returns the groups of mutually reachable nodes.
 fn circles_of<N: Copy + Ord>(edges: &BTreeMap<N, BTreeSet<N>>) -> BTreeSet<BTreeSet<N>> {
     let reached: BTreeMap<N, BTreeSet<N>> =
         edges.keys().map(|from| (*from, reachable(*from, edges))).collect();

@@ -13,8 +13,8 @@ use crate::tool::{Error, run};
 pub enum Isolation {
     /// A network namespace.
     Network,
-    /// A network namespace and a process namespace. The program is its first process, so all processes that it has
-    /// started end with it.
+    /// A network namespace and a process namespace. The program is the first process there, and all of the program's processes end
+    /// with the program.
     NetworkAndProcesses,
 }
 

@@ -188,8 +188,7 @@ impl Rings {
         count
     }
 
-    /// Called when the endpoint has nothing to do. Returns when it polls again even if nothing wakes it;
-    /// `None` if it sleeps.
+    /// Called when the endpoint has nothing to do. Returns the time of the next poll without a wake-up; `None` if asleep.
     pub(crate) fn rest(&mut self) -> Option<u64> {
         if self.pairs.iter().all(Option::is_none) {
             return None;

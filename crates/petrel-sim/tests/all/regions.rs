@@ -1,4 +1,4 @@
-//! Ordered operations on a region, made without waiting: each sees those before it, and none behind it.
+//! Ordered operations on a region, made without waiting: an operation sees all earlier ones, and no later one.
 //!
 //! Operations of all kinds under all faults, with a model of the memory, are in the worlds of `petrel sim`
 //! (`src/check/regions`).

@@ -37,7 +37,7 @@ impl Drop for Process {
     }
 }
 
-/// Ends this process with the program that started it.
+/// Ends the process with its parent.
 #[allow(dead_code, reason = "not every example has processes that end so")]
 pub(crate) fn end_with_parent() {
     thread::spawn(|| {

@@ -78,7 +78,7 @@ pub(super) struct Driver {
 struct DrivingTask {
     /// Names the task's call; 0 without a task.
     call: AtomicUsize,
-    /// A task that is to drive after this one.
+    /// The next task to drive.
     heir: Mutex<Option<task::Waker>>,
     has_heir: AtomicBool,
     /// When the task was polled last, and when a turn had work last. Written by the task.

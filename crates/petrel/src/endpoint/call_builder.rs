@@ -314,7 +314,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
 
 impl<P, M> CallBuilder<P, M, SessionId> {
     /// Makes the server run the call only when all earlier calls of the session have run, whatever the network does to
-    /// their order (MP-RDMA §3.4, *synchronise*). Calls without this demand may overtake each other, and this one.
+    /// their order (MP-RDMA §3.4, *synchronise*). Calls without the demand may overtake any call.
     ///
     /// The endpoint's sessions keep an order if [`SessionConfig::ordered`](super::SessionConfig::ordered) is set. An
     /// earlier call that has failed or was cancelled holds no later one back, and its handler may still be running. A

@@ -75,7 +75,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: no other guard exists, and this one is borrowed.
+        // SAFETY: the only guard is borrowed.
         unsafe { &*self.lock.value.get() }
     }
 }

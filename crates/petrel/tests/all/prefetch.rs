@@ -135,7 +135,7 @@ fn second_steps_are_taken(transports: AllowedTransports) {
     exchange(&nexus, &mut server, transports);
     let Steps { taken, most } = server.state();
     assert!(taken.is_empty(), "{taken:?}");
-    // Each frame takes a step, those of other methods included.
+    // Frames of all methods take a step.
     assert!((2..=9).contains(most), "steps are taken for a few requests ahead: {most}");
 }
 

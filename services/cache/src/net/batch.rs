@@ -168,7 +168,7 @@ impl Task {
         }
     }
 
-    /// The work, and the bytes that it takes of those that begin with its own.
+    /// Returns the work, and how many of `bytes` belong to the work.
     fn work<'a>(&self, bytes: &'a [u8]) -> (Work<'a>, usize) {
         match *self {
             Self::Everywhere(everywhere) => (Work::Everywhere(everywhere), 0),

@@ -21,7 +21,7 @@ const STALE: u32 = 2 << VALUE_BITS;
 const WON: u32 = 4 << VALUE_BITS;
 const KEY_SHIFT: u32 = 24;
 
-/// A header. Its words are those of the log, so that a look-up decodes only the parts that it needs.
+/// A header. The words are the log's: a look-up decodes only the needed parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     /// The version.

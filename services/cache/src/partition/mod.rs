@@ -265,8 +265,7 @@ impl Partition {
     }
 
     /// Looks several items up, so that the accesses to their memory overlap, and calls `each` for every key, in order.
-    /// Results and counters are those of [`Partition::get`] for one key after the other. Each key has a tag, which
-    /// `each` gets.
+    /// Results and counters are those of [`Partition::get`] for one key after the other. `each` gets the tag of every key.
     pub fn get_batch<'k, T: Copy>(
         &mut self,
         keys: impl IntoIterator<Item = (T, Key<'k>)>,

@@ -89,8 +89,8 @@ pub(super) struct Servers {
     is_weighed: bool,
     /// Where the search for the least busy server begins: equals take turns.
     turn: usize,
-    /// No server has fewer attempts: the search ends at the first with so few. Shared with the loads, which lower it; a
-    /// search that finds no such server raises it.
+    /// No server has fewer attempts: the search ends at the first with so few. Shared with the loads. Loads lower the value; a
+    /// search without a result raises the value.
     least: Rc<Cell<u32>>,
 }
 

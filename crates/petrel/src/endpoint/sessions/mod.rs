@@ -349,7 +349,7 @@ impl Sessions {
         self.take_opening(request)
     }
 
-    /// Removes a link that is down, and returns it with its remote endpoint, if this endpoint requested it.
+    /// Removes a link that is down. Returns the link with the remote endpoint if this endpoint requested the link.
     pub(super) fn remove_link(&mut self, name: LinkId) -> Option<(Link, Option<Remote>)> {
         let link = self.links.remove(&name)?;
         assert!(

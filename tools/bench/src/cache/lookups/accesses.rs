@@ -35,7 +35,7 @@ impl Table {
         walk(&self.0, accesses, start)
     }
 
-    /// Makes the accesses of several chains, so that they overlap.
+    /// Makes the accesses of several chains, overlapping.
     pub(super) fn walk_together(&self, accesses: u8, starts: impl Iterator<Item = u64>) {
         walk_batch(&self.0, accesses, starts, |_, end| {
             black_box(end);
