@@ -211,6 +211,8 @@ impl<'a> Observer<'a> {
     fn round(&mut self, attack: CacheAttack) -> Result<(), Failure> {
         let calm = self.window();
         let active = attack.set_up(self.server.address)?;
+        // Until then sockets fill, which takes CPU time from all processes. Failures count from the beginning.
+        thread::sleep(SETTLE_TIME);
         let attacked = self.window();
         self.obtained = active.end();
         thread::sleep(SETTLE_TIME);
