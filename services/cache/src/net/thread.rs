@@ -38,6 +38,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// The longest sleep while connections wait for memory.
 const MEMORY_LOOK: Duration = Duration::from_millis(MEMORY_LOOK_MS);
 
+/// The longest sleep while connections wait for their acceptance.
+const CROWD_LOOK: Duration = Duration::from_millis(1);
+
 /// Seconds in which a stopping thread sends the replies that it owes.
 const STOP_S: u32 = 3;
 
@@ -143,6 +146,8 @@ pub(super) struct Thread {
     next_thread: usize,
     /// Further connections may wait for their acceptance.
     has_arrivals: bool,
+    /// As many connections as may be are on their way to the threads.
+    is_crowded: bool,
     /// Connections that have made no request, by their generation: the first is the oldest. The others displace them when the
     /// server has all connections that it may have.
     unused: BTreeMap<u32, usize>,
@@ -177,6 +182,7 @@ impl Thread {
             looked_at: 0,
             next_thread: 0,
             has_arrivals: false,
+            is_crowded: false,
             unused: BTreeMap::new(),
             ends_at: None,
             presence,
@@ -218,8 +224,13 @@ impl Thread {
     }
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep = self.queue.is_empty() && !self.has_arrivals && self.inbox().may_sleep();
-        let sleep = if self.waiting.is_empty() { TICK } else { MEMORY_LOOK };
+        let may_sleep = self.queue.is_empty() && self.inbox().may_sleep();
+        let sleep = match self.has_arrivals {
+            true if self.is_crowded => CROWD_LOOK,
+            true => Duration::ZERO,
+            false if self.waiting.is_empty() => TICK,
+            false => MEMORY_LOOK,
+        };
         match self.poll.poll(events, Some(if may_sleep { sleep } else { Duration::ZERO })) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             result => result,
@@ -257,6 +268,13 @@ impl Thread {
             return;
         }
         for _ in 0..ACCEPTS_MAX {
+            let Shared { connections, limits, .. } = &*self.router.shared;
+            // Further ones wait in the listener, until the threads have found room for those on their way.
+            self.is_crowded =
+                connections.open.load(Ordering::Relaxed) >= limits.connections_max + ARRIVALS_MAX;
+            if self.is_crowded {
+                return;
+            }
             let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) else {
                 // An error is that of one connection, or a shortage: the tick tries again.
                 self.has_arrivals = false;
@@ -264,20 +282,24 @@ impl Thread {
             };
             let shared = &self.router.shared;
             shared.connections.accepted.fetch_add(1, Ordering::Relaxed);
-            let open = shared.connections.open.fetch_add(1, Ordering::Relaxed);
-            if open >= shared.limits.connections_max + ARRIVALS_MAX {
-                self.refuse(&socket);
-                continue;
-            }
-            // The threads with connections are the last.
-            let first = shared.inboxes.len() - shared.servers;
-            let thread = first + self.next_thread;
+            shared.connections.open.fetch_add(1, Ordering::Relaxed);
+            let thread = shared.inboxes.len() - shared.servers + self.next_thread;
+            let further_threads = shared.servers - 1;
             self.next_thread = (self.next_thread + 1) % shared.servers;
             match thread == self.router.number {
-                true => self.add(socket),
-                false => shared.inboxes[thread].push(Parcel::Connection(socket)),
+                true => self.add(socket, further_threads),
+                false => self.pass(thread, socket, further_threads),
             }
         }
+    }
+
+    /// Gives a connection to a thread with connections: the threads from this number, in turn.
+    fn pass(&self, thread: usize, socket: TcpStream, further_threads: usize) {
+        let shared = &self.router.shared;
+        // The threads with connections are the last.
+        let first = shared.inboxes.len() - shared.servers;
+        let thread = first + (thread - first) % shared.servers;
+        shared.inboxes[thread].push(Parcel::Connection { socket, further_threads });
     }
 
     /// Refuses a connection beyond the limit.
@@ -301,9 +323,13 @@ impl Thread {
         true
     }
 
-    fn add(&mut self, mut socket: TcpStream) {
+    /// Adds a connection. Without room, one of so many further threads may have some.
+    fn add(&mut self, mut socket: TcpStream, further_threads: usize) {
         if !self.make_room() {
-            return self.refuse(&socket);
+            return match further_threads {
+                0 => self.refuse(&socket),
+                _ => self.pass(self.router.number + 1, socket, further_threads - 1),
+            };
         }
         // A reply must not wait for the acknowledgement of another.
         let _ = socket.set_nodelay(true);
@@ -331,7 +357,7 @@ impl Thread {
 
     fn receive(&mut self, parcel: Parcel) {
         match parcel {
-            Parcel::Connection(socket) => self.add(socket),
+            Parcel::Connection { socket, further_threads } => self.add(socket, further_threads),
             Parcel::Work(mut batch) => {
                 let Some(owner) = &mut self.router.owner else {
                     unreachable!("work goes to owners")
