@@ -153,7 +153,7 @@ fn serve__says_why_it_cannot() {
     assert!(stderr(&small).contains("too few"), "{}", stderr(&small));
 }
 
-/// More connections than the host's usual limit on descriptors, which the server raises.
+/// The server raises a small limit on descriptors.
 #[test]
 fn serve__has_descriptors_for_all_connections() {
     let limited = |limits: &str, connections: &str| {

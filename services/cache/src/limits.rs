@@ -112,7 +112,7 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
 /// Connections that a thread accepts in a row, before the open ones get their turn.
 pub const ACCEPTS_MAX: usize = 16;
 
-/// Accepted connections beyond the limit, on their way to the threads that look for one to displace.
+/// Accepted connections beyond the limit, on their way to the threads.
 pub const ARRIVALS_MAX: usize = 64;
 
 /// Descriptors of a server beyond those of its connections: listener, readiness loops, standard streams, and the endpoints'.

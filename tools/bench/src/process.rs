@@ -31,7 +31,7 @@ impl Process {
         Ok(Self::spawn(Command::new(std::env::current_exe()?).args(arguments))?)
     }
 
-    /// Starts another program, whose errors go where the command says.
+    /// Starts another program, with the error stream of the command.
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
         Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
     }

@@ -248,7 +248,7 @@ impl Connection {
         self.input.capacity() + self.output.capacity() + self.replies.held_bytes()
     }
 
-    /// Bytes that were kept, and that no request has used.
+    /// Kept bytes without those that requests have used.
     pub(super) fn kept_bytes(&self) -> usize {
         self.input.len() - self.used
     }
@@ -264,7 +264,7 @@ impl Connection {
         self.input.extend_from_slice(rest);
     }
 
-    /// Lets `run` use the bytes that were kept. It returns how many it has used.
+    /// Lets `run` use the kept bytes. The function returns the number of used bytes.
     pub(super) fn use_kept<T>(&mut self, run: impl FnOnce(&mut Self, &[u8]) -> (usize, T)) -> T {
         let input = std::mem::take(&mut self.input);
         let (used, result) = run(self, &input[self.used..]);

@@ -146,10 +146,9 @@ pub(super) struct Thread {
     next_thread: usize,
     /// Further connections may wait for their acceptance.
     has_arrivals: bool,
-    /// As many connections as may be are on their way to the threads.
+    /// The most connections are on their way to the threads.
     is_crowded: bool,
-    /// Connections that have made no request, by their generation: the first is the oldest. The others displace them when the
-    /// server has all connections that it may have.
+    /// Connections without a request, by their generation: the first is the oldest. At the limit newcomers displace them.
     unused: BTreeMap<u32, usize>,
     /// The second at which the thread ends, if it is to stop.
     ends_at: Option<u32>,
@@ -269,7 +268,7 @@ impl Thread {
         }
         for _ in 0..ACCEPTS_MAX {
             let Shared { connections, limits, .. } = &*self.router.shared;
-            // Further ones wait in the listener, until the threads have found room for those on their way.
+            // Further connections wait in the listener, until the threads have found room for the last.
             self.is_crowded =
                 connections.open.load(Ordering::Relaxed) >= limits.connections_max + ARRIVALS_MAX;
             if self.is_crowded {
@@ -311,7 +310,7 @@ impl Thread {
         let _ = io::Write::write(&mut socket, b"ERROR Too many open connections\r\n");
     }
 
-    /// Makes room for a connection: if there are too many, the oldest without a request ends. Returns false if each has made one.
+    /// Makes room for a connection: beyond the limit, the oldest without a request ends. Returns false without such a connection.
     fn make_room(&mut self) -> bool {
         let Shared { connections, limits, .. } = &*self.router.shared;
         if connections.open.load(Ordering::Relaxed) <= limits.connections_max {
@@ -323,7 +322,7 @@ impl Thread {
         true
     }
 
-    /// Adds a connection. Without room, one of so many further threads may have some.
+    /// Adds a connection. Without room here, further threads are asked.
     fn add(&mut self, mut socket: TcpStream, further_threads: usize) {
         if !self.make_room() {
             return match further_threads {

@@ -1,18 +1,18 @@
-//! An attack that is set up: the objects that it holds, and its threads.
+//! An active attack: the attacker's objects and threads.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// An attack that is set up. Its end drops the objects that the attacker holds.
+/// An active attack. Its end drops the attacker's objects.
 pub(crate) struct ActiveAttack {
     held: Vec<Box<dyn Any>>,
     obtained: String,
     flood: Option<Flood>,
 }
 
-/// Threads that go on until they are told to stop.
+/// Threads that send until the end of the attack.
 struct Flood {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -22,7 +22,7 @@ struct Flood {
 }
 
 impl ActiveAttack {
-    /// Returns an attack that is silent from now on.
+    /// Returns an attack without further packets.
     pub(crate) fn holding(held: Vec<Box<dyn Any>>, obtained: String) -> Self {
         Self { held, obtained, flood: None }
     }
@@ -52,12 +52,12 @@ impl ActiveAttack {
         self
     }
 
-    /// The number of pieces that the threads have sent.
+    /// The number of sent pieces.
     pub(crate) fn sent(&self) -> u64 {
         self.flood.as_ref().map_or(0, |flood| flood.sent.load(Ordering::Relaxed))
     }
 
-    /// Ends the attack, and returns the resources that the attacker obtained, for human readers.
+    /// Ends the attack, and returns the attacker's resources, for human readers.
     pub(crate) fn end(self) -> String {
         match self.flood {
             None => self.obtained,

@@ -18,7 +18,7 @@ const CLIENTS: usize = 2;
 const SIZES: [usize; 16] =
     [32, 32, 32, 1_440, 32, 32, 5_000, 32, 32, 32, 60_000, 32, 32, 1_440, 32, 100 << 10];
 
-/// A call that takes longer has failed.
+/// A longer call has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause before an honest client connects again.
@@ -200,8 +200,8 @@ fn call(server: SocketAddr, number: usize, client: Client, shared: &Shared) -> R
     report
 }
 
-/// Runs an independent client: connects, stores and fetches a small and a larger value, and looks for values that web pages
-/// have stored.
+/// Runs an independent client: connects, stores and fetches a small and a larger value, and looks for values from web
+/// pages.
 pub(super) fn newcomer(server: SocketAddr) -> Result<(), String> {
     let mut client = Client::connect(server).map_err(|error| describe(&error))?;
     for size in [32, 100 << 10] {

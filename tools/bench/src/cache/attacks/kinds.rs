@@ -21,7 +21,7 @@ const LARGE_BYTES: usize = 1_000_000;
 /// The length of the values that evict others, in bytes.
 const EVICTING_BYTES: usize = 500_000;
 
-/// The values that evict: more than the memory of the server has room for.
+/// The keys of these values: the server's memory has room for fewer.
 const EVICTING_KEYS: u32 = 4_096;
 
 /// The most bytes of unread requests of a connection: a million gets.
@@ -30,7 +30,7 @@ const PIPELINE_BYTES: usize = 1_000_000 * SMALL_GET.len();
 const SMALL_GET: &[u8] = b"get attack-small\r\n";
 const LARGE_GET: &[u8] = b"get attack-large\r\n";
 
-/// A server that takes nothing for so long is taken for full.
+/// After so long without a taken byte the server counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(50);
 
 /// The longest time in which a server takes the bytes of a set-up.
@@ -43,13 +43,13 @@ const CONNECTIONS: usize = 4_200;
 const SLOW_CLIENTS: usize = 200;
 const BYTE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause of attackers that do not flood.
+/// The pause of attackers without a flood.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The pause after a failed connection: the attacker's host has no port left.
 const PORT_PAUSE: Duration = Duration::from_millis(1);
 
-/// The key that pages send for a browser to store.
+/// The key of the commands in web pages.
 pub(super) const PAGE_KEY: &[u8] = b"attack-page";
 
 /// The attack to run on a port of memcached's protocol.
@@ -63,7 +63,7 @@ pub(crate) enum CacheAttack {
     LargeUnread8,
     /// 60 lines of keys without an end
     EndlessKeys,
-    /// 200 values of which the first byte has come
+    /// The first byte of 200 values
     HalfValues,
     /// A million small gets on each of four connections that read nothing
     PipelineUnread,
@@ -135,7 +135,7 @@ impl CacheAttack {
     }
 }
 
-/// Stores the values that attackers ask for.
+/// Stores the values for the attackers' gets.
 fn store_targets(server: SocketAddr) -> Result<(), Failure> {
     let mut client = Client::connect(server)?;
     client.set(b"attack-large", &vec![b'l'; LARGE_BYTES]).map_err(Failure::because)?;
@@ -152,7 +152,7 @@ fn unread(server: SocketAddr, clients: usize, bytes: &[u8]) -> Result<ActiveAtta
     let (begun, mut last) = (Instant::now(), Instant::now());
     while last.elapsed() < FULL_AFTER && begun.elapsed() < SET_UP_LIMIT {
         for (mut socket, sent) in sockets.iter().zip(&mut sent) {
-            // A server that has closed the connection serves the attack less.
+            // A closed connection serves the attack less.
             if let Ok(count @ 1..) = socket.write(&bytes[*sent..]) {
                 *sent += count;
                 last = Instant::now();
@@ -167,7 +167,7 @@ fn unread(server: SocketAddr, clients: usize, bytes: &[u8]) -> Result<ActiveAtta
 fn connections(server: SocketAddr) -> ActiveAttack {
     let mut held: Vec<Box<dyn Any>> = Vec::new();
     for _ in 0..CONNECTIONS {
-        // A server that refuses the connection has closed it, or does so later.
+        // A refused connection serves the attack equally.
         if let Ok(socket) = TcpStream::connect_timeout(&server, PAUSE) {
             held.push(Box::new(socket));
         }
@@ -197,7 +197,7 @@ fn slow_bytes(server: SocketAddr) -> Result<ActiveAttack, Failure> {
     let work = move |count: &AtomicU64| {
         let text = b"set attack-slow 0 0 5\r\nvalue\r\nget attack-slow attack-small\r\n";
         for socket in &mut sockets {
-            // The replies are read, so that only the slowness is an attack.
+            // The replies are read: only the slowness is an attack.
             let _ = socket.read(&mut replies);
             let is_sent = socket.write(&text[next..=next]).is_ok();
             count.fetch_add(u64::from(is_sent), Ordering::Relaxed);

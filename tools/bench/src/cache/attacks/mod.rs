@@ -30,7 +30,7 @@ use crate::attacks::{SETTLE_TIME, peak_bytes, raise_descriptor_limit};
 use crate::process::{Process, parse};
 use crate::statistics::median;
 
-/// The least part of memcached's ratio that the cache's ratio must have.
+/// The least ratio of the cache, relative to memcached's.
 const RATIO_MIN: f64 = 0.9;
 
 /// Most connections of both servers.
@@ -46,12 +46,12 @@ struct Figure {
     attack: String,
     server: &'static str,
     floods: bool,
-    /// The resources that the attacker obtained, for human readers.
+    /// The attacker's resources, for human readers.
     #[serde(rename = "got")]
     obtained: String,
     honest: u64,
     failed: u64,
-    /// Gets of values that other values have evicted.
+    /// Gets of evicted values.
     missed: u64,
     /// The first failure, for human readers.
     failure: Option<String>,
@@ -89,7 +89,7 @@ struct Server {
 /// Runs the attacks and prints the figures.
 ///
 /// # Errors
-/// The reason why nothing could be measured, for example that memcached is not installed.
+/// The reason for a missing measurement, for example a host without memcached.
 pub fn run(args: &CacheAttacksArgs, output: Output) -> Result<Outcome, Failure> {
     let mut pairs = Vec::new();
     for &attack in &args.attack {
@@ -103,7 +103,7 @@ pub fn run(args: &CacheAttacksArgs, output: Output) -> Result<Outcome, Failure> 
 }
 
 fn measure(attack: CacheAttack, args: &CacheAttacksArgs) -> Result<[Figure; 2], Failure> {
-    // The servers get the limit on descriptors that the user has, and the attackers get more.
+    // The servers get the user's limit on descriptors, and the attackers get more.
     let limit = getrlimit(Resource::Nofile);
     let servers = [Server::memcached(args)?, Server::cache(args)?];
     raise_descriptor_limit()?;
@@ -151,7 +151,7 @@ impl Server {
     }
 
     fn memcached(args: &CacheAttacksArgs) -> Result<Self, Failure> {
-        // memcached tells nobody a port that the system has chosen. The port is free for the moment.
+        // memcached does not report a port chosen by the system. This port is free for the moment.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = Command::new(&args.beside);
         command.args(["-l", "127.0.0.1", "-U", "0", "-u", "root", "-c", CONNECTIONS_MAX]);
