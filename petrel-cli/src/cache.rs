@@ -24,6 +24,7 @@ pub(crate) fn run(args: &CacheArgs, output: Output) -> Result<Outcome, Failure> 
         CacheCommand::Incr(args) => calls::incr(args, output),
         CacheCommand::Stats(args) => calls::stats(args, output),
         CacheCommand::Bench(args) => petrel_bench::cache::run(args, output),
+        CacheCommand::Attacks(args) => petrel_bench::cache::attacks::run(args, output),
     }
 }
 

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped};
+use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped, limits};
 use petrel_command::Outcome;
 use petrel_command::cores;
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use super::server_failure;
@@ -43,6 +44,7 @@ struct Ended {
 pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
+    raise_descriptor_limit(args)?;
     let server = CacheServer::start(&config(args)).map_err(server_failure)?;
     announce(args, &server, output)?;
     while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
@@ -50,6 +52,27 @@ pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Fail
     drop(interrupt);
     print(&server.stop().map_err(server_failure)?, output)?;
     Ok(Outcome::Success)
+}
+
+/// Raises the limit on descriptors to the number that all connections need. With fewer, a newcomer would wait without an
+/// answer.
+fn raise_descriptor_limit(args: &CacheServeArgs) -> Result<(), Failure> {
+    if args.memcached.is_none() {
+        return Ok(());
+    }
+    let needed = (args.connections + limits::ARRIVALS_MAX + limits::FILES_BESIDE) as u64;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), ..limit });
+    raised.map_err(|_| {
+        Failure::because(format!(
+            "{} connections need {needed} descriptors, and the host does not allow so many: give fewer \
+             (--connections), or raise the limit (ulimit -n)",
+            args.connections
+        ))
+    })
 }
 
 fn config(args: &CacheServeArgs) -> CacheConfig {

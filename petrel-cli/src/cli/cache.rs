@@ -32,6 +32,7 @@ Examples:
   petrel cache incr 127.0.0.1:31850 visits --by 5 --initial 0
   petrel cache stats 127.0.0.1:31850
   petrel cache bench --memcached
+  petrel cache attacks --attack half-values,connections
   petrel cache bench --scheme herd,pilaf,farm,farm-var --figure 9";
 
 #[derive(Debug, Subcommand)]
@@ -53,6 +54,7 @@ pub(crate) enum CacheCommand {
     /// Print the counters of all partitions together
     Stats(CacheServerArgs),
     Bench(petrel_bench::args::CacheBenchArgs),
+    Attacks(petrel_bench::args::CacheAttacksArgs),
 }
 
 /// Serve a cache until interrupted

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 use crate::common::{command, finish, petrel, record, stderr, stdout, wait_until};
+use petrel_skip::{Need, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -20,7 +21,10 @@ struct Server {
 impl Server {
     fn start(arguments: &[&str]) -> Self {
         let fixed = ["cache", "serve", "--json", "--memcached", "127.0.0.1:0", "--idle", "block"];
-        let mut child = command(&[&fixed, arguments].concat()).spawn().unwrap();
+        Self::of(command(&[&fixed, arguments].concat()).spawn().unwrap())
+    }
+
+    fn of(mut child: Child) -> Self {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -147,6 +151,49 @@ fn serve__says_why_it_cannot() {
     assert!(stderr(&open).contains("--insecure"), "{}", stderr(&open));
     let small = petrel(&["cache", "serve", "--memcached", "127.0.0.1:0", "--memory", "1MiB"]);
     assert!(stderr(&small).contains("too few"), "{}", stderr(&small));
+}
+
+/// The server raises a small limit on descriptors.
+#[test]
+fn serve__has_descriptors_for_all_connections() {
+    let limited = |limits: &str, connections: &str| {
+        let server = format!(
+            "ulimit {limits}; exec {} cache serve --json --memcached 127.0.0.1:0 --connections {connections}",
+            env!("CARGO_BIN_EXE_petrel")
+        );
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &server]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.spawn().unwrap()
+    };
+    let server = Server::of(limited("-Sn 64", "100"));
+    let mut clients: Vec<_> =
+        (0..100).map(|_| TcpStream::connect(&server.memcached).unwrap()).collect();
+    for client in &mut clients {
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(b"mn\r\n").unwrap();
+        client.read_exact(&mut [0; 4]).unwrap();
+    }
+    let refused = finish(limited("-n 64", "100"));
+    assert!(stderr(&refused).contains("--connections"), "{refused:?}");
+}
+
+#[test]
+fn attacks__leave_honest_clients_as_many_calls_as_memcached() {
+    let attacks = ["cache", "attacks", "--json", "--rounds", "1", "--window", "100ms", "--attack"];
+    let absent = petrel(&[&attacks[..], &["http", "--beside", "no-such-program"]].concat());
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(stdout(&absent).contains("not installed"), "{absent:?}");
+    if let Err(error) = std::process::Command::new("memcached").arg("-V").output() {
+        return skip(Need::Memcached, format!("memcached: {error}"));
+    }
+    let output = petrel(&[&attacks[..], &["http,half-values"]].concat());
+    let rows: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 4, "{output:?}");
+    for row in &rows {
+        assert_eq!((&row["failed"], &row["newcomers_failed"]), (&json!(0), &json!(0)), "{row}");
+        assert!(row["honest"].as_u64() > Some(0) && row["ratio"].as_f64() > Some(0.0), "{row}");
+    }
 }
 
 #[test]

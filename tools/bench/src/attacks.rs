@@ -12,6 +12,7 @@
 //! server. Attackers that flood also take CPU time from every process on the machine; their rows are
 //! marked.
 
+mod active;
 mod honest;
 mod kinds;
 
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::active::ActiveAttack;
 use self::honest::{Honest, newcomer};
 pub(crate) use self::kinds::AttackKind;
 use petrel_command::Outcome;
@@ -39,7 +41,7 @@ use crate::args::AttacksArgs;
 const RATIO_MIN: f64 = 0.9;
 
 /// Time between the end of an attack and the next window, for connections to close.
-const SETTLE_TIME: Duration = Duration::from_millis(500);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// The name of the thread of a process that serves connections, links and sessions.
 const MANAGEMENT: &str = "petrel-nexus";
@@ -105,7 +107,7 @@ pub(super) fn run(args: &AttacksArgs, output: Output) -> Result<Outcome, Failure
 }
 
 /// Raises the limit on file descriptors: attackers have thousands of connections.
-fn raise_descriptor_limit() -> Result<(), Failure> {
+pub(crate) fn raise_descriptor_limit() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .map_err(std::io::Error::from)?)
@@ -253,7 +255,7 @@ fn resident_bytes(pid: u32) -> Result<u64, Failure> {
     memory_line(pid, "VmRSS:")
 }
 
-fn peak_bytes(pid: u32) -> Result<u64, Failure> {
+pub(crate) fn peak_bytes(pid: u32) -> Result<u64, Failure> {
     memory_line(pid, "VmHWM:")
 }
 

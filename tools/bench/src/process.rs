@@ -1,6 +1,6 @@
 //! This command as another process, for measurements whose ends must not share a process.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -28,13 +28,16 @@ pub(crate) struct Process(Child);
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Result<Self, Failure> {
-        let child = Command::new(std::env::current_exe()?)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()?;
-        Ok(Self(child))
+        Ok(Self::spawn(Command::new(std::env::current_exe()?).args(arguments))?)
+    }
+
+    /// Starts another program, with the error stream of the command.
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     /// Returns the first line of the output.

@@ -17,8 +17,9 @@ pub(super) struct Connection {
     /// Differs from that of earlier connections with the same number.
     pub(super) generation: u32,
     pub(super) parser: Parser,
-    /// Bytes that have come, and that belong to no complete request.
-    pub(super) input: Vec<u8>,
+    /// Bytes that have come and were kept. Requests have used the first.
+    input: Vec<u8>,
+    used: usize,
     pub(super) output: Vec<u8>,
     /// Bytes of the output that have been sent.
     written: usize,
@@ -33,6 +34,8 @@ pub(super) struct Connection {
     is_closing: bool,
     /// The thread will look at the connection in this turn.
     pub(super) is_queued: bool,
+    /// A request has been run.
+    is_used: bool,
     /// The second in which bytes last came or went.
     active: u32,
     /// The beginning, in milliseconds, of a time with more than [`SAFE_BYTES`] in which no request has ended, nor the sending of
@@ -77,6 +80,7 @@ impl Connection {
             generation,
             parser: Parser::new(),
             input: Vec::new(),
+            used: 0,
             output: Vec::new(),
             written: 0,
             replies: Replies::default(),
@@ -86,6 +90,7 @@ impl Connection {
             is_reading_over: false,
             is_closing: false,
             is_queued: false,
+            is_used: false,
             active: now,
             heavy_since: None,
             wait: None,
@@ -208,6 +213,11 @@ impl Connection {
         now.saturating_sub(self.active)
     }
 
+    /// Notes that a request has been run; returns true for the first.
+    pub(super) fn note_use(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_used, true)
+    }
+
     /// Returns the millisecond since which the connection holds much memory and gets nowhere.
     pub(super) fn heavy_since(&self) -> Option<u64> {
         self.heavy_since
@@ -238,21 +248,35 @@ impl Connection {
         self.input.capacity() + self.output.capacity() + self.replies.held_bytes()
     }
 
+    /// Kept bytes without those that requests have used.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.input.len() - self.used
+    }
+
     /// Keeps the rest of the bytes that have come.
     pub(super) fn keep(&mut self, rest: &[u8], needed: usize) {
-        if needed > self.input.len() {
+        let kept = self.kept_bytes();
+        if needed > kept {
+            self.input.drain(..std::mem::take(&mut self.used));
             // A value of known size gets its memory at once.
-            self.input.reserve_exact(rest.len().max(needed - self.input.len()));
+            self.input.reserve_exact(rest.len().max(needed - kept));
         }
         self.input.extend_from_slice(rest);
     }
 
-    /// Drops the bytes that requests have used.
-    pub(super) fn use_input(&mut self, used: usize) {
-        match used == self.input.len() {
-            true => self.input = Vec::new(),
-            false => drop(self.input.drain(..used)),
+    /// Lets `run` use the kept bytes. The function returns the number of used bytes.
+    pub(super) fn use_kept<T>(&mut self, run: impl FnOnce(&mut Self, &[u8]) -> (usize, T)) -> T {
+        let input = std::mem::take(&mut self.input);
+        let (used, result) = run(self, &input[self.used..]);
+        self.input = input;
+        self.used += used;
+        if self.used == self.input.len() {
+            (self.input, self.used) = (Vec::new(), 0);
+        } else if self.used > self.input.len() / 2 {
+            // Each byte moves once at most: a long list of keys is used in many turns.
+            self.input.drain(..std::mem::take(&mut self.used));
         }
+        result
     }
 }
 
@@ -281,6 +305,23 @@ fn make_room(output: &mut Vec<u8>, written: usize, bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn use_kept__goes_on_behind_the_used_bytes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(socket, 1, 1);
+        connection.keep(b"0123456789", 0);
+        for expected in 0..10 {
+            if expected == 4 {
+                connection.keep(b"ab", 12);
+            }
+            let first = connection.use_kept(|_, input| (1, input[0]));
+            assert_eq!(first, b'0' + expected);
+        }
+        assert_eq!(connection.use_kept(|_, input| (input.len(), input.to_vec())), b"ab");
+        assert_eq!((connection.kept_bytes(), connection.held_bytes()), (0, 0));
+    }
 
     #[test]
     fn make_room__of_a_large_reply_takes_its_size_and_drops_sent_bytes() {

@@ -8,7 +8,7 @@ use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
 use crate::key::Hasher;
-use crate::limits::{LIGHT_BYTES, READ_BYTES, WHOLE_BYTES};
+use crate::limits::{LIGHT_BYTES, READ_BYTES, STEPS_MAX, WHOLE_BYTES};
 use crate::memcached::{Everywhere, Operation, Request, Step, execute, replies};
 
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub(super) enum Pause {
     Output,
     /// The batch of another thread is full.
     Turn,
+    /// Other connections get their turn first.
+    Others,
     /// Memory for buffers is short: for `bytes` of a request, or for any request of a connection with much memory.
     Memory { bytes: usize },
     /// The connection has ended.
@@ -99,8 +101,12 @@ impl Router {
         (number, running_bytes): (usize, usize),
         input: &[u8],
     ) -> (usize, Pause) {
-        let mut start = 0;
+        let (mut start, mut steps) = (0, 0);
         loop {
+            if steps == STEPS_MAX {
+                return (start, Pause::Others);
+            }
+            steps += 1;
             if connection.is_closing() {
                 return (start, Pause::Closing);
             }
@@ -317,6 +323,18 @@ mod tests {
         let action = Action::Delete { is_quiet: false };
         let operation = Operation { action, key, value, flags: b"" };
         router.run_operation(replies, &mut Vec::new(), (0, 0), &operation)
+    }
+
+    #[test]
+    fn run__leaves_other_connections_their_turn() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = mio::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(socket, 1, 1);
+        let input = b"mn\r\n".repeat(STEPS_MAX + 1);
+        let (used, pause) = router().run(&mut connection, (0, 0), &input);
+        assert_eq!((used, pause), (input.len() - 4, Pause::Others));
+        let rest = router().run(&mut connection, (0, 0), &input[used..]);
+        assert_eq!(rest, (4, Pause::Input { needed: 0 }));
     }
 
     #[test]

@@ -13,7 +13,11 @@ pub(crate) enum Parcel {
     /// A batch of the receiver, with replies.
     Done(Box<Batch>),
     /// A new connection.
-    Connection(TcpStream),
+    Connection {
+        socket: TcpStream,
+        /// Threads that may take the connection if this one has no room.
+        further_threads: usize,
+    },
     /// The server ends.
     Stop,
     /// Another thread has ended its connections.

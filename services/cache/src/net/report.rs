@@ -89,6 +89,7 @@ fn put_stats(shared: &Shared, sum: &Snapshot, out: &mut Vec<u8>) {
     put(out, "curr_connections", connections.open.load(Ordering::Relaxed));
     put(out, "total_connections", connections.accepted.load(Ordering::Relaxed));
     put(out, "rejected_connections", connections.rejected.load(Ordering::Relaxed));
+    put(out, "displaced_connections", connections.displaced.load(Ordering::Relaxed));
     put(out, "idle_kicks", connections.idle.load(Ordering::Relaxed));
     put(out, "memory_kicks", connections.stalled.load(Ordering::Relaxed));
     put(out, "limit_maxbytes", shared.limits.memory_bytes);

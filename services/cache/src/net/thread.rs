@@ -1,6 +1,7 @@
 //! A thread of the server.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ use super::drive::{Pause, Router};
 use super::inbox::{Inbox, Parcel};
 use super::report::{self, Snapshot};
 use crate::limits::{
-    HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, READ_BYTES, READS_MAX, SAFE_BYTES, STALLED_S,
+    ACCEPTS_MAX, ARRIVALS_MAX, HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, READ_BYTES, READS_MAX,
+    SAFE_BYTES, STALLED_S,
 };
 use crate::memcached::Clock;
 use crate::partition::Mode;
@@ -35,6 +37,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The longest sleep while connections wait for memory.
 const MEMORY_LOOK: Duration = Duration::from_millis(MEMORY_LOOK_MS);
+
+/// The longest sleep while connections wait for their acceptance.
+const CROWD_LOOK: Duration = Duration::from_millis(1);
 
 /// Seconds in which a stopping thread sends the replies that it owes.
 const STOP_S: u32 = 3;
@@ -71,6 +76,8 @@ pub(crate) struct ConnectionCounters {
     pub(crate) accepted: AtomicU64,
     /// Beyond the limit.
     pub(crate) rejected: AtomicU64,
+    /// Closed without a request, for another beyond the limit.
+    pub(crate) displaced: AtomicU64,
     /// Closed because nothing came.
     pub(crate) idle: AtomicU64,
     /// Closed because memory was short, and nothing went.
@@ -137,6 +144,12 @@ pub(super) struct Thread {
     looked_at: u32,
     /// The thread that gets the next connection.
     next_thread: usize,
+    /// Further connections may wait for their acceptance.
+    has_arrivals: bool,
+    /// The most connections are on their way to the threads.
+    is_crowded: bool,
+    /// Connections without a request, by their generation: the first is the oldest. At the limit newcomers displace them.
+    unused: BTreeMap<u32, usize>,
     /// The second at which the thread ends, if it is to stop.
     ends_at: Option<u32>,
     presence: Presence,
@@ -167,6 +180,9 @@ impl Thread {
             now: Clock::FIRST,
             looked_at: 0,
             next_thread: 0,
+            has_arrivals: false,
+            is_crowded: false,
+            unused: BTreeMap::new(),
             ends_at: None,
             presence,
         })
@@ -185,10 +201,11 @@ impl Thread {
             for event in &events {
                 match event.token() {
                     WAKER => {}
-                    LISTENER => self.accept(),
+                    LISTENER => self.has_arrivals = true,
                     Token(number) => self.note_ready(number, event),
                 }
             }
+            self.accept();
             self.inbox().take(&mut parcels);
             parcels.drain(..).for_each(|parcel| self.receive(parcel));
             std::mem::swap(&mut self.queue, &mut turn);
@@ -207,7 +224,12 @@ impl Thread {
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let may_sleep = self.queue.is_empty() && self.inbox().may_sleep();
-        let sleep = if self.waiting.is_empty() { TICK } else { MEMORY_LOOK };
+        let sleep = match self.has_arrivals {
+            true if self.is_crowded => CROWD_LOOK,
+            true => Duration::ZERO,
+            false if self.waiting.is_empty() => TICK,
+            false => MEMORY_LOOK,
+        };
         match self.poll.poll(events, Some(if may_sleep { sleep } else { Duration::ZERO })) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             result => result,
@@ -241,30 +263,73 @@ impl Thread {
 
     /// Accepts connections, and gives them to the threads in turn.
     fn accept(&mut self) {
-        // An error is that of one connection, or a shortage: the tick tries again.
-        while let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) {
+        if !self.has_arrivals {
+            return;
+        }
+        for _ in 0..ACCEPTS_MAX {
+            let Shared { connections, limits, .. } = &*self.router.shared;
+            // Further connections wait in the listener, until the threads have found room for the last.
+            self.is_crowded =
+                connections.open.load(Ordering::Relaxed) >= limits.connections_max + ARRIVALS_MAX;
+            if self.is_crowded {
+                return;
+            }
+            let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) else {
+                // An error is that of one connection, or a shortage: the tick tries again.
+                self.has_arrivals = false;
+                return;
+            };
             let shared = &self.router.shared;
             shared.connections.accepted.fetch_add(1, Ordering::Relaxed);
-            let open = shared.connections.open.fetch_add(1, Ordering::Relaxed);
-            if open >= shared.limits.connections_max {
-                shared.connections.open.fetch_sub(1, Ordering::Relaxed);
-                shared.connections.rejected.fetch_add(1, Ordering::Relaxed);
-                // The client may be gone.
-                let _ = io::Write::write(&mut &socket, b"ERROR Too many open connections\r\n");
-                continue;
-            }
-            // The threads with connections are the last.
-            let first = shared.inboxes.len() - shared.servers;
-            let thread = first + self.next_thread;
+            shared.connections.open.fetch_add(1, Ordering::Relaxed);
+            let thread = shared.inboxes.len() - shared.servers + self.next_thread;
+            let further_threads = shared.servers - 1;
             self.next_thread = (self.next_thread + 1) % shared.servers;
             match thread == self.router.number {
-                true => self.add(socket),
-                false => shared.inboxes[thread].push(Parcel::Connection(socket)),
+                true => self.add(socket, further_threads),
+                false => self.pass(thread, socket, further_threads),
             }
         }
     }
 
-    fn add(&mut self, mut socket: TcpStream) {
+    /// Gives a connection to a thread with connections: the threads from this number, in turn.
+    fn pass(&self, thread: usize, socket: TcpStream, further_threads: usize) {
+        let shared = &self.router.shared;
+        // The threads with connections are the last.
+        let first = shared.inboxes.len() - shared.servers;
+        let thread = first + (thread - first) % shared.servers;
+        shared.inboxes[thread].push(Parcel::Connection { socket, further_threads });
+    }
+
+    /// Refuses a connection beyond the limit.
+    fn refuse(&self, mut socket: &TcpStream) {
+        let connections = &self.router.shared.connections;
+        connections.open.fetch_sub(1, Ordering::Relaxed);
+        connections.rejected.fetch_add(1, Ordering::Relaxed);
+        // The client may be gone.
+        let _ = io::Write::write(&mut socket, b"ERROR Too many open connections\r\n");
+    }
+
+    /// Makes room for a connection: beyond the limit, the oldest without a request ends. Returns false without such a connection.
+    fn make_room(&mut self) -> bool {
+        let Shared { connections, limits, .. } = &*self.router.shared;
+        if connections.open.load(Ordering::Relaxed) <= limits.connections_max {
+            return true;
+        }
+        let Some((_, number)) = self.unused.pop_first() else { return false };
+        connections.displaced.fetch_add(1, Ordering::Relaxed);
+        self.remove(number);
+        true
+    }
+
+    /// Adds a connection. Without room here, further threads are asked.
+    fn add(&mut self, mut socket: TcpStream, further_threads: usize) {
+        if !self.make_room() {
+            return match further_threads {
+                0 => self.refuse(&socket),
+                _ => self.pass(self.router.number + 1, socket, further_threads - 1),
+            };
+        }
         // A reply must not wait for the acknowledgement of another.
         let _ = socket.set_nodelay(true);
         let number = self.connections.vacant_key();
@@ -276,11 +341,13 @@ impl Thread {
         }
         self.generations = self.generations.wrapping_add(1);
         self.connections.insert(Connection::new(socket, self.generations, self.now));
+        self.unused.insert(self.generations, number);
         self.enqueue(number);
     }
 
     fn remove(&mut self, number: usize) {
         let mut connection = self.connections.remove(number);
+        self.unused.remove(&connection.generation);
         self.router.release(connection.held_bytes());
         // The socket closes here; registration ends with it.
         let _ = self.poll.registry().deregister(connection.socket());
@@ -289,7 +356,7 @@ impl Thread {
 
     fn receive(&mut self, parcel: Parcel) {
         match parcel {
-            Parcel::Connection(socket) => self.add(socket),
+            Parcel::Connection { socket, further_threads } => self.add(socket, further_threads),
             Parcel::Work(mut batch) => {
                 let Some(owner) = &mut self.router.owner else {
                     unreachable!("work goes to owners")
@@ -345,6 +412,9 @@ impl Thread {
         let is_broken = connection.flush(self.now).is_err();
         let now_ms = self.router.now_ms;
         connection.note_weight(now_ms, has_advanced);
+        if has_advanced && connection.note_use() {
+            self.unused.remove(&connection.generation);
+        }
         self.router.change_held(held, connection.held_bytes());
         if is_broken || connection.is_finished() {
             return self.remove(number);
@@ -368,6 +438,7 @@ impl Thread {
             }
             Pause::Output => !connection.is_full(),
             Pause::Input { .. } => connection.can_read(),
+            Pause::Others => true,
             Pause::Closing => false,
         };
         if has_turn {
@@ -379,7 +450,15 @@ impl Thread {
     /// Connections that hold memory without progress end, as many as the last waiter needs.
     fn look_at_waiting(&mut self) {
         let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes());
-        let is_due = now_ms >= self.look_ms || held_bytes < self.looked_at_bytes;
+        // A look at each change would run all waiters whenever another client gives some memory back.
+        let can_run = |number: &usize| {
+            let Some(connection) = self.connections.get(*number) else { return false };
+            let Some(wait) = connection.wait else { return false };
+            let own_bytes = if wait.bytes > 0 { connection.held_bytes() } else { 0 };
+            self.router.has_memory(held_bytes.saturating_sub(own_bytes), wait.bytes)
+        };
+        let is_due = now_ms >= self.look_ms
+            || held_bytes < self.looked_at_bytes && self.waiting.iter().any(can_run);
         let Some(&last) = self.waiting.last().filter(|_| is_due) else { return };
         self.look_ms = now_ms + MEMORY_LOOK_MS;
         let wait = self.connections.get(last).and_then(|connection| connection.wait);
@@ -467,7 +546,8 @@ impl Thread {
         }
         ended.into_iter().for_each(|number| self.remove(number));
         self.resume();
-        self.accept();
+        // A shortage of descriptors may be over.
+        self.has_arrivals = true;
     }
 
     /// Begins to stop: no connection is taken any more, and no bytes are read. Requests that have come run.
@@ -510,7 +590,7 @@ fn drive(
     now: u32,
 ) -> (Pause, bool) {
     let (mut pause, mut has_advanced) = (Pause::Input { needed: 0 }, false);
-    if !connection.input.is_empty() {
+    if connection.kept_bytes() > 0 {
         (pause, has_advanced) = run_kept(connection, running, router);
     }
     for _ in 0..READS_MAX {
@@ -529,7 +609,7 @@ fn drive(
                 return (Pause::Closing, has_advanced);
             }
         };
-        if connection.input.is_empty() {
+        if connection.kept_bytes() == 0 {
             let (used, next) = router.run(connection, running, &buffer[..bytes]);
             (pause, has_advanced) = (next, has_advanced || used > 0);
             if used < bytes {
@@ -539,7 +619,7 @@ fn drive(
         } else {
             connection.keep(&buffer[..bytes], needed);
             // A value that is not complete is not looked at again.
-            if connection.input.len() >= needed {
+            if connection.kept_bytes() >= needed {
                 let (next, has_run) = run_kept(connection, running, router);
                 (pause, has_advanced) = (next, has_advanced || has_run);
             }
@@ -554,11 +634,10 @@ fn run_kept(
     running: (usize, usize),
     router: &mut Router,
 ) -> (Pause, bool) {
-    let input = std::mem::take(&mut connection.input);
-    let (used, pause) = router.run(connection, running, &input);
-    connection.input = input;
-    connection.use_input(used);
-    (pause, used > 0)
+    connection.use_kept(|connection, input| {
+        let (used, pause) = router.run(connection, running, input);
+        (used, (pause, used > 0))
+    })
 }
 
 /// The time, in seconds since 1970.

@@ -175,6 +175,30 @@ fn connections__are_limited_and_end_when_idle() {
     server.stop().unwrap();
 }
 
+/// A flood of connections that send nothing keeps no newcomer out, and ends no connection that has made a request.
+#[test]
+fn connections_without_a_request__yield_to_newcomers() {
+    for threads in [1, 2] {
+        let server = start(&CacheConfig { connections_max: 32, ..config(threads) });
+        let mut clients: Vec<_> = (0..8).map(|_| Client::new(&server)).collect();
+        clients.iter_mut().for_each(|client| client.ask(b"mn\r\n", b"MN\r\n"));
+        let mut half = Client::new(&server);
+        half.send(b"set half 0 0 100\r\nv");
+        let silent: Vec<_> = (0..200).map(|_| Client::new(&server)).collect();
+        for _ in 0..8 {
+            let mut newcomer = Client::new(&server);
+            newcomer.ask(b"mn\r\n", b"MN\r\n");
+            clients.push(newcomer);
+            clients.iter_mut().for_each(|client| client.ask(b"mn\r\n", b"MN\r\n"));
+        }
+        let [displaced, rejected] =
+            ["displaced_connections", "rejected_connections"].map(|name| clients[0].stat(name));
+        assert!(displaced > 150 && rejected == 0, "{displaced} displaced, {rejected} rejected");
+        drop((half, silent));
+        server.stop().unwrap();
+    }
+}
+
 #[test]
 fn half_closed_connections__get_their_replies() {
     let server = start(&config(2));

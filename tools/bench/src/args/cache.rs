@@ -1,4 +1,4 @@
-//! The arguments of `petrel cache bench`.
+//! The arguments of `petrel cache bench` and `petrel cache attacks`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use petrel_command::args::BenchTransport;
 use petrel_command::args::values::parse_plot;
 use petrel_command::units::{parse_duration, parse_size};
 
+use crate::cache::attacks::CacheAttack;
 use crate::cache::{Scheme, SeedFigure};
 
 /// The popularity of keys.
@@ -130,4 +131,39 @@ pub struct CacheBenchArgs {
     /// Draw a figure of the model into a file (SVG)
     #[arg(long, value_name = "FILE", value_parser = parse_plot, requires = "scheme")]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// Attack the port of memcached's protocol, of a cache and of memcached side by side
+///
+/// Honest clients store and fetch values of several sizes all the time, and check each answer; a newcomer connects in
+/// each window. Windows without and with the attack take turns. The exit code is 1 if honest clients of the cache fare worse
+/// than those of memcached: more failed calls or newcomers, or, under an attack that does not flood, a rate of less than 0.9
+/// of memcached's. memcached must be installed.
+#[derive(Args, Debug)]
+pub struct CacheAttacksArgs {
+    /// Attacks to run, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = CacheAttack::value_variants().to_vec())]
+    pub(crate) attack: Vec<CacheAttack>,
+
+    /// Windows without each attack, and as many with it, for each server
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) rounds: u16,
+
+    /// Length of every window
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+
+    /// Memory of each server
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = parse_size)]
+    pub(crate) memory: usize,
+
+    /// Threads of each server
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: u16,
+
+    /// The program of memcached
+    #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
+    pub(crate) beside: String,
 }

@@ -1,4 +1,4 @@
-//! Arguments of `petrel demo`, `petrel bench`, `petrel index bench`, `petrel cache bench` and `petrel sim experiment`.
+//! Arguments of `petrel demo`, `petrel bench`, `petrel index bench`, `petrel cache bench`, `petrel cache attacks` and `petrel sim experiment`.
 
 mod demo;
 
@@ -30,7 +30,7 @@ pub(crate) use batch::{BatchArgs, LookupTable};
 #[cfg(feature = "full")]
 pub use bench::*;
 #[cfg(feature = "full")]
-pub use cache::CacheBenchArgs;
+pub use cache::{CacheAttacksArgs, CacheBenchArgs};
 pub use demo::DemoArgs;
 #[cfg(feature = "full")]
 pub use experiment::ExperimentArgs;

@@ -3,9 +3,8 @@
 use std::any::Any;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -15,6 +14,7 @@ use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
 
+use super::active::ActiveAttack;
 use super::honest;
 
 /// The largest message that servers accept by default, in bytes.
@@ -76,43 +76,6 @@ pub(super) struct Target<'a> {
     pub(super) region: &'a str,
     /// The data port of an honest client.
     pub(super) victim_port: u16,
-}
-
-/// An attack that is set up.
-pub(super) struct ActiveAttack {
-    _held: Vec<Box<dyn Any>>,
-    obtained: String,
-    flood: Option<Flood>,
-}
-
-/// Threads that go on until they are told to stop.
-struct Flood {
-    is_over: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    /// The name of a piece of the flood, for human readers.
-    of: &'static str,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl ActiveAttack {
-    fn holding(held: Vec<Box<dyn Any>>, obtained: String) -> Self {
-        Self { _held: held, obtained, flood: None }
-    }
-
-    /// Ends the attack, and returns the resources that the attacker obtained, for human readers.
-    pub(super) fn end(self) -> String {
-        match self.flood {
-            None => self.obtained,
-            Some(Flood { is_over, sent, of, threads }) => {
-                is_over.store(true, Ordering::Relaxed);
-                for thread in threads {
-                    // The threads cannot panic, and nothing depends on their results.
-                    let _ = thread.join();
-                }
-                format!("{} {of} in the last window", sent.load(Ordering::Relaxed))
-            }
-        }
-    }
 }
 
 impl AttackKind {
@@ -301,48 +264,39 @@ fn open_sessions(
 fn spray_strangers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (connection, link, own) = linked(target)?;
     let stranger = UdpSocket::bind((target.address.ip(), 0))?;
-    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (stop, count) = (Arc::clone(&is_over), Arc::clone(&sent));
-    let thread = thread::spawn(move || {
-        let mut number = 0;
-        while !stop.load(Ordering::Relaxed) {
-            number += 1;
-            // Alternates between an address without a link and one with a link. A full buffer refuses
-            // some datagrams.
-            let from = if number % 2 == 0 { &stranger } else { &own };
-            if from.send_to(&spray::datagram(number), link.data).is_ok() {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
+    let mut number = 0;
+    let work = move |count: &AtomicU64| {
+        number += 1;
+        // Alternates between an address without a link and one with a link. A full buffer refuses
+        // some datagrams.
+        let from = if number % 2 == 0 { &stranger } else { &own };
+        if from.send_to(&spray::datagram(number), link.data).is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
         }
-    });
-    let flood = Some(Flood { is_over, sent, of: "datagrams", threads: vec![thread] });
-    Ok(ActiveAttack { _held: vec![Box::new(connection)], obtained: String::new(), flood })
+    };
+    Ok(ActiveAttack::flooding("datagrams", vec![work]).and_holding(Box::new(connection)))
 }
 
 fn large_reads(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let key: RegionKey = target.region.parse().map_err(|_| refused("key"))?;
     let client = Client::connect_wait(target.address)?;
-    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let threads = (0..READERS).map(|_| {
-        let (stop, count) = (Arc::clone(&is_over), Arc::clone(&sent));
+    let readers = (0..READERS).map(|_| {
         let remote = RemoteRegion::new(&client, key);
-        thread::spawn(move || {
+        move |count: &AtomicU64| {
             let piece = (0, MESSAGE_BYTES / READ_PIECES);
-            while !stop.load(Ordering::Relaxed) {
-                let read = remote.read_many(&[piece; READ_PIECES as usize]).wait();
-                count.fetch_add(u64::from(read.is_ok()), Ordering::Relaxed);
-            }
-        })
+            let read = remote.read_many(&[piece; READ_PIECES as usize]).wait();
+            count.fetch_add(u64::from(read.is_ok()), Ordering::Relaxed);
+        }
     });
-    let threads = threads.collect();
+    let attack = ActiveAttack::flooding("reads of 8 MiB", readers.collect());
+    let attack = attack.and_holding(Box::new(client));
     // The attack has begun when the first reads have been answered.
     let end = Instant::now() + ANSWER_TIMEOUT;
-    while sent.load(Ordering::Relaxed) < u64::from(READERS) {
+    while attack.sent() < u64::from(READERS) {
         if Instant::now() > end {
             return Err(refused("reads"));
         }
         thread::yield_now();
     }
-    let flood = Some(Flood { is_over, sent, of: "reads of 8 MiB", threads });
-    Ok(ActiveAttack { _held: vec![Box::new(client)], obtained: String::new(), flood })
+    Ok(attack)
 }

@@ -4,6 +4,7 @@
 //! rate is that of the CPU. With other work, the rate per core is more exact: operations by the run time of the server's
 //! threads, as the kernel counts it. `lookups` compares ways of looking items up, in one process.
 
+pub mod attacks;
 mod keys;
 mod load;
 mod lookups;
