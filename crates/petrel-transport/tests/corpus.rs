@@ -1,5 +1,5 @@
 //! Replays the inputs collected by the fuzz targets (`fuzz/corpus`), with the targets' code, and
-//! checks the test vectors of datagrams in `docs/wire-protocol.md` §10.
+//! checks the test vectors of datagrams in `docs/wire-vectors.md`, §10.
 #![cfg(not(loom))]
 #![allow(non_snake_case)]
 
@@ -26,7 +26,7 @@ fn ring__corpus() {
     replay("ring", 50, ring::check);
 }
 
-const PAGE: &str = include_str!("../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../docs/wire-vectors.md");
 
 /// Number of blocks on the page: a page without its blocks must not pass.
 const WELL_FORMED: usize = 3;

@@ -1,8 +1,8 @@
-//! The test vectors of `docs/wire-protocol.md` §11.
+//! The test vectors of `docs/wire-vectors.md`, §11.
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
 /// A ```` ```control-vector ```` block of the specification.
 #[derive(Debug)]

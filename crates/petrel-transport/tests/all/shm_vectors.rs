@@ -1,4 +1,4 @@
-//! The ring vectors of `docs/wire-protocol.md` §13.7, at the two ends of a mapped segment.
+//! The ring vectors of `docs/wire-vectors.md`, §13.7, at the two ends of a mapped segment.
 #![cfg(not(loom))]
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
 use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, Transport, TxFrame};
 
-const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
 /// Number of blocks on the page: a page without its blocks must not pass.
 const WELL_FORMED: usize = 4;

@@ -96,14 +96,14 @@ impl ServiceDescription {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
+    const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
     fn described(name: Option<&str>, endpoints: &[u16]) -> ServiceDescription {
         let endpoints = endpoints.iter().copied().map(EndpointId).collect();
         ServiceDescription { name: name.map(str::to_owned), endpoints }
     }
 
-    /// The bytes of the vector with this name in `docs/wire-protocol.md` §8.9.
+    /// The bytes of the vector with this name in `docs/wire-vectors.md`, §8.9.
     fn vector(name: &str) -> Vec<u8> {
         let blocks = PAGE.split("\n```description-vector\n").skip(1);
         let mut blocks = blocks.map(|block| block.split("\n```").next().expect("a block"));

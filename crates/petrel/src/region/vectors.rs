@@ -1,4 +1,4 @@
-//! The vectors of `docs/wire-protocol.md` §15.4.
+//! The vectors of `docs/wire-vectors.md`, §15.4.
 
 use std::iter::Peekable;
 
@@ -7,7 +7,7 @@ use super::wire::METHODS;
 use super::{Access, Region, RegionMemory, Regions};
 use crate::sync::Arc;
 
-const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
 /// Number of blocks on the page: a page without its blocks must not pass.
 const VECTORS: usize = 24;

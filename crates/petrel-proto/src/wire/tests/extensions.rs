@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../../../docs/wire-vectors.md");
 
 /// Bytes of a frame of the kind before its extension block.
 fn fixed_bytes(kind: Kind) -> usize {

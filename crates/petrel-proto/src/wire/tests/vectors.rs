@@ -1,11 +1,11 @@
-//! The test vectors of `docs/wire-protocol.md` §10.
+//! The test vectors of `docs/wire-vectors.md`, §10.
 
 use std::fmt::Write;
 
 use super::*;
 use crate::bitmap::Words;
 
-const PAGE: &str = include_str!("../../../../../docs/wire-protocol.md");
+const PAGE: &str = include_str!("../../../../../docs/wire-vectors.md");
 
 /// Expected numbers of vectors, by sort: the test must not pass if it finds none.
 const SENT: usize = 30;
