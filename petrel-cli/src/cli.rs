@@ -53,8 +53,6 @@ pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};
 pub(crate) use server::ServeArgs;
 #[cfg(feature = "full")]
-pub(crate) use sim::SimCommand;
-#[cfg(feature = "full")]
 pub(crate) use sim::{SeedsArgs, SimArgs};
 
 /// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.

@@ -1,4 +1,4 @@
-//! `petrel sim`: seeds of the simulator, many at once or one with a trace; and experiments.
+//! `petrel sim`: seeds of the simulator, many at once or one with a trace.
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -7,14 +7,10 @@ use petrel_sim::Trace;
 use petrel_sim::check::{Options, Summary, never_met, run_seed_traced, run_seeds};
 
 use crate::cli::SimArgs;
-use crate::cli::SimCommand;
 use crate::seeds::Seeds;
 
 /// Runs the seeds and prints the results.
 pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
-    if let Some(SimCommand::Experiment(args)) = &args.what {
-        return petrel_bench::experiment::run(args, output);
-    }
     let mut options = Options::default();
     options.keep_going = args.seeds.keep_going;
     options.has_everything = args.everything;

@@ -35,7 +35,6 @@
 //! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
 //! | [`nexus`] | the production nexus in simulated scenarios |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
-//! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`traffic`] | published sizes of messages, and the times of flows |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`World`] | actors and control planes under rules: the loop of all checkers |
@@ -50,7 +49,6 @@
 
 pub mod check;
 pub mod control;
-pub mod experiment;
 pub mod fabric;
 pub mod multicast_world;
 pub mod nexus;

@@ -1,7 +1,6 @@
 //! Arguments of `petrel sim`.
 
 use clap::Args;
-use petrel_bench::args::ExperimentArgs;
 use petrel_command::args::values::parse_seed;
 
 /// Run real endpoints over a simulated network that fails in every way it can
@@ -16,11 +15,7 @@ use petrel_command::args::values::parse_seed;
 /// up the events of all worlds, as evidence that many faults occurred.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SimArgs {
-    #[command(subcommand)]
-    pub(crate) what: Option<SimCommand>,
-
     #[command(flatten)]
     pub(crate) seeds: SeedsArgs,
 
@@ -54,16 +49,9 @@ pub(crate) struct SeedsArgs {
     pub(crate) jobs: Option<u16>,
 }
 
-/// Uses of the simulator other than running seeds.
-#[derive(clap::Subcommand, Debug)]
-pub(crate) enum SimCommand {
-    Experiment(ExperimentArgs),
-}
-
 const AFTER_HELP: &str = "\
 Examples:
   petrel sim
   petrel sim --seeds 10000
   petrel sim --seed 1234
-  petrel sim --seed 1234 --trace | less
-  petrel sim experiment incast";
+  petrel sim --seed 1234 --trace | less";

@@ -197,10 +197,7 @@ fn run_congestion(args: &CongestionArgs, output: Output) -> Result<Outcome, Fail
 }
 
 /// Counts instructions, and prints them.
-pub(crate) fn run_instructions(
-    args: &InstructionsArgs,
-    output: Output,
-) -> Result<Outcome, Failure> {
+pub fn run_instructions(args: &InstructionsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for workload in args.transport.iter().copied().flat_map(instructions::rows) {
         report.instructions(workload, Ok)?;

@@ -24,7 +24,7 @@ const GIVE_UP_AFTER_NS: u64 = 120_000_000_000;
 const POLLS_PER_CLOCK_READ: u32 = 1 << 14;
 
 /// The calling end.
-pub(super) trait ClientEnd {
+pub trait ClientEnd {
     /// Starts calls, and keeps starting them until `end_ns`.
     fn begin(&mut self, end_ns: u64);
 
@@ -47,7 +47,7 @@ pub(super) trait ClientEnd {
 }
 
 /// The answering end.
-pub(super) trait ServerEnd {
+pub trait ServerEnd {
     /// Polls once for received messages, and processes them.
     fn poll_once(&mut self);
 
@@ -58,33 +58,33 @@ pub(super) trait ServerEnd {
 }
 
 /// One of the two sides of a comparison.
-pub(super) trait Side {
+pub trait Side {
     /// Runs calls for about `length`.
     fn window(&mut self, length: Duration) -> Result<Window, Failure>;
 }
 
 /// The two ends with a thread each.
-pub(super) struct TwoThreads<C> {
-    pub(super) client: C,
-    pub(super) server_thread: Rc<ServerThread>,
+pub struct TwoThreads<C> {
+    pub client: C,
+    pub server_thread: Rc<ServerThread>,
     /// The answering end in the other thread.
-    pub(super) server: EndIndex,
+    pub server: EndIndex,
     /// The placements of the calling thread and of the other thread.
-    pub(super) placements: [CpuPlacement; 2],
+    pub placements: [CpuPlacement; 2],
 }
 
 /// The two ends in one thread.
-pub(super) struct OneThread<C, S> {
-    pub(super) client: C,
-    pub(super) server: S,
+pub struct OneThread<C, S> {
+    pub client: C,
+    pub server: S,
     /// Keeps the other CPU busy; see [`super::server_thread::IdleServerEnd`].
-    pub(super) idle_end: Option<(Rc<ServerThread>, EndIndex)>,
+    pub idle_end: Option<(Rc<ServerThread>, EndIndex)>,
     /// The placements of the thread and of the idle end.
-    pub(super) placements: [CpuPlacement; 2],
+    pub placements: [CpuPlacement; 2],
 }
 
 /// The calling end alone; the answering end is in another process.
-pub(super) struct ClientOnly<C>(pub(super) C);
+pub struct ClientOnly<C>(pub(super) C);
 
 impl<C: ClientEnd> Side for ClientOnly<C> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {

@@ -2,7 +2,7 @@
 
 mod sum;
 #[cfg(test)]
-pub(super) mod tests;
+pub mod tests;
 
 use petrel_command::load::FailureGroup;
 use petrel_command::output::latency::LatencySummary;
@@ -18,7 +18,7 @@ use super::window::Window;
 /// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Quantity {
+pub enum Quantity {
     /// The duration of a call.
     Latency,
     /// Calls per second.
@@ -30,7 +30,7 @@ pub(crate) enum Quantity {
 /// The baseline that the library is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Baseline {
+pub enum Baseline {
     /// The same messages on the bare medium.
     BareMedium,
     /// A datagram per message, on the bare medium.
@@ -49,132 +49,132 @@ pub(super) enum Baseline {
 
 /// The settings: the part of a figure known before the measurement.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Setting {
+pub struct Setting {
     /// The subcommand.
-    pub(super) bench: &'static str,
-    pub(super) transport: &'static str,
+    pub bench: &'static str,
+    pub transport: &'static str,
     /// `veth` if the ends are in two network namespaces; else they are on loopback, or at `--connect`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) network: Option<&'static str>,
+    pub network: Option<&'static str>,
     /// 1 or 2; `None` if the other end is another process.
-    pub(super) cores: Option<u8>,
+    pub cores: Option<u8>,
     /// The CPUs that the ends were bound to.
-    pub(super) cpus: Option<Vec<usize>>,
-    pub(super) size_bytes: usize,
-    pub(super) in_flight: u16,
+    pub cpus: Option<Vec<usize>>,
+    pub size_bytes: usize,
+    pub in_flight: u16,
     /// Calls started together.
-    pub(super) batch: u16,
-    pub(super) sessions: usize,
+    pub batch: u16,
+    pub sessions: usize,
     /// `default`, `raised` or `given`: the sessions and their slots and credits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) settings: Option<&'static str>,
+    pub settings: Option<&'static str>,
     /// Whether calls were announced ahead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) announced: Option<bool>,
+    pub announced: Option<bool>,
     /// The disabled optimisation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) factor: Option<&'static str>,
+    pub factor: Option<&'static str>,
     /// The replacement of that optimisation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) instead: Option<&'static str>,
+    pub instead: Option<&'static str>,
     /// The congestion control, if the benchmark compares them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) congestion: Option<&'static str>,
+    pub congestion: Option<&'static str>,
     /// Threads that computed meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) busy: Option<u16>,
+    pub busy: Option<u16>,
     /// The kind of baseline that `bare` measures.
-    pub(super) baseline: Option<Baseline>,
+    pub baseline: Option<Baseline>,
     /// The command that repeats the measurement.
-    pub(super) command: String,
+    pub command: String,
 }
 
 /// The parts of `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Parts {
+pub struct Parts {
     /// `rpc`, or `packet` of a large request, without the copying of its data.
-    pub(super) per: &'static str,
-    pub(super) client: f64,
-    pub(super) server: f64,
+    pub per: &'static str,
+    pub client: f64,
+    pub server: f64,
 }
 
 /// A result.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figure {
+pub struct Figure {
     #[serde(flatten)]
-    pub(super) setting: Setting,
+    pub setting: Setting,
     /// Median of the windows.
-    pub(super) value: f64,
-    pub(super) unit: &'static str,
+    pub value: f64,
+    pub unit: &'static str,
     /// Median of the baseline's windows.
-    pub(super) bare: Option<f64>,
+    pub bare: Option<f64>,
     /// The two medians of latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) value_ns: Option<u64>,
+    pub value_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) bare_ns: Option<u64>,
+    pub bare_ns: Option<u64>,
     /// Median of the pairs' ratios.
-    pub(super) ratio: Option<f64>,
-    pub(super) ratio_spread: Option<Spread>,
+    pub ratio: Option<f64>,
+    pub ratio_spread: Option<Spread>,
     /// Median of the pairs' differences, of latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) difference_ns: Option<i64>,
+    pub difference_ns: Option<i64>,
     /// The owner of the measured memory: `client` or `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) side: Option<&'static str>,
+    pub side: Option<&'static str>,
     /// Memory of an unused session, in the figure's unit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unused: Option<f64>,
+    pub unused: Option<f64>,
     /// Time of a call with the two ends on one core.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ns_per_call: Option<f64>,
+    pub ns_per_call: Option<f64>,
     /// The unit of instruction counts, and the counts of client and server.
     #[serde(flatten)]
-    pub(super) parts: Option<Parts>,
+    pub parts: Option<Parts>,
     /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if always changing.
-    pub(super) distance: Option<&'static str>,
+    pub distance: Option<&'static str>,
     /// Median time of a cache line's round trip between the CPUs.
-    pub(super) line_ns: Option<u64>,
+    pub line_ns: Option<u64>,
     /// Medians of the pairs with near CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) near: Option<FigurePart>,
+    pub near: Option<FigurePart>,
     /// Medians of the pairs with far CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) far: Option<FigurePart>,
+    pub far: Option<FigurePart>,
     /// Valid pairs of windows.
-    pub(super) windows: usize,
+    pub windows: usize,
     /// Pairs of windows during which the CPUs' distance changed.
-    pub(super) dropped_windows: usize,
-    pub(super) calls: u64,
+    pub dropped_windows: usize,
+    pub calls: u64,
     /// Replies compared with the expected content.
-    pub(super) checked: u64,
-    pub(super) mismatched: u64,
-    pub(super) failures: Vec<FailureGroup>,
-    pub(super) retransmissions: u64,
-    pub(super) drops: u64,
+    pub checked: u64,
+    pub mismatched: u64,
+    pub failures: Vec<FailureGroup>,
+    pub retransmissions: u64,
+    pub drops: u64,
     /// Baseline: replies compared, wrong replies, and messages lost.
-    pub(super) bare_checked: u64,
-    pub(super) bare_mismatched: u64,
-    pub(super) bare_lost: u64,
-    pub(super) latency: Option<LatencySummary>,
-    pub(super) bare_latency: Option<LatencySummary>,
-    pub(super) elapsed_ns: u64,
+    pub bare_checked: u64,
+    pub bare_mismatched: u64,
+    pub bare_lost: u64,
+    pub latency: Option<LatencySummary>,
+    pub bare_latency: Option<LatencySummary>,
+    pub elapsed_ns: u64,
     #[serde(flatten)]
-    pub(super) target: Option<Target>,
+    pub target: Option<Target>,
 }
 
 /// Medians of a subset of the pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct FigurePart {
-    pub(super) windows: usize,
-    pub(super) value: f64,
-    pub(super) bare: Option<f64>,
-    pub(super) ratio: Option<f64>,
+pub struct FigurePart {
+    pub windows: usize,
+    pub value: f64,
+    pub bare: Option<f64>,
+    pub ratio: Option<f64>,
 }
 
 impl Quantity {
     /// Returns the name of the subcommand.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
             Self::Rate => "rate",
@@ -222,7 +222,7 @@ impl Quantity {
 
 impl Figure {
     /// Computes a figure from the windows.
-    pub(super) fn new(quantity: Quantity, setting: Setting, pairs: Pairs) -> Self {
+    pub fn new(quantity: Quantity, setting: Setting, pairs: Pairs) -> Self {
         let kept: Vec<&Pair> = pairs.kept.iter().collect();
         let at = |distance| {
             let some: Vec<&Pair> =
@@ -273,12 +273,12 @@ impl Figure {
     }
 
     /// Returns true if every call of either side was answered correctly.
-    pub(crate) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.mismatched == 0 && self.bare_mismatched == 0 && self.failures.is_empty()
     }
 
     /// Returns the title in words: `rate over shm`.
-    pub(super) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         let Setting { bench, factor, congestion, .. } = &self.setting;
         let transport = self.setting.network.unwrap_or(self.setting.transport);
         let side = self.side.map_or(String::new(), |side| format!(" of a {side}"));

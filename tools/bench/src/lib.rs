@@ -1,5 +1,5 @@
-//! The benchmarks and simulated experiments of the command: `petrel bench` has the library beside the baseline, in alternating
-//! windows; `index` is `petrel index bench`, `demo` is `petrel demo`, and `experiment` is `petrel sim experiment`.
+//! The benchmarks of the command: `petrel bench` has the library beside the baseline, in alternating
+//! windows; `index` is `petrel index bench`, and `demo` is `petrel demo`.
 //!
 //! | module | concern |
 //! | --- | --- |
@@ -10,8 +10,6 @@
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
-//! | `lossy` | two network namespaces with packet loss |
-//! | `paths_veth` | two network namespaces with four links, and sessions of several paths |
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
 //! | `batch` | lookup servers with plain and with batched handlers |
@@ -40,19 +38,19 @@
 pub mod args;
 mod baseline;
 pub mod demo;
-mod ends;
-mod figure;
-mod library;
-mod load;
-mod measurement;
-mod pairs;
+pub mod ends;
+pub mod figure;
+pub mod library;
+pub mod load;
+pub mod measurement;
+pub mod pairs;
 mod probe;
-mod server_thread;
-mod statistics;
+pub mod server_thread;
+pub mod statistics;
 mod table;
 mod target;
-mod test_bed;
-mod window;
+pub mod test_bed;
+pub mod window;
 
 #[cfg(feature = "full")]
 mod all;
@@ -64,13 +62,13 @@ mod batch;
 #[cfg(feature = "full")]
 pub mod cache;
 #[cfg(feature = "full")]
+pub mod chart;
+#[cfg(feature = "full")]
 mod command;
 #[cfg(feature = "full")]
 mod congestion;
 #[cfg(feature = "full")]
 mod defaults;
-#[cfg(feature = "full")]
-pub mod experiment;
 #[cfg(feature = "full")]
 mod factors;
 #[cfg(feature = "full")]
@@ -80,13 +78,9 @@ mod instructions;
 #[cfg(feature = "full")]
 mod kv;
 #[cfg(feature = "full")]
-mod lossy;
-#[cfg(feature = "full")]
 mod memory;
 #[cfg(feature = "full")]
-mod overload;
-#[cfg(feature = "full")]
-mod paths_veth;
+pub mod overload;
 #[cfg(feature = "full")]
 mod pause;
 #[cfg(feature = "full")]
@@ -96,6 +90,8 @@ mod process;
 #[cfg(feature = "full")]
 mod regions;
 #[cfg(feature = "full")]
+pub mod report;
+#[cfg(feature = "full")]
 mod sessions;
 #[cfg(feature = "full")]
 mod sweep;
@@ -103,7 +99,7 @@ mod sweep;
 #[cfg(feature = "full")]
 mod turns;
 #[cfg(feature = "full")]
-mod veth;
+pub mod veth;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -113,14 +109,14 @@ use petrel_command::output::progress::Progress;
 #[cfg(feature = "full")]
 pub(crate) use self::attacks::AttackKind;
 #[cfg(feature = "full")]
+pub(crate) use self::command::Report;
+#[cfg(feature = "full")]
 pub use self::command::run;
 #[cfg(feature = "full")]
-pub(crate) use self::command::{Report, run_instructions};
+pub use self::command::run_instructions;
 pub(crate) use self::figure::{Figure, Quantity};
 #[cfg(feature = "full")]
 pub(crate) use self::instructions::Workload as CountedWorkload;
-#[cfg(feature = "full")]
-pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
 pub(crate) use self::measurement::{Measurement, SessionPlan};
 pub(crate) use self::pairs::Pace;
 pub(crate) use self::table::{footer, table};
@@ -145,7 +141,7 @@ fn outcome(figures: &[Figure]) -> Outcome {
 }
 
 /// A progress bar over pairs of windows; hidden until the first pair is done.
-fn progress_bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
+pub fn progress_bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
     let title = format!("{title} (windows)");
     let mut progress: Option<Progress> = None;
     move |done, total| {

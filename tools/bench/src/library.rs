@@ -28,42 +28,42 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
 /// Changes a configuration, for instance to switch an optimisation off.
-pub(super) type Adjust = fn(&mut EndpointConfig);
+pub type Adjust = fn(&mut EndpointConfig);
 
 /// The configuration of an end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EndConfig {
-    pub(super) transport: BenchTransport,
+pub struct EndConfig {
+    pub transport: BenchTransport,
     /// Address of this end's data port.
-    pub(super) data_address: IpAddr,
-    pub(super) slots: u16,
-    pub(super) credits: u16,
+    pub data_address: IpAddr,
+    pub slots: u16,
+    pub credits: u16,
     /// Further changes of the configuration.
-    pub(super) adjust: Adjust,
+    pub adjust: Adjust,
 }
 
 /// The calling end, with the state of its calls.
-pub(super) struct Caller<S: 'static = ()> {
-    pub(super) endpoint: Endpoint<S>,
-    pub(super) sessions: Vec<SessionId>,
+pub struct Caller<S: 'static = ()> {
+    pub endpoint: Endpoint<S>,
+    pub sessions: Vec<SessionId>,
 }
 
 /// The answering end.
-pub(super) struct Answerer {
+pub struct Answerer {
     endpoint: Endpoint,
     address: SocketAddr,
 }
 
 impl EndConfig {
     /// Returns the defaults of an end whose data port is at `data_address`.
-    pub(super) fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
+    pub fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
         let (slots, credits) = (SLOTS_DEFAULT, CREDITS_DEFAULT);
         Self { transport, data_address, slots, credits, adjust: |_| () }
     }
 
     /// Returns the defaults of a calling end for `server`: the data port must be of the server's family,
     /// and on loopback only if the server is.
-    pub(super) fn towards(transport: BenchTransport, server: IpAddr) -> Self {
+    pub fn towards(transport: BenchTransport, server: IpAddr) -> Self {
         Self::new(transport, data_address(server))
     }
 
@@ -84,7 +84,7 @@ impl EndConfig {
 
 impl Answerer {
     /// Creates an end that listens at an address, where port 0 selects any free port.
-    pub(super) fn start(
+    pub fn start(
         listen: SocketAddr,
         config: &EndConfig,
         register: fn(&mut Endpoint),
@@ -103,7 +103,7 @@ impl Answerer {
     }
 
     /// Returns the control address.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -121,7 +121,7 @@ impl ServerEnd for Answerer {
 
 impl<S: 'static> Caller<S> {
     /// Creates an end that calls `server`.
-    pub(super) fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
+    pub fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
         let mut builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
@@ -135,7 +135,7 @@ impl<S: 'static> Caller<S> {
     }
 
     /// Opens sessions. `meanwhile` is called repeatedly, for instance to give the other end turns.
-    pub(super) fn open(
+    pub fn open(
         &mut self,
         (server, endpoint): (SocketAddr, u16),
         count: usize,

@@ -26,7 +26,7 @@ const SEED: u64 = 0x7065_7472_656c;
 
 /// The kind of a call, and the check of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exchange {
+pub enum Exchange {
     /// The reply is the request; its length and its first and last 8 bytes are compared.
     Echo,
     /// The reply is the request's length and the sum of its stamps, one in every 8 KiB.
@@ -37,7 +37,7 @@ pub(super) enum Exchange {
 
 /// The choice of a session for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub enum Choice {
     /// Every slot has a fixed session.
     InTurn,
     /// A random session per call.
@@ -49,37 +49,37 @@ const ANNOUNCED_AHEAD: usize = 8;
 
 /// The sessions to use from the next window on.
 #[derive(Debug)]
-pub(super) struct Selection {
+pub struct Selection {
     /// The first of the load's sessions that are used.
-    pub(super) limit: Cell<usize>,
+    pub limit: Cell<usize>,
     /// Whether calls are announced before they are made (`Context::prefetch_session`).
-    pub(super) is_announced: Cell<bool>,
+    pub is_announced: Cell<bool>,
 }
 
 impl Selection {
     /// Selects all sessions, whose calls are not announced.
-    pub(super) fn all() -> Rc<Self> {
+    pub fn all() -> Rc<Self> {
         Rc::new(Self { limit: Cell::new(usize::MAX), is_announced: Cell::new(false) })
     }
 }
 
 /// The parameters of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Workload {
-    pub(super) exchange: Exchange,
+pub struct Workload {
+    pub exchange: Exchange,
     /// Size of the requests in bytes.
-    pub(super) size: usize,
+    pub size: usize,
     /// Calls in flight at a time.
-    pub(super) in_flight: u16,
+    pub in_flight: u16,
     /// Calls started together.
-    pub(super) batch: u16,
-    pub(super) choice: Choice,
+    pub batch: u16,
+    pub choice: Choice,
     /// Whether every call is timed.
-    pub(super) is_timed: bool,
+    pub is_timed: bool,
 }
 
 /// The calls of one endpoint.
-pub(super) struct Load {
+pub struct Load {
     workload: Workload,
     sessions: Vec<SessionId>,
     /// Calls in flight.
@@ -127,7 +127,7 @@ struct Batch {
 
 impl Load {
     /// Creates a load without sessions.
-    pub(super) fn new(workload: Workload, selection: Rc<Selection>) -> Self {
+    pub fn new(workload: Workload, selection: Rc<Selection>) -> Self {
         Self {
             workload,
             used: 0,
@@ -151,7 +151,7 @@ impl Load {
     }
 
     /// Sets the sessions, and allocates the buffers.
-    pub(super) fn set_sessions(
+    pub fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
         sessions: &[SessionId],
@@ -171,7 +171,7 @@ impl Load {
     }
 
     /// Starts calls for a window.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_, Self>, end_ns: u64) {
+    pub fn begin(&mut self, cx: &mut Context<'_, Self>, end_ns: u64) {
         self.counts = Counts::default();
         (self.answered, self.mismatched, self.started) = (0, 0, 0);
         self.batches.iter_mut().for_each(|batch| batch.left = 0);
@@ -190,12 +190,12 @@ impl Load {
 
     /// Returns true if the window is over.
     #[inline]
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.active == 0
     }
 
     /// Marks calls that end from now on as too late.
-    pub(super) fn give_up(&mut self, timeout: Duration) {
+    pub fn give_up(&mut self, timeout: Duration) {
         self.given_up_after = Some(timeout);
         self.end_ns = 0;
     }
@@ -298,7 +298,7 @@ impl Load {
     }
 
     /// Ends the window, and returns its counts.
-    pub(super) fn finish(&mut self) -> Window {
+    pub fn finish(&mut self) -> Window {
         self.ended_ns = clock::now_ns();
         let Counts { failures, latencies, .. } = std::mem::take(&mut self.counts);
         Window {

@@ -33,7 +33,7 @@ const CALLS_PER_SESSION: u16 = 8;
 
 /// The sessions of the calling end, and their settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionPlan {
+pub enum SessionPlan {
     /// One session, all settings as the library has them.
     Default,
     /// Eight calls in flight on each of up to eight sessions, as in eRPC's measurements (§6.2), and a slot
@@ -45,49 +45,49 @@ pub(crate) enum SessionPlan {
 
 /// The configuration of the library's ends.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) exchange: Exchange,
-    pub(super) sessions: usize,
+pub struct Shape {
+    pub exchange: Exchange,
+    pub sessions: usize,
     /// Calls in flight per session.
-    pub(super) slots: u16,
+    pub slots: u16,
     /// Packets in flight per session.
-    pub(super) credits: u16,
-    pub(super) choice: Choice,
+    pub credits: u16,
+    pub choice: Choice,
     /// The sessions to use; may change between windows.
-    pub(super) selection: Rc<Selection>,
+    pub selection: Rc<Selection>,
     /// Further changes of either end's configuration.
-    pub(super) adjust: Adjust,
+    pub adjust: Adjust,
     /// The methods of the server.
-    pub(super) register: fn(&mut Endpoint),
+    pub register: fn(&mut Endpoint),
 }
 
 /// The parameters of a measurement.
 #[derive(Clone, Debug)]
-pub(crate) struct Measurement {
-    pub(crate) quantity: Quantity,
-    pub(crate) transport: BenchTransport,
-    pub(crate) cores: Cores,
-    pub(crate) size: usize,
-    pub(crate) in_flight: u16,
+pub struct Measurement {
+    pub quantity: Quantity,
+    pub transport: BenchTransport,
+    pub cores: Cores,
+    pub size: usize,
+    pub in_flight: u16,
     /// Calls started together.
-    pub(crate) batch: u16,
-    pub(crate) pace: Pace,
+    pub batch: u16,
+    pub pace: Pace,
     /// The sessions of the calling end.
-    pub(crate) plan: SessionPlan,
+    pub plan: SessionPlan,
     /// The other side of the comparison.
-    pub(crate) beside: Beside,
+    pub beside: Beside,
     /// A running server and the number of its endpoint; `None` for a server in this process.
-    pub(crate) connect: Option<(ServerAddress, u16)>,
+    pub connect: Option<(ServerAddress, u16)>,
 }
 
 impl Measurement {
     /// Returns the title of the progress bar.
-    pub(crate) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         format!("{} over {}", self.quantity.name(), self.transport.name())
     }
 
     /// Runs the measurement. `watch` gets the numbers of finished and of all pairs of windows.
-    pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
+    pub fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
             None if self.beside == Beside::Raised => self.beside_raised(watch),
@@ -103,7 +103,7 @@ impl Measurement {
     }
 
     /// Measures with the two ends in this process, beside a baseline on the bare medium.
-    pub(super) fn on(
+    pub fn on(
         &self,
         test_bed: &TestBed,
         baseline: Baseline,
@@ -117,7 +117,7 @@ impl Measurement {
     }
 
     /// Measures the library beside another side.
-    pub(super) fn compare(
+    pub fn compare(
         &self,
         test_bed: &TestBed,
         (library, beside): (&mut dyn Side, Option<(&mut dyn Side, Baseline)>),
@@ -169,11 +169,7 @@ impl Measurement {
     }
 
     /// Creates the two ends of the library.
-    pub(super) fn library(
-        &self,
-        test_bed: &TestBed,
-        shape: &Shape,
-    ) -> Result<Box<dyn Side>, Failure> {
+    pub fn library(&self, test_bed: &TestBed, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
         let [_, server_address] = test_bed.addresses;
         let Shape { adjust, register, .. } = *shape;
         let config = EndConfig { adjust, ..EndConfig::new(self.transport, server_address) };
@@ -191,7 +187,7 @@ impl Measurement {
     }
 
     /// Creates the calling end of a server, with its sessions open.
-    pub(super) fn caller(
+    pub fn caller(
         &self,
         server: (SocketAddr, u16),
         shape: &Shape,
@@ -222,7 +218,7 @@ impl Measurement {
     }
 
     /// Returns the configuration of the library's ends.
-    pub(super) fn shape(&self) -> Shape {
+    pub fn shape(&self) -> Shape {
         Shape {
             exchange: match self.quantity {
                 Quantity::Latency | Quantity::Rate => Exchange::Echo,
@@ -284,7 +280,7 @@ impl Measurement {
     }
 
     /// Creates the two ends of the baseline.
-    pub(super) fn baseline(
+    pub fn baseline(
         &self,
         test_bed: &TestBed,
         baseline: Baseline,
@@ -390,7 +386,7 @@ impl Measurement {
     }
 
     /// Returns the command that repeats the measurement.
-    pub(super) fn command(&self) -> String {
+    pub fn command(&self) -> String {
         let cores = match (&self.connect, self.cores) {
             (None, Cores::One) => " --cores 1",
             _ => "",

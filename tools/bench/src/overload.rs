@@ -5,6 +5,7 @@
 //! as in the experiment of the same name (`docs/overload.md`).
 
 mod client;
+mod policy;
 mod server;
 mod wire;
 
@@ -13,7 +14,6 @@ use std::time::Duration;
 
 use petrel::Endpoint;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
-use petrel_sim::experiment::overload::Policy;
 use serde::{Deserialize, Serialize};
 
 use self::client::{Arrivals, OfferedLoad, Outcomes};
@@ -24,6 +24,7 @@ use petrel_command::output::latency::{LatencySummary, format_percentile};
 use petrel_command::output::{Column, Output};
 use petrel_command::units::exact_duration;
 
+pub use self::policy::Policy;
 use self::wire::Done;
 use super::library::{Caller, EndConfig};
 use super::process::{Process, parse};

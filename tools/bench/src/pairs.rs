@@ -26,29 +26,29 @@ const EXTENSION_MAX: u32 = 2;
 
 /// The length and number of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Schedule {
+pub struct Schedule {
     /// Length of every window.
-    pub(super) window: Duration,
+    pub window: Duration,
     /// Requested pairs of windows.
-    pub(super) pairs: u32,
+    pub pairs: u32,
     /// Pause after every pair, for other threads.
-    pub(super) rest: Duration,
+    pub rest: Duration,
 }
 
 /// The duration of a measurement, and its windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Duration of all windows together.
-    pub(crate) duration: Duration,
+    pub duration: Duration,
     /// Longest window.
-    pub(crate) window: Duration,
+    pub window: Duration,
     /// Whether both threads have real-time priority in windows.
-    pub(crate) is_realtime: bool,
+    pub is_realtime: bool,
 }
 
 impl Pace {
     /// Returns the flags that set this pace.
-    pub(super) fn flags(&self) -> String {
+    pub fn flags(&self) -> String {
         let realtime = if self.is_realtime { " --realtime" } else { "" };
         let [duration, window] = [self.duration, self.window].map(exact_duration);
         format!(" --duration {duration} --window {window}{realtime}")
@@ -58,7 +58,7 @@ impl Pace {
 impl Schedule {
     /// Plans windows of at most the pace's length, and the number of pairs that fit into the duration,
     /// but at least three.
-    pub(super) fn new(pace: Pace) -> Self {
+    pub fn new(pace: Pace) -> Self {
         let Pace { duration: total, window, is_realtime } = pace;
         let window = window.min(total / (2 * PAIRS_MIN)).max(Duration::from_millis(1));
         let fitting = total.as_nanos() / (2 * window.as_nanos());
@@ -70,24 +70,24 @@ impl Schedule {
 }
 
 /// The windows of one pair. Without a baseline there is no second window.
-pub(super) struct Pair {
-    pub(super) library: Window,
-    pub(super) baseline: Option<Window>,
+pub struct Pair {
+    pub library: Window,
+    pub baseline: Option<Window>,
     /// Distance of the CPUs; `None` if the ends share a CPU or without a probe.
-    pub(super) distance: Option<Distance>,
+    pub distance: Option<Distance>,
     /// Time of a cache line's round trip between the CPUs.
-    pub(super) line_ns: Option<u64>,
+    pub line_ns: Option<u64>,
 }
 
 /// All windows of a measurement.
 #[derive(Default)]
-pub(super) struct Pairs {
-    pub(super) kept: Vec<Pair>,
-    pub(super) dropped: Vec<Pair>,
+pub struct Pairs {
+    pub kept: Vec<Pair>,
+    pub dropped: Vec<Pair>,
 }
 
 /// Runs the windows. `watch` gets the number of finished pairs.
-pub(super) fn alternate(
+pub fn alternate(
     schedule: Schedule,
     library: &mut dyn Side,
     mut baseline: Option<&mut (dyn Side + '_)>,

@@ -32,7 +32,7 @@ const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
 /// The distance of the two CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Distance {
+pub enum Distance {
     /// A cache line's round trip takes some 105 ns.
     Near,
     /// A round trip takes some 500 ns.
@@ -43,10 +43,10 @@ pub(super) enum Distance {
 
 /// The result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProbeResult {
-    pub(super) distance: Distance,
+pub struct ProbeResult {
+    pub distance: Distance,
     /// Time of the line's round trip; `None` without an answer.
-    pub(super) round_trip_ns: Option<u64>,
+    pub round_trip_ns: Option<u64>,
 }
 
 /// The travelling cache line, alone on a pair of lines, because processors fetch lines in pairs.
@@ -54,7 +54,7 @@ pub(super) struct ProbeResult {
 struct Line(AtomicU64);
 
 /// The measuring side.
-pub(super) struct Probe {
+pub struct Probe {
     line: Arc<Line>,
     server_thread: Rc<ServerThread>,
     server: EndIndex,
@@ -67,7 +67,7 @@ struct Echo(Arc<Line>);
 
 impl Probe {
     /// Creates a probe between the calling and the second thread, on their placements.
-    pub(super) fn new(
+    pub fn new(
         server_thread: Rc<ServerThread>,
         placements: [CpuPlacement; 2],
     ) -> Result<Self, Failure> {
@@ -78,7 +78,7 @@ impl Probe {
     }
 
     /// Measures the distance once.
-    pub(super) fn run(&self) -> Result<ProbeResult, Failure> {
+    pub fn run(&self) -> Result<ProbeResult, Failure> {
         let [own, other] = self.placements;
         let _placement_guard = own.apply()?;
         let run = self.server_thread.run(self.server, other)?;

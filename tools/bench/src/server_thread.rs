@@ -17,7 +17,7 @@ use super::ends::ServerEnd;
 use super::window::Traffic;
 
 /// The handle of the thread.
-pub(super) struct ServerThread {
+pub struct ServerThread {
     commands: Option<Sender<Command>>,
     events: Receiver<Event>,
     is_stopped: Arc<AtomicBool>,
@@ -26,10 +26,10 @@ pub(super) struct ServerThread {
 
 /// The index of an answering end in the thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EndIndex(usize);
+pub struct EndIndex(usize);
 
 /// A window in which an end runs, until the guard is dropped.
-pub(super) struct Run<'a> {
+pub struct Run<'a> {
     server_thread: &'a ServerThread,
     is_over: bool,
 }
@@ -67,7 +67,7 @@ impl<S: ServerEnd> DynServerEnd for S {
 
 impl ServerThread {
     /// Starts the thread.
-    pub(super) fn start() -> Result<Self, Failure> {
+    pub fn start() -> Result<Self, Failure> {
         let (commands, command_receiver) = mpsc::channel();
         let (event_sender, events) = mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(true));
@@ -79,7 +79,7 @@ impl ServerThread {
     }
 
     /// Creates an answering end in the thread.
-    pub(super) fn install<S: ServerEnd + 'static>(
+    pub fn install<S: ServerEnd + 'static>(
         &self,
         make: impl FnOnce() -> Result<S, Failure> + Send + 'static,
     ) -> Result<EndIndex, Failure> {
@@ -91,7 +91,7 @@ impl ServerThread {
     }
 
     /// Runs `work` in the thread, and waits for its result.
-    pub(super) fn execute<T: Send + 'static>(
+    pub fn execute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -110,7 +110,7 @@ impl ServerThread {
 
     /// Polls an answering end, from before this function returns until the run ends. The thread
     /// has this placement meanwhile.
-    pub(super) fn run(&self, end: EndIndex, placement: CpuPlacement) -> Result<Run<'_>, Failure> {
+    pub fn run(&self, end: EndIndex, placement: CpuPlacement) -> Result<Run<'_>, Failure> {
         self.is_stopped.store(false, Ordering::Relaxed);
         let run = Run { server_thread: self, is_over: false };
         match self.ask(Command::Run(end.0, placement))? {
@@ -128,7 +128,7 @@ impl ServerThread {
 
 impl Run<'_> {
     /// Ends the polls, and returns the end's traffic meanwhile.
-    pub(super) fn stop(mut self) -> Result<Traffic, Failure> {
+    pub fn stop(mut self) -> Result<Traffic, Failure> {
         self.is_over = true;
         self.server_thread.is_stopped.store(true, Ordering::Relaxed);
         match self.server_thread.events.recv() {
@@ -186,7 +186,7 @@ fn run_thread(commands: &Receiver<Command>, events: &Sender<Event>, is_stopped: 
 
 /// Spins without work: keeps the second CPU awake while the two ends share the first. A virtual CPU's
 /// speed depends on its neighbour's sleep; therefore the neighbour never sleeps.
-pub(super) struct IdleServerEnd;
+pub struct IdleServerEnd;
 
 impl ServerEnd for IdleServerEnd {
     fn poll_once(&mut self) {

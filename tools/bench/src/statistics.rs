@@ -4,23 +4,23 @@ use serde::Serialize;
 
 /// The spread of the pairs' ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) min: f64,
+pub struct Spread {
+    pub min: f64,
     /// The first quartile.
-    pub(crate) q1: f64,
+    pub q1: f64,
     /// The third quartile.
-    pub(crate) q3: f64,
-    pub(crate) max: f64,
+    pub q3: f64,
+    pub max: f64,
 }
 
 /// Returns the median, or `None` without values.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values = sorted(values);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
 }
 
 /// Returns the spread, or `None` without values.
-pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let values = sorted(values);
     let (min, max) = (*values.first()?, *values.last()?);
     Some(Spread { min, q1: quantile(&values, 0.25), q3: quantile(&values, 0.75), max })
@@ -40,7 +40,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Returns a ratio as the text of a cell; empty without one.
-pub(crate) fn format_ratio(ratio: Option<f64>) -> String {
+pub fn format_ratio(ratio: Option<f64>) -> String {
     ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"))
 }
 

@@ -10,7 +10,7 @@ use super::measurement::{Measurement, SessionPlan};
 use super::test_bed::Cores;
 use super::{Report, outcome};
 use crate::args::{Beside, SweepArgs, SweepKind};
-use crate::experiment::chart::{self, Axis, Chart};
+use crate::chart::{self, Axis, Chart};
 
 /// Calls in flight of a sweep over batches: eRPC's figure has 60 (§6.2).
 const IN_FLIGHT: u16 = 60;

@@ -11,7 +11,7 @@ const SHARE_MAX: f64 = 100.0;
 
 /// A required value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Requirement {
+pub(crate) enum Requirement {
     /// Minimum ratio to the baseline.
     RatioAtLeast(f64),
     /// Maximum ratio to the baseline.
@@ -28,17 +28,17 @@ pub(super) enum Requirement {
 
 /// A figure's required value and the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Target {
-    pub(super) target: String,
+pub struct Target {
+    pub target: String,
     /// `yes` or `no`.
-    pub(super) reached: &'static str,
+    pub reached: &'static str,
     /// The reached share of the target: complete from 1 on.
-    pub(super) share: f64,
+    pub share: f64,
 }
 
 impl Requirement {
     /// Judges a figure.
-    pub(super) fn judge(self, figure: &Figure) -> Target {
+    pub(crate) fn judge(self, figure: &Figure) -> Target {
         let share = if figure.is_valid() { self.share(figure).unwrap_or(0.0) } else { 0.0 };
         let target = self.to_string().replace("UNIT", figure.unit);
         Target { target, reached: if share >= 1.0 { "yes" } else { "no" }, share }

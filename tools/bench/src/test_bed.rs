@@ -13,7 +13,7 @@ use super::server_thread::{EndIndex, IdleServerEnd, ServerThread};
 
 /// Whether the two ends share a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cores {
+pub enum Cores {
     /// The two ends take turns in one thread.
     One,
     /// The ends have separate threads and CPUs.
@@ -21,7 +21,7 @@ pub(crate) enum Cores {
 }
 
 /// Threads, CPUs and addresses.
-pub(super) struct TestBed {
+pub struct TestBed {
     cores: Cores,
     /// The second thread: for the answering ends, or to keep the second CPU busy.
     server_thread: Option<Rc<ServerThread>>,
@@ -29,22 +29,22 @@ pub(super) struct TestBed {
     /// Placements of the calling end's thread and of the second thread.
     placements: [CpuPlacement; 2],
     /// Addresses of the calling and the answering end.
-    pub(super) addresses: [IpAddr; 2],
+    pub addresses: [IpAddr; 2],
 }
 
 impl Cores {
     /// Returns the requested value, if the process may use two CPUs, else `One`.
-    pub(crate) fn available(requested: Self) -> Self {
+    pub fn available(requested: Self) -> Self {
         if cores::pair().is_some() { requested } else { Self::One }
     }
 
     /// Converts the command line's number; `Two` only with two CPUs.
-    pub(crate) fn requested(count: u8) -> Self {
+    pub fn requested(count: u8) -> Self {
         Self::available(if count == 1 { Self::One } else { Self::Two })
     }
 
     /// Returns the number of cores.
-    pub(crate) fn count(self) -> u8 {
+    pub fn count(self) -> u8 {
         match self {
             Self::One => 1,
             Self::Two => 2,
@@ -54,13 +54,13 @@ impl Cores {
 
 impl TestBed {
     /// Creates a test bed with the two ends on loopback.
-    pub(super) fn new(requested: Cores, is_realtime: bool) -> Result<Self, Failure> {
+    pub fn new(requested: Cores, is_realtime: bool) -> Result<Self, Failure> {
         let server_thread = cores::pair().map(|_| ServerThread::start()).transpose()?;
         Self::with(requested, is_realtime, server_thread, [[127, 0, 0, 1].into(); 2])
     }
 
     /// Creates a test bed with the existing threads and the addresses of their namespaces.
-    pub(super) fn with(
+    pub fn with(
         requested: Cores,
         is_realtime: bool,
         server_thread: Option<ServerThread>,
@@ -83,18 +83,18 @@ impl TestBed {
     }
 
     /// Returns the number of CPUs that the ends actually have.
-    pub(super) fn cores(&self) -> Cores {
+    pub fn cores(&self) -> Cores {
         self.cores
     }
 
     /// Returns the CPUs of the ends.
-    pub(super) fn cpus(&self) -> Option<Vec<usize>> {
+    pub fn cpus(&self) -> Option<Vec<usize>> {
         let placements = &self.placements[..usize::from(self.cores.count())];
         placements.iter().map(|placement| placement.cpu).collect()
     }
 
     /// Creates the probe for the distance of the two CPUs, if two are used.
-    pub(super) fn probe(&self) -> Result<Option<Probe>, Failure> {
+    pub fn probe(&self) -> Result<Option<Probe>, Failure> {
         match (&self.server_thread, self.cores) {
             (Some(thread), Cores::Two) => Ok(Some(Probe::new(Rc::clone(thread), self.placements)?)),
             _ => Ok(None),
@@ -102,7 +102,7 @@ impl TestBed {
     }
 
     /// Runs `work` in this thread, and in the second thread if present.
-    pub(super) fn in_each_thread<T: Send + 'static>(
+    pub fn in_each_thread<T: Send + 'static>(
         &self,
         work: impl Fn() -> Result<T, Failure> + Clone + Send + 'static,
     ) -> Result<Vec<T>, Failure> {
@@ -113,7 +113,7 @@ impl TestBed {
     }
 
     /// Runs `work` in the second thread.
-    pub(super) fn in_server_thread<T: Send + 'static>(
+    pub fn in_server_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -125,7 +125,7 @@ impl TestBed {
 
     /// Creates two ends: first the answering end, then the calling end. `make_client` may call its
     /// argument repeatedly while waiting for the answering end.
-    pub(super) fn create_ends<C: ClientEnd + 'static, S: ServerEnd + 'static>(
+    pub fn create_ends<C: ClientEnd + 'static, S: ServerEnd + 'static>(
         &self,
         make_server: impl FnOnce() -> Result<S, Failure> + Send + 'static,
         make_client: impl FnOnce(&mut dyn FnMut()) -> Result<C, Failure>,

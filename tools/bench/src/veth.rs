@@ -25,7 +25,7 @@ const SERVER_DEVICE: &str = "petrel1";
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
 /// The result of a measurement.
-pub(super) enum Outcome {
+pub enum Outcome {
     /// Boxed, because the other variant is small.
     Measured(Box<Figure>),
     /// The measurement is impossible here, for this reason.
@@ -33,7 +33,7 @@ pub(super) enum Outcome {
 }
 
 /// Runs a measurement between the two namespaces, beside single datagrams.
-pub(super) fn run(
+pub fn run(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32) + Send,
 ) -> Result<Outcome, Failure> {
@@ -49,7 +49,7 @@ pub(super) fn run(
 }
 
 /// Runs `work` between the two hosts, or passes the reason why the hosts cannot be created.
-pub(super) fn between<T: Send>(
+pub fn between<T: Send>(
     is_realtime: bool,
     work: impl FnOnce(Result<TestBed, Failure>) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
@@ -57,9 +57,7 @@ pub(super) fn between<T: Send>(
 }
 
 /// Runs `work` on a thread of its own, which may move to another namespace: the calling thread stays in its own.
-pub(super) fn on_thread<T: Send>(
-    work: impl FnOnce() -> Result<T, Failure> + Send,
-) -> Result<T, Failure> {
+pub fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
     thread::scope(|scope| {
         let thread = scope.spawn(work);
         thread
@@ -69,7 +67,7 @@ pub(super) fn on_thread<T: Send>(
 }
 
 /// Returns the command that repeats the measurement.
-pub(super) fn command(measurement: &Measurement) -> String {
+pub fn command(measurement: &Measurement) -> String {
     // The namespaces have separate threads, so the command needs no flag for the cores.
     let measurement = Measurement { cores: Cores::Two, ..measurement.clone() };
     format!("{} --veth", measurement.command())

@@ -6,61 +6,61 @@ use petrel_command::load::FailureGroup;
 use petrel_command::output::latency::Latencies;
 
 /// The calls of one end in a window.
-pub(super) struct Window {
+pub struct Window {
     /// Calls started.
-    pub(super) calls: u64,
+    pub calls: u64,
     /// Answered calls; every answer was checked, and may be wrong.
-    pub(super) checked: u64,
+    pub checked: u64,
     /// Wrong answers.
-    pub(super) mismatched: u64,
+    pub mismatched: u64,
     /// Messages that the baseline lost.
-    pub(super) lost: u64,
+    pub lost: u64,
     /// Bytes of answered requests.
-    pub(super) bytes: u64,
-    pub(super) elapsed_ns: u64,
+    pub bytes: u64,
+    pub elapsed_ns: u64,
     /// The latencies of the calls, if they are measured.
-    pub(super) latencies: Option<Latencies>,
-    pub(super) failures: Vec<FailureGroup>,
+    pub latencies: Option<Latencies>,
+    pub failures: Vec<FailureGroup>,
     /// The two ends' counters during the window.
-    pub(super) traffic: Traffic,
+    pub traffic: Traffic,
     /// Packets between the ends, if they are counted.
-    pub(super) packets: Packets,
+    pub packets: Packets,
 }
 
 /// Packets that arrived in either of two namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Packets {
-    pub(super) arrived: u64,
+pub struct Packets {
+    pub arrived: u64,
     /// Arrived packets that the rules dropped.
-    pub(super) dropped: u64,
+    pub dropped: u64,
     /// Dropped packets towards the answering end.
-    pub(super) dropped_requests: u64,
+    pub dropped_requests: u64,
 }
 
 /// Counters of one end, or of both together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traffic {
+pub struct Traffic {
     /// Retransmitted packets.
-    pub(super) retransmissions: u64,
+    pub retransmissions: u64,
     /// Frames and datagrams dropped, for any reason.
-    pub(super) drops: u64,
+    pub drops: u64,
     /// Drops because a socket's receive buffer was full.
-    pub(super) dropped_by_kernel: u64,
+    pub dropped_by_kernel: u64,
     /// Dropped duplicates.
-    pub(super) duplicates: u64,
+    pub duplicates: u64,
     /// Datagrams, or publications of a ring, handed to the medium.
-    pub(super) datagrams: u64,
+    pub datagrams: u64,
     /// Expirations of a request's timeout.
-    pub(super) timeouts: u64,
+    pub timeouts: u64,
     /// Probes sent before a request's timeout.
-    pub(super) probes: u64,
+    pub probes: u64,
     /// Losses detected by acknowledgements of later packets.
-    pub(super) found_early: u64,
+    pub found_early: u64,
 }
 
 impl Window {
     /// Creates an empty window.
-    pub(super) fn new(latencies: Option<Latencies>) -> Self {
+    pub fn new(latencies: Option<Latencies>) -> Self {
         Self {
             calls: 0,
             checked: 0,
@@ -76,17 +76,17 @@ impl Window {
     }
 
     /// Returns the answers per second.
-    pub(super) fn per_second(&self) -> f64 {
+    pub fn per_second(&self) -> f64 {
         self.checked as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
     /// Returns the bits of answered requests per second.
-    pub(super) fn bits_per_second(&self) -> f64 {
+    pub fn bits_per_second(&self) -> f64 {
         self.bytes as f64 * 8e9 / self.elapsed_ns.max(1) as f64
     }
 
     /// Returns the median latency; 0 if no call was timed.
-    pub(super) fn p50_ns(&self) -> u64 {
+    pub fn p50_ns(&self) -> u64 {
         let summary = self.latencies.as_ref().and_then(Latencies::summary);
         summary.map_or(0, |summary| summary.p50_ns)
     }
@@ -94,7 +94,7 @@ impl Window {
 
 impl Traffic {
     /// Returns the counts since an earlier reading.
-    pub(super) fn since(self, before: Self) -> Self {
+    pub fn since(self, before: Self) -> Self {
         self.with(before, |now, before| now - before)
     }
 

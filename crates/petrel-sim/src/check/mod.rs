@@ -70,7 +70,7 @@ mod measure;
 mod nemesis;
 mod node;
 mod options;
-pub(crate) mod pattern;
+pub mod pattern;
 mod probes;
 mod regions;
 mod report;

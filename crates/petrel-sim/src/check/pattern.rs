@@ -51,7 +51,7 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Fills a slice with bytes that follow from `seed`.
-pub(crate) fn fill(seed: u64, bytes: &mut [u8]) {
+pub fn fill(seed: u64, bytes: &mut [u8]) {
     let (words, rest) = bytes.as_chunks_mut::<8>();
     let count = words.len();
     for (index, place) in words.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ pub(crate) fn fill(seed: u64, bytes: &mut [u8]) {
 }
 
 /// Returns true if [`fill`] wrote these bytes.
-pub(crate) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
+pub fn is_filled(seed: u64, bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<8>();
     let count = words.len();
     words.iter().enumerate().all(|(index, bytes)| *bytes == word(seed, index).to_le_bytes())

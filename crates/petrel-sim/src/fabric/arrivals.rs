@@ -102,7 +102,7 @@ impl ArrivalProcess {
 }
 
 /// Returns an exponentially distributed number.
-pub(crate) fn exponential(mean: u64, rng: &mut Rng) -> u64 {
+pub fn exponential(mean: u64, rng: &mut Rng) -> u64 {
     const STEPS: f64 = (1u64 << 53) as f64;
     // Above zero and at most one.
     let uniform = ((rng.next_u64() >> 11) + 1) as f64 / STEPS;

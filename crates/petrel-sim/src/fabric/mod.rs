@@ -45,7 +45,7 @@ use std::rc::Rc;
 
 pub use act::{Action, LinkSet};
 pub use arrivals::Arrivals;
-pub(crate) use arrivals::exponential;
+pub use arrivals::exponential;
 pub use config::{
     BufferPolicy, CUT_THROUGH_BYTES, CpuConfig, EcnConfig, FabricConfig, Forwarding, LinkConfig,
     NicConfig, SwitchConfig,

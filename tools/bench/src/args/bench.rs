@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::overload::Policy;
 use clap::{Args, Subcommand, ValueEnum};
 use petrel::endpoint::IdlePolicy;
 use petrel_command::args::values::{IdleChoice, parse_at_least, parse_plot};
 use petrel_command::args::{BenchTransport, ReadsChoice, ServerAddress};
 use petrel_command::units::{exact_duration, parse_duration, parse_size};
-use petrel_sim::experiment::overload::Policy;
 
 use super::Beside;
 use super::batch::BatchArgs;
@@ -664,10 +664,10 @@ pub(crate) struct OverloadServerArgs {
 
 /// Arguments of `petrel bench instructions`.
 #[derive(Args, Debug)]
-pub(crate) struct InstructionsArgs {
+pub struct InstructionsArgs {
     /// Transports to count on, in turn; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
-    pub(crate) transport: Vec<BenchTransport>,
+    pub transport: Vec<BenchTransport>,
 }
 
 /// Arguments of `petrel bench all`.

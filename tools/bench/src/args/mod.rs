@@ -1,4 +1,4 @@
-//! Arguments of `petrel demo`, `petrel bench`, `petrel index bench`, `petrel cache bench`, `petrel cache attacks` and `petrel sim experiment`.
+//! Arguments of `petrel demo`, `petrel bench`, `petrel index bench`, `petrel cache bench` and `petrel cache attacks`.
 
 mod demo;
 
@@ -9,17 +9,13 @@ mod bench;
 #[cfg(feature = "full")]
 mod cache;
 #[cfg(feature = "full")]
-mod experiment;
-#[cfg(feature = "full")]
 mod index;
-#[cfg(feature = "full")]
-mod paths;
 
-pub(crate) use petrel_command::args::{BenchTransport, ServerAddress};
+pub use petrel_command::args::{BenchTransport, ServerAddress};
 
 /// The other side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Beside {
+pub enum Beside {
     Bare,
     Raised,
     Tcp,
@@ -33,13 +29,4 @@ pub use bench::*;
 pub use cache::{CacheAttacksArgs, CacheBenchArgs};
 pub use demo::DemoArgs;
 #[cfg(feature = "full")]
-pub use experiment::ExperimentArgs;
-#[cfg(feature = "full")]
-pub(crate) use experiment::{
-    CcCostArgs, CommonArgs, ExperimentCommand, IncastArgs, LossArgs, OverloadArgs, ScaleArgs,
-    SmallLossArgs, VethArgs,
-};
-#[cfg(feature = "full")]
 pub use index::IndexBenchArgs;
-#[cfg(feature = "full")]
-pub(crate) use paths::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};

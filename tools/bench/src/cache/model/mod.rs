@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::keys::Popularity;
 use crate::args::CacheBenchArgs;
-use crate::experiment::chart::{self, Axis, Chart};
-use crate::experiment::report::{Column, Report, Row, digits};
+use crate::chart::{self, Axis, Chart};
+use crate::report::{Column, Report, Row, digits};
 
 pub(crate) use self::schemes::Scheme;
 

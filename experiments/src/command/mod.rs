@@ -1,0 +1,129 @@
+//! `petrel-experiment`: figures of endpoints over a simulated network, in virtual time.
+//!
+//! The library runs the experiments and returns rows; this module prints tables, JSON and plots. The
+//! output does not depend on the machine: two runs of a seed can be compared byte by byte. The exception
+//! is `veth`, which measures this machine.
+
+mod cc_cost;
+mod incast;
+mod loss;
+mod overload;
+mod paths;
+mod scale;
+mod small_loss;
+mod veth;
+
+use crate::sim;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+
+use crate::args::{CommonArgs, ExperimentArgs, ExperimentCommand};
+use petrel_bench::report::{Report, Row};
+use petrel_bench::{chart, report};
+
+/// Runs the experiment and prints its figures.
+pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        ExperimentCommand::Loss(args) if args.veth.veth => veth::run_large(args, output),
+        ExperimentCommand::SmallLoss(args) if args.veth.veth => veth::run_small(args, output),
+        ExperimentCommand::Loss(args) => {
+            let config = loss::config(args);
+            simulate(&args.common, output, &loss::repeat(args), |on_row| {
+                sim::loss::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::SmallLoss(args) => {
+            let config = small_loss::config(args);
+            simulate(&args.common, output, &small_loss::repeat(args), |on_row| {
+                sim::small_loss::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Incast(args) => {
+            let config = incast::config(args);
+            simulate(&args.common, output, &incast::repeat(args), |on_row| {
+                sim::incast::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Scale(args) => {
+            let config = scale::config(args);
+            scale::raise_open_files();
+            simulate(&args.common, output, &scale::repeat(args), |on_row| {
+                sim::scale::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Overload(args) => {
+            let config = overload::config(args);
+            simulate(&args.common, output, &overload::repeat(args), |on_row| {
+                sim::overload::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Paths(args) => paths::run(&args.what, output),
+        ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
+    }
+}
+
+/// The function that gets every row as soon as available.
+type OnRow<'a, R> = &'a mut (dyn FnMut(&R) + Send);
+
+/// Runs an experiment. Prints every row as JSON at once; at the end the table, the plot, and the command
+/// that repeats the experiment.
+fn show<R: Row>(
+    common: &CommonArgs,
+    output: Output,
+    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, Failure>,
+    command: &str,
+) -> Result<Outcome, Failure> {
+    let mut printed = Ok(());
+    let rows = run(&mut |row| {
+        if printed.is_ok() {
+            printed = output.record(row);
+        }
+    });
+    let rows = rows?;
+    printed?;
+    let report = Report { rows: &rows, command };
+    report.print(output)?;
+    if let Some(path) = &common.plot {
+        chart::draw(path, &R::chart(&rows))?;
+        output.line(format!("Plot: {}", path.display()))?;
+    }
+    Ok(Outcome::Success)
+}
+
+/// Runs an experiment of the simulator, as [`show`] does.
+fn simulate<R: Row>(
+    common: &CommonArgs,
+    output: Output,
+    command: &str,
+    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, sim::ExperimentError>,
+) -> Result<Outcome, Failure> {
+    show(common, output, |on_row| run(on_row).map_err(Failure::because), command)
+}
+
+/// Replaces a list of the configuration if the command line has one.
+fn set_list<T: Clone>(list: &mut Vec<T>, given: &[T]) {
+    if !given.is_empty() {
+        *list = given.to_vec();
+    }
+}
+
+/// Returns the command of an experiment with its common flags.
+fn command(name: &str, common: &CommonArgs) -> String {
+    let quick = if common.quick { " --quick" } else { "" };
+    format!("petrel-experiment {name} --seed {}{quick}", common.seed)
+}
+
+/// Returns a flag with a list, or an empty text.
+fn list_flag(flag: &str, values: &[impl ToString]) -> String {
+    if values.is_empty() {
+        return String::new();
+    }
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!(" --{flag} {}", values.join(","))
+}
+
+/// Returns a flag with a value, or an empty text.
+fn flag(flag: &str, value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| format!(" --{flag} {}", value.to_string()))
+}

@@ -1,0 +1,64 @@
+//! The experiments of Petrel's papers: loss, incast, scale, overload and several paths.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | [`sim`] | real endpoints on a simulated network, measured in virtual time |
+//! | `lossy`, `paths_veth` | packets of this machine's kernel between two network namespaces: with loss, over four links |
+//! | `command`, `args` | the command `petrel-experiment`: tables, JSON and plots |
+//!
+//! `docs/experiments.md` shows the results.
+
+// Tests are named `function__condition`.
+#![cfg_attr(test, allow(non_snake_case))]
+
+mod args;
+mod command;
+mod lossy;
+mod paths_veth;
+pub mod sim;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::{Outcome, text};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "petrel-experiment", version)]
+struct Cli {
+    /// Print one JSON object per line instead of text for people
+    #[arg(long, global = true)]
+    json: bool,
+
+    /// Show no progress bars
+    #[arg(long, short, global = true)]
+    quiet: bool,
+
+    #[command(flatten)]
+    experiment: args::ExperimentArgs,
+}
+
+/// Runs the command of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.json, cli.quiet);
+    match command::run(&cli.experiment, output) {
+        Ok(Outcome::Success) => ExitCode::SUCCESS,
+        Ok(Outcome::Failure) => ExitCode::FAILURE,
+        Err(failure) => report(&failure, output),
+    }
+}
+
+/// Prints the failure to standard error, and with `--json` to standard output too. A reader that closes the pipe early causes no
+/// failure.
+fn report(failure: &Failure, output: Output) -> ExitCode {
+    if failure.is_closed_pipe() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("petrel-experiment: {}", text::clean(&failure.to_string()));
+    // If standard output is closed, standard error has the message.
+    let _ = output.record(&failure.record());
+    ExitCode::FAILURE
+}

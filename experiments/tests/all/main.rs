@@ -1,0 +1,9 @@
+//! The experiments and their command: one program for all tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod command;
+mod common;
+mod lossy;
+mod paths;
+mod simulated;
