@@ -30,10 +30,10 @@ pub(crate) struct Program {
     pub(crate) ends_at: Option<&'static str>,
 }
 
-/// The longest that a program may take.
+/// The longest time of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Time on processors: of the program's threads, and of child processes that it has waited for.
+    /// Time on processors: of the program's threads, and of reaped child processes.
     pub(crate) cpu: Duration,
     pub(crate) wall: Duration,
 }
@@ -72,7 +72,7 @@ impl Program {
         let group = Pid::from_child(&child);
         let mut cpu = Duration::ZERO;
         let end = loop {
-            // Before the wait: the system then forgets the process, and its time.
+            // Before the wait, because the system then forgets the process and the time.
             cpu = cpu_time(group).unwrap_or(cpu);
             let is_too_long = cpu >= limits.cpu || begin.elapsed() >= limits.wall;
             match child.try_wait().map_err(Failure::io("waiting for a test"))? {
@@ -114,7 +114,7 @@ impl Program {
     }
 }
 
-/// Returns the time that a process and the children for which it waited have spent on processors.
+/// Returns the time of a process and of all reaped children on processors.
 fn cpu_time(process: Pid) -> Option<Duration> {
     let path = format!("/proc/{}/stat", process.as_raw_nonzero());
     let stat = std::fs::read_to_string(path).ok()?;

@@ -65,8 +65,8 @@ struct Span {
 }
 
 impl World {
-    /// Copies the workspace, and builds the tests of these crates with all of their mutants, on request
-    /// also the tests of threads.
+    /// Copies the workspace, and builds the tests of the chosen crates with all mutants, on request also
+    /// the tests of threads.
     pub(super) fn build(from: &Path, crates: &[&str], with_threads: bool) -> Outcome<Self> {
         let is_met = |step: &Step| step.crates.iter().any(|name| crates.contains(name));
         let steps: Vec<Step> = STEPS
@@ -159,8 +159,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Returns the arguments of cargo that build the tests of these steps, except tests of threads under a
-/// model checker.
+/// Returns the arguments of cargo for a build of the steps, except threads under a model checker.
 fn tests_of(steps: &[Step]) -> Vec<String> {
     let mut arguments = BTreeSet::new();
     for step in steps.iter().filter(|step| !step.is_of_threads()) {

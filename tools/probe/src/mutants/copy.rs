@@ -16,8 +16,8 @@ use super::render::{Numbered, Rendered, render};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, where all
-/// crates with mutants depend on it.
+/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, a
+/// dependency of all crates with mutants.
 const RUNTIME: &str = include_str!("runtime.rs");
 const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 
@@ -31,7 +31,7 @@ const NEARBY_BYTES: usize = 400;
 #[derive(Default)]
 pub(super) struct Copy {
     pub(super) root: PathBuf,
-    /// Places in [`CRATES`]. The other crates have mutants with numbers, and are copied as they are.
+    /// Places in [`CRATES`]. The mutants of the remaining crates have numbers, and are not in the copy.
     chosen: BTreeSet<usize>,
     files: Vec<File>,
     /// Mutants that do not compile.
@@ -83,7 +83,7 @@ pub(super) struct Mutant {
 }
 
 impl Copy {
-    /// Copies the workspace at `from`, with all mutants of the crates with these names.
+    /// Copies the workspace at `from`, with all mutants of the named crates.
     pub(super) fn make(from: &Path, root: PathBuf, crates: &[&str]) -> Outcome<Self> {
         let mut copy = Self::read(from, root)?;
         copy.chosen =
@@ -199,11 +199,12 @@ impl Copy {
             file.rendered = render(&file.text, &numbered).map_err(|line| {
                 uncopied(&file.name, format!("no room for a mutant of line {line}"))
             })?;
-            if write_if_new(&self.root.join(&file.name), file.rendered.text.as_bytes())?
-                && let Err(error) = syn::parse_file(&file.rendered.text)
-            {
-                return Err(uncopied(&file.name, format!("with its mutants, {error}")));
+            let (path, text) = (self.root.join(&file.name), &file.rendered.text);
+            if !is_written(&path, text.as_bytes()) {
+                syn::parse_file(text)
+                    .map_err(|error| uncopied(&file.name, format!("with its mutants, {error}")))?;
             }
+            write_if_new(&path, text.as_bytes())?;
         }
         Ok(())
     }
@@ -361,16 +362,18 @@ fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Ou
     Ok(())
 }
 
-/// Writes a file only if its text has changed, so cargo does not rebuild an unchanged file. Returns true
-/// if it has.
-fn write_if_new(path: &Path, text: &[u8]) -> Outcome<bool> {
-    if std::fs::read(path).is_ok_and(|former| former == text) {
-        return Ok(false);
+fn is_written(path: &Path, text: &[u8]) -> bool {
+    std::fs::read(path).is_ok_and(|former| former == text)
+}
+
+/// Writes a file only if its text has changed, so cargo does not rebuild an unchanged file.
+fn write_if_new(path: &Path, text: &[u8]) -> Outcome<()> {
+    if is_written(path, text) {
+        return Ok(());
     }
     let write = || {
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
         std::fs::write(path, text)
     };
-    write().map_err(Failure::io(format!("{}", path.display())))?;
-    Ok(true)
+    write().map_err(Failure::io(format!("{}", path.display())))
 }

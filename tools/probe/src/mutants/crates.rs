@@ -13,7 +13,7 @@ const fn of(name: &'static str, directory: &'static str) -> Crate {
     Crate { name, directory }
 }
 
-/// Names of the library's crates, whose mutants meet the same steps.
+/// Names of the library's crates. The mutants of all three meet equal steps.
 pub(super) const LIBRARY: &[&str] = &["petrel-proto", "petrel-transport", "petrel-rpc"];
 
 /// All crates with mutants. Mutants are numbered in this order.

@@ -41,8 +41,8 @@ struct Found {
 }
 
 impl Found {
-    /// Returns an error if the library's directory has a source file that is neither read nor left out
-    /// on purpose, for instance a module declared in an inline module or by a macro.
+    /// Returns an error if the library's directory has a source file neither read nor left out on
+    /// purpose, for instance a module declared in an inline module or by a macro.
     fn check_all_of(&self, directory: &Path) -> Outcome<()> {
         let what = || format!("reading {}", directory.display());
         for entry in std::fs::read_dir(directory).map_err(Failure::io(what()))? {
@@ -105,7 +105,7 @@ fn visit_module(
     if !is_out {
         return visit(path, &inner, found);
     }
-    // A file with a name of its own shares its directory with modules that stay.
+    // A file with a path attribute shares the directory with modules of the build.
     found.left_out.extend((inner != *directory).then_some(inner));
     found.left_out.push(path);
     Ok(())

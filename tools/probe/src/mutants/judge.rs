@@ -1,4 +1,4 @@
-//! Runs mutants, and determines the steps that find a mutant.
+//! Runs mutants, and determines the successful steps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -10,13 +10,11 @@ use super::steps::Step;
 use crate::Outcome;
 use crate::child::{End, Limits, Program};
 
-/// Limit of a step's CPU time with a mutant: a multiple of the recording run, which is slower than other
-/// runs, and `CPU_MORE`.
+/// Limit of a step's CPU time with a mutant: a multiple of the slow recording run, and `CPU_MORE`.
 const CPU_TIMES: u32 = 2;
 const CPU_MORE: Duration = Duration::from_secs(15);
 
-/// Limit of its time on the clock, for mutants that wait for ever: generous, because other programs may
-/// need the CPUs.
+/// Limit of the time on the clock, for mutants waiting for ever: generous, because the CPUs may be busy.
 const WALL_TIMES: u32 = 4;
 const WALL_MORE: Duration = Duration::from_secs(60);
 
@@ -25,7 +23,7 @@ const WALL_MORE: Duration = Duration::from_secs(60);
 pub(super) struct Verdict {
     pub(super) id: u32,
     pub(super) end: Verdicts,
-    /// The steps that find the mutant: at most the first if not all run.
+    /// All successful steps: at most the first if not all run.
     pub(super) by: Vec<&'static str>,
     /// The name of the test that found the mutant.
     pub(super) says: String,
@@ -51,8 +49,8 @@ impl Verdict {
     }
 }
 
-/// Runs these mutants, several at a time: up to the first step that finds a mutant, or, for a `matrix`,
-/// against all steps.
+/// Runs these mutants, several at a time: up to the first successful step, or, for a `matrix`, against
+/// all steps.
 pub(super) fn all(
     world: &World,
     controls: &BTreeMap<Step, Control>,

@@ -1,4 +1,4 @@
-//! Mutants: small changes of the source of the library and its services, which tests should find.
+//! Mutants: small changes of the library and the services, which tests should find.
 
 mod compile;
 mod copy;
@@ -46,12 +46,12 @@ pub(crate) struct MutantsArgs {
     #[arg(long, value_name = "ID", conflicts_with_all = ["sample", "seed"])]
     only: Vec<u32>,
 
-    /// Only mutants of this crate; may be repeated. Without it, all crates have mutants
+    /// Only mutants of the named crate; may be repeated. The default is all crates
     #[arg(long = "crate", value_name = "NAME",
         value_parser = PossibleValuesParser::new(CRATES.map(|one| one.name)))]
     crates: Vec<String>,
 
-    /// Run all steps against every mutant, and print the mutants that each step finds, and alone finds
+    /// Run all steps against every mutant, and print how many each step finds, and alone finds
     #[arg(long)]
     matrix: bool,
 

@@ -31,8 +31,8 @@ pub(super) struct Numbered<'a> {
     pub(super) ids: Vec<(u32, usize)>,
 }
 
-/// Renders a file with these mutants. Returns the line of a place that lies neither in nor beside the
-/// places before it, if any.
+/// Renders a file with these mutants. Returns the line of the first place with a partial overlap, if
+/// any.
 pub(super) fn render(source: &str, numbered: &[Numbered<'_>]) -> Result<Rendered, usize> {
     let mut order: Vec<&Numbered<'_>> = numbered.iter().filter(|n| !n.ids.is_empty()).collect();
     // Enclosing places come before inner ones. Among places with equal ranges, the first encloses the

@@ -91,9 +91,9 @@ pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
     for (place, one) in CRATES.iter().enumerate() {
         let of_crate = || verdicts.iter().filter(|v| copy.mutants[v.id as usize].crate_ == place);
         let (all, found) = (of_crate().count(), of_crate().filter(|v| v.is_found()).count());
-        if all > 0 {
-            let share = format!("{} %", 100 * found / all);
-            shares.add_row([one.name, &found.to_string(), &(all - found).to_string(), &share]);
+        if let Some(share) = (100 * found).checked_div(all) {
+            let (found, live) = (found.to_string(), (all - found).to_string());
+            shares.add_row([one.name, &found, &live, &format!("{share} %")]);
         }
     }
     println!("{shares}");
@@ -106,7 +106,7 @@ pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
     );
 }
 
-/// Prints, for each step, the number of mutants that it finds, and that it alone finds.
+/// Prints how many mutants every step finds, and alone finds.
 pub(super) fn print_matrix(steps: &[Step], verdicts: &[Verdict]) {
     let mut rows = table(&["step", "finds", "finds alone"]);
     let mut finds_none_alone = Vec::new();
