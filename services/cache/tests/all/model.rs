@@ -456,6 +456,14 @@ fn store__is_full_and_has_room_again() {
     let refused = pair.partition.counters().store_no_memory;
     assert!(refused > 100, "{refused} refused");
     let kept = pair.model.len() as u8;
+    for number in 0..kept {
+        pair.store(number, Verb::Set, Compare::None, 0, 0, &[2; 700]);
+    }
+    assert_eq!(
+        pair.partition.counters().store_no_memory,
+        refused,
+        "an item of its size replaces it"
+    );
     for number in 0..kept / 2 {
         pair.delete(number, Compare::None);
     }

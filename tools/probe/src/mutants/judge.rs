@@ -123,15 +123,28 @@ fn judge(
     Ok(Verdict { id, end, by, says, took: begin.elapsed() })
 }
 
-/// Returns true if the failed tests fail again alone: on a busy machine a test of real transports may
-/// fail without any mutant.
+/// Returns true if failed tests fail again alone: on a busy machine a test of real transports may fail
+/// without any mutant. The first run ended at the first failure. If the failure was chance, a complete
+/// run shows all failures.
 fn fails_again(program: &Program, failed: &[String], limits: Limits, log: &Path) -> Outcome<bool> {
+    if fail_alone(program, failed, limits, log)? {
+        return Ok(true);
+    }
+    let complete = Program { ends_at: None, ..program.clone() };
+    match complete.run(limits, log)?.end {
+        End::Passed => Ok(false),
+        End::TooLong => Ok(true),
+        End::Failed => fail_alone(program, &failed_tests(log), limits, log),
+    }
+}
+
+fn fail_alone(program: &Program, failed: &[String], limits: Limits, log: &Path) -> Outcome<bool> {
     if failed.is_empty() {
         // The program crashed.
         return Ok(true);
     }
     let mut again = program.clone();
-    again.arguments = failed.iter().take(3).cloned().chain(["--exact".to_owned()]).collect();
+    again.arguments = failed.iter().cloned().chain(["--exact".to_owned()]).collect();
     Ok(again.run(limits, log)?.end != End::Passed)
 }
 
