@@ -105,7 +105,8 @@ fn judge(
             End::Failed => {
                 let failed = failed_tests(&log);
                 match !step.is_real || fails_again(&program, &failed, limits, &log)? {
-                    true => (Verdicts::Found(step.name), failed.first().cloned()),
+                    // The log is that of the last run.
+                    true => (Verdicts::Found(step.name), failed_tests(&log).into_iter().next()),
                     false => (Verdicts::Lives, None),
                 }
             }
