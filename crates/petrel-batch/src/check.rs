@@ -43,3 +43,52 @@ where
         assert_eq!(missing, None, "an input of {count} has no result");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::{INPUTS_MAX, check};
+
+    #[test]
+    fn check__passes_the_first_0_to_128_inputs() {
+        let mut counts = Vec::new();
+        check(
+            &[0; INPUTS_MAX + 1],
+            |_| (),
+            |inputs, each| {
+                counts.push(inputs.len());
+                (0..inputs.len()).for_each(|index| each(index, ()));
+            },
+        );
+        assert!(counts.into_iter().eq(0..=INPUTS_MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "input 1 of 2")]
+    fn check__of_a_different_result_panics() {
+        check(
+            &[1, 2],
+            |input| input,
+            |inputs, each| {
+                inputs.enumerate().for_each(|(index, input)| each(index, input.min(1)));
+            },
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "has two results")]
+    fn check__of_a_second_result_panics() {
+        check(
+            &[1],
+            |_| (),
+            |inputs, each| inputs.for_each(|_| [0, 0].into_iter().for_each(|at| each(at, ()))),
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "has no result")]
+    fn check__of_a_missing_result_panics() {
+        check(&[1], |_| (), |_, _| {});
+    }
+}

@@ -66,14 +66,14 @@ impl Build<'_> {
 }
 
 impl Build<'_> {
-    /// Runs a cargo check, and returns its output, errors included, as lines of JSON.
-    pub(crate) fn check(&self, arguments: &[String]) -> Outcome<String> {
+    /// Runs a cargo check. Returns whether it passed, and its output, errors included, as lines of JSON.
+    pub(crate) fn check(&self, arguments: &[String]) -> Outcome<(bool, String)> {
         let mut cargo = Command::new(cargo());
         cargo.args(arguments).arg("--message-format=json").arg("--target-dir").arg(&self.target);
-        cargo.current_dir(self.root).stderr(Stdio::null());
+        cargo.arg("--quiet").current_dir(self.root).stderr(Stdio::inherit());
         cargo.envs(self.variables.iter().map(|(name, value)| (*name, value)));
         let output = cargo.output().map_err(Failure::io("cargo check"))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 }
 

@@ -30,12 +30,27 @@ pub(crate) struct Program {
     pub(crate) ends_at: Option<&'static str>,
 }
 
+/// The longest time of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Time on processors: of the program's threads, and of reaped child processes.
+    pub(crate) cpu: Duration,
+    pub(crate) wall: Duration,
+}
+
+impl Limits {
+    /// Limits only the time on the clock.
+    pub(crate) fn wall(wall: Duration) -> Self {
+        Self { cpu: Duration::MAX, wall }
+    }
+}
+
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Passed,
     Failed,
-    /// The program exceeded its time limit, and was killed.
+    /// The program exceeded a time limit, and was killed.
     TooLong,
 }
 
@@ -44,20 +59,26 @@ pub(crate) enum End {
 pub(crate) struct Ran {
     pub(crate) end: End,
     pub(crate) took: Duration,
+    /// Counted as in [`Limits`].
+    pub(crate) cpu: Duration,
 }
 
 impl Program {
-    /// Runs the program for at most `limit`. Its output goes to the file `log`: child processes could
+    /// Runs the program within `limits`. Its output goes to the file `log`: child processes could
     /// keep a pipe open.
-    pub(crate) fn run(&self, limit: Duration, log: &Path) -> Outcome<Ran> {
+    pub(crate) fn run(&self, limits: Limits, log: &Path) -> Outcome<Ran> {
         let begin = Instant::now();
         let mut child = self.start(log)?;
         let group = Pid::from_child(&child);
+        let mut cpu = Duration::ZERO;
         let end = loop {
+            // Before the wait, because the system then forgets the process and the time.
+            cpu = cpu_time(group).unwrap_or(cpu);
+            let is_too_long = cpu >= limits.cpu || begin.elapsed() >= limits.wall;
             match child.try_wait().map_err(Failure::io("waiting for a test"))? {
                 Some(status) if status.success() => break End::Passed,
                 Some(_) => break End::Failed,
-                None if begin.elapsed() >= limit => break End::TooLong,
+                None if is_too_long => break End::TooLong,
                 None if self.has_failed(log) => break End::Failed,
                 None => thread::sleep(LOOK),
             }
@@ -65,7 +86,7 @@ impl Program {
         // Kills all processes that the program has left behind, if any.
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().map_err(Failure::io("waiting for a test"))?;
-        Ok(Ran { end, took: begin.elapsed() })
+        Ok(Ran { end, took: begin.elapsed(), cpu })
     }
 
     /// Returns true if the program has printed that a test failed, and can be stopped.
@@ -93,11 +114,24 @@ impl Program {
     }
 }
 
+/// Returns the time of a process and of all reaped children on processors.
+fn cpu_time(process: Pid) -> Option<Duration> {
+    let path = format!("/proc/{}/stat", process.as_raw_nonzero());
+    let stat = std::fs::read_to_string(path).ok()?;
+    // Fields 14 to 17 are the times. The second field, the name, may contain spaces.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let times = fields.split_whitespace().skip(11).take(4);
+    let ticks: u64 = times.filter_map(|time| time.parse::<u64>().ok()).sum();
+    Some(Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(script: &str, limit: Duration) -> (End, String) {
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn run(script: &str, limits: Limits) -> (End, String) {
         let name = format!("petrel-probe-{}-{:?}", std::process::id(), thread::current().id());
         let log = std::env::temp_dir().join(name);
         let program = Program {
@@ -107,7 +141,7 @@ mod tests {
             variables: vec![("PROBED", "yes".to_owned())],
             ends_at: Some("FAILED"),
         };
-        let ran = program.run(limit, &log).unwrap();
+        let ran = program.run(limits, &log).unwrap();
         let text = std::fs::read_to_string(&log).unwrap();
         std::fs::remove_file(&log).unwrap();
         (ran.end, text)
@@ -115,20 +149,28 @@ mod tests {
 
     #[test]
     fn run__tells_how_a_program_ended_and_what_it_said() {
-        let long = Duration::from_secs(60);
-        assert_eq!(run("echo $PROBED", long), (End::Passed, "yes\n".to_owned()));
-        assert_eq!(run("echo no >&2; exit 3", long), (End::Failed, "no\n".to_owned()));
+        let limits = Limits::wall(LONG);
+        assert_eq!(run("echo $PROBED", limits), (End::Passed, "yes\n".to_owned()));
+        assert_eq!(run("echo no >&2; exit 3", limits), (End::Failed, "no\n".to_owned()));
     }
 
     #[test]
     fn run__ends_with_the_first_test_that_fails() {
-        let (end, text) = run("echo test a ... FAILED; sleep 1000", Duration::from_secs(60));
+        let (end, text) = run("echo test a ... FAILED; sleep 1000", Limits::wall(LONG));
         assert_eq!((end, &text[..]), (End::Failed, "test a ... FAILED\n"));
     }
 
     #[test]
+    fn run__limits_the_time_on_processors_and_not_that_asleep() {
+        let limits = Limits { cpu: Duration::from_millis(100), wall: LONG };
+        assert_eq!(run("while :; do :; done", limits).0, End::TooLong);
+        assert_eq!(run("sleep 0.3", limits).0, End::Passed);
+    }
+
+    #[test]
     fn run__ends_what_hangs_with_what_it_has_started() {
-        let (end, text) = run("sleep 1000 & echo $!; wait", Duration::from_millis(200));
+        let (end, text) =
+            run("sleep 1000 & echo $!; wait", Limits::wall(Duration::from_millis(200)));
         assert_eq!(end, End::TooLong);
         let stat = format!("/proc/{}/stat", text.trim());
         // The process is killed, but perhaps not yet reaped by its new parent.

@@ -16,12 +16,16 @@ pub(crate) enum Failure {
     Syntax { file: PathBuf, why: String },
     #[error("the compiler has something against the copy that is no mutant's: {0}")]
     NotAMutant(String),
+    #[error("the copy cannot have {}: {why}", file.display())]
+    Uncopied { file: PathBuf, why: String },
     #[error("the build has no {0}")]
     NoArtifact(String),
     #[error("without any defect `{step}` already fails: see {log}")]
     Control { step: String, log: PathBuf },
     #[error("`{0}` comes to no mutant's place: it has run nothing")]
     Idle(String),
+    #[error("no mutant of the chosen crates has the number {0}, or it does not compile")]
+    UnknownMutant(u32),
     #[error("no defect has the name `{0}`; `planted --list` has the names")]
     UnknownDefect(String),
 }

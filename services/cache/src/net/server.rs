@@ -472,6 +472,12 @@ mod tests {
     }
 
     #[test]
+    fn listening_at__has_one_thread_and_64_mib() {
+        let config = CacheConfig::listening_at(local());
+        assert_eq!((config.threads, config.memory_bytes), (1, 64 << 20));
+    }
+
+    #[test]
     fn shares__leave_memory_for_the_replies_of_batches() {
         let both = CacheConfig { listen: Some(local()), ..CacheConfig::at(local()) };
         for (config, owners) in [(CacheConfig::at(local()), 3), (both, 4)] {

@@ -189,11 +189,12 @@ fn evictions__count_no_item_whose_time_is_over() {
 fn flush_at__removes_items_once() {
     let hasher = Hasher::new(1);
     let mut partition = Partition::new(&PartitionConfig::new(64 << 10), hasher.clone()).unwrap();
+    assert_eq!(partition.time(), 0);
     partition.flush_at(3);
     partition.set_time(3);
     partition.store(&Store::set(hasher.key(b"key").unwrap(), b"value")).unwrap();
     partition.set_time(4);
-    assert_eq!(partition.items(), 1);
+    assert_eq!((partition.items(), partition.counters().cmd_flush), (1, 1));
 }
 
 /// The index of a store for few large items is full before the log.

@@ -456,6 +456,9 @@ fn store__is_full_and_has_room_again() {
     let refused = pair.partition.counters().store_no_memory;
     assert!(refused > 100, "{refused} refused");
     let kept = pair.model.len() as u8;
+    // A longer value is a new item, for which the former one makes room.
+    pair.store(0, Verb::Set, Compare::None, 0, 0, &[2; 708]);
+    assert_eq!(pair.partition.counters().store_no_memory, refused);
     for number in 0..kept / 2 {
         pair.delete(number, Compare::None);
     }

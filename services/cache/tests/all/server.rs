@@ -245,6 +245,8 @@ fn start__refuses_what_cannot_work() {
     let refused = |config: &CacheConfig| CacheServer::start(config).unwrap_err().to_string();
     assert!(refused(&config(0)).contains("threads"));
     assert!(refused(&CacheConfig { memory_bytes: 16 << 20, ..config(1) }).contains("too few"));
+    let empty = CacheConfig { connections_max: 0, ..config(1) };
+    assert!(refused(&empty).contains("one connection"));
     let anywhere = CacheConfig::at("0.0.0.0:0".parse().unwrap());
     assert!(refused(&anywhere).contains("--insecure"));
     let server = start(&config(1));

@@ -210,6 +210,8 @@ fn start__with_a_bad_configuration_says_what_is_wrong() {
     let config = ServerConfig { dispatch: 0, ..ServerConfig::at(loopback()) };
     let error = Server::start(&config).unwrap_err();
     assert_eq!(error.to_string(), "a server has 1 to 256 endpoints");
+    let error = Server::start(&ServerConfig::at("0.0.0.0:0".parse().unwrap())).unwrap_err();
+    assert!(error.to_string().contains("insecure"), "{error}");
     let first = server(0);
     let config = ServerConfig::at(first.address());
     assert!(Server::start(&config).is_err(), "the address is taken");

@@ -282,6 +282,27 @@ mod tests {
     }
 
     #[test]
+    fn handle_join__is_for_nodes_that_an_operator_has_added() {
+        let mut leader = leader();
+        let address = "10.0.0.9:7000".to_owned();
+        let own = leader.identity.cluster;
+        let mut join = |cluster, node| {
+            leader.handle_join(Join {
+                cluster,
+                replica: replica_name(node, 9),
+                address: address.clone(),
+            })
+        };
+        assert_eq!(join(own, 3), Err("that node is not a member: add it first"));
+        assert_eq!(join(own + 1, 2), Err("this is another cluster"));
+        assert_eq!(join(own, 2), Ok(()), "a member that has lost its log");
+        leader.raft.raft.become_follower(9, 0);
+        let replica = replica_name(2, 9);
+        let late = leader.handle_join(Join { cluster: own, replica, address });
+        assert_eq!(late, Err("this replica does not lead"));
+    }
+
+    #[test]
     fn advance_joins__proposes_nothing_while_the_membership_is_about_to_change() {
         let mut leader = leader();
         leader.membership.change(MembershipChange::Admit(3, "10.0.0.9:7000".to_owned()));

@@ -8,21 +8,16 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::copy::{CompileError, Copy};
+use super::crates::CRATES;
 use super::steps::{STEPS, Step};
 use crate::Outcome;
 use crate::build::{Artifacts, Build};
-use crate::child::{End, Program};
+use crate::child::{End, Limits, Program};
 use crate::failure::Failure;
 
 /// Most builds until all invalid mutants are removed: the compiler finds some only after the removal of
 /// others.
 const ROUNDS_MAX: usize = 24;
-
-/// All tests except those of threads under a model checker.
-const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus \
-    --test memory_returned --test nexus_descriptors --test attacks \
-    --example worlds --example nexus_worlds \
-    -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
 
 /// Tests of threads under a model checker, built with special flags.
 const TESTS_ON_THREADS: &str = "test --no-run -p petrel-rpc --test threads";
@@ -35,12 +30,13 @@ pub(super) struct World {
     pub(super) copy: Copy,
     pub(super) logs: PathBuf,
     artifacts: Artifacts,
-    with_threads: bool,
+    steps: Vec<Step>,
 }
 
 /// The result of a step without a mutant.
 pub(super) struct Control {
     pub(super) took: Duration,
+    pub(super) cpu: Duration,
     /// Mutants whose places the step executes.
     pub(super) reached: BTreeSet<u32>,
 }
@@ -69,14 +65,19 @@ struct Span {
 }
 
 impl World {
-    /// Copies the workspace, and builds all of its tests with all mutants, on request also the tests of
-    /// threads.
-    pub(super) fn build(from: &Path, with_threads: bool) -> Outcome<Self> {
+    /// Copies the workspace, and builds the tests of the chosen crates with all mutants, on request also
+    /// the tests of threads.
+    pub(super) fn build(from: &Path, crates: &[&str], with_threads: bool) -> Outcome<Self> {
+        let is_met = |step: &Step| step.crates.iter().any(|name| crates.contains(name));
+        let steps: Vec<Step> = STEPS
+            .into_iter()
+            .filter(|step| is_met(step) && (with_threads || !step.is_of_threads()))
+            .collect();
         let target = from.join("target/mutants");
         let logs = target.join("logs");
         std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
-        let mut copy = Copy::make(from, target.join("copy"))?;
-        let (all, equivalent) = (copy.mutants.len(), copy.equivalent_count());
+        let mut copy = Copy::make(from, target.join("copy"), crates)?;
+        let (all, equivalent) = (copy.chosen().count(), copy.equivalent_count());
         eprintln!("{all} mutants, {equivalent} of which are judged to make no difference");
         let root = copy.root.clone();
         let on_threads = Build {
@@ -85,16 +86,28 @@ impl World {
             variables: flags("--cfg shuttle"),
         };
         let build = Build { root: &root, target: target.join("build"), variables: flags("") };
-        leave_out_what_does_not_compile(&build, &mut copy)?;
+        leave_out_what_does_not_compile(&build, &mut copy, crates)?;
+        let with_threads = steps.iter().any(Step::is_of_threads);
         if with_threads {
-            leave_out_what_does_not_compile(&on_threads, &mut copy)?;
+            leave_out_what_does_not_compile(&on_threads, &mut copy, &["petrel-rpc"])?;
         }
         let mut artifacts = Artifacts::default();
-        build.run(&words(TESTS), &mut artifacts)?;
+        build.run(&tests_of(&steps), &mut artifacts)?;
         if with_threads {
             on_threads.run(&words(TESTS_ON_THREADS), &mut artifacts)?;
         }
-        Ok(Self { copy, logs, artifacts, with_threads })
+        Ok(Self { copy, logs, artifacts, steps })
+    }
+
+    /// Returns the steps that a mutant may meet.
+    pub(super) fn steps_of(&self, id: u32) -> impl Iterator<Item = &Step> {
+        let name = CRATES[self.copy.mutants[id as usize].crate_].name;
+        self.steps.iter().filter(move |step| step.crates.contains(&name))
+    }
+
+    /// Returns all steps of the chosen crates.
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// Returns the program of a step.
@@ -113,23 +126,24 @@ impl World {
     /// Runs every step without a mutant. The step must pass, and reports the executed places.
     pub(super) fn reach(&self) -> Outcome<BTreeMap<Step, Control>> {
         let mut controls = BTreeMap::new();
-        for step in STEPS.into_iter().filter(|step| self.with_threads || !step.is_of_threads()) {
+        for step in self.steps.iter().copied() {
             let file = self.logs.join(format!("{}.reached", step.name.replace(' ', "-")));
             // On the first run the file does not exist.
             let _ = std::fs::remove_file(&file);
             let log = self.logs.join("control.log");
             let variable = ("PETREL_REACH", file.to_string_lossy().into_owned());
-            let ran = self.program(&step, variable)?.run(CONTROL_MAX, &log)?;
+            let ran = self.program(&step, variable)?.run(Limits::wall(CONTROL_MAX), &log)?;
             if ran.end != End::Passed {
                 return Err(Failure::Control { step: step.name.to_owned(), log });
             }
             let reached = numbers(&std::fs::read(&file).unwrap_or_default());
-            let (seconds, count) = (ran.took.as_secs_f64(), reached.len());
+            let (seconds, cpu, count) =
+                (ran.took.as_secs_f64(), ran.cpu.as_secs_f64(), reached.len());
             if count == 0 {
                 return Err(Failure::Idle(step.name.to_owned()));
             }
-            eprintln!("{}: {seconds:.1} s, comes to {count} mutants", step.name);
-            controls.insert(step, Control { took: ran.took, reached });
+            eprintln!("{}: {seconds:.1} s, {cpu:.1} of a CPU, {count} mutants", step.name);
+            controls.insert(step, Control { took: ran.took, cpu: ran.cpu, reached });
         }
         Ok(controls)
     }
@@ -145,6 +159,21 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
+/// Returns the arguments of cargo for a build of the steps, except threads under a model checker.
+fn tests_of(steps: &[Step]) -> Vec<String> {
+    let mut arguments = BTreeSet::new();
+    for step in steps.iter().filter(|step| !step.is_of_threads()) {
+        arguments.insert(format!("-p {}", step.package_name()));
+        arguments.insert(match step.target {
+            "lib" => "--lib".to_owned(),
+            example @ ("worlds" | "nexus_worlds" | "seeds") => format!("--example {example}"),
+            test => format!("--test {test}"),
+        });
+    }
+    let arguments = arguments.iter().flat_map(|argument| words(argument));
+    words("test --no-run").into_iter().chain(arguments).collect()
+}
+
 /// Returns the environment of a build of mutants; lints are capped, because mutants make much code
 /// unused or unreachable.
 fn flags(more: &str) -> Vec<(&'static str, String)> {
@@ -156,12 +185,21 @@ fn flags(more: &str) -> Vec<(&'static str, String)> {
 }
 
 /// Checks the libraries repeatedly, and removes mutants until the compiler reports no error.
-fn leave_out_what_does_not_compile(build: &Build<'_>, copy: &mut Copy) -> Outcome<()> {
+fn leave_out_what_does_not_compile(
+    build: &Build<'_>,
+    copy: &mut Copy,
+    crates: &[&str],
+) -> Outcome<()> {
+    let mut arguments = words("check --lib --keep-going");
+    arguments.extend(crates.iter().flat_map(|name| ["-p".to_owned(), (*name).to_owned()]));
     for _ in 0..ROUNDS_MAX {
-        let arguments = words("check -p petrel-rpc --lib --keep-going");
-        let errors = errors(&build.check(&arguments)?);
+        let (passes, lines) = build.check(&arguments)?;
+        let errors = errors(&lines);
+        if errors.is_empty() && !passes {
+            break;
+        }
         if errors.is_empty() {
-            let (all, dropped) = (copy.mutants.len(), copy.dropped_count());
+            let (all, dropped) = (copy.chosen().count(), copy.dropped_count());
             eprintln!("{dropped} of {all} mutants do not compile");
             return Ok(());
         }

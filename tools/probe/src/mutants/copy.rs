@@ -1,11 +1,14 @@
-//! A copy of the workspace whose library crates contain all of their mutants in one build.
+//! A copy of the workspace whose chosen crates contain all of their mutants in one build.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::crates::CRATES;
 use super::equivalent;
 use super::files::{self, Source};
 use super::points::{self, Point};
@@ -13,12 +16,8 @@ use super::render::{Numbered, Rendered, render};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Library crates to mutate, by their directories.
-pub(super) const CRATES: [&str; 3] =
-    ["crates/petrel-proto", "crates/petrel-transport", "crates/petrel"];
-
-/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, on which all
-/// crates depend.
+/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, a
+/// dependency of all crates with mutants.
 const RUNTIME: &str = include_str!("runtime.rs");
 const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 
@@ -32,6 +31,8 @@ const NEARBY_BYTES: usize = 400;
 #[derive(Default)]
 pub(super) struct Copy {
     pub(super) root: PathBuf,
+    /// Places in [`CRATES`]. The mutants of the remaining crates have numbers, and are not in the copy.
+    chosen: BTreeSet<usize>,
     files: Vec<File>,
     /// Mutants that do not compile.
     dropped: BTreeSet<u32>,
@@ -44,6 +45,8 @@ pub(super) struct Copy {
 struct File {
     /// From the root of the workspace.
     name: String,
+    /// The place in [`CRATES`].
+    crate_: usize,
     text: String,
     points: Vec<Point>,
     /// The number of the first mutant of every point.
@@ -80,9 +83,11 @@ pub(super) struct Mutant {
 }
 
 impl Copy {
-    /// Copies the workspace at `from`, with all mutants.
-    pub(super) fn make(from: &Path, root: PathBuf) -> Outcome<Self> {
+    /// Copies the workspace at `from`, with all mutants of the named crates.
+    pub(super) fn make(from: &Path, root: PathBuf, crates: &[&str]) -> Outcome<Self> {
         let mut copy = Self::read(from, root)?;
+        copy.chosen =
+            (0..CRATES.len()).filter(|crate_| crates.contains(&CRATES[*crate_].name)).collect();
         copy.equivalent = equivalent::among(&copy.mutants);
         copy.copy_others(from)?;
         copy.recall();
@@ -98,9 +103,9 @@ impl Copy {
 
     fn read(from: &Path, root: PathBuf) -> Outcome<Self> {
         let mut copy = Self { root, ..Self::default() };
-        for (crate_, directory) in CRATES.iter().enumerate() {
-            for source in files::of_library(&from.join(directory).join("src/lib.rs"))? {
-                copy.add(crate_, from, &source);
+        for (crate_, one) in CRATES.iter().enumerate() {
+            for source in files::of_library(&from.join(one.directory).join("src/lib.rs"))? {
+                copy.add(crate_, from, &source)?;
             }
         }
         Ok(copy)
@@ -109,7 +114,7 @@ impl Copy {
     /// Copies all files without mutants. Cargo rebuilds every file with a new modification time, so
     /// unchanged files are not written.
     fn copy_others(&self, from: &Path) -> Outcome<()> {
-        let names: BTreeSet<PathBuf> = tracked(from)?.into_iter().map(PathBuf::from).collect();
+        let names = tracked(from)?;
         remove_others(&self.root, &self.root, &names)?;
         let mutated: BTreeSet<&Path> =
             self.files.iter().map(|file| Path::new(&file.name)).collect();
@@ -119,6 +124,9 @@ impl Copy {
             if name == Path::new(RUNTIME_FILE) {
                 text.push(b'\n');
                 text.extend_from_slice(RUNTIME.as_bytes());
+            }
+            if CRATES.iter().any(|one| *name == Path::new(one.directory).join("Cargo.toml")) {
+                text = with_runtime(name, text)?;
             }
             write_if_new(&self.root.join(name), &text)?;
         }
@@ -152,9 +160,9 @@ impl Copy {
         self.root.with_extension("dropped.json")
     }
 
-    fn add(&mut self, crate_: usize, from: &Path, source: &Source) {
-        let path = source.path.strip_prefix(from).unwrap_or(&source.path);
-        let name = path.to_string_lossy().into_owned();
+    fn add(&mut self, crate_: usize, from: &Path, source: &Source) -> Outcome<()> {
+        let name = source.path.strip_prefix(from).ok().and_then(Path::to_str);
+        let name = name.ok_or_else(|| uncopied(&source.path, "the name, or the place"))?.to_owned();
         let points = points::of(source);
         let mut first_ids = Vec::new();
         for point in &points {
@@ -173,21 +181,30 @@ impl Copy {
             }
         }
         let text = source.text.clone();
-        let rendered = render(&text, &[]);
-        self.files.push(File { name, text, points, first_ids, rendered });
+        let rendered = Rendered::default();
+        self.files.push(File { name, crate_, text, points, first_ids, rendered });
+        Ok(())
     }
 
-    /// Writes all files of the libraries, with the remaining mutants.
+    /// Writes all files of the libraries, with the remaining mutants of the chosen crates.
     fn write(&mut self) -> Outcome<()> {
         for file in &mut self.files {
             let mut numbered = Vec::new();
             for (point, first) in file.points.iter().zip(&file.first_ids) {
                 let ids = (*first..).zip(0..point.variants.len());
-                let ids = ids.filter(|(id, _)| !self.dropped.contains(id)).collect();
+                let is_in = self.chosen.contains(&file.crate_);
+                let ids = ids.filter(|(id, _)| is_in && !self.dropped.contains(id)).collect();
                 numbered.push(Numbered { point, ids });
             }
-            file.rendered = render(&file.text, &numbered);
-            write_if_new(&self.root.join(&file.name), file.rendered.text.as_bytes())?;
+            file.rendered = render(&file.text, &numbered).map_err(|line| {
+                uncopied(&file.name, format!("no room for a mutant of line {line}"))
+            })?;
+            let (path, text) = (self.root.join(&file.name), &file.rendered.text);
+            if !is_written(&path, text.as_bytes()) {
+                syn::parse_file(text)
+                    .map_err(|error| uncopied(&file.name, format!("with its mutants, {error}")))?;
+            }
+            write_if_new(&path, text.as_bytes())?;
         }
         Ok(())
     }
@@ -253,12 +270,17 @@ impl Copy {
     }
 
     pub(super) fn dropped_count(&self) -> usize {
-        self.dropped.len()
+        self.chosen().filter(|mutant| self.dropped.contains(&mutant.id)).count()
     }
 
-    /// Returns the mutants that compile.
+    /// Returns the mutants of the chosen crates.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = &Mutant> {
+        self.mutants.iter().filter(|mutant| self.chosen.contains(&mutant.crate_))
+    }
+
+    /// Returns the mutants of the chosen crates that compile.
     pub(super) fn built(&self) -> impl Iterator<Item = &Mutant> {
-        self.mutants.iter().filter(|mutant| !self.dropped.contains(&mutant.id))
+        self.chosen().filter(|mutant| !self.dropped.contains(&mutant.id))
     }
 
     /// Returns the compiling mutants that a test could find.
@@ -267,7 +289,7 @@ impl Copy {
     }
 
     pub(super) fn equivalent_count(&self) -> usize {
-        self.equivalent.len()
+        self.chosen().filter(|mutant| self.equivalent.contains(&mutant.id)).count()
     }
 }
 
@@ -287,16 +309,44 @@ fn line_of(text: &str, range: &Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Returns the files that belong to the workspace.
-fn tracked(root: &Path) -> Outcome<Vec<String>> {
+fn uncopied(file: impl AsRef<Path>, why: impl Into<String>) -> Failure {
+    Failure::Uncopied { file: file.as_ref().to_owned(), why: why.into() }
+}
+
+/// Returns a manifest with a dependency on the crate of the runtime.
+fn with_runtime(name: &Path, manifest: Vec<u8>) -> Outcome<Vec<u8>> {
+    let text = String::from_utf8(manifest).map_err(|error| uncopied(name, error.to_string()))?;
+    if text.contains("\npetrel-planted = ") {
+        return Ok(text.into_bytes());
+    }
+    let title = "\n[dependencies]\n";
+    let (before, after) =
+        text.split_once(title).ok_or_else(|| uncopied(name, "it has no table of dependencies"))?;
+    Ok(format!("{before}{title}petrel-planted = {{ workspace = true }}\n{after}").into_bytes())
+}
+
+/// Returns the files that belong to the workspace, and are not deleted.
+fn tracked(root: &Path) -> Outcome<BTreeSet<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
         .map_err(Failure::io("git ls-files"))?;
-    let names = String::from_utf8_lossy(&output.stdout).into_owned();
-    let names = names.split('\0').filter(|name| !name.is_empty());
-    Ok(names.filter(|name| root.join(name).is_file()).map(str::to_owned).collect())
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Failure::io("git ls-files")(std::io::Error::other(why)));
+    }
+    let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let mut files = BTreeSet::new();
+    for name in names.map(|name| PathBuf::from(OsStr::from_bytes(name))) {
+        let path = root.join(&name);
+        if path.is_file() {
+            files.insert(name);
+        } else if path.symlink_metadata().is_ok() {
+            return Err(uncopied(name, "it is no file"));
+        }
+    }
+    Ok(files)
 }
 
 /// Removes files that the workspace no longer has: cargo would otherwise build a renamed test twice.
@@ -312,9 +362,13 @@ fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Ou
     Ok(())
 }
 
+fn is_written(path: &Path, text: &[u8]) -> bool {
+    std::fs::read(path).is_ok_and(|former| former == text)
+}
+
 /// Writes a file only if its text has changed, so cargo does not rebuild an unchanged file.
 fn write_if_new(path: &Path, text: &[u8]) -> Outcome<()> {
-    if std::fs::read(path).is_ok_and(|former| former == text) {
+    if is_written(path, text) {
         return Ok(());
     }
     let write = || {

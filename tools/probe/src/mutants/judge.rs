@@ -1,4 +1,4 @@
-//! Runs mutants, and determines the step that finds a mutant.
+//! Runs mutants, and determines the successful steps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -6,21 +6,26 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::compile::{Control, World};
-use super::steps::{STEPS, Step};
+use super::steps::Step;
 use crate::Outcome;
-use crate::child::{End, Program};
+use crate::child::{End, Limits, Program};
 
-/// Time limit of a step with a mutant: a multiple of the recording run, which is slower than other runs,
-/// but at least `LIMIT_MIN`.
-const SLOWER_MAX: u32 = 2;
-const LIMIT_MIN: Duration = Duration::from_secs(15);
+/// Limit of a step's CPU time with a mutant: a multiple of the slow recording run, and `CPU_MORE`.
+const CPU_TIMES: u32 = 2;
+const CPU_MORE: Duration = Duration::from_secs(15);
+
+/// Limit of the time on the clock, for mutants waiting for ever: generous, because the CPUs may be busy.
+const WALL_TIMES: u32 = 4;
+const WALL_MORE: Duration = Duration::from_secs(60);
 
 /// The result of a mutant.
 #[derive(Debug)]
 pub(super) struct Verdict {
     pub(super) id: u32,
     pub(super) end: Verdicts,
-    /// The message of the test that found the mutant.
+    /// All successful steps: at most the first if not all run.
+    pub(super) by: Vec<&'static str>,
+    /// The name of the test that found the mutant.
     pub(super) says: String,
     pub(super) took: Duration,
 }
@@ -44,19 +49,21 @@ impl Verdict {
     }
 }
 
-/// Runs these mutants, several at a time.
+/// Runs these mutants, several at a time: up to the first successful step, or, for a `matrix`, against
+/// all steps.
 pub(super) fn all(
     world: &World,
     controls: &BTreeMap<Step, Control>,
     ids: &[u32],
     jobs: usize,
+    matrix: bool,
 ) -> Outcome<Vec<Verdict>> {
     let queue: Mutex<VecDeque<u32>> = Mutex::new(ids.iter().copied().collect());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let work = || -> Outcome<Vec<Verdict>> {
         let mut verdicts = Vec::new();
         while let Some(id) = next() {
-            let verdict = judge(world, controls, id)?;
+            let verdict = judge(world, controls, id, matrix)?;
             eprintln!("{id}: {:?} {}", verdict.end, verdict.says);
             verdicts.push(verdict);
         }
@@ -75,44 +82,71 @@ pub(super) fn all(
     Ok(verdicts)
 }
 
-fn judge(world: &World, controls: &BTreeMap<Step, Control>, id: u32) -> Outcome<Verdict> {
+fn judge(
+    world: &World,
+    controls: &BTreeMap<Step, Control>,
+    id: u32,
+    matrix: bool,
+) -> Outcome<Verdict> {
     let begin = Instant::now();
-    let ended = |end, says| Ok(Verdict { id, end, says, took: begin.elapsed() });
-    let mut is_reached = false;
-    for step in &STEPS {
+    let (mut end, mut by, mut says) = (Verdicts::NotReached, Vec::new(), String::new());
+    for step in world.steps_of(id) {
         let Some(control) = controls.get(step).filter(|control| control.reached.contains(&id))
         else {
             continue;
         };
-        is_reached = true;
         let program = world.program(step, ("PETREL_MUTANT", id.to_string()))?;
         let log = world.logs.join(format!("{id}.log"));
-        let limit = control.took * SLOWER_MAX + LIMIT_MIN;
-        match program.run(limit, &log)?.end {
-            End::Passed => {}
-            End::TooLong => return ended(Verdicts::Hangs(step.name), String::new()),
+        let cpu = control.cpu * CPU_TIMES + CPU_MORE;
+        let limits = Limits { cpu, wall: control.took * WALL_TIMES + WALL_MORE };
+        let (found, test) = match program.run(limits, &log)?.end {
+            End::Passed => (Verdicts::Lives, None),
+            End::TooLong => (Verdicts::Hangs(step.name), None),
             End::Failed => {
                 let failed = failed_tests(&log);
-                if !step.is_real || fails_again(&program, &failed, limit, &log)? {
-                    let says = failed.first().cloned().unwrap_or_default();
-                    return ended(Verdicts::Found(step.name), says);
+                match !step.is_real || fails_again(&program, &failed, limits, &log)? {
+                    // The log is that of the last run.
+                    true => (Verdicts::Found(step.name), failed_tests(&log).into_iter().next()),
+                    false => (Verdicts::Lives, None),
                 }
+            }
+        };
+        if by.is_empty() {
+            (end, says) = (found, test.unwrap_or_default());
+        }
+        if found != Verdicts::Lives {
+            by.push(step.name);
+            if !matrix {
+                break;
             }
         }
     }
-    ended(if is_reached { Verdicts::Lives } else { Verdicts::NotReached }, String::new())
+    Ok(Verdict { id, end, by, says, took: begin.elapsed() })
 }
 
-/// Returns true if the failed tests fail again alone: on a busy machine a test of real transports may
-/// fail without any mutant.
-fn fails_again(program: &Program, failed: &[String], limit: Duration, log: &Path) -> Outcome<bool> {
+/// Returns true if failed tests fail again alone: on a busy machine a test of real transports may fail
+/// without any mutant. The first run ended at the first failure. If the failure was chance, a complete
+/// run shows all failures.
+fn fails_again(program: &Program, failed: &[String], limits: Limits, log: &Path) -> Outcome<bool> {
+    if fail_alone(program, failed, limits, log)? {
+        return Ok(true);
+    }
+    let complete = Program { ends_at: None, ..program.clone() };
+    match complete.run(limits, log)?.end {
+        End::Passed => Ok(false),
+        End::TooLong => Ok(true),
+        End::Failed => fail_alone(program, &failed_tests(log), limits, log),
+    }
+}
+
+fn fail_alone(program: &Program, failed: &[String], limits: Limits, log: &Path) -> Outcome<bool> {
     if failed.is_empty() {
         // The program crashed.
         return Ok(true);
     }
     let mut again = program.clone();
-    again.arguments = failed.iter().take(3).cloned().chain(["--exact".to_owned()]).collect();
-    Ok(again.run(limit, log)?.end != End::Passed)
+    again.arguments = failed.iter().cloned().chain(["--exact".to_owned()]).collect();
+    Ok(again.run(limits, log)?.end != End::Passed)
 }
 
 /// Returns the failed tests, according to the program's output.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::compile::World;
+use super::crates::LIBRARY;
 use super::report::area;
-use super::steps::STEPS;
 use crate::table::table;
 use crate::{Outcome, build};
 
@@ -26,9 +26,10 @@ pub(crate) struct ReachArgs {
 }
 
 pub(crate) fn run(args: &ReachArgs) -> Outcome {
-    let world = World::build(&build::workspace()?, args.threads)?;
+    let world = World::build(&build::workspace()?, LIBRARY, args.threads)?;
     let controls = world.reach()?;
-    let steps: Vec<_> = STEPS.iter().filter_map(|step| Some((step, controls.get(step)?))).collect();
+    let steps: Vec<_> =
+        world.steps().iter().filter_map(|step| Some((step, controls.get(step)?))).collect();
     let mut areas: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut unreached = BTreeSet::new();
     for mutant in world.copy.built() {

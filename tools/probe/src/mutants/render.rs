@@ -8,7 +8,7 @@ use super::points::{Point, Shape};
 const IS: &str = "::petrel_planted::mutant::is";
 
 /// A file with its mutants.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rendered {
     pub(super) text: String,
     /// The places of mutants in the text; inner places come after the enclosing ones.
@@ -31,15 +31,19 @@ pub(super) struct Numbered<'a> {
     pub(super) ids: Vec<(u32, usize)>,
 }
 
-/// Renders a file with these mutants.
-pub(super) fn render(source: &str, numbered: &[Numbered<'_>]) -> Rendered {
+/// Renders a file with these mutants. Returns the line of the first place with a partial overlap, if
+/// any.
+pub(super) fn render(source: &str, numbered: &[Numbered<'_>]) -> Result<Rendered, usize> {
     let mut order: Vec<&Numbered<'_>> = numbered.iter().filter(|n| !n.ids.is_empty()).collect();
     // Enclosing places come before inner ones. Among places with equal ranges, the first encloses the
     // rest.
     order.sort_by_key(|n| (n.point.range.start, std::cmp::Reverse(n.point.range.end)));
     let mut writer = Writer { source, out: String::new(), regions: Vec::new(), order, next: 0 };
     writer.write(0..source.len());
-    Rendered { text: writer.out, regions: writer.regions }
+    match writer.order.get(writer.next) {
+        Some(unwritten) => Err(unwritten.point.line),
+        None => Ok(Rendered { text: writer.out, regions: writer.regions }),
+    }
 }
 
 struct Writer<'a> {
@@ -162,7 +166,7 @@ mod tests {
             operators.extend(point.variants.iter().map(|variant| variant.operator.clone()));
             numbered.push(Numbered { point, ids });
         }
-        let rendered = render(text, &numbered);
+        let rendered = render(text, &numbered).unwrap();
         syn::parse_file(&rendered.text)
             .unwrap_or_else(|error| panic!("{error}: {}", rendered.text));
         (rendered.text.replace(IS, "is"), operators)
@@ -231,6 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn render__tells_the_line_of_a_place_that_it_cannot_write() {
+        let point = |range| Point {
+            range,
+            line: 3,
+            shape: Shape::Condition,
+            variants: vec![points::Variant { operator: String::new(), text: String::new() }],
+        };
+        let (one, across) = (point(0..4), point(2..6));
+        let numbered = [&one, &across].map(|point| Numbered { point, ids: vec![(0, 0)] });
+        assert_eq!(render("a + b + c", &numbered).unwrap_err(), 3);
+    }
+
+    #[test]
     fn blamed__the_mutant_or_else_those_of_the_innermost_place() {
         let text = "fn f() -> char { a(b + c < d) }";
         let parsed = syn::parse_file(text).unwrap();
@@ -240,7 +257,7 @@ mod tests {
             Numbered { point: &points[0], ids: vec![(0, 0), (1, 1)] },
             Numbered { point: &points[1], ids: vec![(2, 0)] },
         ];
-        let rendered = render(text, &numbered);
+        let rendered = render(text, &numbered).unwrap();
         let at = |part: &str| {
             let start = rendered.text.find(part).unwrap();
             start..start + part.len()

@@ -6,8 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::copy::Copy;
+use super::crates::CRATES;
 use super::judge::{Verdict, Verdicts};
-use super::steps::RECORD;
+use super::steps::{RECORD, Step};
 use crate::Outcome;
 use crate::failure::Failure;
 use crate::table::table;
@@ -29,6 +30,7 @@ struct MutantRecord<'a> {
     source: &'a str,
     end: &'static str,
     by: &'static str,
+    steps: &'a [&'static str],
     says: &'a str,
     seconds: f64,
 }
@@ -52,7 +54,7 @@ pub(super) fn area(file: &str) -> String {
     format!("{crate_}/{}", part.trim_end_matches(".rs"))
 }
 
-/// Prints the mutants that live, and the sums of every area.
+/// Prints the mutants that live, and the sums of every area and crate.
 pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
     let mut living = table(&["number", "place", "mutant", "source", ""]);
     let mut areas: BTreeMap<String, [usize; 4]> = BTreeMap::new();
@@ -85,6 +87,16 @@ pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
         );
     }
     println!("{sums}");
+    let mut shares = table(&["crate", "found", "live", "share"]);
+    for (place, one) in CRATES.iter().enumerate() {
+        let of_crate = || verdicts.iter().filter(|v| copy.mutants[v.id as usize].crate_ == place);
+        let (all, found) = (of_crate().count(), of_crate().filter(|v| v.is_found()).count());
+        if let Some(share) = (100 * found).checked_div(all) {
+            let (found, live) = (found.to_string(), (all - found).to_string());
+            shares.add_row([one.name, &found, &live, &format!("{share} %")]);
+        }
+    }
+    println!("{shares}");
     let found = verdicts.iter().filter(|verdict| verdict.is_found()).count();
     let by_record =
         verdicts.iter().filter(|verdict| verdict.end == Verdicts::Found(RECORD)).count();
@@ -92,6 +104,20 @@ pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
         "{found} of {} mutants were found, {by_record} of them by the record alone.",
         verdicts.len()
     );
+}
+
+/// Prints how many mutants every step finds, and alone finds.
+pub(super) fn print_matrix(steps: &[Step], verdicts: &[Verdict]) {
+    let mut rows = table(&["step", "finds", "finds alone"]);
+    let mut finds_none_alone = Vec::new();
+    for step in steps {
+        let finds = || verdicts.iter().filter(|verdict| verdict.by.contains(&step.name));
+        let alone = finds().filter(|verdict| verdict.by.len() == 1).count();
+        rows.add_row([step.name, &finds().count().to_string(), &alone.to_string()]);
+        finds_none_alone.extend((alone == 0).then_some(step.name));
+    }
+    println!("{rows}");
+    println!("Steps that find nothing alone: {}.", finds_none_alone.join(", "));
 }
 
 /// Writes all verdicts as JSON.
@@ -105,7 +131,8 @@ pub(super) fn write(copy: &Copy, verdicts: &[Verdict], seed: u64, path: &Path) -
         let (file, line) = (&mutant.file[..], mutant.line);
         let (operator, source, says) =
             (&mutant.operator[..], &mutant.source[..], &verdict.says[..]);
-        MutantRecord { id: mutant.id, file, line, operator, source, end, by, says, seconds }
+        let (id, steps) = (mutant.id, &verdict.by[..]);
+        MutantRecord { id, file, line, operator, source, end, by, steps, says, seconds }
     });
     let found = verdicts.iter().filter(|verdict| verdict.is_found()).count();
     let record = Record { seed, found, sample: verdicts.len(), mutants: mutants.collect() };

@@ -1,8 +1,9 @@
 //! The choice of mutants to run.
 
-use super::copy::{CRATES, Copy};
+use super::copy::Copy;
+use super::crates::CRATES;
 
-/// Draws `count` mutants, from every crate in proportion to its number of mutants.
+/// Draws `count` mutants, from every chosen crate in proportion to its number of mutants.
 pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
     let mut random = Random(seed);
     let by_crate: Vec<Vec<u32>> = (0..CRATES.len())

@@ -1,10 +1,15 @@
-//! The programs to run against a mutant: the cheapest first, up to the first that fails.
+//! The programs to run against a mutant: the cheapest first.
+
+use super::crates::LIBRARY;
 
 /// A program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step {
     /// The name in the report.
     pub(super) name: &'static str,
+    /// Crates whose mutants meet the step.
+    pub(super) crates: &'static [&'static str],
+    /// The directory of the package.
     pub(super) package: &'static str,
     pub(super) target: &'static str,
     pub(super) arguments: &'static [&'static str],
@@ -13,11 +18,15 @@ pub(super) struct Step {
 }
 
 const fn step(name: &'static str, package: &'static str, target: &'static str) -> Step {
-    Step { name, package, target, arguments: &[], is_real: false }
+    Step { name, crates: LIBRARY, package, target, arguments: &[], is_real: false }
 }
 
 const fn real(name: &'static str, package: &'static str, target: &'static str) -> Step {
-    Step { name, package, target, arguments: &[], is_real: true }
+    Step { is_real: true, ..step(name, package, target) }
+}
+
+const fn of(crates: &'static [&'static str], step: Step) -> Step {
+    Step { crates, ..step }
 }
 
 impl Step {
@@ -25,13 +34,27 @@ impl Step {
     pub(super) fn is_of_threads(&self) -> bool {
         self.target == "threads"
     }
+
+    /// Returns the name of the package.
+    pub(super) fn package_name(&self) -> String {
+        match self.package {
+            "petrel" => "petrel-rpc".to_owned(),
+            "cache" | "index" | "kv" | "kv-check" => format!("petrel-{}", self.package),
+            name => name.to_owned(),
+        }
+    }
 }
 
 /// The step that compares a run's events with a record of an earlier run.
 pub(super) const RECORD: &str = "record";
 
+const BATCH: &[&str] = &["petrel-batch"];
+const CACHE: &[&str] = &["petrel-cache"];
+const INDEX: &[&str] = &["petrel-index"];
+const KV: &[&str] = &["petrel-kv"];
+
 /// All steps, in the order in which they run. A mutant skips the steps that never execute its place.
-pub(super) const STEPS: [Step; 14] = [
+pub(super) const STEPS: [Step; 23] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
     step("petrel unit", "petrel", "lib"),
@@ -45,6 +68,15 @@ pub(super) const STEPS: [Step; 14] = [
     real("memory returned", "petrel", "memory_returned"),
     real("descriptors", "petrel", "nexus_descriptors"),
     real("attacks", "petrel", "attacks"),
+    of(BATCH, step("batch unit", "petrel-batch", "lib")),
+    of(BATCH, step("batch all", "petrel-batch", "all")),
+    of(CACHE, step("cache unit", "cache", "lib")),
+    of(CACHE, real("cache all", "cache", "all")),
+    of(INDEX, step("index unit", "index", "lib")),
+    of(INDEX, real("index all", "index", "all")),
+    of(KV, step("kv unit", "kv", "lib")),
+    of(KV, Step { arguments: &["0", "60", "first"], ..step("60 kv seeds", "kv-check", "seeds") }),
+    of(KV, real("kv all", "kv", "all")),
     // The last step: a mutant found by the record alone has broken no rule, and the report shows the
     // number of these mutants.
     Step { arguments: &["record"], ..step(RECORD, "petrel-sim", "all") },

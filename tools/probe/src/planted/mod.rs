@@ -13,7 +13,7 @@ use petrel_planted::{DEFECTS, Defect, VARIABLE};
 
 use crate::Outcome;
 use crate::build::{self, Artifacts, Build};
-use crate::child::{End, Program};
+use crate::child::{End, Limits, Program};
 use crate::failure::Failure;
 use crate::table::table;
 use detectors::{PACKAGES, Step, steps_of};
@@ -148,7 +148,7 @@ impl Probe {
                 continue;
             }
             let log = self.logs.join("control.log");
-            let ran = self.program(step, "")?.run(CONTROL_MAX, &log)?;
+            let ran = self.program(step, "")?.run(Limits::wall(CONTROL_MAX), &log)?;
             if ran.end != End::Passed || !step.has_run(&read(&log)) {
                 return Err(Failure::Control { step: step.to_string(), log });
             }
@@ -168,7 +168,7 @@ impl Probe {
         for step in steps_of(defect.name) {
             let log = self.logs.join(format!("{}.log", defect.name));
             let limit = limits.get(step).copied().unwrap_or(LIMIT_MIN);
-            let ran = self.program(step, defect.name)?.run(limit, &log)?;
+            let ran = self.program(step, defect.name)?.run(Limits::wall(limit), &log)?;
             let says = match ran.end {
                 End::Passed => continue,
                 End::Failed => step.first_sign(&read(&log)),

@@ -195,5 +195,20 @@ mod tests {
         promised_until(&mut member, u64::MAX);
         member.applied.0 -= 1;
         assert!(!member.may_read_now(&links, cx, &config), "it does not show what is committed");
+
+        let changes: [fn(&mut Member); 4] = [
+            // The last entry of another term may be followed by more.
+            |member| member.raft.raft.raft_log.committed -= 1,
+            |member| member.raft.raft.lead_transferee = Some(2),
+            |member| member.no_lease_in = member.raft.raft.term,
+            |member| member.raft.raft.state = StateRole::Follower,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut member = leader(&config);
+            promised_until(&mut member, u64::MAX);
+            assert!(member.may_read_now(&links, cx, &config));
+            change(&mut member);
+            assert!(!member.may_read_now(&links, cx, &config), "change {number}");
+        }
     }
 }

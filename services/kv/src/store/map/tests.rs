@@ -128,6 +128,17 @@ fn image__shares_what_has_not_changed() {
 }
 
 #[test]
+fn pages__sweep_replaced_values() {
+    let mut map = Map::default();
+    // All values together have more bytes than place numbers can address.
+    for revision in 0..1_000 {
+        map.put(&key(0), b"short", revision);
+        map.put(&key(0), &[7; 1000], revision);
+    }
+    assert_eq!(map.get(&key(0)), Some((&[7; 1000][..], 999)));
+}
+
+#[test]
 fn pages__keep_no_large_value_that_was_replaced_or_removed() {
     let mut map = Map::default();
     for revision in 1..=3 {
