@@ -1,7 +1,7 @@
 //! The speed of endpoints on the largest network of the path experiments: 320 hosts and 160 sessions, or with
 //! `quick` a quarter of them for a short time.
 //!
-//! `cargo run --release -p petrel-sim --example path_speed [quick]`
+//! `cargo run --release --manifest-path experiments/Cargo.toml --example path_speed [quick]`
 
 use std::time::Instant;
 
