@@ -195,6 +195,10 @@ pub const DEFECTS: &[Defect] = &[
         "ordered calls wait for ever at the server for one that was given up",
     ),
     defect(
+        "proto_order_ended_runs",
+        "an abandoned ordered call that waits at the server runs behind a later one",
+    ),
+    defect(
         "proto_order_notes_one",
         "only the first of the requests that waited for their order runs",
     ),

@@ -1,6 +1,4 @@
 //! Ordered calls (§14.6) in the slots of §5.1 and §6.1. All calls synchronise.
-//!
-//! The rule `OpenRequest` is missing in §14.6: without the rule, an abandoned call can run behind a later call.
 
 use std::collections::BTreeSet;
 

@@ -122,6 +122,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ),
     ("proto_marks_of_another_request", &[Unit("petrel-proto", "session::"), Seeds(2_000)]),
     ("proto_no_backoff", &[Unit("petrel-proto", "rpc::"), Seeds(100)]),
+    ("proto_order_ended_runs", &[Unit("petrel-proto", "tests::order")]),
     ("proto_order_given_up_untold", &[Unit("petrel-proto", "tests::order")]),
     ("proto_order_notes_one", &[Unit("petrel-proto", "server::order")]),
     ("proto_order_ran_stays", &[Unit("petrel-proto", "server::order")]),

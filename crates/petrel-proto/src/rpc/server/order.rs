@@ -5,6 +5,8 @@
 //! the handler is called once, when the owner of the core takes [`Event::Request`]. The handle of a numbered request
 //! has a bit of its own, so the answers of all others need no check.
 
+use petrel_planted::planted;
+
 use super::memory::note_refused;
 use super::refuse::refuse;
 use super::run::{Packet, begin, credit_due, make_ready, run, run_message};
@@ -23,7 +25,7 @@ use crate::wire::{Header, Kind, Malformed, Order};
 /// Reads the order from an extended REQUEST, REQUEST_PART of packet 0, or PULL, and notes the calls that have ended.
 /// Returns `None` for a frame without the record, and on a link that has not agreed on it.
 #[cold]
-pub(in crate::rpc) fn take_order<B>(
+pub(in crate::rpc) fn take_order<B: Buffer>(
     shared: &mut Shared<B>,
     id: SessionId,
     server: &mut ServerSession<B>,
@@ -42,9 +44,24 @@ pub(in crate::rpc) fn take_order<B>(
     let order = Order::read(header.flags, block)?;
     if let Some(order) = order {
         server.order_mut().note_ended(order.ended);
+        give_up_ended(shared, id, server);
         settle(shared, id, server);
     }
     Ok(order)
+}
+
+/// Gives up the requests that arrive or wait, and whose calls have ended at the client: later calls may run from now on,
+/// and an earlier one must not run behind them.
+fn give_up_ended<B: Buffer>(shared: &mut Shared<B>, id: SessionId, server: &mut ServerSession<B>) {
+    while let Some((slot, number)) = server.take_ended()
+        && !planted("proto_order_ended_runs")
+    {
+        shared.counters.requests_overtaken += 1;
+        let state = server.slot_mut(slot);
+        note_superseded(shared, id, state);
+        shared.memory.release(state);
+        state.give_up(number, &mut shared.server_parts);
+    }
 }
 
 /// Gives up a request that is new here, and whose client has abandoned it already: later ones may have run.

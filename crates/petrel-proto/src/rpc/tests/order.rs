@@ -212,6 +212,47 @@ fn ordered_call__runs_after_a_call_that_was_abandoned_before_it_was_sent() {
     }
 }
 
+/// The CANCELs are lost. The second call waits at the server when a frame of the third says that it has ended.
+#[test]
+fn ordered_call__that_waits_and_was_abandoned_never_runs_behind_a_later_one() {
+    let mut pair = in_order(Shape::default());
+    (0..2).for_each(|tag| pair.ordered(tag));
+    let frames = pair.client_sends();
+    pair.at_server(&frames[1]).nothing();
+    drop(pair.server_sends());
+    [1, 0].iter().for_each(|tag| drop(pair.client.cancel(pair.session, |other| other == tag)));
+    pair.ordered(2);
+    let third = pair.client_sends().into_iter().find(|frame| order_of(frame).is_some());
+    let third = third.expect("a request among the CANCELs");
+    assert_eq!(order_of(&third).unwrap().ended, 2);
+    let (third, request) = pair.at_server(&third).request();
+    assert_eq!(tag_of(&request), 2);
+    assert!(pair.ready().is_none(), "a later call has run");
+    pair.answer(third);
+    assert!(pair.ready().is_none(), "a later call has run");
+    assert_eq!(pair.server.held_bytes(), 0);
+}
+
+/// The same with a request of which only a part has come.
+#[test]
+fn ordered_call__in_parts_that_was_abandoned_never_runs_behind_a_later_one() {
+    let mut pair = in_order(Shape::default());
+    pair.ordered(0);
+    pair.try_call(1_500, 1, ORDERED).unwrap();
+    let frames = pair.client_sends();
+    assert_eq!(frames.len(), 3);
+    pair.at_server(&frames[1]).nothing();
+    [1, 0].iter().for_each(|tag| drop(pair.client.cancel(pair.session, |other| other == tag)));
+    pair.ordered(2);
+    let third = pair.client_sends().into_iter().find(|frame| order_of(frame).is_some());
+    let (third, request) = pair.at_server(&third.expect("a request")).request();
+    assert_eq!(tag_of(&request), 2);
+    pair.at_server(&frames[2]).nothing();
+    pair.answer(third);
+    assert!(pair.ready().is_none(), "a later call has run");
+    assert_eq!(pair.server.held_bytes(), 0);
+}
+
 #[test]
 fn cancel__of_a_call_that_waits() {
     let mut pair = in_order(Shape::default());

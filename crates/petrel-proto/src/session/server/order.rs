@@ -117,6 +117,20 @@ impl<B> RequestOrder<B> {
         });
     }
 
+    /// Removes a request whose call has ended at the client, if its handler was not called. `is_idle` tells this from
+    /// the slot, the number, and whether the request waits.
+    pub(crate) fn take_ended(
+        &mut self,
+        is_idle: impl Fn(usize, u64, bool) -> bool,
+    ) -> Option<(usize, u64)> {
+        let is_ended = |open: &OpenRequest<B>| {
+            self.is_over(open.sequence) && is_idle(open.slot, open.number, open.early.is_some())
+        };
+        let at = self.open.iter().position(is_ended)?;
+        let OpenRequest { slot, number, .. } = self.open.remove(at);
+        Some((slot, number))
+    }
+
     /// Returns true, once for each notice, if a request that waited may run.
     pub(crate) fn note_ready(&mut self) -> bool {
         !self.is_noted && self.next_ready().is_some() && {

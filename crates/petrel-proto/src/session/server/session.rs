@@ -269,6 +269,17 @@ impl<B> ServerSession<B> {
         self.order.get_or_insert_with(|| Box::new(RequestOrder::new()))
     }
 
+    /// Takes a request that arrives or waits out of the order, if its call has ended at the client.
+    pub(crate) fn take_ended(&mut self) -> Option<(usize, u64)> {
+        let Self { order: Some(order), slots, .. } = self else { return None };
+        order.take_ended(|slot, number, waits| {
+            let state = &slots[slot];
+            state.current() == number
+                && (waits || state.state() == ServerState::Arriving)
+                && state.state() != ServerState::Answered
+        })
+    }
+
     /// Takes ended requests out of the order. Returns true, once for each notice, if a request that waited may run.
     pub(crate) fn settle_order(&mut self) -> bool {
         let Self { order: Some(order), slots, .. } = self else { return false };
