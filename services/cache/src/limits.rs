@@ -77,6 +77,14 @@ pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Replies that a connection may wait for; beyond, its requests wait.
 pub const REPLIES_MAX: usize = 1024;
 
+/// Bytes expected of the first replies of other threads, before their sizes are known: four requests of a new connection wait
+/// for other threads, and further requests follow small replies. Without expectations, 60 clients that asked for large values
+/// filled the batches, and the other clients' operations waited for hundreds of milliseconds.
+pub const REPLY_BYTES_EXPECTED: usize = OUTPUT_BYTES_MAX / 4;
+
+/// Bytes of a value that a full batch takes from a connection without a request in any batch.
+pub const FIRST_VALUE_BYTES_MAX: usize = 1 << 10;
+
 /// Operations in a batch for another thread: some 100 µs of work for the owner.
 pub const BATCH_ENTRIES_MAX: usize = 1024;
 

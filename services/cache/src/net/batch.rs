@@ -131,17 +131,22 @@ impl Batch {
         }
     }
 
-    /// Moves the entries that `is_needed` accepts to another batch.
-    pub(crate) fn split(&mut self, is_needed: impl Fn(&Ticket) -> bool) -> Self {
+    /// Moves the entries that `is_needed` accepts to another batch. Without a client (`None`) an entry goes too, but for a
+    /// get without effect, which is dropped.
+    pub(crate) fn split(&mut self, is_needed: impl Fn(&Ticket) -> Option<bool>) -> Self {
         assert!(self.done == 0, "the replies are taken first");
         let mut parts = [Self::new(self.origin, self.owner), Self::new(self.origin, self.owner)];
         let mut bytes = self.bytes.as_slice();
         for entry in self.entries.drain(..) {
             let (own, rest) = bytes.split_at(entry.task.bytes());
-            let part = &mut parts[usize::from(is_needed(&entry.ticket))];
+            bytes = rest;
+            let is_needed = is_needed(&entry.ticket);
+            if is_needed.is_none() && entry.task.is_plain_get() {
+                continue;
+            }
+            let part = &mut parts[usize::from(is_needed.unwrap_or(true))];
             part.entries.push(entry);
             part.bytes.extend_from_slice(own);
-            bytes = rest;
         }
         assert!(bytes.is_empty(), "{} bytes belong to no entry", bytes.len());
         let [rest, needed] = parts;
@@ -158,6 +163,12 @@ impl Batch {
 }
 
 impl Task {
+    /// Returns true for a get that changes no item.
+    fn is_plain_get(&self) -> bool {
+        let Self::Operation { action, .. } = self else { return false };
+        matches!(action, Action::Get { touch: None, .. })
+    }
+
     /// The bytes of key, value and flags.
     fn bytes(&self) -> usize {
         match *self {
@@ -230,13 +241,24 @@ mod tests {
     #[test]
     fn split__keeps_the_order_of_both_parts() {
         let mut batch = gets(6);
-        let mut needed = batch.split(|ticket| ticket.sequence % 2 == 1);
+        let mut needed = batch.split(|ticket| Some(ticket.sequence % 2 == 1));
         for (part, sequences) in [(&mut batch, [0, 2, 4]), (&mut needed, [1, 3, 5])] {
             part.run(usize::MAX, answer);
             let mut seen = Vec::new();
             part.drain(|ticket, reply| seen.push((ticket.sequence, reply[1])));
             assert_eq!(seen, sequences.map(|number| (number, number as u8)));
         }
+    }
+
+    #[test]
+    fn split__drops_gets_without_a_client() {
+        let mut batch = gets(6);
+        batch.push_everywhere(ticket(6), Everywhere::Stats);
+        let mut needed = batch.split(|ticket| (ticket.sequence < 2).then_some(false));
+        assert_eq!((batch.entries.len(), batch.bytes.len()), (2, 4));
+        needed.run(usize::MAX, answer);
+        needed.drain(|ticket, _| assert_eq!(ticket.sequence, 6));
+        assert!(needed.is_empty() && needed.bytes.is_empty());
     }
 
     #[test]

@@ -171,7 +171,10 @@ impl Connection {
 
     /// Returns true if the replies must be sent before further requests run.
     pub(super) fn is_full(&self) -> bool {
-        self.unsent_bytes() + self.replies.bytes() > OUTPUT_BYTES_MAX
+        let ready_bytes = self.unsent_bytes() + self.replies.bytes();
+        ready_bytes > OUTPUT_BYTES_MAX
+            || ready_bytes + self.replies.expected_bytes() >= OUTPUT_BYTES_MAX
+                && !self.replies.is_empty()
             || self.replies.len() >= REPLIES_MAX
     }
 

@@ -8,7 +8,7 @@ use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
 use crate::key::Hasher;
-use crate::limits::{LIGHT_BYTES, READ_BYTES, STEPS_MAX, WHOLE_BYTES};
+use crate::limits::{FIRST_VALUE_BYTES_MAX, LIGHT_BYTES, READ_BYTES, STEPS_MAX, WHOLE_BYTES};
 use crate::memcached::{Everywhere, Operation, Request, Step, execute, replies};
 
 use std::sync::Arc;
@@ -51,6 +51,8 @@ struct Outgoing {
     next: Box<Batch>,
     /// The memory that the batch holds which is at the owner, as it was sent.
     away_bytes: Option<usize>,
+    /// The owner stopped at large replies, and entries came back.
+    has_stopped: bool,
 }
 
 impl Router {
@@ -61,7 +63,11 @@ impl Router {
         shared: Arc<Shared>,
     ) -> Self {
         let outgoing = (0..shared.partitions)
-            .map(|owner| Outgoing { next: Box::new(Batch::new(number, owner)), away_bytes: None })
+            .map(|owner| Outgoing {
+                next: Box::new(Batch::new(number, owner)),
+                away_bytes: None,
+                has_stopped: false,
+            })
             .collect();
         Self { number, owner, hasher, shared, outgoing, held_bytes: 0, now_ms: 0 }
     }
@@ -194,10 +200,17 @@ impl Router {
             replies.write(output, |out| execute(own, clock, key, operation, out));
             return true;
         }
-        let batch = &mut self.outgoing[partition].next;
+        let batch = &self.outgoing[partition].next;
         if batch.is_full() {
-            return false;
+            // Clients with many requests must not keep the others out. A connection has a first request at most.
+            let bytes = operation.value.len();
+            let has_room =
+                bytes <= FIRST_VALUE_BYTES_MAX || self.has_memory(self.held_bytes, bytes);
+            if !replies.is_empty() || !has_room {
+                return false;
+            }
         }
+        let batch = &mut self.outgoing[partition].next;
         let ticket = Ticket { connection, generation, sequence: replies.owe() };
         let before = batch.held_bytes();
         batch.push(ticket, key, operation);
@@ -239,9 +252,9 @@ impl Router {
         true
     }
 
-    /// Sends the batches to owners without a batch of this thread. If memory is short, only operations go whose reply is the
-    /// next that a client reads, as `is_needed` says.
-    pub(super) fn dispatch(&mut self, is_needed: impl Fn(&Ticket) -> bool) {
+    /// Sends the batches to owners without a batch of this thread. If memory is short, or replies are large, only operations go
+    /// whose reply is the next that a client reads, as `is_needed` says, with `None` for a client that has gone.
+    pub(super) fn dispatch(&mut self, is_needed: impl Fn(&Ticket) -> Option<bool>) {
         if self.is_memory_short() {
             self.trim();
         }
@@ -251,7 +264,7 @@ impl Router {
                 continue;
             }
             let before = outgoing.next.held_bytes();
-            let batch = match is_short {
+            let batch = match is_short || outgoing.has_stopped {
                 true => Box::new(outgoing.next.split(&is_needed)),
                 false => {
                     let next = Box::new(Batch::new(self.number, owner));
@@ -274,6 +287,7 @@ impl Router {
         let outgoing = &mut self.outgoing[batch.owner];
         let away_bytes = outgoing.away_bytes.take().expect("a batch comes back once");
         let before = away_bytes + outgoing.next.held_bytes();
+        outgoing.has_stopped = !batch.is_empty();
         batch.append(&mut outgoing.next);
         if is_short && batch.is_empty() {
             *batch = Batch::new(batch.origin, batch.owner);
@@ -345,7 +359,7 @@ mod tests {
         assert!(run(&mut router, &mut replies, b"other", &vec![0; 1 << 20]));
         assert!(router.is_memory_short());
         // With the owner the memory is still in use, and it is given back with the batch.
-        router.dispatch(|_| true);
+        router.dispatch(|_| Some(true));
         assert!(router.is_memory_short());
         let mut parcels = Vec::new();
         for owner in [0, 1] {
@@ -358,6 +372,18 @@ mod tests {
             }
         }
         assert_eq!(router.held_bytes, 0);
+    }
+
+    #[test]
+    fn run_operation__takes_first_requests_to_a_full_batch() {
+        let (mut router, mut replies) = (router(), Replies::default());
+        while run(&mut router, &mut replies, b"key", b"") {}
+        assert_eq!(replies.len(), BATCH_ENTRIES_MAX);
+        let (small, large) = ([0; FIRST_VALUE_BYTES_MAX], vec![0; 4 << 20]);
+        assert!(!run(&mut router, &mut Replies::default(), b"key", &large));
+        let mut other = Replies::default();
+        assert!(run(&mut router, &mut other, b"key", &small));
+        assert!(!run(&mut router, &mut other, b"key", b""));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!
 //! Everything is bounded. A connection with too many replies, or whose batch is full, is not read until it has room. An
 //! owner stops in the middle of a batch when its replies are large, and the thread brings the rest again when it has
-//! sent them. Beyond a thread's memory for buffers, values are refused and connections that do not read are closed.
+//! sent them. The next batch then has the first operation of every connection only, so that large gets of clients that do not
+//! read delay the others by a turn. Beyond a thread's memory for buffers, values are refused and connections that do not read are closed.
 //!
 //! Two other designs were considered. With a *lock per partition*, each operation on a foreign partition takes a lock
 //! whose line moves between CPUs; a batch moves once for many operations. With *connections handed to the owner of a

@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 
 use super::report::Snapshot;
-use crate::limits::READ_BYTES;
+use crate::limits::{READ_BYTES, REPLY_BYTES_EXPECTED};
 use crate::memcached::Everywhere;
 
 /// Replies that wait for others. While none waits, replies go to the output at once.
-#[derive(Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
     /// The sequence number of the queue's front.
@@ -16,6 +15,9 @@ pub(super) struct Replies {
     bytes: usize,
     /// The memory of these replies, and of the sums of gathered parts.
     reply_memory: usize,
+    /// The number of replies that single threads owe, and the expected size of a reply: a moving mean of the sizes.
+    owed: usize,
+    expected_bytes: usize,
 }
 
 enum Reply {
@@ -25,6 +27,19 @@ enum Reply {
     Gathered { left: usize, sum: Box<Snapshot>, everywhere: Everywhere },
     /// The reply, and the replies of the thread itself behind it.
     Ready(Vec<u8>),
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            reply_memory: 0,
+            owed: 0,
+            expected_bytes: REPLY_BYTES_EXPECTED,
+        }
+    }
 }
 
 impl Replies {
@@ -40,6 +55,11 @@ impl Replies {
     /// Returns true if the reply of this request is the next to be sent.
     pub(super) fn is_next(&self, sequence: u64) -> bool {
         !self.queue.is_empty() && sequence == self.first
+    }
+
+    /// The expected bytes of the replies that other threads owe.
+    pub(super) fn expected_bytes(&self) -> usize {
+        self.owed * self.expected_bytes
     }
 
     /// Bytes of replies that wait for others.
@@ -70,6 +90,7 @@ impl Replies {
     /// Makes a place for a reply that another thread owes; returns its sequence number.
     pub(super) fn owe(&mut self) -> u64 {
         self.queue.push_back(Reply::Owed);
+        self.owed += 1;
         self.first + self.queue.len() as u64 - 1
     }
 
@@ -90,6 +111,10 @@ impl Replies {
     ) {
         let place = (sequence - self.first) as usize;
         let reply = &mut self.queue[place];
+        if matches!(reply, Reply::Owed) {
+            self.owed -= 1;
+            self.expected_bytes = (3 * self.expected_bytes + bytes.len()) / 4;
+        }
         let ready = match reply {
             Reply::Ready(_) => unreachable!("a reply comes once"),
             Reply::Owed if place == 0 => {
@@ -156,6 +181,22 @@ mod tests {
         assert_eq!((output.as_slice(), replies.len()), (&b"1"[..], 4));
         replies.take(second, b"2", &mut output, |_, _, _| ());
         assert_eq!((output.as_slice(), replies.len()), (&b"123456"[..], 0));
+    }
+
+    #[test]
+    fn expected_bytes__follow_the_sizes_of_replies() {
+        let (mut replies, mut output) = (Replies::default(), Vec::new());
+        for (size, least, most) in [(10, 0, 100), (1 << 20, 1 << 19, 1 << 20), (10, 0, 100)] {
+            for _ in 0..60 {
+                let sequence = replies.owe();
+                replies.take(sequence, &vec![0; size], &mut output, |_, _, _| ());
+            }
+            assert_eq!(replies.expected_bytes(), 0);
+            replies.owe();
+            let expected = replies.expected_bytes();
+            assert!((least..=most).contains(&expected), "{expected} bytes");
+            replies.take(replies.first, b"", &mut output, |_, _, _| ());
+        }
     }
 
     #[test]

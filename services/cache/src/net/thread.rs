@@ -502,10 +502,10 @@ impl Thread {
         let connections = &self.connections;
         self.router.dispatch(|ticket: &Ticket| match connections.get(ticket.connection) {
             Some(connection) if connection.generation == ticket.generation => {
-                connection.needs(ticket.sequence)
+                Some(connection.needs(ticket.sequence))
             }
-            // The client has gone. Its operations run, and their replies are dropped.
-            _ => true,
+            // The client has gone. Its operations with an effect run, and their replies are dropped.
+            _ => None,
         });
         while self.router.is_memory_exceeded() {
             let largest = || self.connections.iter().max_by_key(|(_, it)| it.held_bytes());

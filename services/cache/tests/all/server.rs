@@ -304,6 +304,30 @@ fn values_without_buffers__are_refused() {
     server.stop().unwrap();
 }
 
+/// Gets wait with their own client while large replies are unread, not before the gets of others in a batch for another thread.
+#[test]
+fn gets_of_clients_that_do_not_read__do_not_run() {
+    let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(2) });
+    let mut client = Client::new(&server);
+    let large = vec![b'v'; 1 << 20];
+    let head = format!("set big 0 0 {}\r\n", large.len());
+    client.ask(&[head.as_bytes(), &large, b"\r\n"].concat(), b"STORED\r\n");
+    let deaf = |_| {
+        let mut deaf = Client::new(&server);
+        deaf.send(&b"get big\r\n".repeat(100));
+        deaf
+    };
+    let deaf: Vec<_> = (0..60).map(deaf).collect();
+    for number in 0..100 {
+        client.ask(format!("set s{number} 0 0 1\r\nx\r\n").as_bytes(), b"STORED\r\n");
+    }
+    drop(deaf);
+    // 30 clients wait for another thread. Sockets take some four values of a client, and the server asks for as many.
+    let hits = client.stat("get_hits");
+    assert!(hits < 60 * 16, "{hits} gets");
+    server.stop().unwrap();
+}
+
 /// Small and large values of an honest client, all answered, while others hold memory. Before connections had shares, the first
 /// kind of attack stopped every request, and the last let values be refused.
 #[test]
