@@ -301,8 +301,7 @@ impl World {
         let packets = u64::from(len.div_ceil(agreed.packet_bytes));
         // A message has half of the credits if they suffice for sharing.
         let credits = u64::from(agreed.credits);
-        let window = if credits < 4 { credits } else { credits / 2 };
-        let rounds = packets.div_ceil(window);
+        let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
         let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
         let mut round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
         let mut one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
@@ -326,7 +325,7 @@ impl World {
         // Over several paths the age of a packet is evidence, and the first queues of a path may exceed its estimate. One such alarm
         // may take all packets in flight (seed 981000001595: 21 of 32); packets count as overdue later from then on.
         let has_paths = !self.packets_by_path(pair).is_empty();
-        let alarms = if has_paths { packets.min(window) } else { 0 };
+        let alarms = if has_paths { packets.min(credits) } else { 0 };
         // No round trip has met the queue that a long response makes on a slow way. If a probe asks for the response
         // too early, an answer on a faster way seems to show the loss of all packets (seed 4479).
         let answer_alarms = if has_paths && taken.probes > 0 { packets } else { alarms };
