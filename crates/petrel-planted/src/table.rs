@@ -191,12 +191,12 @@ pub const DEFECTS: &[Defect] = &[
     ),
     defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
     defect(
-        "proto_order_given_up_untold",
-        "ordered calls wait for ever at the server for one that was given up",
-    ),
-    defect(
         "proto_order_ended_runs",
         "an abandoned ordered call that waits at the server runs behind a later one",
+    ),
+    defect(
+        "proto_order_given_up_untold",
+        "ordered calls wait for ever at the server for one that was given up",
     ),
     defect(
         "proto_order_notes_one",
