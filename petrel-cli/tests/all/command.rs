@@ -1,6 +1,7 @@
 //! The command as a user sees it: run as a process, judged by output and exit code.
 
-use crate::common::{command, finish, petrel, record, stderr, stdout};
+use crate::common::{command, ended_after, finish, petrel, record, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[test]
@@ -217,24 +218,9 @@ fn man__names_the_directory_that_it_cannot_write_and_the_values_in_a_synopsis() 
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-/// Starts a command, interrupts the command after the first line, and returns the output.
-fn interrupted(arguments: &[&str]) -> std::process::Output {
-    use std::io::{BufRead, BufReader, Read};
-    let mut child = command(arguments).spawn().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let mut text = String::new();
-    stdout.read_line(&mut text).unwrap();
-    let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    stdout.read_to_string(&mut text).unwrap();
-    let mut output = finish(child);
-    output.stdout = text.into_bytes();
-    output
-}
-
 #[test]
 fn sim__interrupted_sums_up_the_seeds_so_far() {
-    let output = interrupted(&["sim", "--seeds", "1000000000"]);
+    let output = ended_after(1, &["sim", "--seeds", "1000000000"], Signal::INT);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = stdout(&output);
     assert!(text.contains("ended before the other") && text.contains("kept all rules"), "{text}");
@@ -246,7 +232,7 @@ fn bench__interrupted_shows_the_figures_so_far() {
     let long = ["--duration", "10min", "--window", "5ms", "--cores", "1", "--json"];
     let mut child = command(&[&["bench", "latency", "--transport", "shm"], &long[..]].concat());
     let child = child.spawn().unwrap();
-    let id = rustix::process::Pid::from_child(&child);
+    let id = Pid::from_child(&child);
     // The signal is blocked before the thread that notes it starts.
     let has_thread = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
@@ -258,7 +244,7 @@ fn bench__interrupted_shows_the_figures_so_far() {
         })
     };
     assert!(crate::common::wait_until(has_thread));
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    kill_process(id, Signal::INT).unwrap();
     let output = finish(child);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let figure = record(&output);

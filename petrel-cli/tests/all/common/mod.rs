@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Far beyond the time of any test on a machine with ten times its usual load. The limit detects hangs,
@@ -26,6 +27,21 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
 /// Runs the command to its end.
 pub(crate) fn petrel(arguments: &[&str]) -> Output {
     finish(command(arguments).spawn().unwrap())
+}
+
+/// Starts the command, sends it a signal after `lines` lines of output, and returns its output.
+pub(crate) fn ended_after(lines: usize, arguments: &[&str], signal: Signal) -> Output {
+    let mut child = command(arguments).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    for _ in 0..lines {
+        stdout.read_line(&mut text).unwrap();
+    }
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    stdout.read_to_string(&mut text).unwrap();
+    let mut output = finish(child);
+    output.stdout = text.into_bytes();
+    output
 }
 
 /// Waits until `holds` returns true; returns false after a timeout.
@@ -142,9 +158,8 @@ impl Server {
     }
 
     /// Sends a signal to the server.
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for the server's end; returns its exit code and its remaining output.
