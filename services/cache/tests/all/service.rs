@@ -193,6 +193,17 @@ fn both_protocols__share_the_partitions() {
     assert!(stopped.counters.contains(&("cmd_set", 100)), "{:?}", stopped.counters);
 }
 
+/// Calls until the client has connected again to the partition in question: it pauses between attempts to connect, and calls fail
+/// meanwhile without being sent. The limit of the whole test ends the loop.
+fn reconnected<T>(mut call: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    loop {
+        match call() {
+            Err(error) if error.status() == Status::Unavailable => std::thread::yield_now(),
+            answered => return answered,
+        }
+    }
+}
+
 /// A client outlives its server: another process at the address has another seed.
 #[test]
 fn client__finds_the_partitions_of_another_server() {
@@ -204,14 +215,8 @@ fn client__finds_the_partitions_of_another_server() {
     let config = CacheConfig { listen: Some(address), ..config(2) };
     first.stop().unwrap();
     let second = CacheServer::start(&config).unwrap();
-    // The client pauses between attempts to connect. Until the next one, calls fail without being sent.
-    while let Err(error) = client.set(b"key", b"2").wait() {
-        assert_eq!(error.status(), Status::Unavailable, "{error}");
-        // The limit of the whole test ends this loop.
-        std::thread::yield_now();
-    }
     for number in 0..20u8 {
-        client.set(&[number], b"2").wait().unwrap();
+        reconnected(|| client.set(&[number], b"2").wait()).unwrap();
         assert_eq!(client.get(&[number]).wait().unwrap().unwrap().bytes, b"2");
     }
     drop(client);
@@ -227,12 +232,7 @@ fn flush_and_stats__notice_another_number_of_partitions() {
     assert!(client.flush(0).wait().is_ok());
     first.stop().unwrap();
     let second = CacheServer::start(&CacheConfig { listen: Some(address), ..config(2) }).unwrap();
-    let error = loop {
-        match client.flush(0).wait() {
-            Err(error) if error.status() == Status::Unavailable => std::thread::yield_now(),
-            flushed => break flushed.unwrap_err(),
-        }
-    };
+    let error = reconnected(|| client.flush(0).wait()).unwrap_err();
     assert!(matches!(error, ClientError::Partitions { before: 1, now: 2 }), "{error}");
     let error = client.stats().wait().unwrap_err();
     assert!(matches!(error, ClientError::Partitions { .. }), "{error}");
