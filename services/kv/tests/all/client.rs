@@ -421,6 +421,45 @@ fn client__leadership_goes_to_a_replica_that_has_nothing_but_a_snapshot() {
     assert_eq!(cluster.wait_for_leader(), successor);
 }
 
+/// The log's beginning is gone: the added node gets a snapshot in several chunks, and the log is compacted while it does.
+#[test]
+fn client__a_node_is_added_and_another_removed() {
+    let mut cluster = Cluster::start(3, Options { log_entries_max: 40, ..Options::default() });
+    let mut test_client = TestClient::new(cluster.addresses());
+    let put = async |client: &KvClient, number: u32| {
+        client.put(&number.to_be_bytes(), &[number as u8; 64 << 10]).await.unwrap();
+    };
+    test_client.run(async |client| {
+        for number in 0..60 {
+            put(&client, number).await;
+        }
+    });
+    let address = cluster.reserve();
+    test_client.run(async |client| client.add_member(4, address).await.unwrap());
+    cluster.restart(3);
+    test_client.run(async |client| {
+        for number in 60..120 {
+            put(&client, number).await;
+        }
+    });
+    cluster.wait_for_voters(4, 3);
+    cluster.wait_for_equal_digests();
+    let gone = (cluster.wait_for_leader() + 1) % 3;
+    let number = gone as u16 + 1;
+    let removed = test_client.run(async |client| client.remove_member(number).await);
+    assert!(removed.unwrap(), "it was a member");
+    cluster.kill(gone);
+    cluster.wait_for_voters(3, 3);
+    let client = test_client.client.clone();
+    test_client.run_until("the members are known", || client.addresses().contains(&address));
+    test_client.run(async |client| {
+        assert!(!client.remove_member(number).await.unwrap(), "it is gone");
+        client.transfer(4).await.unwrap();
+        let value = client.get(&100u32.to_be_bytes()).await.unwrap().unwrap();
+        assert_eq!(*value, [100; 64 << 10]);
+    });
+}
+
 #[test]
 fn client__one_address_is_enough_to_learn_of_the_others() {
     let mut cluster = Cluster::start(3, Options::default());

@@ -66,6 +66,14 @@ impl Cluster {
         self.restart(place);
     }
 
+    /// Returns the address of a further node, not yet started.
+    pub(crate) fn reserve(&mut self) -> SocketAddr {
+        let address = free_addresses(1)[0];
+        self.addresses.push(address);
+        self.nodes.push(None);
+        address
+    }
+
     pub(crate) fn restart(&mut self, place: usize) {
         self.seed += 1;
         let peers = (1..).zip(self.addresses.iter().copied()).collect();
