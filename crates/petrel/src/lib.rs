@@ -85,9 +85,11 @@ mod runtime;
 pub mod server;
 mod slot_shares;
 mod sync;
+mod tables;
 pub mod task;
 mod time;
 pub mod unstable;
+mod values;
 pub mod workers;
 
 pub use client::Client;

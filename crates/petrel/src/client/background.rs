@@ -8,12 +8,13 @@ use std::thread;
 
 use petrel_proto::Status;
 
+use super::ClientShared;
 use super::driver::Driver;
-use super::{ClientShared, Target};
 use crate::endpoint::{EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
+use crate::values::client::Target;
 
 /// A set of threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end
 /// after the last clone and the last client on them.

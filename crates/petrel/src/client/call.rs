@@ -15,12 +15,13 @@ use super::response::{Response, bytes_of};
 use super::service_client::Client;
 use super::state::CallState;
 use super::{end_ns, look, park};
-use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, Local};
+use crate::endpoint::{HEALTH_METHOD, Health, Local};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
 use crate::sync::Arc;
 use crate::time::Time;
+use crate::values::CallOptions;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -554,9 +555,10 @@ impl<T> fmt::Debug for Call<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Background;
     use super::super::background::Family;
-    use super::super::{Background, ClientConfig, Target};
     use super::*;
+    use crate::values::client::{ClientConfig, Target};
 
     #[test]
     fn debug__has_the_step_of_the_call() {

@@ -25,8 +25,7 @@ use super::park::InLoop;
 use super::places::Places;
 use crate::Endpoint;
 use crate::endpoint::Stop;
-use crate::sync::thread;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns, thread};
 use crate::time::as_ns;
 
 /// The endpoint's thread takes the endpoint back when no caller has taken the endpoint for so many milliseconds: at first, and after

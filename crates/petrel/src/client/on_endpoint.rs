@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Client, ClientConfig, Target};
+use super::Client;
 use crate::endpoint::callee::{Sealed, ToSend};
 use crate::endpoint::{
     CallBuilder, CallKey, CallRejected, Caller, Context, IntoMessage, Local, call_by_client,
 };
 use crate::local::Handle;
+use crate::values::client::{ClientConfig, Target};
 
 impl Client {
     /// Creates a client with sessions of this endpoint.

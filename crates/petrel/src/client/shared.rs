@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use super::driver::Driver;
 use super::places::Places;
-use super::service_key::{ServiceKey, ServiceKeys};
 use crate::inbox::InboxSender;
 use crate::inbox_message::InboxMessage;
 use crate::sync::Arc;
 use crate::sync::thread::{self, ThreadId};
+use crate::values::client::{ServiceKey, ServiceKeys};
 
 /// The state shared by the clients of an endpoint.
 pub(crate) struct ClientShared {

@@ -9,13 +9,12 @@ use petrel_transport::buf::PoolExhausted;
 use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
 use super::message::IntoMessage;
-use super::options::CallOptions;
-use super::state::State;
 use crate::error::Error;
 use crate::local::start_call;
 use crate::msgbuf::MsgBuf;
 use crate::task::{Call, Session};
 use crate::time::Time;
+use crate::values::{CallOptions, State};
 use callee::ToSend;
 
 impl<S: 'static> Context<'_, S> {

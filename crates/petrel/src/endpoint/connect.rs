@@ -7,18 +7,18 @@ use std::time::Duration;
 use petrel_proto::{SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
+use super::Endpoint;
 use super::drain::CHECK_INTERVAL_NS;
 use super::groups::{MembershipState, MulticastConfig};
 use super::health::Health;
 use super::peer::Peer;
-use super::session_state::SessionState;
 use super::sessions::SessionControl;
-use super::{Endpoint, SessionEnd};
 use crate::client::InLoop;
 use crate::control::{ControlPlane, EndpointId, Reason};
 use crate::error::{Error, SetupError};
 use crate::group::Group;
 use crate::time::as_ns;
+use crate::values::{SessionEnd, SessionState};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session to endpoint 0 of the process whose control address is `remote`.

@@ -12,6 +12,7 @@ use petrel_proto::{Event, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
+use super::Endpoint;
 use super::burst::{release, send_cancels};
 use super::context::continuation::{Continuation, run_under_deadline};
 use super::context::{Context, Local};
@@ -20,7 +21,6 @@ use super::idle::IdleAction;
 use super::inbox_turn::handle_messages;
 use super::service::{run_due, run_ended};
 use super::stop::Stop;
-use super::{Endpoint, SessionEnd};
 use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
@@ -28,6 +28,7 @@ use crate::local::{Command, Hub, MainWaker};
 use crate::msgbuf::MsgBuf;
 use crate::sync::{hint, thread};
 use crate::time::{Time, as_ns};
+use crate::values::SessionEnd;
 
 /// Consecutive turns with frames after which timers are still handled: a flood from one peer must not keep calls to
 /// another from failing.

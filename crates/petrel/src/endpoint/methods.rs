@@ -7,23 +7,22 @@ use std::rc::Rc;
 use petrel_proto::buffer::{Destination, Placed};
 use petrel_transport::Transport;
 
-use super::Endpoint;
 use super::batch::Batch;
 use super::context::Context;
 use super::gather::Gather;
-use super::handle;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::locators::Locator;
 use super::request::{Handled, Request};
-use super::state::State;
 use super::worker_requests::refuse;
+use super::{Endpoint, handle};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::local::{Handle, OwnRequest, Serving};
 use crate::panics::Closure;
 use crate::region::View;
 use crate::sync::Arc;
+use crate::values::State;
 use crate::workers::{WorkerRequest, Workers};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {

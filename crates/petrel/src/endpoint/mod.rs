@@ -11,7 +11,7 @@
 //! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `inbox_turn`, `worker_requests`, `remote` |
 //! | the view of handlers and continuations | `context/` |
-//! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
+//! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
 mod announced;
@@ -51,17 +51,13 @@ mod methods;
 mod object_counts;
 mod open;
 mod optimisations;
-mod options;
 mod peer;
 mod remote;
 mod request;
 mod return_route;
 mod service;
-mod session_state;
 mod sessions;
-mod shared;
 mod slow;
-mod state;
 mod stats;
 mod stop;
 mod worker_requests;
@@ -81,24 +77,22 @@ pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
 pub use context::continuation::{CallKey, Continuation, Reply};
 pub use description::ServiceDescription;
-pub use ends::{CallFailures, SessionEnd, SessionEnds};
+pub use ends::{CallFailures, SessionEnds};
 pub use groups::{MembershipState, MulticastConfig};
 pub use health::{ECHO_REQUEST, HEALTH_METHOD, Health};
 pub use in_place::InPlaceRequest;
 pub use message::IntoMessage;
 pub use object_counts::ObjectCounts;
 pub use optimisations::Optimisations;
-pub use options::CallOptions;
 pub use peer::Peer;
 pub use remote::ClientCalls;
 pub use request::{Handled, Request, Responder};
-pub use session_state::SessionState;
-pub use shared::SharedMsg;
 pub use stats::EndpointStats;
 pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::panics::PanicPolicy;
+pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg};
 /// The settings of all sessions of an endpoint.
 pub use petrel_proto::Config as ProtocolConfig;
 pub use petrel_proto::SessionId;
@@ -131,7 +125,6 @@ pub(crate) use call_builder::{callee, place};
 pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
 pub(crate) use context::watchers::Watcher;
-pub(crate) use state::State;
 
 use burst::Bursts;
 use drain::Drain;
@@ -143,7 +136,7 @@ use late_answers::LateAnswers;
 use remote::Remote;
 use sessions::Sessions;
 
-use crate::client::{Client, ClientConfig, ClientShared, InLoop, Target};
+use crate::client::{Client, ClientShared, InLoop};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
@@ -152,6 +145,7 @@ use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 use crate::panics::Panics;
 use crate::sync::thread;
+use crate::values::client::{ClientConfig, Target};
 
 /// The RPC endpoint of a thread: makes and serves calls, over sessions to other endpoints, in an event loop run by the
 /// thread.

@@ -27,11 +27,11 @@ use super::timers::{TimerId, Timers};
 use super::watch::{SessionMedium, SessionWatch, SessionWatches};
 use crate::client::state::IdleState;
 use crate::control::Reason;
-use crate::endpoint::{CallOptions, SessionState, State};
 use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, Panics};
+use crate::values::{CallOptions, SessionState, State};
 
 /// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
 /// one packet.

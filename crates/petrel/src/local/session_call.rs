@@ -8,9 +8,10 @@ use super::call::Call;
 use super::calls::Start;
 use super::hub::{Hub, endpoint_gone};
 use super::session::Session;
-use crate::endpoint::{CallBuilder, CallOptions, HEALTH_METHOD, Health, IntoMessage, Local};
+use crate::endpoint::{CallBuilder, HEALTH_METHOD, Health, IntoMessage, Local};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::values::CallOptions;
 
 impl Session {
     /// Begins a call of `method`: awaited, or [started](CallBuilder::started), its request leaves in the event loop's

@@ -20,8 +20,9 @@ use super::wire::{
 };
 use crate::control::ControlPlane;
 use crate::endpoint::handle::Handle;
-use crate::endpoint::{Context, Endpoint, Handled, Request, State};
+use crate::endpoint::{Context, Endpoint, Handled, Request};
 use crate::sync::Arc;
+use crate::values::State;
 
 const TOO_LARGE: Refusal =
     Refusal::new(Status::ResourceExhausted, "the response is larger than the client accepts");

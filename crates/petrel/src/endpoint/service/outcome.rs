@@ -11,9 +11,9 @@ use crate::client::response::ServerBytes;
 use crate::client::state::{self, Pending};
 use crate::endpoint::context::continuation::{Continuation, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
-use crate::endpoint::state::State;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::values::State;
 
 /// The session of a call without any session.
 pub(super) const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };
