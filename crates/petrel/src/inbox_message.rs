@@ -2,8 +2,8 @@
 
 use petrel_proto::{RequestHandle, Status};
 
-use crate::client::state::{CallState, Pending};
 use crate::local::Handle;
+use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, AtomicBool, Weak};
 use crate::values::CallOptions;
 use crate::values::client::{ClientConfig, Counters, ServiceKey, Target};

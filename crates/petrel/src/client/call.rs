@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::places::{self, Place, TakePlace};
-use super::response::{Response, bytes_of};
 use super::service_client::Client;
-use super::state::CallState;
 use super::{end_ns, look, park};
 use crate::endpoint::{HEALTH_METHOD, Health, Local};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
+use crate::local::client_call::places::{Place, TakePlace};
+use crate::local::client_call::response::bytes_of;
+use crate::local::client_call::state::CallState;
+use crate::local::client_call::{Response, places};
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::CallOptions;

@@ -22,9 +22,9 @@ use petrel_transport::wake::Waker;
 use super::baton::{Baton, Held};
 use super::look;
 use super::park::InLoop;
-use super::places::Places;
 use crate::Endpoint;
 use crate::endpoint::Stop;
+use crate::local::client_call::places::Places;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns, thread};
 use crate::time::as_ns;
 

@@ -57,7 +57,7 @@
 //! | `on_endpoint` | clients on their endpoint's own thread |
 //! | `lookup` | the addresses of servers, found on a thread |
 //! | `shared` | the state shared by the clients of an endpoint |
-//! | `places`, `state`, `park` | the limit of outstanding calls, the state of a call shared by two threads, and parking a thread |
+//! | `park` | parking a thread |
 
 mod background;
 mod baton;
@@ -67,26 +67,22 @@ mod look;
 mod lookup;
 mod on_endpoint;
 mod park;
-pub(crate) mod places;
-pub(crate) mod response;
 mod servers_file;
 mod service_client;
 mod shared;
-mod spares;
 mod spawned;
-pub(crate) mod state;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
 pub use call::Call;
 pub(crate) use park::InLoop;
 pub use park::wait;
-pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
 pub(crate) use shared::ClientShared;
 pub use spawned::Spawned;
 pub use targets::{TargetName, Targets};
 
+pub use crate::local::client_call::Response;
 pub use crate::values::client::{
     Balance, ClientConfig, ClientStats, Judge, Target, Verdict, owner_of,
 };

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::background::{Background, Family};
 use super::lookup::{Finding, Found, FoundBy, on_thread};
-use super::state::{CallState, Pending};
 use super::targets::{Names, Targets};
 use super::{ClientShared, park};
 use crate::endpoint::{AllowedTransports, CongestionControl, EndpointConfig, IdlePolicy};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
+use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, Weak};
 use crate::values::client::{ClientConfig, ClientStats, Counters, ServiceKey, Target};
 

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 use super::driver::Driver;
-use super::places::Places;
 use crate::inbox::InboxSender;
 use crate::inbox_message::InboxMessage;
+use crate::local::client_call::places::Places;
 use crate::sync::Arc;
 use crate::sync::thread::{self, ThreadId};
 use crate::values::client::{ServiceKey, ServiceKeys};

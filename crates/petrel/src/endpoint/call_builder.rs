@@ -1,6 +1,5 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use petrel_proto::{PendingCall, SessionId};
@@ -10,9 +9,7 @@ use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
 use super::message::IntoMessage;
 use crate::error::Error;
-use crate::local::start_call;
 use crate::msgbuf::MsgBuf;
-use crate::task::{Call, Session};
 use crate::time::Time;
 use crate::values::{CallOptions, State};
 use callee::ToSend;
@@ -123,8 +120,8 @@ pub(crate) mod callee {
     }
 }
 
-/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then); of a [`Session`], by awaiting it, or by
-/// [`started`](CallBuilder::started).
+/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then); of a [`Session`](crate::task::Session),
+/// by awaiting it, or by [`started`](CallBuilder::started).
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -150,12 +147,12 @@ pub(crate) mod callee {
 /// ```
 #[must_use = "a call is made by `then`, or when it is awaited or started"]
 pub struct CallBuilder<P, M, C = SessionId> {
-    place: P,
-    callee: C,
-    method: u16,
-    request: M,
-    response: Option<MsgBuf>,
-    options: CallOptions,
+    pub(super) place: P,
+    pub(super) callee: C,
+    pub(super) method: u16,
+    pub(super) request: M,
+    pub(super) response: Option<MsgBuf>,
+    pub(super) options: CallOptions,
 }
 
 /// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned. It comes in a box: a
@@ -370,27 +367,6 @@ impl<M, C> CallBuilder<(), M, C> {
     pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
         let Self { callee, method, request, response, options, .. } = self;
         CallBuilder { place, callee, method, request, response, options }
-    }
-}
-
-impl<M: IntoMessage> CallBuilder<&Session, M> {
-    /// Makes the call now, and returns the future of its response: for calls that are awaited later.
-    #[inline(always)]
-    pub fn started(self) -> Call {
-        let Self { place, callee, method, request, response, options } = self;
-        let hub = place.hub();
-        start_call(hub, (callee, method), request, response, hub.begun(options))
-    }
-}
-
-/// Awaited, the call is made, and its response is the output.
-impl<M: IntoMessage> IntoFuture for CallBuilder<&Session, M> {
-    type Output = Result<MsgBuf, Error>;
-    type IntoFuture = Call;
-
-    #[inline(always)]
-    fn into_future(self) -> Call {
-        self.started()
     }
 }
 

@@ -7,8 +7,8 @@
 //! | --- | --- |
 //! | the front | `mod`, `methods`, `connect`, `event_loop` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
-//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request` |
-//! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
+//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request`, `serve` |
+//! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `inbox_turn`, `worker_requests`, `remote` |
 //! | the view of handlers and continuations | `context/` |
 //! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
@@ -55,7 +55,9 @@ mod peer;
 mod remote;
 mod request;
 mod return_route;
+pub(crate) mod serve;
 mod service;
+mod session_call;
 mod sessions;
 mod slow;
 mod stats;
@@ -125,6 +127,7 @@ pub(crate) use call_builder::{callee, place};
 pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
 pub(crate) use context::watchers::Watcher;
+pub(crate) use session_call::start_call;
 
 use burst::Bursts;
 use drain::Drain;

@@ -9,9 +9,9 @@ use petrel_transport::wake::Waker;
 use super::CallFailures;
 use super::free_bytes::FreeBytes;
 use crate::client::ClientShared;
-use crate::client::places::Places;
 use crate::inbox::{Inbox, InboxSender, WorkFlag};
 use crate::inbox_message::{InboxMessage, RunTask};
+use crate::local::client_call::places::Places;
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::values::client::ServiceKey;
 

@@ -1,7 +1,8 @@
 //! A call to a group as a future.
 
 use super::{Collect, Group, GroupFailure, Late, Member, Need, Verdict};
-use crate::local::{Handle, Parallel, start_call};
+use crate::endpoint::start_call;
+use crate::local::{Handle, Parallel};
 use crate::msgbuf::MsgBuf;
 use crate::values::{CallOptions, SharedMsg};
 

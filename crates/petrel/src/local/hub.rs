@@ -15,6 +15,7 @@ use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Calls, Start};
+use super::client_call::state::IdleState;
 use super::completions::{Completions, Outcome};
 use super::lent::Lent;
 use super::object_counts::LocalObjectCounts;
@@ -25,7 +26,6 @@ use super::spares::Spares;
 use super::tasks::{BoxedFuture, Tasks};
 use super::timers::{TimerId, Timers};
 use super::watch::{SessionMedium, SessionWatch, SessionWatches};
-use crate::client::state::IdleState;
 use crate::control::Reason;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
@@ -362,7 +362,7 @@ impl Hub {
     }
 
     /// Adds a task, whose calls inherit `deadline_ns`. None if the endpoint is gone.
-    pub(super) fn spawn(
+    pub(crate) fn spawn(
         &self,
         kind: Closure,
         future: BoxedFuture,

@@ -6,12 +6,12 @@ use petrel_proto::SessionId;
 use petrel_transport::buf::PoolExhausted;
 
 use super::call::{Ending, ServiceCall};
-use crate::client::Response;
-use crate::client::response::ServerBytes;
-use crate::client::state::{self, Pending};
 use crate::endpoint::context::continuation::{Continuation, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
 use crate::error::Error;
+use crate::local::client_call::response::ServerBytes;
+use crate::local::client_call::state::Pending;
+use crate::local::client_call::{Response, state};
 use crate::msgbuf::MsgBuf;
 use crate::values::State;
 

@@ -13,9 +13,9 @@ use super::outcome::Outcome;
 use super::queue::CallQueue;
 use super::servers::Servers;
 use super::standing::UsualTimes;
-use crate::client::state::Pending;
 use crate::events;
 use crate::inbox_message::LookUp;
+use crate::local::client_call::state::Pending;
 use crate::local::{Key, Slab};
 use crate::overload::RetryBudget;
 use crate::sync::Arc;
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn service() -> Service {
-        let (_, opened) = crate::client::state::CallState::new(None);
+        let (_, opened) = crate::local::client_call::state::CallState::new(None);
         Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
     }
 

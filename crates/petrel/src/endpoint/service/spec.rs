@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use crate::client::state::Pending;
 use crate::endpoint::context::continuation::Continuation;
+use crate::local::client_call::state::Pending;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 use crate::values::CallOptions;
