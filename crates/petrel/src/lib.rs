@@ -73,6 +73,7 @@ pub mod group;
 mod inbox;
 mod inbox_message;
 mod local;
+mod look;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod model;

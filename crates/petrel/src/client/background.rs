@@ -8,9 +8,7 @@ use std::thread;
 
 use petrel_proto::Status;
 
-use super::ClientShared;
-use super::driver::Driver;
-use crate::endpoint::{EndpointConfig, Stop};
+use crate::endpoint::{ClientShared, Driver, EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};

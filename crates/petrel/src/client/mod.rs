@@ -56,29 +56,22 @@
 //! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
 //! | `on_endpoint` | clients on their endpoint's own thread |
 //! | `lookup` | the addresses of servers, found on a thread |
-//! | `shared` | the state shared by the clients of an endpoint |
 //! | `park` | parking a thread |
 
 mod background;
-mod baton;
 mod call;
-mod driver;
-mod look;
 mod lookup;
 mod on_endpoint;
 mod park;
 mod servers_file;
 mod service_client;
-mod shared;
 mod spawned;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
 pub use call::Call;
-pub(crate) use park::InLoop;
 pub use park::wait;
 pub use service_client::{Client, ClientBuilder};
-pub(crate) use shared::ClientShared;
 pub use spawned::Spawned;
 pub use targets::{TargetName, Targets};
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use super::background::{Background, Family};
 use super::lookup::{Finding, Found, FoundBy, on_thread};
+use super::park;
 use super::targets::{Names, Targets};
-use super::{ClientShared, park};
-use crate::endpoint::{AllowedTransports, CongestionControl, EndpointConfig, IdlePolicy};
+use crate::endpoint::{
+    AllowedTransports, ClientShared, CongestionControl, EndpointConfig, IdlePolicy,
+};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
 use crate::local::client_call::state::{CallState, Pending};

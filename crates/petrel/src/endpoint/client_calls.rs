@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
+use super::ClientShared;
 use super::call_builder::callee::ToSend;
 use super::call_builder::{CallRejected, buffers, refused};
 use super::context::continuation::CallKey;
 use super::context::{Context, Local};
 use super::message::IntoMessage;
 use super::service::{CallSpec, RequestBytes, begin_call_at, open_service};
-use crate::client::ClientShared;
 use crate::error::Error;
 use crate::inbox_message::{OpenService, StartCall};
 use crate::local::client_call::state::Pending;

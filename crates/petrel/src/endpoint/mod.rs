@@ -9,7 +9,7 @@
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
 //! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request`, `serve` |
 //! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
-//! | other threads | `inbox_turn`, `worker_requests`, `remote` |
+//! | other threads | `driver/`, `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
 //! | the view of handlers and continuations | `context/` |
 //! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
@@ -20,6 +20,7 @@ mod broadcast;
 mod burst;
 mod call_builder;
 mod client_calls;
+mod client_shared;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
 mod config;
@@ -29,6 +30,7 @@ pub(crate) mod description;
 mod dispatch;
 mod dispatch_ahead;
 mod drain;
+mod driver;
 mod ends;
 mod event_loop;
 mod free_bytes;
@@ -40,6 +42,7 @@ mod handlers;
 mod health;
 mod idle;
 mod ids;
+mod in_loop;
 mod in_place;
 mod inbox_turn;
 mod lane;
@@ -125,8 +128,11 @@ pub use petrel_transport::{PeerProcess, SharedBytes};
 pub(crate) use broadcast::Broadcast;
 pub(crate) use call_builder::{callee, place};
 pub(crate) use client_calls::call_by_client;
+pub(crate) use client_shared::ClientShared;
 pub(crate) use context::Local;
 pub(crate) use context::watchers::Watcher;
+pub(crate) use driver::Driver;
+pub(crate) use in_loop::runs_loop;
 pub(crate) use session_call::start_call;
 
 use burst::Bursts;
@@ -135,11 +141,11 @@ use event_loop::Turns;
 use groups::JoinedGroups;
 use handlers::Handlers;
 use idle::Idle;
+use in_loop::InLoop;
 use late_answers::LateAnswers;
 use remote::Remote;
 use sessions::Sessions;
 
-use crate::client::{Client, ClientShared, InLoop};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
@@ -148,7 +154,6 @@ use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 use crate::panics::Panics;
 use crate::sync::thread;
-use crate::values::client::{ClientConfig, Target};
 
 /// The RPC endpoint of a thread: makes and serves calls, over sessions to other endpoints, in an event loop run by the
 /// thread.
@@ -370,45 +375,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Session::new(Rc::clone(&self.local.hub), watched)
     }
 
-    /// Returns a client of a service on one or several servers, for any thread, with sessions of this endpoint. The
-    /// client begins to connect when the event loop runs. On the endpoint's thread its calls may have continuations,
-    /// too:
-    ///
-    /// ```
-    /// # use petrel::client::ClientConfig;
-    /// # use petrel::endpoint::EndpointConfig;
-    /// # use petrel::Nexus;
-    /// # use std::time::Duration;
-    /// # const DOUBLE: u16 = 1;
-    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-    /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
-    /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
-    /// # let address = nexus.local_addr().expect("it listens");
-    /// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
-    /// let client = endpoint.client([address], ClientConfig::default());
-    /// endpoint
-    ///     .call(&client, DOUBLE, &[21])
-    ///     .timeout(Duration::from_secs(60))
-    ///     .idempotent()
-    ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
-    /// while endpoint.state().is_empty() {
-    ///     endpoint.run_once();
-    /// #   server.run_once();
-    /// }
-    /// assert_eq!(endpoint.state(), &[42]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Panics
-    /// Without a target.
-    pub fn client<A: Into<Target>>(
-        &mut self,
-        targets: impl IntoIterator<Item = A>,
-        config: ClientConfig,
-    ) -> Client {
+    /// Returns the part that is independent of the transport, at the time of now.
+    pub(crate) fn local_now(&mut self) -> &mut Local {
         self.refresh_clock();
-        let targets = targets.into_iter().map(Into::into).collect();
-        Client::on_endpoint(&mut self.local, targets, config)
+        &mut self.local
     }
 
     /// Returns the state for clients of this endpoint.

@@ -7,8 +7,8 @@ use petrel_proto::{CallFailure, RequestHandle};
 use petrel_transport::wake::Waker;
 
 use super::CallFailures;
+use super::ClientShared;
 use super::free_bytes::FreeBytes;
-use crate::client::ClientShared;
 use crate::inbox::{Inbox, InboxSender, WorkFlag};
 use crate::inbox_message::{InboxMessage, RunTask};
 use crate::local::client_call::places::Places;

@@ -18,6 +18,7 @@ use petrel_transport::Transport;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
+use super::ClientShared;
 use super::announced::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
@@ -26,7 +27,6 @@ use super::remote::Remote;
 use super::return_route::{ReturnRoute, Timed};
 use super::service::Services;
 use super::sessions::Sessions;
-use crate::client::ClientShared;
 use crate::error::Error;
 use crate::events;
 use crate::local::{Hub, Key};
