@@ -134,6 +134,7 @@ pub(crate) use context::watchers::Watcher;
 pub(crate) use driver::Driver;
 pub(crate) use in_loop::runs_loop;
 pub(crate) use session_call::start_call;
+pub(crate) use worker_requests::Detached;
 
 use burst::Bursts;
 use drain::Drain;
