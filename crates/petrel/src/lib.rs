@@ -82,6 +82,7 @@ pub mod nexus;
 pub mod overload;
 mod panics;
 pub mod region;
+mod region_memory;
 mod runtime;
 pub mod server;
 mod slot_shares;

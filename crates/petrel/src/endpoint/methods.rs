@@ -20,7 +20,7 @@ use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::local::Handle;
 use crate::panics::Closure;
-use crate::region::View;
+use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::values::State;
 
@@ -109,16 +109,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             destination(len, first?).map(Placed::new)
         };
         self.handlers.set_placer(method, Box::new(place));
-    }
-
-    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
-    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
-    /// then taken.
-    ///
-    /// # Panics
-    /// When one of these methods has a handler, or the endpoint serves regions already.
-    pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
-        crate::region::serve(self, regions);
     }
 
     /// Lets the counters of the regions that this endpoint serves be seen with its own.

@@ -32,7 +32,7 @@ use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, PanicPayload, Panics};
-use crate::region::View;
+use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::client::ServiceKey;
