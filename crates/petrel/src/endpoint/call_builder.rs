@@ -1,13 +1,19 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::{PendingCall, SessionId};
+use petrel_transport::Transport;
 use petrel_transport::buf::PoolExhausted;
 
+use super::Endpoint;
 use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
+use super::in_loop::InLoop;
 use super::message::IntoMessage;
+use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::time::Time;
@@ -367,6 +373,33 @@ impl<M, C> CallBuilder<(), M, C> {
     pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
         let Self { callee, method, request, response, options, .. } = self;
         CallBuilder { place, callee, method, request, response, options }
+    }
+}
+
+impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
+where
+    T: Transport,
+    C: ControlPlane<T::Link>,
+    M: IntoMessage,
+    A: Callee,
+{
+    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
+    /// enough. Returns the response.
+    ///
+    /// # Errors
+    /// How the call failed, or why it was not sent.
+    pub fn wait(self) -> Result<MsgBuf, Error> {
+        let _running = InLoop::enter();
+        let (endpoint, call) = self.split();
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        call.at(&mut *endpoint).then(move |_, _, reply| end.set(Some(reply.into_response())))?;
+        loop {
+            if let Some(outcome) = ended.take() {
+                return outcome;
+            }
+            endpoint.turn();
+        }
     }
 }
 

@@ -67,7 +67,6 @@ mod stats;
 mod stop;
 mod worker_requests;
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -142,7 +141,6 @@ use event_loop::Turns;
 use groups::JoinedGroups;
 use handlers::Handlers;
 use idle::Idle;
-use in_loop::InLoop;
 use late_answers::LateAnswers;
 use remote::Remote;
 use sessions::Sessions;
@@ -431,33 +429,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> place::Sealed for &mut 
     #[inline(always)]
     fn context(&mut self) -> Context<'_, S> {
         Endpoint::context(self)
-    }
-}
-
-impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
-where
-    T: Transport,
-    C: ControlPlane<T::Link>,
-    M: IntoMessage,
-    A: Callee,
-{
-    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
-    /// enough. Returns the response.
-    ///
-    /// # Errors
-    /// How the call failed, or why it was not sent.
-    pub fn wait(self) -> Result<MsgBuf, Error> {
-        let _running = InLoop::enter();
-        let (endpoint, call) = self.split();
-        let ended = Rc::new(Cell::new(None));
-        let end = Rc::clone(&ended);
-        call.at(&mut *endpoint).then(move |_, _, reply| end.set(Some(reply.into_response())))?;
-        loop {
-            if let Some(outcome) = ended.take() {
-                return outcome;
-            }
-            endpoint.turn();
-        }
     }
 }
 
