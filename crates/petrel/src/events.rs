@@ -14,7 +14,7 @@ use std::path::Path;
 use petrel_proto::{CallFailure, SessionId, Status};
 
 use crate::control::{EndpointId, LinkId, PeerName, Reason};
-use crate::endpoint::SessionEnd;
+use crate::values::SessionEnd;
 
 /// Emits an event with the target `petrel`, if the feature is on.
 macro_rules! emit {

@@ -19,7 +19,7 @@
 //! A `crossbeam` queue would spare senders each other's lock. But the owner would need an atomic operation per message
 //! instead of one for all.
 //!
-//! [`Places`]: crate::client::places::Places
+//! [`Places`]: crate::local::client_call::places::Places
 
 use std::mem;
 

@@ -2,11 +2,11 @@
 
 use petrel_proto::{RequestHandle, Status};
 
-use crate::client::state::{CallState, Pending};
-use crate::client::{ClientConfig, Counters, ServiceKey, Target};
-use crate::endpoint::CallOptions;
 use crate::local::Handle;
+use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, AtomicBool, Weak};
+use crate::values::CallOptions;
+use crate::values::client::{ClientConfig, Counters, ServiceKey, Target};
 
 /// A message from another thread to an endpoint.
 pub(crate) enum InboxMessage {

@@ -73,6 +73,7 @@ pub mod group;
 mod inbox;
 mod inbox_message;
 mod local;
+mod look;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod model;
@@ -81,13 +82,16 @@ pub mod nexus;
 pub mod overload;
 mod panics;
 pub mod region;
+mod region_memory;
 mod runtime;
 pub mod server;
 mod slot_shares;
 mod sync;
+mod tables;
 pub mod task;
 mod time;
 pub mod unstable;
+mod values;
 pub mod workers;
 
 pub use client::Client;

@@ -3,4 +3,5 @@
 //! There is no runtime to set up: the endpoint's event loop polls the tasks. Start with
 //! [`Endpoint::handle`](crate::Endpoint::handle) or [`Endpoint::session`](crate::Endpoint::session).
 
-pub use crate::local::{Call, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
+pub use crate::endpoint::serve::OwnRequest;
+pub use crate::local::{Call, Handle, Parallel, Session, Sleep, Task, Timeout};

@@ -7,7 +7,7 @@
 // Some items are unused here.
 #![allow(dead_code)]
 
-#[path = "../src/client/baton.rs"]
+#[path = "../src/endpoint/driver/baton.rs"]
 mod baton;
 
 mod sync {

@@ -8,12 +8,11 @@ use std::thread;
 
 use petrel_proto::Status;
 
-use super::driver::Driver;
-use super::{ClientShared, Target};
-use crate::endpoint::{EndpointConfig, Stop};
+use crate::endpoint::{ClientShared, Driver, EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
+use crate::values::client::Target;
 
 /// A set of threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end
 /// after the last clone and the last client on them.

@@ -10,17 +10,20 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::places::{self, Place, TakePlace};
-use super::response::{Response, bytes_of};
 use super::service_client::Client;
-use super::state::CallState;
-use super::{end_ns, look, park};
-use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, Local};
+use super::{end_ns, park};
+use crate::endpoint::{HEALTH_METHOD, Health, Local, runs_loop};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
+use crate::local::client_call::places::{Place, TakePlace};
+use crate::local::client_call::response::bytes_of;
+use crate::local::client_call::state::CallState;
+use crate::local::client_call::{Response, places};
+use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
+use crate::values::CallOptions;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -292,7 +295,7 @@ impl<T> Call<T> {
     #[inline(never)]
     fn begin_and_drive(&mut self, cx: &mut Context<'_>, limit_ns: Option<u64>) {
         let endpoint = Arc::clone(self.client.endpoint());
-        let driver = endpoint.driver().filter(|_| !park::runs_loop());
+        let driver = endpoint.driver().filter(|_| !runs_loop());
         match driver.and_then(|driver| driver.try_drive(endpoint.places(), limit_ns)) {
             None => {
                 self.begin_elsewhere(cx);
@@ -326,7 +329,7 @@ impl<T> Call<T> {
         let (state, number) = (Arc::clone(state), number_of(state));
         let endpoint = Arc::clone(self.client.endpoint());
         let driver = endpoint.driver().expect("only an endpoint with a driver is driven");
-        let goes = match park::runs_loop() {
+        let goes = match runs_loop() {
             // In a task of another endpoint.
             true => {
                 driver.leave_by_task(number);
@@ -352,7 +355,7 @@ impl<T> Call<T> {
         else {
             return;
         };
-        if park::runs_loop() || park::waits() {
+        if runs_loop() || park::waits() {
             return;
         }
         let number = number_of(state);
@@ -374,7 +377,7 @@ impl<T> Call<T> {
     fn look(&self) {
         if let Step::Outstanding(state) = &self.step
             && self.client.endpoint().places().has_one_taken()
-            && !park::runs_loop()
+            && !runs_loop()
         {
             look::until(|| state.has_ended());
         }
@@ -554,9 +557,10 @@ impl<T> fmt::Debug for Call<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Background;
     use super::super::background::Family;
-    use super::super::{Background, ClientConfig, Target};
     use super::*;
+    use crate::values::client::{ClientConfig, Target};
 
     #[test]
     fn debug__has_the_step_of_the_call() {

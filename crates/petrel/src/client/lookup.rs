@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use petrel_proto::Status;
 
-use super::Target;
 use super::servers_file::ServersFile;
 use super::targets::{Kind, Names, Targets};
 use crate::error::Error;
 use crate::sync::{Arc, Mutex, lock};
+use crate::values::client::Target;
 
 /// The servers of a service, and how to detect changes.
 pub(super) struct Found {

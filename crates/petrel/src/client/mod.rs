@@ -53,60 +53,38 @@
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
 //! | `servers_file` | servers listed in a file that is watched |
-//! | `balance` | [`Balance`]: the choice of a server for a call |
-//! | `judge` | [`Judge`]: responses that redirect a call |
 //! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
 //! | `on_endpoint` | clients on their endpoint's own thread |
 //! | `lookup` | the addresses of servers, found on a thread |
-//! | `shared`, `service_key` | the state shared by the clients of an endpoint |
-//! | `places`, `state`, `park` | the limit of outstanding calls, the state of a call shared by two threads, and parking a thread |
+//! | `park` | parking a thread |
 
 mod background;
-pub(crate) mod balance;
-mod baton;
 mod call;
-mod config;
-mod driver;
-mod judge;
-mod look;
 mod lookup;
 mod on_endpoint;
 mod park;
-pub(crate) mod places;
-pub(crate) mod response;
 mod servers_file;
 mod service_client;
-mod service_key;
-mod shared;
-mod spares;
 mod spawned;
-pub(crate) mod state;
-mod stats;
-mod target;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
-pub use balance::{Balance, owner_of};
 pub use call::Call;
-pub use config::ClientConfig;
-pub use judge::{Judge, Verdict};
-pub(crate) use park::InLoop;
 pub use park::wait;
-pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
-pub(crate) use service_key::ServiceKey;
-pub(crate) use shared::ClientShared;
 pub use spawned::Spawned;
-pub use stats::ClientStats;
-pub(crate) use stats::Counters;
-pub use target::Target;
 pub use targets::{TargetName, Targets};
+
+pub use crate::local::client_call::Response;
+pub use crate::values::client::{
+    Balance, ClientConfig, ClientStats, Judge, Target, Verdict, owner_of,
+};
 
 use std::time::Duration;
 
-use crate::endpoint::CallOptions;
 use crate::local::Hub;
 use crate::sync::now_ns;
+use crate::values::CallOptions;
 use crate::workers::inherited_deadline_ns;
 
 /// Returns when a call ends that starts now on this thread: `timeout` is for a call without limits. The deadline of the

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Client, ClientConfig, Target};
+use petrel_transport::Transport;
+
+use super::Client;
+use crate::control::ControlPlane;
 use crate::endpoint::callee::{Sealed, ToSend};
 use crate::endpoint::{
-    CallBuilder, CallKey, CallRejected, Caller, Context, IntoMessage, Local, call_by_client,
+    CallBuilder, CallKey, CallRejected, Caller, Context, Endpoint, IntoMessage, Local,
+    call_by_client,
 };
 use crate::local::Handle;
+use crate::values::client::{ClientConfig, Target};
 
 impl Client {
     /// Creates a client with sessions of this endpoint.
@@ -20,6 +25,48 @@ impl Client {
         let (client, open) = Self::of_endpoint(local.clients(), targets, config);
         local.open_service(open);
         client
+    }
+}
+
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
+    /// Returns a client of a service on one or several servers, for any thread, with sessions of this endpoint. The
+    /// client begins to connect when the event loop runs. On the endpoint's thread its calls may have continuations,
+    /// too:
+    ///
+    /// ```
+    /// # use petrel::client::ClientConfig;
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// # use std::time::Duration;
+    /// # const DOUBLE: u16 = 1;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
+    /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
+    /// # let address = nexus.local_addr().expect("it listens");
+    /// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+    /// let client = endpoint.client([address], ClientConfig::default());
+    /// endpoint
+    ///     .call(&client, DOUBLE, &[21])
+    ///     .timeout(Duration::from_secs(60))
+    ///     .idempotent()
+    ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
+    /// while endpoint.state().is_empty() {
+    ///     endpoint.run_once();
+    /// #   server.run_once();
+    /// }
+    /// assert_eq!(endpoint.state(), &[42]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Without a target.
+    pub fn client<A: Into<Target>>(
+        &mut self,
+        targets: impl IntoIterator<Item = A>,
+        config: ClientConfig,
+    ) -> Client {
+        let targets = targets.into_iter().map(Into::into).collect();
+        Client::on_endpoint(self.local_now(), targets, config)
     }
 }
 

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::look;
-use crate::local::Hub;
+use crate::endpoint::runs_loop;
+use crate::look;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Arc, AtomicBool, Ordering, thread_local};
 
@@ -68,30 +68,6 @@ thread_local! {
     };
 }
 
-thread_local! {
-    /// The number of nested event loops on this thread.
-    static LOOPS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// While this value exists, an event loop runs on the thread.
-pub(crate) struct InLoop(());
-
-impl InLoop {
-    pub(crate) fn enter() -> Self {
-        LOOPS.with(|loops| loops.set(loops.get() + 1));
-        Self(())
-    }
-}
-
-impl Drop for InLoop {
-    fn drop(&mut self) {
-        LOOPS.with(|loops| {
-            let others = loops.get().checked_sub(1);
-            loops.set(others.expect("a loop that ends was entered on this thread"));
-        });
-    }
-}
-
 /// Waits for a future, with the thread parked: for programs without an executor. For a single call use
 /// [`Call::wait`](super::Call::wait).
 ///
@@ -111,11 +87,6 @@ pub fn wait<F: Future>(future: F) -> F::Output {
 /// Returns true if this thread waits for a future, which is polled.
 pub(super) fn waits() -> bool {
     PARKING.with(|parking| parking.waits.get() > 0)
-}
-
-/// Returns true if an endpoint's event loop, as far as it is known, runs on this thread.
-pub(super) fn runs_loop() -> bool {
-    LOOPS.with(Cell::get) > 0 || Hub::with_current(|_| ()).is_some()
 }
 
 /// The same on any thread.

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::Target;
 use super::targets::{TargetName, each_once};
 use crate::control::EndpointId;
 use crate::error::Error;
 use crate::events;
+use crate::values::client::Target;
 
 /// The time between two checks: soon enough for people, at a cost of some ten microseconds a second.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

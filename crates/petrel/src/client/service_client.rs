@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use super::background::{Background, Family};
 use super::lookup::{Finding, Found, FoundBy, on_thread};
-use super::service_key::ServiceKey;
-use super::state::{CallState, Pending};
+use super::park;
 use super::targets::{Names, Targets};
-use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
-use crate::endpoint::{AllowedTransports, CongestionControl, EndpointConfig, IdlePolicy};
+use crate::endpoint::{
+    AllowedTransports, ClientShared, CongestionControl, EndpointConfig, IdlePolicy,
+};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
+use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, Weak};
+use crate::values::client::{ClientConfig, ClientStats, Counters, ServiceKey, Target};
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
 /// closes the sessions.

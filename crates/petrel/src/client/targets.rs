@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use petrel_proto::Status;
 
-use super::Target;
 use crate::control::EndpointId;
 use crate::error::Error;
+use crate::values::client::Target;
 
 /// A server: by its address, or by a host's name and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

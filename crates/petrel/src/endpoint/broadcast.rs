@@ -6,11 +6,9 @@ use petrel_proto::{GroupFrames, PendingCall, SessionId};
 
 use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local};
-use super::options::CallOptions;
-use super::shared::SharedMsg;
-use super::state::State;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::values::{CallOptions, SharedMsg, State};
 
 /// The least number of receiving members for multicast: a single member costs the same packets plus an announcement.
 const RECEIVERS_MIN: usize = 2;

@@ -1,21 +1,23 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
-use std::future::IntoFuture;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::{PendingCall, SessionId};
+use petrel_transport::Transport;
 use petrel_transport::buf::PoolExhausted;
 
+use super::Endpoint;
 use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
+use super::in_loop::InLoop;
 use super::message::IntoMessage;
-use super::options::CallOptions;
-use super::state::State;
+use crate::control::ControlPlane;
 use crate::error::Error;
-use crate::local::start_call;
 use crate::msgbuf::MsgBuf;
-use crate::task::{Call, Session};
 use crate::time::Time;
+use crate::values::{CallOptions, State};
 use callee::ToSend;
 
 impl<S: 'static> Context<'_, S> {
@@ -124,8 +126,8 @@ pub(crate) mod callee {
     }
 }
 
-/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then); of a [`Session`], by awaiting it, or by
-/// [`started`](CallBuilder::started).
+/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then); of a [`Session`](crate::task::Session),
+/// by awaiting it, or by [`started`](CallBuilder::started).
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -151,12 +153,12 @@ pub(crate) mod callee {
 /// ```
 #[must_use = "a call is made by `then`, or when it is awaited or started"]
 pub struct CallBuilder<P, M, C = SessionId> {
-    place: P,
-    callee: C,
-    method: u16,
-    request: M,
-    response: Option<MsgBuf>,
-    options: CallOptions,
+    pub(super) place: P,
+    pub(super) callee: C,
+    pub(super) method: u16,
+    pub(super) request: M,
+    pub(super) response: Option<MsgBuf>,
+    pub(super) options: CallOptions,
 }
 
 /// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned. It comes in a box: a
@@ -374,24 +376,30 @@ impl<M, C> CallBuilder<(), M, C> {
     }
 }
 
-impl<M: IntoMessage> CallBuilder<&Session, M> {
-    /// Makes the call now, and returns the future of its response: for calls that are awaited later.
-    #[inline(always)]
-    pub fn started(self) -> Call {
-        let Self { place, callee, method, request, response, options } = self;
-        let hub = place.hub();
-        start_call(hub, (callee, method), request, response, hub.begun(options))
-    }
-}
-
-/// Awaited, the call is made, and its response is the output.
-impl<M: IntoMessage> IntoFuture for CallBuilder<&Session, M> {
-    type Output = Result<MsgBuf, Error>;
-    type IntoFuture = Call;
-
-    #[inline(always)]
-    fn into_future(self) -> Call {
-        self.started()
+impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
+where
+    T: Transport,
+    C: ControlPlane<T::Link>,
+    M: IntoMessage,
+    A: Callee,
+{
+    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
+    /// enough. Returns the response.
+    ///
+    /// # Errors
+    /// How the call failed, or why it was not sent.
+    pub fn wait(self) -> Result<MsgBuf, Error> {
+        let _running = InLoop::enter();
+        let (endpoint, call) = self.split();
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        call.at(&mut *endpoint).then(move |_, _, reply| end.set(Some(reply.into_response())))?;
+        loop {
+            if let Some(outcome) = ended.take() {
+                return outcome;
+            }
+            endpoint.turn();
+        }
     }
 }
 

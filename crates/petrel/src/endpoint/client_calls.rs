@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
+use super::ClientShared;
 use super::call_builder::callee::ToSend;
 use super::call_builder::{CallRejected, buffers, refused};
 use super::context::continuation::CallKey;
 use super::context::{Context, Local};
 use super::message::IntoMessage;
-use super::options::CallOptions;
 use super::service::{CallSpec, RequestBytes, begin_call_at, open_service};
-use crate::client::state::Pending;
-use crate::client::{ClientShared, ServiceKey};
 use crate::error::Error;
 use crate::inbox_message::{OpenService, StartCall};
+use crate::local::client_call::state::Pending;
 use crate::sync::Arc;
+use crate::values::CallOptions;
+use crate::values::client::ServiceKey;
 
 /// Begins the call of a client of this endpoint, with a continuation.
 pub(crate) fn call_by_client<M: IntoMessage>(

@@ -7,18 +7,17 @@ use std::time::Duration;
 use petrel_proto::{SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
+use super::Endpoint;
 use super::drain::CHECK_INTERVAL_NS;
 use super::groups::{MembershipState, MulticastConfig};
 use super::health::Health;
+use super::in_loop::InLoop;
 use super::peer::Peer;
-use super::session_state::SessionState;
 use super::sessions::SessionControl;
-use super::{Endpoint, SessionEnd};
-use crate::client::InLoop;
 use crate::control::{ControlPlane, EndpointId, Reason};
 use crate::error::{Error, SetupError};
-use crate::group::Group;
 use crate::time::as_ns;
+use crate::values::{SessionEnd, SessionState};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session to endpoint 0 of the process whose control address is `remote`.
@@ -148,29 +147,30 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         links.filter(|(id, _)| self.local.core.is_server(*id)).count()
     }
 
-    /// Sends messages to a group by multicast where useful: messages longer than a packet, to receiving members. The
-    /// members are asked now. A member that does not answer, or refuses, or proves unreachable, gets unicast, as
-    /// without this call.
+    /// Sends messages to these sessions by multicast where useful, and asks the sessions now. Returns the group's number.
     ///
     /// # Errors
-    /// No member is reached over UDP, the endpoint sends to too many groups, or its transport cannot send to the
-    /// address. The group is then unchanged, and is called by unicast.
-    pub fn start_multicast(
+    /// As [`Endpoint::start_multicast`].
+    pub(crate) fn send_to_members(
         &mut self,
-        group: &Group,
+        members: &[SessionId],
         config: MulticastConfig,
-    ) -> Result<(), SetupError> {
-        self.session_control().start_multicast(group, config)
+    ) -> Result<u32, SetupError> {
+        self.session_control().start_multicast(members, config)
     }
 
-    /// Ends multicast to a group: it is called by unicast again.
-    pub fn stop_multicast(&mut self, group: &Group) {
-        self.session_control().stop_multicast(group);
+    /// Ends multicast to the group with this number.
+    pub(crate) fn end_group(&mut self, number: u32) {
+        self.session_control().stop_multicast(number);
     }
 
-    /// Returns which members of a group receive multicast; empty if the group has none.
-    pub fn multicast_members(&self, group: &Group) -> Vec<(SessionId, MembershipState)> {
-        self.local.groups.members(group)
+    /// Returns the states of the members of the group with this number.
+    pub(crate) fn states_of_members(
+        &self,
+        number: u32,
+        members: &[SessionId],
+    ) -> Vec<(SessionId, MembershipState)> {
+        self.local.groups.members(number, members)
     }
 
     /// Returns the parts that open and end sessions.

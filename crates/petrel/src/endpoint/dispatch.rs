@@ -14,7 +14,7 @@ use super::handlers::Handlers;
 use super::request::Payload;
 use super::return_route::ReturnRoute;
 use crate::msgbuf::{MsgBuf, Pool};
-use crate::region::Writing;
+use crate::region_memory::Writing;
 
 /// A longer frame is probably a packet of a large message, whose packets have at least this size.
 const SMALL_FRAME_BYTES: usize = 1024;

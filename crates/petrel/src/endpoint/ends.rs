@@ -2,72 +2,7 @@
 
 use petrel_proto::{CallFailure, Execution};
 
-/// How a session ended. The [`Reason`](crate::control::Reason) explains it in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SessionEnd {
-    /// This side closed it.
-    ClosedHere,
-    /// The peer closed it.
-    ClosedByPeer,
-    /// The server drained.
-    Drained,
-    /// The link to the peer went down: its process ended, was restarted, hung, or cannot be reached.
-    LinkLost,
-    /// It never opened: no link could be made.
-    NotReached,
-    /// It never opened: the peer refused it.
-    Refused,
-    /// Its request numbers are used up, or the server was silent for too many timeouts.
-    Exhausted,
-    /// The peer accepted it with impossible values, or after the local end was closed.
-    Invalid,
-}
-
-impl SessionEnd {
-    const ALL: [Self; 8] = [
-        Self::ClosedHere,
-        Self::ClosedByPeer,
-        Self::Drained,
-        Self::LinkLost,
-        Self::NotReached,
-        Self::Refused,
-        Self::Exhausted,
-        Self::Invalid,
-    ];
-
-    /// Returns the name of its counter, without `sessions_ended_`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ClosedHere => "closed_here",
-            Self::ClosedByPeer => "closed_by_peer",
-            Self::Drained => "drained",
-            Self::LinkLost => "link_lost",
-            Self::NotReached => "not_reached",
-            Self::Refused => "refused",
-            Self::Exhausted => "exhausted",
-            Self::Invalid => "invalid",
-        }
-    }
-
-    /// Returns true if sessions end this way in normal operation.
-    pub fn is_expected(self) -> bool {
-        matches!(self, Self::ClosedHere | Self::ClosedByPeer | Self::Drained)
-    }
-
-    fn counter(self) -> &'static str {
-        match self {
-            Self::ClosedHere => "sessions_ended_closed_here",
-            Self::ClosedByPeer => "sessions_ended_closed_by_peer",
-            Self::Drained => "sessions_ended_drained",
-            Self::LinkLost => "sessions_ended_link_lost",
-            Self::NotReached => "sessions_ended_not_reached",
-            Self::Refused => "sessions_ended_refused",
-            Self::Exhausted => "sessions_ended_exhausted",
-            Self::Invalid => "sessions_ended_invalid",
-        }
-    }
-}
+use crate::values::SessionEnd;
 
 /// The number of ended sessions by the kind of end, in both roles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,14 +75,6 @@ mod tests {
         }
         let values: Vec<_> = ends.iter().map(|(_, value)| value).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
-    }
-
-    /// The end of a closed or drained session needs no investigation.
-    #[test]
-    fn is_expected__of_requested_ends() {
-        let expected = SessionEnd::ALL.into_iter().filter(|end| end.is_expected());
-        let names: Vec<_> = expected.map(SessionEnd::name).collect();
-        assert_eq!(names, ["closed_here", "closed_by_peer", "drained"]);
     }
 
     #[test]

@@ -12,22 +12,23 @@ use petrel_proto::{Event, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
+use super::Endpoint;
 use super::burst::{release, send_cancels};
 use super::context::continuation::{Continuation, run_under_deadline};
 use super::context::{Context, Local};
 use super::dispatch::run_message;
 use super::idle::IdleAction;
+use super::in_loop::InLoop;
 use super::inbox_turn::handle_messages;
 use super::service::{run_due, run_ended};
 use super::stop::Stop;
-use super::{Endpoint, SessionEnd};
-use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::local::{Command, Hub, MainWaker};
 use crate::msgbuf::MsgBuf;
 use crate::sync::{hint, thread};
 use crate::time::{Time, as_ns};
+use crate::values::SessionEnd;
 
 /// Consecutive turns with frames after which timers are still handled: a flood from one peer must not keep calls to
 /// another from failing.

@@ -4,10 +4,9 @@ use petrel_proto::{PendingCall, SessionId};
 
 use super::context::continuation::{Continuation, Numbered, NumberedEnd, Reply};
 use super::context::{Context, Local, NotTaken};
-use super::options::CallOptions;
-use super::state::State;
 use crate::error::Error;
 use crate::local::Start;
+use crate::values::{CallOptions, State};
 
 impl Local {
     /// Cancels a call of a future, which wants no outcome.

@@ -19,10 +19,10 @@ use super::handle::Handle;
 use super::lane::{Copies, Lane};
 use super::late_answers::LateAnswers;
 use super::request::{Handled, Request};
-use super::state::State;
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, catch};
 use crate::sync::thread;
+use crate::values::State;
 
 /// Most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
 /// at once. Groups of 64 were at most 6 % faster than groups of 32 (PERFORMANCE.md, "Lookups in batches").

@@ -11,7 +11,6 @@ use petrel_proto::{Agreed, GroupFrames, PeerKey, SessionId};
 use petrel_transport::PeerId;
 
 use crate::control::{LinkId, Reason};
-use crate::group::Group;
 
 /// Groups to which an endpoint sends by multicast: the network has to carry an address for each.
 pub(super) const GROUPS_MAX: usize = 64;
@@ -91,10 +90,13 @@ impl Groups {
     }
 
     /// Returns the members of a group with their states; empty if the group has no multicast.
-    pub(super) fn members(&self, group: &Group) -> Vec<(SessionId, MembershipState)> {
-        let sender = group.multicast().and_then(|number| self.by_number.get(&number));
-        let Some(sender) = sender else { return Vec::new() };
-        group.members().iter().map(|&id| (id, sender.state_of(id))).collect()
+    pub(super) fn members(
+        &self,
+        number: u32,
+        members: &[SessionId],
+    ) -> Vec<(SessionId, MembershipState)> {
+        let Some(sender) = self.by_number.get(&number) else { return Vec::new() };
+        members.iter().map(|&id| (id, sender.state_of(id))).collect()
     }
 
     /// Adds a group, and returns its number.

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::request::{Handled, Request};
-use super::state::State;
+use crate::values::State;
 
 /// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
 /// a method of a separate trait does not.

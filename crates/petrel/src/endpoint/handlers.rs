@@ -14,10 +14,10 @@ use super::health::{HEALTH_METHOD, Health, Healths, is_echo};
 use super::in_place::{InPlace, InPlaceRequest};
 use super::locators::Locators;
 use super::request::{Handled, Payload, Request};
-use super::state::State;
 use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::panics::catch;
+use crate::values::State;
 
 const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 

@@ -10,9 +10,9 @@ use petrel_transport::SharedBytes;
 use super::context::Context;
 use super::peer::Peer;
 use super::request::{Handled, Payload, Request, Responder};
-use super::state::State;
 use crate::msgbuf::MsgBuf;
 use crate::time::Time;
+use crate::values::State;
 
 /// A request whose handler reads the message in place: see [`Endpoint::on_in_place`](crate::Endpoint::on_in_place).
 ///

@@ -3,7 +3,7 @@
 use petrel_transport::RX_BURST_MAX;
 use petrel_transport::prefetch::prefetch;
 
-use super::state::State;
+use crate::values::State;
 
 /// The distance in requests at which a second step is taken: as for the lines of a session, four small requests take
 /// longer than a cache line takes to arrive from memory.

@@ -2,8 +2,8 @@
 
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use super::shared::SharedMsg;
 use crate::msgbuf::MsgBuf;
+use crate::values::SharedMsg;
 
 /// The message of a call: a [`MsgBuf`], sent without a copy; a [`SharedMsg`], shared with other calls; or bytes, copied
 /// into a buffer of the endpoint.

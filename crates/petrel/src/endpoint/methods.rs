@@ -7,24 +7,22 @@ use std::rc::Rc;
 use petrel_proto::buffer::{Destination, Placed};
 use petrel_transport::Transport;
 
-use super::Endpoint;
 use super::batch::Batch;
 use super::context::Context;
 use super::gather::Gather;
-use super::handle;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::locators::Locator;
 use super::request::{Handled, Request};
-use super::state::State;
-use super::worker_requests::refuse;
+use super::serve::{OwnRequest, Serving};
+use super::{Endpoint, handle};
 use crate::control::ControlPlane;
 use crate::error::Error;
-use crate::local::{Handle, OwnRequest, Serving};
+use crate::local::Handle;
 use crate::panics::Closure;
-use crate::region::View;
+use crate::region_memory::View;
 use crate::sync::Arc;
-use crate::workers::{WorkerRequest, Workers};
+use crate::values::State;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
@@ -111,16 +109,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             destination(len, first?).map(Placed::new)
         };
         self.handlers.set_placer(method, Box::new(place));
-    }
-
-    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
-    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
-    /// then taken.
-    ///
-    /// # Panics
-    /// When one of these methods has a handler, or the endpoint serves regions already.
-    pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
-        crate::region::serve(self, regions);
     }
 
     /// Lets the counters of the regions that this endpoint serves be seen with its own.
@@ -304,69 +292,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     {
         let serving = Serving::new(self.handle());
         self.on(method, move |_, cx, request| serving.begin(cx, request, &mut handler));
-    }
-
-    /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than
-    /// some microseconds.
-    ///
-    /// When the pool's queue is full the request is answered with RESOURCE_EXHAUSTED at once.
-    pub fn on_worker(
-        &mut self,
-        method: u16,
-        workers: &Workers,
-        handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
-    ) {
-        let prepare = |_: &mut S, _: &Request<'_>| ();
-        self.on_worker_with(method, workers, prepare, move |(), request| handler(request));
-    }
-
-    /// [`Endpoint::on_worker`] for a handler with a part of the state. `prepare` runs on the endpoint's thread, and returns the part for the
-    /// worker: a copy, or an `Arc`.
-    ///
-    /// ```
-    /// # use petrel::Server;
-    /// # use petrel::workers::Workers;
-    /// # use std::sync::Arc;
-    /// let workers = Workers::builder().threads(2).start()?;
-    /// let server = Server::bind("127.0.0.1:0").serve(
-    ///     |_| Arc::new(vec![3_u64, 4, 5]),
-    ///     move |endpoint| {
-    ///         let prepare = |table: &mut Arc<Vec<u64>>, _: &petrel::Request<'_>| Arc::clone(table);
-    ///         endpoint.on_worker_with(7, &workers, prepare, |table, request| {
-    ///             let sum: u64 = table.iter().sum();
-    ///             request.reply(&sum.to_le_bytes());
-    ///         });
-    ///     },
-    /// );
-    /// # let server = server.start()?;
-    /// # let client = petrel::Client::connect_wait(server.local_addr())?;
-    /// # assert_eq!(client.call(7, "").wait()?, 12_u64.to_le_bytes());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn on_worker_with<P: Send + 'static>(
-        &mut self,
-        method: u16,
-        workers: &Workers,
-        mut prepare: impl FnMut(&mut S, &Request<'_>) -> P + 'static,
-        handler: impl Fn(P, WorkerRequest) + Send + Sync + 'static,
-    ) {
-        let handler = std::sync::Arc::new(handler);
-        let queue = workers.queue();
-        self.on(method, move |state, cx, request| {
-            let part = prepare(state, &request);
-            let cx = cx.untyped();
-            let (request, handled) = request.detach(cx);
-            let handler = std::sync::Arc::clone(&handler);
-            let job = Box::new(move |request| handler(part, request));
-            match queue.push(cx.now().as_ns(), job, request) {
-                Ok(()) => cx.local.hub.note_woken(),
-                Err(refused) => {
-                    let (handle, reason) = refused.into_parts();
-                    refuse(cx.local, handle, reason.status(), reason.text());
-                }
-            }
-            handled
-        });
     }
 
     /// Sets whether the endpoint can serve: by default always, except while draining.

@@ -7,11 +7,11 @@
 //! | --- | --- |
 //! | the front | `mod`, `methods`, `connect`, `event_loop` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
-//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request` |
-//! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
-//! | other threads | `inbox_turn`, `worker_requests`, `remote` |
+//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request`, `serve` |
+//! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
+//! | other threads | `driver/`, `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
 //! | the view of handlers and continuations | `context/` |
-//! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
+//! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
 mod announced;
@@ -20,6 +20,7 @@ mod broadcast;
 mod burst;
 mod call_builder;
 mod client_calls;
+mod client_shared;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
 mod config;
@@ -29,6 +30,7 @@ pub(crate) mod description;
 mod dispatch;
 mod dispatch_ahead;
 mod drain;
+mod driver;
 mod ends;
 mod event_loop;
 mod free_bytes;
@@ -40,6 +42,7 @@ mod handlers;
 mod health;
 mod idle;
 mod ids;
+mod in_loop;
 mod in_place;
 mod inbox_turn;
 mod lane;
@@ -51,22 +54,19 @@ mod methods;
 mod object_counts;
 mod open;
 mod optimisations;
-mod options;
 mod peer;
 mod remote;
 mod request;
 mod return_route;
+pub(crate) mod serve;
 mod service;
-mod session_state;
+mod session_call;
 mod sessions;
-mod shared;
 mod slow;
-mod state;
 mod stats;
 mod stop;
 mod worker_requests;
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -81,24 +81,22 @@ pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
 pub use context::continuation::{CallKey, Continuation, Reply};
 pub use description::ServiceDescription;
-pub use ends::{CallFailures, SessionEnd, SessionEnds};
+pub use ends::{CallFailures, SessionEnds};
 pub use groups::{MembershipState, MulticastConfig};
 pub use health::{ECHO_REQUEST, HEALTH_METHOD, Health};
 pub use in_place::InPlaceRequest;
 pub use message::IntoMessage;
 pub use object_counts::ObjectCounts;
 pub use optimisations::Optimisations;
-pub use options::CallOptions;
 pub use peer::Peer;
 pub use remote::ClientCalls;
 pub use request::{Handled, Request, Responder};
-pub use session_state::SessionState;
-pub use shared::SharedMsg;
 pub use stats::EndpointStats;
 pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::panics::PanicPolicy;
+pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg};
 /// The settings of all sessions of an endpoint.
 pub use petrel_proto::Config as ProtocolConfig;
 pub use petrel_proto::SessionId;
@@ -129,9 +127,13 @@ pub use petrel_transport::{PeerProcess, SharedBytes};
 pub(crate) use broadcast::Broadcast;
 pub(crate) use call_builder::{callee, place};
 pub(crate) use client_calls::call_by_client;
+pub(crate) use client_shared::ClientShared;
 pub(crate) use context::Local;
 pub(crate) use context::watchers::Watcher;
-pub(crate) use state::State;
+pub(crate) use driver::Driver;
+pub(crate) use in_loop::runs_loop;
+pub(crate) use session_call::start_call;
+pub(crate) use worker_requests::Detached;
 
 use burst::Bursts;
 use drain::Drain;
@@ -143,7 +145,6 @@ use late_answers::LateAnswers;
 use remote::Remote;
 use sessions::Sessions;
 
-use crate::client::{Client, ClientConfig, ClientShared, InLoop, Target};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
@@ -373,45 +374,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Session::new(Rc::clone(&self.local.hub), watched)
     }
 
-    /// Returns a client of a service on one or several servers, for any thread, with sessions of this endpoint. The
-    /// client begins to connect when the event loop runs. On the endpoint's thread its calls may have continuations,
-    /// too:
-    ///
-    /// ```
-    /// # use petrel::client::ClientConfig;
-    /// # use petrel::endpoint::EndpointConfig;
-    /// # use petrel::Nexus;
-    /// # use std::time::Duration;
-    /// # const DOUBLE: u16 = 1;
-    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-    /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
-    /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
-    /// # let address = nexus.local_addr().expect("it listens");
-    /// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
-    /// let client = endpoint.client([address], ClientConfig::default());
-    /// endpoint
-    ///     .call(&client, DOUBLE, &[21])
-    ///     .timeout(Duration::from_secs(60))
-    ///     .idempotent()
-    ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
-    /// while endpoint.state().is_empty() {
-    ///     endpoint.run_once();
-    /// #   server.run_once();
-    /// }
-    /// assert_eq!(endpoint.state(), &[42]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Panics
-    /// Without a target.
-    pub fn client<A: Into<Target>>(
-        &mut self,
-        targets: impl IntoIterator<Item = A>,
-        config: ClientConfig,
-    ) -> Client {
+    /// Returns the part that is independent of the transport, at the time of now.
+    pub(crate) fn local_now(&mut self) -> &mut Local {
         self.refresh_clock();
-        let targets = targets.into_iter().map(Into::into).collect();
-        Client::on_endpoint(&mut self.local, targets, config)
+        &mut self.local
     }
 
     /// Returns the state for clients of this endpoint.
@@ -463,33 +429,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> place::Sealed for &mut 
     #[inline(always)]
     fn context(&mut self) -> Context<'_, S> {
         Endpoint::context(self)
-    }
-}
-
-impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
-where
-    T: Transport,
-    C: ControlPlane<T::Link>,
-    M: IntoMessage,
-    A: Callee,
-{
-    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
-    /// enough. Returns the response.
-    ///
-    /// # Errors
-    /// How the call failed, or why it was not sent.
-    pub fn wait(self) -> Result<MsgBuf, Error> {
-        let _running = InLoop::enter();
-        let (endpoint, call) = self.split();
-        let ended = Rc::new(Cell::new(None));
-        let end = Rc::clone(&ended);
-        call.at(&mut *endpoint).then(move |_, _, reply| end.set(Some(reply.into_response())))?;
-        loop {
-            if let Some(outcome) = ended.take() {
-                return outcome;
-            }
-            endpoint.turn();
-        }
     }
 }
 

@@ -7,12 +7,13 @@ use petrel_proto::{CallFailure, RequestHandle};
 use petrel_transport::wake::Waker;
 
 use super::CallFailures;
+use super::ClientShared;
 use super::free_bytes::FreeBytes;
-use crate::client::places::Places;
-use crate::client::{ClientShared, ServiceKey};
 use crate::inbox::{Inbox, InboxSender, WorkFlag};
 use crate::inbox_message::{InboxMessage, RunTask};
+use crate::local::client_call::places::Places;
 use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::values::client::ServiceKey;
 
 /// Counters of calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::context::Local;
 use super::remote::ClientCalls;
 use super::{CallFailures, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
-use crate::region::RegionStats;
+use crate::region_memory::RegionStats;
 
 /// Returns the counters of the paths, with zeros for those that no session has.
 fn path_totals(local: &Local) -> [PathCounts; PATHS_MAX] {

@@ -3,26 +3,55 @@
 use petrel_proto::{RequestHandle, Status};
 
 use super::context::{Context, Local};
+use super::peer::Peer;
 use super::request::{Handled, Request};
 use crate::events;
-use crate::inbox_message::Answer;
-use crate::workers::WorkerRequest;
+use crate::inbox::InboxSender;
+use crate::inbox_message::{Answer, InboxMessage};
+use crate::sync::{Arc, AtomicBool};
+use crate::time::Time;
+
+/// A request for another thread, which answers by `sender`.
+pub(crate) struct Detached {
+    pub(crate) handle: RequestHandle,
+    pub(crate) method: u16,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) data: Vec<u8>,
+    /// Set when the answer is no longer wanted.
+    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) sender: InboxSender<InboxMessage>,
+    pub(crate) peer: Option<std::sync::Arc<Peer>>,
+}
 
 impl Request<'_> {
-    /// Copies the request, for any thread or task to answer.
-    ///
-    /// Only the sessions' slots limit the number of detached requests: a handler should use a bounded channel, or a
-    /// semaphore. For threads of a pool there is [`Endpoint::on_worker`](crate::Endpoint::on_worker).
-    pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
+    /// Copies the request for another thread, and watches it for a cancellation.
+    pub(crate) fn into_detached<S: 'static>(self, cx: &mut Context<'_, S>) -> (Detached, Handled) {
         let (handle, method, payload) = self.into_parts();
         let deadline = cx.deadline();
         let Local { core, remote, sessions, .. } = &mut *cx.local;
         let (mut data, cancelled, sender) = remote.detach(handle);
         data.extend_from_slice(payload.data());
         core.watch(handle);
-        let request = WorkerRequest::new(handle, method, deadline, data, cancelled, sender)
-            .with_peer(sessions.peer_of(handle.session).cloned());
+        let peer = sessions.peer_of(handle.session).cloned();
+        let request = Detached { handle, method, deadline, data, cancelled, sender, peer };
         (request, Handled::later())
+    }
+}
+
+impl Context<'_> {
+    /// Notes that a thread was woken for a request, which may want this thread's CPU.
+    pub(crate) fn note_woken(&self) {
+        self.local.hub.note_woken();
+    }
+
+    /// Refuses a request for which there is no other thread.
+    pub(crate) fn refuse_detached(
+        &mut self,
+        handle: RequestHandle,
+        status: Status,
+        text: &'static str,
+    ) {
+        refuse(self.local, handle, status, text);
     }
 }
 

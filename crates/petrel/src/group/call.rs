@@ -6,9 +6,10 @@ use std::rc::Rc;
 use petrel_proto::SessionId;
 
 use super::{Collect, Group, GroupFailure, Member, MemberOutcome, Need, Verdict};
-use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, State};
+use crate::endpoint::{Broadcast, CallKey, Context, Reply};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::values::{CallOptions, SharedMsg, State};
 
 /// The parameters of a call to a group.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::collect::check_members;
 use super::{Collect, GroupFailure, Late, Member, Need, Verdict};
-use crate::client::{Call, Client, Response, Targets};
-use crate::endpoint::CallOptions;
+use crate::client::{Call, Client, Targets};
 use crate::error::Error;
+use crate::local::client_call::Response;
+use crate::values::CallOptions;
 
 /// A group of clients for calls from any thread or task. Clones are the same group.
 ///

@@ -1,9 +1,10 @@
 //! A call to a group as a future.
 
 use super::{Collect, Group, GroupFailure, Late, Member, Need, Verdict};
-use crate::endpoint::{CallOptions, SharedMsg};
-use crate::local::{Handle, Parallel, start_call};
+use crate::endpoint::start_call;
+use crate::local::{Handle, Parallel};
 use crate::msgbuf::MsgBuf;
+use crate::values::{CallOptions, SharedMsg};
 
 impl Group {
     /// Sends a message to all members, and waits until the outcome is certain: enough responses, or too many failures.

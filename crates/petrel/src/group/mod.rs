@@ -19,6 +19,7 @@ mod call;
 mod clients;
 mod collect;
 mod future;
+mod multicast;
 
 pub use call::{GroupCall, GroupReply, Late};
 pub use clients::ClientGroup;
@@ -57,11 +58,11 @@ impl Group {
         &self.members
     }
 
-    pub(crate) fn multicast(&self) -> Option<u32> {
+    fn multicast(&self) -> Option<u32> {
         self.multicast.get()
     }
 
-    pub(crate) fn set_multicast(&self, number: Option<u32>) {
+    fn set_multicast(&self, number: Option<u32>) {
         self.multicast.set(number);
     }
 }

@@ -13,11 +13,11 @@ use super::session::Session;
 use super::sleep::{Sleep, Timeout};
 use super::task::Task;
 use crate::control::EndpointId;
-use crate::endpoint::SharedMsg;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::panics::Closure;
 use crate::time::{Time, as_ns};
+use crate::values::SharedMsg;
 
 /// A handle of an endpoint for futures: to connect, spawn, wait for a time. Clones are the same handle; a handle stays
 /// on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).

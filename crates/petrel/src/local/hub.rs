@@ -15,6 +15,7 @@ use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Calls, Start};
+use super::client_call::state::IdleState;
 use super::completions::{Completions, Outcome};
 use super::lent::Lent;
 use super::object_counts::LocalObjectCounts;
@@ -25,13 +26,12 @@ use super::spares::Spares;
 use super::tasks::{BoxedFuture, Tasks};
 use super::timers::{TimerId, Timers};
 use super::watch::{SessionMedium, SessionWatch, SessionWatches};
-use crate::client::state::IdleState;
 use crate::control::Reason;
-use crate::endpoint::{CallOptions, SessionState, State};
 use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, Panics};
+use crate::values::{CallOptions, SessionState, State};
 
 /// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
 /// one packet.
@@ -362,7 +362,7 @@ impl Hub {
     }
 
     /// Adds a task, whose calls inherit `deadline_ns`. None if the endpoint is gone.
-    pub(super) fn spawn(
+    pub(crate) fn spawn(
         &self,
         kind: Closure,
         future: BoxedFuture,

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::mem;
 use std::ptr::NonNull;
 
-use crate::endpoint::State;
+use crate::values::State;
 
 /// The lent values. Futures stand below the endpoint and do not know its type: a hub is lent one type only.
 #[derive(Default)]

@@ -8,13 +8,15 @@
 //! is `'static`.
 //!
 //! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know
-//! the futures or the endpoint. Only `session_call` and `serve` use the endpoint.
+//! the futures. Nothing here knows the endpoint, which lends itself without a type; a session's calls and handlers that are
+//! futures, which use it, belong to it (`endpoint/session_call.rs`, `endpoint/serve.rs`).
 //!
 //! Calls are in a slab, and the continuation of a call has the slab's key as its number: starting a call allocates
 //! nothing once the slab has grown.
 
 mod call;
 mod calls;
+pub(crate) mod client_call;
 mod completions;
 mod connect;
 mod handle;
@@ -24,9 +26,7 @@ mod object_counts;
 mod orders;
 mod parallel;
 mod ready;
-mod serve;
 mod session;
-mod session_call;
 mod slab;
 mod sleep;
 mod spares;
@@ -41,17 +41,16 @@ pub use call::Call;
 pub use handle::Handle;
 pub use object_counts::LocalObjectCounts;
 pub use parallel::Parallel;
-pub use serve::OwnRequest;
 pub use session::Session;
 pub use sleep::{Sleep, Timeout};
 pub use task::Task;
 
 pub(crate) use calls::Start;
-pub(crate) use hub::Hub;
+pub(crate) use hub::{Hub, endpoint_gone};
 pub(crate) use orders::Command;
 pub(crate) use ready::MainWaker;
-pub(crate) use serve::Serving;
-pub(crate) use session_call::start_call;
 pub(crate) use slab::{Key, Slab};
+pub(crate) use spares::Spares;
+pub(crate) use tasks::TaskFuture;
 pub(crate) use timers::{TimerId, Timers};
 pub(crate) use watch::SessionMedium;

@@ -9,7 +9,7 @@ use super::hub::Hub;
 use super::orders::Command;
 use super::watch::SessionWatch;
 use crate::control::Reason;
-use crate::endpoint::SessionState;
+use crate::values::SessionState;
 
 /// A session, to make calls on as futures. Clones are the same session; a session stays on its thread, and dropping it
 /// does not close it.

@@ -7,17 +7,17 @@ use std::cell::UnsafeCell;
 /// A [`RefCell`](std::cell::RefCell) would check in both operations of each call that no reference is left from another
 /// one. None can be: no reference leaves an operation, and no operation runs foreign code while it has a reference. An
 /// awaited call of a client has four operations, and takes 20 instructions less than with `RefCell`s.
-pub(super) struct Spares<T>(UnsafeCell<Vec<T>>);
+pub(crate) struct Spares<T>(UnsafeCell<Vec<T>>);
 
 impl<T> Spares<T> {
     /// Creates room for `count` values.
-    pub(super) fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self(UnsafeCell::new(Vec::with_capacity(count)))
     }
 
     /// Returns the value kept last.
     #[inline(always)]
-    pub(super) fn take(&self) -> Option<T> {
+    pub(crate) fn take(&self) -> Option<T> {
         // SAFETY: an `UnsafeCell` stays on its thread, and the only other references are those of `keep`, and of this
         // method, which end with the operation. `pop` runs no code of `T`.
         let kept = unsafe { &mut *self.0.get() };
@@ -26,7 +26,7 @@ impl<T> Spares<T> {
 
     /// Keeps a value, if there is room.
     #[inline(always)]
-    pub(super) fn keep(&self, value: T) {
+    pub(crate) fn keep(&self, value: T) {
         // SAFETY: as in `take`. There is room for the value, so that nothing is allocated, and none is dropped while the
         // reference is in use.
         let kept = unsafe { &mut *self.0.get() };

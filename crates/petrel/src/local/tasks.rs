@@ -16,12 +16,12 @@ use crate::panics::{Closure, PanicPayload, Panics, catch};
 use crate::sync::Arc;
 
 /// The future of a task.
-pub(super) trait TaskFuture: Future<Output = ()> {
+pub(crate) trait TaskFuture: Future<Output = ()> {
     /// Takes a future that is ready: to drop it, or to keep its memory for the next task of its kind.
     fn retire(self: Pin<Box<Self>>);
 }
 
-pub(super) type BoxedFuture = Pin<Box<dyn TaskFuture>>;
+pub(crate) type BoxedFuture = Pin<Box<dyn TaskFuture>>;
 
 /// The largest number of entries of ended tasks that are kept.
 const ENTRIES_MAX: usize = 256;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use petrel_proto::SessionId;
 
-use crate::endpoint::SessionState;
+use crate::values::SessionState;
 
 /// The medium of a session's frames.
 #[derive(Clone, Copy, Debug, Default)]

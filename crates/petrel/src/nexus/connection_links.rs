@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::limits::{LINKS_PER_CONNECTION_MAX, shrink};
+use super::limits::LINKS_PER_CONNECTION_MAX;
 use crate::control::LinkId;
+use crate::tables::shrink;
 
 /// The links of a connection by their numbers. Sums over the links are kept here, since limits are checked for each
 /// message.

@@ -12,12 +12,13 @@ use super::connection::{Connection, Idle};
 use super::due::DueAction;
 use super::idle_connections::IdleConnections;
 use super::ids::ConnectionId;
-use super::limits::{Capacity, PROPOSALS_PER_CONNECTION_MAX, session_bytes, shrink, slots_left};
+use super::limits::{Capacity, PROPOSALS_PER_CONNECTION_MAX, session_bytes, slots_left};
 use super::link::{Link, Proposal};
 use super::net::Network;
 use super::usage::{Exhausted, Source, UsageTable};
 use crate::control::{EndpointId, LinkId, Reason};
 use crate::slot_shares::{SLOTS_MIN, slots_of};
+use crate::tables::shrink;
 
 /// All connections. The lists, the counts and the shares of sources follow each change made here.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::time::Instant;
 use petrel_proto::control::{LinkFeatures, Offer, SessionOpen};
 
 use super::ids::{ConnectionId, ExchangeId};
-use super::limits::shrink;
 use super::media::MemoryConfig;
 use super::request::OpenRequest;
 use crate::control::EndpointId;
+use crate::tables::shrink;
 
 /// An agreement of two endpoints, made or being made.
 #[derive(Debug)]

@@ -6,9 +6,10 @@ use std::ops::Index;
 use petrel_planted::planted;
 
 use super::ids::ConnectionId;
-use super::limits::{LINKS_MAX, PROPOSALS_MAX, shrink};
+use super::limits::{LINKS_MAX, PROPOSALS_MAX};
 use super::link::{Link, Proposal, Stage};
 use crate::control::{EndpointId, LinkId};
+use crate::tables::shrink;
 
 /// Bytes of a ticket.
 pub(super) const TICKET_BYTES: usize = 16;

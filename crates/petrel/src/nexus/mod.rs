@@ -100,9 +100,6 @@ use reactor::{MAILBOX, Reactor};
 use settings::Settings;
 use thread::Owner;
 
-#[cfg(test)]
-pub(crate) use limits::TABLE_ROOM_MIN;
-pub(crate) use limits::shrink;
 pub(crate) use net::{is_within_host, new_address_within_host};
 
 pub use crate::error::SetupError;

@@ -9,8 +9,7 @@ use super::mailbox::{Command, Inbox};
 use super::media::{HostLinks, Medium};
 use super::net::{MioNetwork, Network};
 use super::random::random_bytes;
-use super::thread::Owner;
-use super::thread::thread_ended;
+use super::thread::{Owner, thread_ended};
 use crate::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
 use crate::error::SetupError;
 

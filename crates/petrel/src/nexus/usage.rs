@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::limits::{
-    LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX, session_bytes, shrink,
-    slots_left,
+    LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX, session_bytes, slots_left,
 };
+use crate::tables::shrink;
 
 /// The origin of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
 /// network; and the user of a process of this host.

@@ -12,13 +12,14 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_transport::words::WORD_BYTES;
 
-use super::registry::{View, ViewState, find_to_read};
-use super::wire::{Header, Refusal};
-use crate::endpoint::{Context, Handled, Request, Responder, State, Watcher};
+use crate::endpoint::{Context, Handled, Request, Responder, Watcher};
 use crate::error::Error;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
+use crate::region_memory::registry::{View, ViewState, find_to_read};
+use crate::region_memory::wire::{Header, Refusal};
 use crate::sync::Arc;
+use crate::values::State;
 
 /// Bytes that all larger reads of a turn copy: about 50 µs.
 const TURN_BYTES: usize = 256 << 10;

@@ -4,11 +4,11 @@
 use petrel_proto::Status;
 
 use super::agent::{execute, execute_in_packets};
-use super::wire::{
+use crate::region_memory::wire::{
     COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, MAP, METHODS, PIECES_MAX, READ, READ_MANY,
     READ_VERSIONED, WRITE, WRITE_VERSIONED,
 };
-use super::{Access, Region, RegionMemory, Regions};
+use crate::region_memory::{Access, Region, RegionMemory, Regions};
 
 /// Sizes of the regions: whole words, and some bytes more.
 const BYTES: [u64; 3] = [64, 100, 8];

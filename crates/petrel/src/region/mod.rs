@@ -30,38 +30,23 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `access` | [`Access`]: the rights that a key grants |
-//! | `key` | [`RegionKey`]: the name and secret of a region |
-//! | `memory` | [`RegionMemory`]: memory for words, with versioned values |
-//! | `registry` | [`Regions`] and [`Region`]: registration and revocation |
-//! | `wire` | the requests of operations |
-//! | `agent` | the execution of operations, one agent for each endpoint |
-//! | `door` | the thread that hands memory files to processes of the same host |
+//! | `agent`, `copier` | the execution of operations, one agent for each endpoint |
 //! | `remote` | [`RemoteRegion`]: operations of a client |
+//!
+//! Registration, rights and memory are in `region_memory`, which knows neither endpoints nor clients.
 
-mod access;
 mod agent;
 mod copier;
-mod door;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod key;
-mod memory;
-mod owner_lock;
-mod registry;
 mod remote;
 #[cfg(test)]
 mod vectors;
-mod wire;
 
-pub use access::Access;
-pub(crate) use agent::{Writing, serve};
-pub use key::{ParseKeyError, RegionKey};
-pub use memory::RegionMemory;
-pub(crate) use registry::View;
-pub use registry::{Region, RegionStats, Regions};
 pub use remote::{RemoteRegion, Versioned};
-pub use wire::PIECES_MAX;
 
+pub use crate::region_memory::{
+    Access, PIECES_MAX, ParseKeyError, Region, RegionKey, RegionMemory, RegionStats, Regions,
+};
 pub use petrel_transport::words::MappedRights;

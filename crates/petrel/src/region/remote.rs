@@ -2,15 +2,14 @@
 
 use petrel_proto::Status;
 
-use super::door;
-use super::key::RegionKey;
-use super::memory::RegionMemory;
-use super::wire::{
-    COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, Header, MAP, PIECES_MAX, READ, READ_MANY,
-    READ_VERSIONED, WRITE, WRITE_VERSIONED,
-};
-use crate::client::{Call, Client, Response};
+use crate::client::{Call, Client};
 use crate::error::Error;
+use crate::local::client_call::Response;
+use crate::region_memory::wire::{
+    COMPARE_SWAP, FETCH_ADD, HEADER_BYTES, Header, MAP, READ, READ_MANY, READ_VERSIONED, WRITE,
+    WRITE_VERSIONED,
+};
+use crate::region_memory::{PIECES_MAX, RegionKey, RegionMemory, door};
 
 /// A region of a server, as its clients see it. The client must be one of that server alone: keys are valid at the
 /// server that gave them.

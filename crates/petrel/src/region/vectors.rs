@@ -3,8 +3,8 @@
 use std::iter::Peekable;
 
 use super::agent::execute;
-use super::wire::METHODS;
-use super::{Access, Region, RegionMemory, Regions};
+use crate::region_memory::wire::METHODS;
+use crate::region_memory::{Access, Region, RegionMemory, Regions};
 use crate::sync::Arc;
 
 const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");

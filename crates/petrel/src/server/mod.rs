@@ -84,7 +84,7 @@ pub struct ServerThread {
 impl ServerThread {
     /// Returns true if the thread owns a key: calls [with this key](crate::client::Call::key) come to its endpoint.
     pub fn owns(&self, key: &[u8]) -> bool {
-        crate::client::owner_of(key, self.count) == self.index
+        crate::values::client::owner_of(key, self.count) == self.index
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
-use crate::endpoint::{CallBuilder, CallOptions, Callee, Caller, IntoMessage, Peer};
+use crate::endpoint::{CallBuilder, Callee, Caller, IntoMessage, Peer};
 use crate::inbox::InboxSender;
 use crate::inbox_message::{Answer, InboxMessage, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 use crate::time::Time;
+use crate::values::CallOptions;
 
 /// A request that any thread can own and answer.
 ///

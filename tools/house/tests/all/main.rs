@@ -1,7 +1,7 @@
-//! The bounds of the project's language, its links, and its dependencies.
+//! The bounds of the project's language, its links, its dependencies, and the imports among its rooms.
 
 use petrel_house::language::{self, Figures, Kind, Sentence};
-use petrel_house::{dependencies, links, source};
+use petrel_house::{dependencies, links, shape, source};
 
 /// Vague pronouns, in per cent of the words.
 const VAGUE_PERCENT_MAX: f64 = 6.0;
@@ -51,4 +51,14 @@ fn dependencies__have_allowed_licences_and_sources() {
     let (checked, refused) = dependencies::check(&source::root()).unwrap();
     assert!(checked > 100, "the dependencies are found: {checked} crates");
     assert!(refused.is_empty(), "{refused:#?}");
+}
+
+/// A room is a module directly below the root of a crate.
+#[test]
+fn rooms__of_the_library_import_each_other_in_no_circle() {
+    for folder in ["crates/petrel-proto", "crates/petrel-transport", "crates/petrel"] {
+        let shape = shape::of_crate(&source::root().join(folder)).unwrap();
+        assert!(shape.lines > 10_000, "the sources of {folder} are found: {} lines", shape.lines);
+        assert!(shape.room_circles.is_empty(), "{folder}: {:#?}", shape.room_circles);
+    }
 }

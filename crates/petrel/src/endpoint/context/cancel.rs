@@ -8,8 +8,8 @@ use super::continuation::{CallKey, Named};
 use super::watchers::Watcher;
 use crate::endpoint::request::Responder;
 use crate::endpoint::service::cancel_call;
-use crate::endpoint::state::State;
 use crate::panics::{Closure, catch};
+use crate::values::State;
 
 impl<S: 'static> Context<'_, S> {
     /// Cancels a call: it ends with CANCELLED, and the continuation runs in the current or the next turn of the event

@@ -7,12 +7,12 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
 use super::{Context, Local};
-use crate::endpoint::state::State;
 use crate::error::Error;
 use crate::events;
 use crate::local::Key;
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, catch};
+use crate::values::State;
 
 /// The outcome of a call, passed to its continuation.
 #[derive(Debug)]

@@ -18,24 +18,25 @@ use petrel_transport::Transport;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
+use super::ClientShared;
 use super::announced::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
 use super::lent_transport::{CallRoute, LentTransport};
-use super::options::{CallOptions, limits};
 use super::remote::Remote;
 use super::return_route::{ReturnRoute, Timed};
 use super::service::Services;
 use super::sessions::Sessions;
-use crate::client::{ClientShared, ServiceKey};
 use crate::error::Error;
 use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, PanicPayload, Panics};
-use crate::region::View;
+use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::time::Time;
+use crate::values::client::ServiceKey;
+use crate::values::{CallOptions, limits};
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
 

@@ -6,8 +6,8 @@ use petrel_proto::RequestHandle;
 
 use super::Context;
 use crate::endpoint::ids::RequestMap;
-use crate::endpoint::state::State;
 use crate::local::Key;
+use crate::values::State;
 
 /// A closure with the endpoint's state.
 type Closure = dyn FnOnce(State<'_>, &mut Context<'_>);

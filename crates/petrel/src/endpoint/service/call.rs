@@ -9,16 +9,17 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 use super::connection::AttemptPermit;
 use super::retry::{AttemptRecord, RetryState, may_retry};
 use super::spec::{CallEnd, CallRequest, CallSpec, RareOptions};
-use crate::client::response::ServerBytes;
-use crate::client::state::Pending;
-use crate::client::{ClientConfig, Response, Target};
-use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
 use crate::error::Error;
+use crate::local::client_call::Response;
+use crate::local::client_call::response::ServerBytes;
+use crate::local::client_call::state::Pending;
 use crate::local::{Key, TimerId};
 use crate::msgbuf::MsgBuf;
 use crate::overload::BackoffConfig;
 use crate::time::as_ns;
+use crate::values::CallOptions;
+use crate::values::client::{ClientConfig, Target};
 
 /// A call that has not ended.
 pub(super) struct ServiceCall {
@@ -501,7 +502,7 @@ impl ServiceCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::state::CallState;
+    use crate::local::client_call::state::CallState;
 
     fn key(bits: u64) -> Key {
         Key::from_bits(bits)

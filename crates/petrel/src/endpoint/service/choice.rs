@@ -8,10 +8,10 @@ use super::Services;
 use super::call::{ServiceCall, Step};
 use super::connection::{AttemptPermit, Connection, MayBegin};
 use super::service::Service;
-use crate::client::Target;
-use crate::client::balance::is_less_busy;
 use crate::error::{Error, at_server};
 use crate::local::Key;
+use crate::values::client::Target;
+use crate::values::client::balance::is_less_busy;
 
 impl Services {
     /// Returns a call with its service.

@@ -9,14 +9,14 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::queue::CallQueue;
 use super::servers::Load;
 use super::standing::Standing;
-use crate::client::balance::{hash_of_server, place_of, rank};
-use crate::client::response::ServerBytes;
-use crate::client::{ClientConfig, Counters, Target};
-use crate::endpoint::SessionState;
 use crate::error::Error;
+use crate::local::client_call::response::ServerBytes;
 use crate::local::{Key, Session, Task, TimerId};
 use crate::overload::{ConcurrencyLimit, ConcurrencyLimitConfig, Permit};
 use crate::sync::Arc;
+use crate::values::SessionState;
+use crate::values::client::balance::{hash_of_server, place_of, rank};
+use crate::values::client::{ClientConfig, Counters, Target};
 
 /// A server of one service.
 pub(super) struct Connection {

@@ -6,14 +6,15 @@ use std::time::Duration;
 use petrel_proto::Status;
 
 use super::reconnect::Reconnect;
-use crate::client::Target;
 use crate::control::EndpointId;
 use crate::endpoint::description::DESCRIBE;
-use crate::endpoint::{HEALTH_METHOD, ServiceDescription, SessionState};
+use crate::endpoint::{HEALTH_METHOD, ServiceDescription};
 use crate::error::Error;
 use crate::events;
 use crate::local::{Handle, Session};
 use crate::overload::BackoffConfig;
+use crate::values::SessionState;
+use crate::values::client::Target;
 
 /// How long a server may take to describe itself, when its session is open: its event loop runs, or does not.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -58,9 +58,9 @@ pub(crate) use open::{close_service, open_service, set_targets};
 pub(crate) use outcome::run_ended;
 pub(crate) use spec::{CallSpec, RequestBytes};
 
-use crate::client::ServiceKey;
 use crate::error::Error;
 use crate::local::{Key, Slab, Timers};
+use crate::values::client::ServiceKey;
 use call::{Attempt, ServiceCall, Step};
 use connection::Connection;
 use outcome::EndedCall;

@@ -4,10 +4,10 @@ use super::attempts::Attempts;
 use super::service::Service;
 use super::steps::remove_service;
 use super::{Due, Services};
-use crate::client::{ServiceKey, Target};
 use crate::endpoint::context::{Context, Local};
 use crate::inbox_message::OpenService;
 use crate::time::as_ns;
+use crate::values::client::{ServiceKey, Target};
 
 /// Opens the service of a new client.
 pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {

@@ -6,14 +6,14 @@ use petrel_proto::SessionId;
 use petrel_transport::buf::PoolExhausted;
 
 use super::call::{Ending, ServiceCall};
-use crate::client::Response;
-use crate::client::response::ServerBytes;
-use crate::client::state::{self, Pending};
 use crate::endpoint::context::continuation::{Continuation, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
-use crate::endpoint::state::State;
 use crate::error::Error;
+use crate::local::client_call::response::ServerBytes;
+use crate::local::client_call::state::Pending;
+use crate::local::client_call::{Response, state};
 use crate::msgbuf::MsgBuf;
+use crate::values::State;
 
 /// The session of a call without any session.
 pub(super) const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };

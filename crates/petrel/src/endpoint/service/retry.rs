@@ -5,11 +5,11 @@ use std::time::Duration;
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
-use crate::client::Target;
 use crate::error::Error;
 use crate::local::Key;
 use crate::overload::{Backoff, BackoffConfig};
 use crate::time::as_ns;
+use crate::values::client::Target;
 
 /// Most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
 const DOUBLINGS_MAX: u32 = 10;

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::client::balance::is_less_busy;
 use crate::local::Key;
+use crate::values::client::balance::is_less_busy;
 
 /// The load of a server. The server's connection updates it; the service reads it without access to the connection.
 #[derive(Debug)]

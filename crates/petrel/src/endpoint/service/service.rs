@@ -13,14 +13,14 @@ use super::outcome::Outcome;
 use super::queue::CallQueue;
 use super::servers::Servers;
 use super::standing::UsualTimes;
-use crate::client::state::Pending;
-use crate::client::{Balance, ClientConfig, Counters, Verdict};
 use crate::events;
 use crate::inbox_message::LookUp;
+use crate::local::client_call::state::Pending;
 use crate::local::{Key, Slab};
 use crate::overload::RetryBudget;
 use crate::sync::Arc;
 use crate::time::as_ns;
+use crate::values::client::{Balance, ClientConfig, Counters, Verdict};
 
 /// A service, on one or several servers.
 pub(super) struct Service {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     fn service() -> Service {
-        let (_, opened) = crate::client::state::CallState::new(None);
+        let (_, opened) = crate::local::client_call::state::CallState::new(None);
         Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
     }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use crate::client::state::Pending;
-use crate::endpoint::CallOptions;
 use crate::endpoint::context::continuation::Continuation;
+use crate::local::client_call::state::Pending;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
+use crate::values::CallOptions;
 
 /// The parameters of a call of a service. The request and the end are of one kind at each place where calls begin: they
 /// are put together only in the table.

@@ -10,7 +10,7 @@
 use petrel_proto::SessionId;
 
 use crate::endpoint::ids::IdMap;
-use crate::nexus::shrink;
+use crate::tables::shrink;
 
 /// The least credits of a session that proposes at least as many: with 1.4 KB each, the bandwidth-delay product of 10
 /// Gbit/s and 18 µs.

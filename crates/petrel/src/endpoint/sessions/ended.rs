@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use petrel_proto::SessionId;
 
 use crate::control::Reason;
-use crate::endpoint::{SessionEnd, SessionEnds};
+use crate::endpoint::SessionEnds;
+use crate::values::SessionEnd;
 
 /// Ended sessions whose reason is kept.
 const ENDED_MAX: usize = 1024;

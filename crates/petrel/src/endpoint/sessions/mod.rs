@@ -16,12 +16,12 @@ use petrel_transport::PeerId;
 pub(super) use control::SessionControl;
 pub(super) use ended::Ended;
 
-use super::SessionConfig;
 use super::ids::IdMap;
 use super::peer::Peer;
-use super::{SessionEnd, SessionEnds};
+use super::{SessionConfig, SessionEnds};
 use crate::control::{AllowedTransports, EndpointId, LinkId, Reason};
-use crate::nexus::shrink;
+use crate::tables::shrink;
+use crate::values::SessionEnd;
 use credit_shares::CreditShares;
 use ended::EndedSessions;
 use probes::Probes;
@@ -511,7 +511,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::endpoint::EndpointConfig;
-    use crate::nexus::TABLE_ROOM_MIN;
+    use crate::tables::TABLE_ROOM_MIN;
 
     fn sessions() -> Sessions {
         let transports = AllowedTransports::ALL;

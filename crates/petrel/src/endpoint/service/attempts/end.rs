@@ -3,7 +3,6 @@
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
 use super::Attempts;
-use crate::client::{Target, Verdict};
 use crate::endpoint::context::continuation::{Numbered, NumberedEnd, Reply};
 use crate::endpoint::context::{Context, Local};
 use crate::endpoint::service::call::{Attempt, Step};
@@ -13,10 +12,11 @@ use crate::endpoint::service::steps::{
     arm, cancel_attempts, pause_until, record_end, release, remove_connection, remove_service,
 };
 use crate::endpoint::service::{Service, Services};
-use crate::endpoint::state::State;
 use crate::error::Error;
 use crate::events;
 use crate::local::Key;
+use crate::values::State;
+use crate::values::client::{Target, Verdict};
 
 /// The continuation of all first attempts.
 pub(super) struct FirstEnd;

@@ -16,12 +16,13 @@ use super::outcome::{NO_SESSION, Outcome};
 use super::spec::{CallEnd, CallRequest, CallSpec};
 use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
 use super::{Chosen, Due, Services, unreachable};
-use crate::client::state::CallState;
+use crate::endpoint::HEALTH_METHOD;
 use crate::endpoint::context::continuation::Continuation;
 use crate::endpoint::context::{Context, Local};
-use crate::endpoint::{CallOptions, HEALTH_METHOD};
 use crate::error::Error;
 use crate::local::Key;
+use crate::local::client_call::state::CallState;
+use crate::values::CallOptions;
 use end::{FirstEnd, HedgeEnd, no_one_session};
 
 /// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end

@@ -3,7 +3,6 @@
 use petrel_planted::planted;
 
 use super::Attempts;
-use crate::client::Response;
 use crate::endpoint::service::call::Step;
 use crate::endpoint::service::connection::MayBegin;
 use crate::endpoint::service::keeper::SessionChange;
@@ -11,6 +10,7 @@ use crate::endpoint::service::outcome::NO_SESSION;
 use crate::endpoint::service::steps::{arm_queue, service_at};
 use crate::endpoint::service::{Service, Services, unreachable};
 use crate::local::Key;
+use crate::local::client_call::Response;
 
 impl Attempts<'_, '_> {
     /// Begins as many calls waiting at a connection as possible now.

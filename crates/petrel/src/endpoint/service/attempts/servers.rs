@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use super::Attempts;
-use crate::client::Target;
 use crate::control::EndpointId;
 use crate::endpoint::context::{Context, Local};
 use crate::endpoint::service::Services;
@@ -16,6 +15,7 @@ use crate::error::Error;
 use crate::events;
 use crate::local::{Handle, Key};
 use crate::panics::Closure;
+use crate::values::client::Target;
 
 /// The number of servers of a client, configured or named by responses, from which on no named server is added.
 const SERVERS_NAMED_MAX: usize = 64;

@@ -10,9 +10,9 @@ use super::SessionControl;
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
 use crate::endpoint::context::Local;
 use crate::endpoint::drain::{CHECK_INTERVAL_NS, DRAINING};
-use crate::endpoint::{SessionEnd, SessionState};
 use crate::events;
 use crate::slot_shares::slots_for;
+use crate::values::{SessionEnd, SessionState};
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Handles the proposal of a session by its client.

@@ -23,13 +23,14 @@ use petrel_transport::{LinkError, PeerId, Transport};
 
 use super::{Ended, Link, Remote};
 use crate::control::{ControlPlane, FromNexus, LinkId, PeerName, Reason, ToNexus};
+use crate::endpoint::Peer;
 use crate::endpoint::context::Local;
 use crate::endpoint::drain::Drain;
 use crate::endpoint::groups::JoinedGroups;
 use crate::endpoint::stats::EndpointStats;
-use crate::endpoint::{Peer, SessionEnd, SessionState};
 use crate::events;
 use crate::inbox::WorkFlag;
+use crate::values::{SessionEnd, SessionState};
 
 /// The parts of an endpoint that open and end sessions, borrowed for one operation.
 pub(in crate::endpoint) struct SessionControl<'a, T, C> {

@@ -9,22 +9,20 @@ use super::SessionControl;
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
 use crate::endpoint::groups::{GROUPS_MAX, JoinedGroup, MulticastConfig, Sender};
 use crate::error::SetupError;
-use crate::group::Group;
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
-    /// Begins to send messages to a group by multicast, and asks the members.
+    /// Begins to send messages to a group by multicast, and asks the members. Returns the group's number.
     pub(in crate::endpoint) fn start_multicast(
         &mut self,
-        group: &Group,
+        members: &[SessionId],
         config: MulticastConfig,
-    ) -> Result<(), SetupError> {
-        self.stop_multicast(group);
+    ) -> Result<u32, SetupError> {
         if self.local.groups.is_full() {
             return Err(SetupError::refused(format!(
                 "the endpoint sends to {GROUPS_MAX} groups by multicast already; stop some first"
             )));
         }
-        let members: Vec<_> = group.members().iter().filter_map(|&id| self.networked(id)).collect();
+        let members: Vec<_> = members.iter().filter_map(|&id| self.networked(id)).collect();
         let no_member =
             || SetupError::refused("no member of the group has an open session over UDP");
         let &(_, _, towards, packet_bytes) = members.first().ok_or_else(no_member)?;
@@ -35,7 +33,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let random = [self.control.random(), self.control.random()];
         let sender = Sender::new(peer, packet_bytes, config.packets_min, random);
         let number = self.local.groups.add(sender);
-        group.set_multicast(Some(number));
         for (id, link, _, bytes) in members {
             if bytes == packet_bytes
                 && let Some(agreed) = self.local.core.agreed(id)
@@ -44,7 +41,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
                 self.control.post(ToNexus::JoinGroup { link, join });
             }
         }
-        Ok(())
+        Ok(number)
     }
 
     /// Returns the link of an open session over a network, its peer and the session's packet size.
@@ -56,9 +53,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     }
 
     /// Ends multicast to a group.
-    pub(in crate::endpoint) fn stop_multicast(&mut self, group: &Group) {
-        let Some(number) = group.multicast() else { return };
-        group.set_multicast(None);
+    pub(in crate::endpoint) fn stop_multicast(&mut self, number: u32) {
         let Some(sender) = self.local.groups.remove(number) else { return };
         let (peer, links) = sender.into_parts();
         for link in links {

@@ -10,9 +10,9 @@ use petrel_transport::{PeerId, Transport};
 use super::super::{Remote, Route};
 use super::SessionControl;
 use crate::control::{ControlPlane, EndpointId, LinkId, Reason, ToNexus};
-use crate::endpoint::{SessionEnd, SessionState};
 use crate::error::Error;
 use crate::local::SessionMedium;
+use crate::values::{SessionEnd, SessionState};
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Opens a session to an endpoint of the process whose control address is `remote`.

@@ -44,34 +44,34 @@ const _: () = assert!(REQUEST_BYTES == size_of::<u32>() + size_of::<u64>());
 const _: () = assert!(RESPONSE_BYTES == 2 + size_of::<u64>());
 
 /// A registry's end of the thread, which ends when this is dropped.
-pub(super) struct Door {
+pub(crate) struct Door {
     name: [u8; NAME_BYTES],
     /// The thread sees this end of a pipe close.
     _alive: OwnedFd,
 }
 
 /// A region that a process of this host may map.
-pub(super) struct Mappable {
+pub(crate) struct Mappable {
     file: OwnedFd,
     rights: MappedRights,
     bytes: u64,
 }
 
 impl Mappable {
-    pub(super) fn new(file: OwnedFd, rights: MappedRights, bytes: u64) -> Self {
+    pub(crate) fn new(file: OwnedFd, rights: MappedRights, bytes: u64) -> Self {
         assert!(bytes > 0, "memory that is mapped has a byte");
         Self { file, rights, bytes }
     }
 }
 
 /// Looks a region up by number and secret; `None` if the region is not there, or cannot be mapped.
-pub(super) trait LookUp: Fn(u32, u64) -> Option<Mappable> + Send + 'static {}
+pub(crate) trait LookUp: Fn(u32, u64) -> Option<Mappable> + Send + 'static {}
 
 impl<F: Fn(u32, u64) -> Option<Mappable> + Send + 'static> LookUp for F {}
 
 impl Door {
     /// Starts the thread.
-    pub(super) fn open(look_up: impl LookUp) -> io::Result<Self> {
+    pub(crate) fn open(look_up: impl LookUp) -> io::Result<Self> {
         let rendezvous = Rendezvous::bind()?;
         let name = rendezvous.name();
         let (end, alive) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -83,7 +83,7 @@ impl Door {
     }
 
     /// The name of the socket.
-    pub(super) fn name(&self) -> &[u8] {
+    pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
 }
@@ -233,7 +233,7 @@ fn receive(
 }
 
 /// Fetches the memory of a region from the process behind the socket.
-pub(super) fn fetch(name: &[u8], key: RegionKey) -> Result<RegionMemory, Error> {
+pub(crate) fn fetch(name: &[u8], key: RegionKey) -> Result<RegionMemory, Error> {
     let stream = connect(name).map_err(|error| cannot_map(&error))?;
     let mut fds = PeerFds::default();
     let response = ask(&stream, key, &mut fds).map_err(|error| cannot_map(&error))?;

@@ -19,7 +19,7 @@ const YIELDS: u32 = 16;
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A value behind the lock. A panic of its user releases the lock.
-pub(super) struct OwnerLock<T> {
+pub(crate) struct OwnerLock<T> {
     is_held: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -28,13 +28,13 @@ pub(super) struct OwnerLock<T> {
 unsafe impl<T: Send> Sync for OwnerLock<T> {}
 
 impl<T> OwnerLock<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self { is_held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Returns `None` if another guard exists.
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
+    pub(crate) fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
         if self.is_held.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -43,7 +43,7 @@ impl<T> OwnerLock<T> {
 
     /// Waits until no other guard exists.
     #[inline]
-    pub(super) fn lock(&self) -> OwnerGuard<'_, T> {
+    pub(crate) fn lock(&self) -> OwnerGuard<'_, T> {
         if self.is_held.swap(true, Ordering::Acquire) {
             self.wait();
         }
@@ -64,7 +64,7 @@ impl<T> OwnerLock<T> {
 }
 
 /// Access to the value, until the guard is dropped.
-pub(super) struct OwnerGuard<'a, T> {
+pub(crate) struct OwnerGuard<'a, T> {
     lock: &'a OwnerLock<T>,
     /// A guard is shared between threads only if the value may be.
     _value: PhantomData<&'a mut T>,

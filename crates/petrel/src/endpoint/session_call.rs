@@ -1,16 +1,15 @@
 //! Calls of a session as futures.
 
+use std::future::IntoFuture;
 use std::rc::Rc;
 
 use petrel_proto::SessionId;
 
-use super::call::Call;
-use super::calls::Start;
-use super::hub::{Hub, endpoint_gone};
-use super::session::Session;
-use crate::endpoint::{CallBuilder, CallOptions, HEALTH_METHOD, Health, IntoMessage, Local};
+use super::{CallBuilder, HEALTH_METHOD, Health, IntoMessage, Local};
 use crate::error::Error;
+use crate::local::{Call, Hub, Session, Start, endpoint_gone};
 use crate::msgbuf::MsgBuf;
+use crate::values::CallOptions;
 
 impl Session {
     /// Begins a call of `method`: awaited, or [started](CallBuilder::started), its request leaves in the event loop's
@@ -29,6 +28,27 @@ impl Session {
         let request = request.as_ref().map_or(&[][..], |bytes| bytes);
         let reply = self.call(HEALTH_METHOD, request).await?;
         Health::from_answer(&reply)
+    }
+}
+
+impl<M: IntoMessage> CallBuilder<&Session, M> {
+    /// Makes the call now, and returns the future of its response: for calls that are awaited later.
+    #[inline(always)]
+    pub fn started(self) -> Call {
+        let Self { place, callee, method, request, response, options } = self;
+        let hub = place.hub();
+        start_call(hub, (callee, method), request, response, hub.begun(options))
+    }
+}
+
+/// Awaited, the call is made, and its response is the output.
+impl<M: IntoMessage> IntoFuture for CallBuilder<&Session, M> {
+    type Output = Result<MsgBuf, Error>;
+    type IntoFuture = Call;
+
+    #[inline(always)]
+    fn into_future(self) -> Call {
+        self.started()
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::balance::Balance;
-use super::judge::Judge;
+use super::{Balance, Judge};
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
 
 /// Settings of a client.
@@ -31,7 +30,7 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// Attempts of one call, including the first and hedges; at least 1, and 4 by default.
     pub attempts_max: u32,
-    /// Timeout of an attempt of an [idempotent](super::Call::idempotent) call. The call is then retried, at another server
+    /// Timeout of an attempt of an [idempotent](crate::client::Call::idempotent) call. The call is then retried, at another server
     /// if there is one, and the next attempt has twice the time. `None`, the default: an attempt may take all of the
     /// call's time. A server that hangs, with its process alive, is noticed by this timeout alone.
     pub attempt_timeout: Option<Duration>,

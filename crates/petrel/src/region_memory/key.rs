@@ -23,7 +23,7 @@ impl RegionKey {
     /// Bytes of a key in a message.
     pub const BYTES: usize = 20;
 
-    pub(super) fn new(id: u32, secret: u64, bytes: u64) -> Self {
+    pub(crate) fn new(id: u32, secret: u64, bytes: u64) -> Self {
         Self { id, secret, bytes }
     }
 
@@ -48,11 +48,11 @@ impl RegionKey {
     }
 
     /// The region's number at the server.
-    pub(super) fn id(self) -> u32 {
+    pub(crate) fn id(self) -> u32 {
         self.id
     }
 
-    pub(super) fn secret(self) -> u64 {
+    pub(crate) fn secret(self) -> u64 {
         self.secret
     }
 

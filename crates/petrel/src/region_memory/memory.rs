@@ -60,21 +60,21 @@ impl RegionMemory {
     }
 
     /// Wraps the memory of another process.
-    pub(super) fn mapped(words: WordMemory) -> Self {
+    pub(crate) fn mapped(words: WordMemory) -> Self {
         Self { words, mapped: None }
     }
 
     /// Returns the file of shared memory, and the rights to map it.
-    pub(super) fn file(&self) -> Option<(BorrowedFd<'_>, MappedRights)> {
+    pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, MappedRights)> {
         self.words.file().zip(self.mapped)
     }
 
-    pub(super) fn mapped_rights(&self) -> Option<MappedRights> {
+    pub(crate) fn mapped_rights(&self) -> Option<MappedRights> {
         self.mapped
     }
 
     #[inline]
-    pub(super) fn words(&self) -> &WordMemory {
+    pub(crate) fn words(&self) -> &WordMemory {
         &self.words
     }
 
@@ -175,7 +175,7 @@ impl RegionMemory {
     }
 
     /// [`RegionMemory::read_versioned`] within checked bounds, with this number of attempts.
-    pub(super) fn try_read_versioned(
+    pub(crate) fn try_read_versioned(
         &self,
         offset: u64,
         to: &mut [u8],
@@ -195,7 +195,7 @@ impl RegionMemory {
     }
 
     /// [`RegionMemory::write_versioned`] within checked bounds, with this number of attempts.
-    pub(super) fn try_write_versioned(
+    pub(crate) fn try_write_versioned(
         &self,
         offset: u64,
         from: &[u8],
@@ -239,7 +239,7 @@ impl RegionMemory {
 }
 
 /// An access beyond the end.
-pub(super) const OUT_OF_RANGE: Refusal =
+pub(crate) const OUT_OF_RANGE: Refusal =
     Refusal::new(Status::OutOfRange, "the operation goes beyond the end of the region");
 
 const READ_ONLY: Refusal =
@@ -247,7 +247,7 @@ const READ_ONLY: Refusal =
 
 /// Checks the place of a word.
 #[inline]
-pub(super) fn check_word(words: &WordMemory, offset: u64) -> Result<(), Refusal> {
+pub(crate) fn check_word(words: &WordMemory, offset: u64) -> Result<(), Refusal> {
     if words.has_word(offset) {
         Ok(())
     } else if !offset.is_multiple_of(WORD_BYTES) {

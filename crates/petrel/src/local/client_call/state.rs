@@ -176,7 +176,7 @@ impl CallState {
     }
 
     /// Returns true if the outcome can be fetched.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.signals.load(Ordering::Acquire) & (ENDED | FETCHED | ABANDONED) == ENDED
     }
 

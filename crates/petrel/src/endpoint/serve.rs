@@ -9,12 +9,9 @@ use std::task::{Context as TaskContext, Poll};
 
 use petrel_proto::SessionId;
 
-use super::handle::Handle;
-use super::hub::Hub;
-use super::spares::Spares;
-use super::tasks::TaskFuture;
-use crate::endpoint::{Context, Handled, Peer, Request, Responder, Watcher};
+use super::{Context, Handled, Peer, Request, Responder, Watcher};
 use crate::error::Error;
+use crate::local::{Handle, Hub, Spares, TaskFuture};
 use crate::msgbuf::MsgBuf;
 use crate::panics::Closure;
 use crate::time::Time;

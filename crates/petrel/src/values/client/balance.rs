@@ -1,8 +1,8 @@
 //! Load balancing: chooses the server of a call.
 
-use super::target::Target;
+use super::Target;
 
-/// How a client chooses a server among those available. Calls with a [key](super::Call::key) choose by the key.
+/// How a client chooses a server among those available. Calls with a [key](crate::client::Call::key) choose by the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
@@ -23,7 +23,7 @@ pub(crate) fn hash_of(key: &[u8]) -> u64 {
 }
 
 /// Returns the place of a key's owner among `count` endpoints of a process. Calls with
-/// [the key](super::Call::key) go to the endpoint at this place in the server's [description](crate::endpoint::ServiceDescription).
+/// [the key](crate::client::Call::key) go to the endpoint at this place in the server's [description](crate::endpoint::ServiceDescription).
 ///
 /// ```
 /// use petrel::client::owner_of;

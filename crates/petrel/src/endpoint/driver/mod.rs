@@ -1,4 +1,4 @@
-//! The event loop of a [`Background`](super::Background)'s endpoint: run by its thread, or by the caller of the only outstanding call.
+//! The event loop of a [`Background`](crate::client::Background)'s endpoint: run by its thread, or by the caller of the only outstanding call.
 //!
 //! | situation | the event loop is run by |
 //! | --- | --- |
@@ -7,10 +7,12 @@
 //! | tasks of an executor have several calls outstanding | the task of one call: a turn whenever the task is polled; the executor polls all tasks before the next turn |
 //! | threads have several calls outstanding | the endpoint's thread, or a caller that drives already, until the caller's call has ended |
 //! | no call for a millisecond | the endpoint's thread, which then sleeps |
-//! | after the first [`Client::spawn`](super::Client::spawn) | the endpoint's thread |
+//! | after the first [`Client::spawn`](crate::Client::spawn) | the endpoint's thread |
 //!
 //! While callers drive, the endpoint's thread looks every 1 to 4 ms whether callers still drive; messages of other threads and of the
 //! control plane wake the thread at once.
+
+mod baton;
 
 use std::cell::Cell;
 use std::mem;
@@ -19,15 +21,13 @@ use std::time::Duration;
 
 use petrel_transport::wake::Waker;
 
-use super::baton::{Baton, Held};
-use super::look;
-use super::park::InLoop;
-use super::places::Places;
-use crate::Endpoint;
-use crate::endpoint::Stop;
-use crate::sync::thread;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns};
+use super::in_loop::InLoop;
+use super::{Endpoint, Stop};
+use crate::local::client_call::places::Places;
+use crate::look;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now_ns, thread};
 use crate::time::as_ns;
+use baton::{Baton, Held};
 
 /// The endpoint's thread takes the endpoint back when no caller has taken the endpoint for so many milliseconds: at first, and after
 /// callers have driven for a while. A look disturbs a caller on the same CPU: with a look each millisecond, every hundredth call over UDP.
@@ -59,7 +59,7 @@ std::thread_local! {
 }
 
 /// An endpoint, with the threads and tasks that run the event loop.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     baton: Baton<Endpoint>,
     stop: Stop,
     waker: Waker,
@@ -87,7 +87,7 @@ struct DrivingTask {
 }
 
 /// A caller that runs the event loop.
-pub(super) struct Driving<'a> {
+pub(crate) struct Driving<'a> {
     driver: &'a Driver,
     held: Held<'a, Endpoint>,
     /// The longest time, if other tasks need the thread.
@@ -96,7 +96,7 @@ pub(super) struct Driving<'a> {
 
 impl Driver {
     /// Creates the driver of an endpoint on its thread.
-    pub(super) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
         let (stop, waker) = (endpoint.stop_handle(), endpoint.waker());
         let task_spin_ns = as_ns(endpoint.spin()).min(WORKED_NS);
         let (baton, is_bound) = (Baton::new(endpoint), AtomicBool::new(false));
@@ -114,12 +114,12 @@ impl Driver {
     }
 
     /// Returns the handle that ends the event loop.
-    pub(super) fn stop_handle(&self) -> Stop {
+    pub(crate) fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
 
     /// Runs the event loop on the endpoint's thread, until it is stopped.
-    pub(super) fn run(&self) {
+    pub(crate) fn run(&self) {
         let _running = InLoop::enter();
         let _end = Ending(self);
         while !self.stop.is_requested() {
@@ -203,7 +203,7 @@ impl Driver {
 
     /// Makes this thread run the event loop for a call that is about to begin, if no call is outstanding, and no other thread runs
     /// the event loop.
-    pub(super) fn try_drive(&self, places: &Places, limit_ns: Option<u64>) -> Option<Driving<'_>> {
+    pub(crate) fn try_drive(&self, places: &Places, limit_ns: Option<u64>) -> Option<Driving<'_>> {
         if !places.are_all_free() || limit_ns.is_some() && !self.is_worth_it() {
             return None;
         }
@@ -233,7 +233,7 @@ impl Driver {
     /// Makes the task of an outstanding call run the event loop whenever it is polled, if no other task does. Returns true if it is to be
     /// polled soon.
     #[inline(never)]
-    pub(super) fn try_drive_by_task(&self, call: usize) -> bool {
+    pub(crate) fn try_drive_by_task(&self, call: usize) -> bool {
         let is_taken = self.task.exists() || self.is_bound.load(Ordering::Relaxed);
         if is_taken || !self.is_worth_it() || !self.task.enter(call) {
             return false;
@@ -243,12 +243,12 @@ impl Driver {
     }
 
     /// The same for a call whose poll finds the event loop without a holder.
-    pub(super) fn try_inherit(&self, call: usize) -> bool {
+    pub(crate) fn try_inherit(&self, call: usize) -> bool {
         self.task_spin_ns > 0 && self.baton.is_free() && self.task.enter(call)
     }
 
     /// Has the waker's task drive after the driving task, if an heir is missing.
-    pub(super) fn offer_heir(&self, waker: &task::Waker) {
+    pub(crate) fn offer_heir(&self, waker: &task::Waker) {
         if self.task.exists() && !self.task.has_heir.load(Ordering::Relaxed) {
             let former = lock(&self.task.heir).replace(waker.clone());
             self.task.has_heir.store(true, Ordering::Relaxed);
@@ -257,7 +257,7 @@ impl Driver {
     }
 
     /// Runs a turn in the task that drives. Returns false if the task drives no longer.
-    pub(super) fn turn_by_task(&self, call: usize) -> bool {
+    pub(crate) fn turn_by_task(&self, call: usize) -> bool {
         let now_ns = now_ns();
         let task = &self.task;
         if !task.is(call) {
@@ -290,7 +290,7 @@ impl Driver {
     }
 
     /// Ends the driving of a task whose call has ended or is given up. Another task drives, or the endpoint's thread.
-    pub(super) fn pass_on(&self, call: usize) {
+    pub(crate) fn pass_on(&self, call: usize) {
         if !self.task.is(call) {
             return;
         }
@@ -307,7 +307,7 @@ impl Driver {
     }
 
     /// Leaves the event loop to the endpoint's thread.
-    pub(super) fn leave_by_task(&self, call: usize) {
+    pub(crate) fn leave_by_task(&self, call: usize) {
         if self.task.is(call) {
             self.task.leave();
             self.baton.clear_request();
@@ -320,7 +320,7 @@ impl Driver {
     }
 
     /// Notes the begin of a posted call without other calls. After several, asks for the endpoint.
-    pub(super) fn note_alone(&self) {
+    pub(crate) fn note_alone(&self) {
         let (calls, last_ns) = ALONE.get();
         let begin_ns = now_ns();
         let is_soon = begin_ns.saturating_sub(last_ns) < as_ns(ABSENT);
@@ -365,7 +365,7 @@ impl DrivingTask {
 
 impl Driving<'_> {
     /// Runs the event loop until the wait is over, or a message needs the endpoint's thread, or other tasks need this thread.
-    pub(super) fn run(mut self, is_over: impl Fn() -> bool) {
+    pub(crate) fn run(mut self, is_over: impl Fn() -> bool) {
         let _running = InLoop::enter();
         let end_ns = self.limit_ns.map(|limit_ns| now_ns().saturating_add(limit_ns));
         loop {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::target::Target;
+use super::Target;
 use crate::error::Error;
 
 /// A client's interpretation of a response, for services whose own messages redirect to another server. The server's

@@ -52,12 +52,12 @@ impl Places {
     }
 
     /// Returns true if no place is taken.
-    pub(super) fn are_all_free(&self) -> bool {
+    pub(crate) fn are_all_free(&self) -> bool {
         self.free() == self.count
     }
 
     /// Returns true if one place is taken.
-    pub(super) fn has_one_taken(&self) -> bool {
+    pub(crate) fn has_one_taken(&self) -> bool {
         self.free() + 1 == self.count
     }
 

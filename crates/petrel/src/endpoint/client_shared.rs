@@ -2,13 +2,13 @@
 
 use std::sync::OnceLock;
 
-use super::driver::Driver;
-use super::places::Places;
-use super::service_key::{ServiceKey, ServiceKeys};
+use super::Driver;
 use crate::inbox::InboxSender;
 use crate::inbox_message::InboxMessage;
+use crate::local::client_call::places::Places;
 use crate::sync::Arc;
 use crate::sync::thread::{self, ThreadId};
+use crate::values::client::{ServiceKey, ServiceKeys};
 
 /// The state shared by the clients of an endpoint.
 pub(crate) struct ClientShared {
@@ -16,7 +16,7 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
-    /// Of an endpoint that callers may run: those of a [`Background`](super::Background).
+    /// Of an endpoint that callers may run: those of a [`Background`](crate::client::Background).
     driver: OnceLock<Arc<Driver>>,
 }
 
@@ -29,12 +29,12 @@ impl ClientShared {
     }
 
     /// Posts a message to the endpoint. Returns false if the endpoint is gone.
-    pub(super) fn post(&self, message: InboxMessage) -> bool {
+    pub(crate) fn post(&self, message: InboxMessage) -> bool {
         self.sender.post(message).is_ok()
     }
 
     /// Returns true if the endpoint still exists.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.sender.is_open()
     }
 
@@ -45,7 +45,7 @@ impl ClientShared {
     }
 
     /// Returns a number for a new service.
-    pub(super) fn take_service(&self) -> ServiceKey {
+    pub(crate) fn take_service(&self) -> ServiceKey {
         self.services.take()
     }
 
@@ -55,13 +55,13 @@ impl ClientShared {
     }
 
     /// Lets callers run the event loop.
-    pub(super) fn set_driver(&self, driver: Arc<Driver>) {
+    pub(crate) fn set_driver(&self, driver: Arc<Driver>) {
         assert!(self.driver.set(driver).is_ok(), "an endpoint has one driver");
     }
 
     /// Returns the driver, if callers may run the event loop.
     #[inline]
-    pub(super) fn driver(&self) -> Option<&Driver> {
+    pub(crate) fn driver(&self) -> Option<&Driver> {
         self.driver.get().map(|driver| &**driver)
     }
 
@@ -72,7 +72,7 @@ impl ClientShared {
 
     /// # Panics
     /// On the thread of the endpoint, while the endpoint exists.
-    pub(super) fn check_thread(&self) {
+    pub(crate) fn check_thread(&self) {
         assert!(
             !self.is_on_thread() || !self.is_open(),
             "the thread that runs the endpoint cannot wait for a call of its client: the endpoint would not run; await \

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use petrel_proto::CallLimits;
 
-use crate::client::balance::hash_of;
+use super::client::balance::hash_of;
 use crate::time::{Time, as_ns};
 
 /// Options of a single call, by default none: then [`petrel_proto::Config::call_timeout_ns`] ends a call without any
@@ -177,7 +177,7 @@ impl CallOptions {
 
 /// Returns the end of a call that is made now: the earlier of both times.
 #[inline]
-pub(super) fn limits(
+pub(crate) fn limits(
     timeout: Option<Duration>,
     deadline_ns: Option<u64>,
     now_ns: u64,

@@ -41,7 +41,7 @@ impl SharedMsg {
     }
 
     /// Returns a buffer that sends the message in place.
-    pub(super) fn to_reference(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+    pub(crate) fn to_reference(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         MsgBuf::reference(pool, &self.0)
     }
 }

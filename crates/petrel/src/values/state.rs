@@ -29,7 +29,7 @@ impl<'a> State<'a> {
     }
 
     /// The same for a shorter time.
-    pub(super) fn reborrow(&mut self) -> State<'_> {
+    pub(crate) fn reborrow(&mut self) -> State<'_> {
         State {
             place: self.place,
             #[cfg(debug_assertions)]

@@ -11,7 +11,7 @@
 //!
 //! An endpoint is not `Send`: the endpoint and the tasks in it share objects without locks (`Rc`, `Cell`). All of these objects are inside
 //! the endpoint, and change threads together, as long as no code of the application has seen a shared object. The application gets
-//! shared objects only by [`Client::spawn`](super::Client::spawn), whose closure runs on the endpoint's own thread; afterwards the thread keeps the
+//! shared objects only by [`Client::spawn`](crate::Client::spawn), whose closure runs on the endpoint's own thread; afterwards the thread keeps the
 //! endpoint for ever (`Endpoint::is_bound`). Nothing in an endpoint belongs to the thread of its creation: thread-local variables hold
 //! a value during a turn only.
 

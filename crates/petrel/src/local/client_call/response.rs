@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use petrel_transport::buf::append_message;
 
-use super::spares;
+use super::memories;
 use crate::local::Hub;
 
 /// The message of a response, and the server that gave it.
@@ -88,7 +88,7 @@ impl Drop for Response {
     fn drop(&mut self) {
         let memory = &mut self.bytes;
         if Hub::with_current(|hub| hub.keep_memory(mem::take(memory))).is_none() {
-            spares::keep_memory(mem::take(memory));
+            memories::keep_memory(mem::take(memory));
         }
     }
 }
@@ -96,11 +96,11 @@ impl Drop for Response {
 /// Returns the bytes of a request. Borrowed bytes and arrays are copied to the memory of a former response of the endpoint or
 /// thread. A response of equal length has room: the response comes back in the request's memory.
 #[inline]
-pub(super) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
+pub(crate) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
     if mem::needs_drop::<R>() {
         return request.into();
     }
-    let kept = Hub::with_current(Hub::take_memory).or_else(spares::take_memory);
+    let kept = Hub::with_current(Hub::take_memory).or_else(memories::take_memory);
     let (message, mut bytes) = (request.as_ref(), kept.unwrap_or_default());
     if bytes.capacity() < message.len() + SERVER_BYTES {
         bytes.reserve(message.len() + SERVER_BYTES);

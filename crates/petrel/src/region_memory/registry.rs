@@ -16,7 +16,7 @@ use super::wire::{Header, Refusal};
 use crate::error::Error;
 use crate::sync::{Arc, Mutex, lock};
 
-pub(super) const NO_REGION: Refusal =
+pub(crate) const NO_REGION: Refusal =
     Refusal::new(Status::PermissionDenied, "the server has no region with this key");
 const NO_RIGHT: Refusal =
     Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
@@ -34,7 +34,7 @@ pub struct Regions {
 
 /// The state of a registry.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     table: Mutex<Table>,
     door: Mutex<Option<Door>>,
 }
@@ -64,7 +64,7 @@ pub struct RegionStats {
 impl RegionStats {
     /// Counts reads of this many bytes together.
     #[inline]
-    pub(super) fn count_reads(&mut self, reads: u64, bytes: u64) {
+    pub(crate) fn count_reads(&mut self, reads: u64, bytes: u64) {
         self.reads += reads;
         self.bytes_read += bytes;
     }
@@ -103,7 +103,7 @@ struct Table {
     ended: RegionStats,
 }
 
-pub(super) type Entries = Vec<Option<Arc<Entry>>>;
+pub(crate) type Entries = Vec<Option<Arc<Entry>>>;
 
 /// The regions as an endpoint sees them. The endpoint locks its view for each operation, and no other endpoint does. So the
 /// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress. The
@@ -114,24 +114,24 @@ pub(crate) struct View {
 }
 
 #[derive(Default)]
-pub(super) struct ViewState {
-    pub(super) entries: Entries,
-    pub(super) stats: RegionStats,
+pub(crate) struct ViewState {
+    pub(crate) entries: Entries,
+    pub(crate) stats: RegionStats,
 }
 
 impl View {
     #[inline]
-    pub(super) fn lock(&self) -> OwnerGuard<'_, ViewState> {
+    pub(crate) fn lock(&self) -> OwnerGuard<'_, ViewState> {
         self.state.lock()
     }
 
     /// Returns `None` while a region is registered or revoked.
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<OwnerGuard<'_, ViewState>> {
+    pub(crate) fn try_lock(&self) -> Option<OwnerGuard<'_, ViewState>> {
         self.state.try_lock()
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -152,7 +152,7 @@ impl Drop for View {
 }
 
 /// A registered region.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     secret: u64,
     access: Access,
     memory: Arc<RegionMemory>,
@@ -160,17 +160,17 @@ pub(super) struct Entry {
 
 impl Entry {
     #[inline]
-    pub(super) fn secret(&self) -> u64 {
+    pub(crate) fn secret(&self) -> u64 {
         self.secret
     }
 
     #[inline]
-    pub(super) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.access
     }
 
     #[inline]
-    pub(super) fn memory(&self) -> &RegionMemory {
+    pub(crate) fn memory(&self) -> &RegionMemory {
         &self.memory
     }
 }
@@ -245,7 +245,7 @@ impl Shared {
     }
 
     /// Returns the name of the socket for mappings, and starts the thread behind it if necessary.
-    pub(super) fn door_name(self: &Arc<Self>) -> std::io::Result<Vec<u8>> {
+    pub(crate) fn door_name(self: &Arc<Self>) -> std::io::Result<Vec<u8>> {
         let mut door = lock(&self.door);
         let door = match &mut *door {
             Some(door) => door,
@@ -286,7 +286,7 @@ impl Regions {
     }
 
     /// Registers memory under a secret.
-    pub(super) fn register_under(
+    pub(crate) fn register_under(
         &self,
         secret: u64,
         memory: Arc<RegionMemory>,
@@ -312,7 +312,7 @@ impl Regions {
     }
 
     /// Returns a view for an endpoint.
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         let mut table = lock(&self.shared.table);
         let state = ViewState { entries: table.entries.clone(), stats: RegionStats::default() };
         let state = Arc::new(OwnerLock::new(state));
@@ -409,7 +409,7 @@ impl fmt::Debug for Regions {
 
 /// Returns the range of a read, in a region whose key grants it.
 #[inline]
-pub(super) fn find_to_read<'s>(
+pub(crate) fn find_to_read<'s>(
     entries: &'s [Option<Arc<Entry>>],
     header: &Header,
 ) -> Result<WordRange<'s>, Refusal> {
@@ -419,7 +419,7 @@ pub(super) fn find_to_read<'s>(
 
 /// Returns the region of a request whose key grants the rights.
 #[inline]
-pub(super) fn find<'s>(
+pub(crate) fn find<'s>(
     entries: &'s [Option<Arc<Entry>>],
     header: &Header,
     rights: Access,

@@ -5,43 +5,43 @@ use petrel_proto::Status;
 use super::key::RegionKey;
 
 /// The methods of operations: numbers reserved at endpoints that serve regions.
-pub(super) const READ: u16 = 65_520;
-pub(super) const WRITE: u16 = 65_521;
-pub(super) const COMPARE_SWAP: u16 = 65_522;
-pub(super) const FETCH_ADD: u16 = 65_523;
-pub(super) const READ_MANY: u16 = 65_524;
-pub(super) const READ_VERSIONED: u16 = 65_525;
-pub(super) const WRITE_VERSIONED: u16 = 65_526;
-pub(super) const MAP: u16 = 65_527;
+pub(crate) const READ: u16 = 65_520;
+pub(crate) const WRITE: u16 = 65_521;
+pub(crate) const COMPARE_SWAP: u16 = 65_522;
+pub(crate) const FETCH_ADD: u16 = 65_523;
+pub(crate) const READ_MANY: u16 = 65_524;
+pub(crate) const READ_VERSIONED: u16 = 65_525;
+pub(crate) const WRITE_VERSIONED: u16 = 65_526;
+pub(crate) const MAP: u16 = 65_527;
 
 /// All methods of operations.
-pub(super) const METHODS: [u16; 8] =
+pub(crate) const METHODS: [u16; 8] =
     [READ, WRITE, COMPARE_SWAP, FETCH_ADD, READ_MANY, READ_VERSIONED, WRITE_VERSIONED, MAP];
 
 /// Most pieces of a request.
 pub const PIECES_MAX: usize = 64;
 
 /// Bytes in front of the data of a request: number, length, secret and offset.
-pub(super) const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 24;
 
 /// The reason why an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     status: Status,
     why: &'static str,
 }
 
 impl Refusal {
-    pub(super) const fn new(status: Status, why: &'static str) -> Self {
+    pub(crate) const fn new(status: Status, why: &'static str) -> Self {
         Self { status, why }
     }
 
-    pub(super) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         self.status
     }
 
     /// Returns the text for people.
-    pub(super) fn why(&self) -> &'static str {
+    pub(crate) fn why(&self) -> &'static str {
         self.why
     }
 
@@ -52,7 +52,7 @@ impl Refusal {
 
 /// The first part of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     region: u32,
     len: u32,
     secret: u64,
@@ -62,38 +62,38 @@ pub(super) struct Header {
 impl Header {
     /// Returns the number of the region.
     #[inline]
-    pub(super) fn region(&self) -> u32 {
+    pub(crate) fn region(&self) -> u32 {
         self.region
     }
 
     /// Returns the bytes to read; 0 in requests that do not read.
     #[inline]
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
     #[inline]
-    pub(super) fn secret(&self) -> u64 {
+    pub(crate) fn secret(&self) -> u64 {
         self.secret
     }
 
     #[inline]
-    pub(super) fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Returns the header of a part of the range.
     #[inline]
-    pub(super) fn part(&self, at: u64, len: u32) -> Self {
+    pub(crate) fn part(&self, at: u64, len: u32) -> Self {
         Self { offset: self.offset + at, len, ..*self }
     }
 
-    pub(super) fn new(key: RegionKey, offset: u64, len: u32) -> Self {
+    pub(crate) fn new(key: RegionKey, offset: u64, len: u32) -> Self {
         Self { region: key.id(), len, secret: key.secret(), offset }
     }
 
     /// Splits a request into its header and the data.
-    pub(super) fn split(request: &[u8]) -> Result<(Self, &[u8]), Refusal> {
+    pub(crate) fn split(request: &[u8]) -> Result<(Self, &[u8]), Refusal> {
         let Some((header, data)) = request.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Refusal::malformed("a request for a region begins with 24 bytes"));
         };
@@ -106,7 +106,7 @@ impl Header {
         Self { region: half(0), len: half(4), secret: word(8), offset: word(16) }
     }
 
-    pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&self.region.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
@@ -116,7 +116,7 @@ impl Header {
     }
 
     /// Returns a request with data.
-    pub(super) fn followed_by(self, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn followed_by(self, data: &[u8]) -> Vec<u8> {
         let mut request = Vec::with_capacity(HEADER_BYTES + data.len());
         request.extend_from_slice(&self.to_bytes());
         request.extend_from_slice(data);
@@ -125,7 +125,7 @@ impl Header {
 }
 
 /// Reads the header of a request that is nothing else.
-pub(super) fn alone(request: &[u8]) -> Result<Header, Refusal> {
+pub(crate) fn alone(request: &[u8]) -> Result<Header, Refusal> {
     match Header::split(request)? {
         (header, []) => Ok(header),
         _ => Err(Refusal::malformed("the request is longer than its operation")),
@@ -133,7 +133,7 @@ pub(super) fn alone(request: &[u8]) -> Result<Header, Refusal> {
 }
 
 /// Reads the header of a request about a region as a whole.
-pub(super) fn whole(request: &[u8]) -> Result<Header, Refusal> {
+pub(crate) fn whole(request: &[u8]) -> Result<Header, Refusal> {
     match alone(request)? {
         header @ Header { len: 0, offset: 0, .. } => Ok(header),
         _ => Err(Refusal::malformed("a request about a whole region has no length and no offset")),
@@ -141,7 +141,7 @@ pub(super) fn whole(request: &[u8]) -> Result<Header, Refusal> {
 }
 
 /// Reads a request with data of any length.
-pub(super) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
+pub(crate) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     let (header, data) = Header::split(request)?;
     match header.len {
         0 => Ok((header, data)),
@@ -150,7 +150,7 @@ pub(super) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
 }
 
 /// Reads a request with `N` words.
-pub(super) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64; N]), Refusal> {
+pub(crate) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64; N]), Refusal> {
     let (header, data) = with_data(request)?;
     let (words, rest) = data.as_chunks::<8>();
     match (<&[[u8; 8]; N]>::try_from(words), rest) {
@@ -160,7 +160,7 @@ pub(super) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64
 }
 
 /// Returns the pieces of a request that reads many.
-pub(super) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Clone, Refusal> {
+pub(crate) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Clone, Refusal> {
     let (pieces, rest) = request.as_chunks::<HEADER_BYTES>();
     if !rest.is_empty() || pieces.is_empty() || pieces.len() > PIECES_MAX {
         return Err(Refusal::malformed("1 to 64 pieces are read at once, of 24 bytes each"));

@@ -11,7 +11,7 @@ use std::thread;
 use crate::sync::now_ns;
 
 /// The longest look: about the cost of a sleep and a wake-up.
-pub(super) const LOOK_NS: u64 = 20_000;
+pub(crate) const LOOK_NS: u64 = 20_000;
 
 /// A longer yield met a thread that computes, as in the event loop: the looks end.
 const CROWDED_NS: u64 = 300_000;
@@ -57,7 +57,7 @@ thread_local! {
 }
 
 /// Returns true if a wait begins with a look.
-pub(super) fn is_worth_it() -> bool {
+pub(crate) fn is_worth_it() -> bool {
     WORTH.with(|cell| {
         let mut worth = cell.get();
         let looks = worth.looks();
@@ -67,7 +67,7 @@ pub(super) fn is_worth_it() -> bool {
 }
 
 /// Records the end of a look that another function has done.
-pub(super) fn record(was_worth_it: bool) {
+pub(crate) fn record(was_worth_it: bool) {
     WORTH.with(|cell| {
         let mut worth = cell.get();
         worth.record(was_worth_it, false);
@@ -76,7 +76,7 @@ pub(super) fn record(was_worth_it: bool) {
 }
 
 /// Looks for the end of a wait, unless the thread's last looks were in vain.
-pub(super) fn until(is_over: impl Fn() -> bool) {
+pub(crate) fn until(is_over: impl Fn() -> bool) {
     // The model checker's threads have no time.
     if cfg!(shuttle) {
         return;

@@ -1,0 +1,25 @@
+//! Plain values that the engine, its tasks and its inbox share with the faces above. Their public paths are in
+//! [`endpoint`](crate::endpoint) and [`client`](crate::client).
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `call_options` | [`CallOptions`]: the options of a call |
+//! | `session_state`, `session_end` | [`SessionState`] and [`SessionEnd`] |
+//! | `shared_msg` | [`SharedMsg`]: a message for many receivers |
+//! | `state` | [`State`]: the application's state, lent without its type |
+//! | `client/` | the servers, settings and counters of a client |
+
+mod call_options;
+pub(crate) mod client;
+mod session_end;
+mod session_state;
+mod shared_msg;
+mod state;
+
+pub use call_options::CallOptions;
+pub use session_end::SessionEnd;
+pub use session_state::SessionState;
+pub use shared_msg::SharedMsg;
+
+pub(crate) use call_options::limits;
+pub(crate) use state::State;
