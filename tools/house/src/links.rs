@@ -1,7 +1,8 @@
 //! The links of the documents: a link must lead to a file of the repository, and to an existing heading
 //! if the link names a heading.
 //!
-//! Links to other hosts are not followed: a check without a network has to pass.
+//! Links to other hosts are not followed, since a check without a network has to pass. A link to a file of the repository by
+//! its address on the forge counts as a link to the file: pages of the book link so to files outside of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -9,6 +10,13 @@ use std::path::{Component, Path, PathBuf};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::{Failure, source};
+
+/// The addresses of the repository's files on the forge.
+const FORGE: &str = "https://github.com/petrel-rpc/petrel/blob/main/";
+
+/// The folder of the book's pages, and the page with the list of all others.
+const BOOK: &str = "docs";
+const CONTENTS: &str = "docs/SUMMARY.md";
 
 /// A link that leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,23 +43,47 @@ pub fn follow(folder: &Path) -> Result<(usize, Vec<Broken>), Failure> {
     let mut broken = Vec::new();
     for (path, document) in &documents {
         for link in &document.links {
-            if link.contains("://") || link.starts_with("mailto:") {
+            let (from, within) = match link.strip_prefix(FORGE) {
+                Some(within) => (Path::new(""), within),
+                None => (&**path, &**link),
+            };
+            if within.contains("://") || within.starts_with("mailto:") {
                 continue;
             }
             followed += 1;
-            if let Some(why) = why_broken(folder, &documents, path, link) {
+            let of_book = (path.starts_with(BOOK) && within == link).then_some(Path::new(BOOK));
+            if let Some(why) = why_broken(folder, &documents, from, within, of_book) {
                 broken.push(Broken { document: path.clone(), link: link.clone(), why });
             }
         }
     }
+    broken.extend(unlisted(&documents));
     Ok((followed, broken))
 }
 
+/// Returns the pages of the book that its contents do not list.
+fn unlisted(documents: &BTreeMap<PathBuf, Document>) -> Vec<Broken> {
+    let Some(contents) = documents.get(Path::new(CONTENTS)) else { return Vec::new() };
+    let listed: BTreeSet<PathBuf> =
+        contents.links.iter().map(|link| Path::new(BOOK).join(link)).collect();
+    let is_missing = |path: &&PathBuf| {
+        path.starts_with(BOOK) && **path != Path::new(CONTENTS) && !listed.contains(*path)
+    };
+    let broken = |path: &PathBuf| Broken {
+        document: CONTENTS.into(),
+        link: path.display().to_string(),
+        why: "the book does not list this page",
+    };
+    documents.keys().filter(is_missing).map(broken).collect()
+}
+
+/// Says why a link leads nowhere. A link of the book has to stay within `of_book`.
 fn why_broken(
     folder: &Path,
     documents: &BTreeMap<PathBuf, Document>,
     from: &Path,
     link: &str,
+    of_book: Option<&Path>,
 ) -> Option<&'static str> {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = match file {
@@ -60,6 +92,9 @@ fn why_broken(
     };
     if !folder.join(&target).exists() {
         return Some("there is no such file");
+    }
+    if of_book.is_some_and(|book| !target.starts_with(book)) {
+        return Some("a page of the book links to files outside by their address on the forge");
     }
     let headings = documents.get(&target).map(|document| &document.headings);
     let is_there = heading.is_empty() || headings.is_none_or(|all| all.contains(heading));
@@ -144,7 +179,10 @@ mod tests {
             "a.md",
             "# Here\n\n[1](docs/b.md#there) [2](docs/c.md) [3](#here) [4](#gone) [5](https://x.org/y)\n",
         );
-        write("docs/b.md", "# There\n\n[up](../a.md#here) [down](./b.md#nowhere)\n");
+        write("docs/b.md", "# There\n\n[up](../a.md) [down](./b.md#nowhere)\n");
+        let outside = format!("# Else\n\n[6]({FORGE}a.md#here) [7]({FORGE}a.md#gone)\n");
+        write("docs/d.md", &outside);
+        write("docs/SUMMARY.md", "[There](b.md)\n");
         let found = follow(&folder).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let broken = |document: &str, link: &str, why| {
@@ -154,8 +192,15 @@ mod tests {
         let expected = vec![
             broken("a.md", "docs/c.md", "there is no such file"),
             broken("a.md", "#gone", "the document has no such heading"),
+            broken(
+                "docs/b.md",
+                "../a.md",
+                "a page of the book links to files outside by their address on the forge",
+            ),
             broken("docs/b.md", "./b.md#nowhere", "the document has no such heading"),
+            broken("docs/d.md", &format!("{FORGE}a.md#gone"), "the document has no such heading"),
+            broken("docs/SUMMARY.md", "docs/d.md", "the book does not list this page"),
         ];
-        assert_eq!(found, (6, expected));
+        assert_eq!(found, (9, expected));
     }
 }
