@@ -139,7 +139,12 @@ fn fails_again(program: &Program, failed: &[String], limits: Limits, log: &Path)
     }
 }
 
-fn fail_alone(program: &Program, failed: &[String], limits: Limits, log: &Path) -> Outcome<bool> {
+pub(super) fn fail_alone(
+    program: &Program,
+    failed: &[String],
+    limits: Limits,
+    log: &Path,
+) -> Outcome<bool> {
     if failed.is_empty() {
         // The program crashed.
         return Ok(true);
@@ -150,7 +155,7 @@ fn fail_alone(program: &Program, failed: &[String], limits: Limits, log: &Path) 
 }
 
 /// Returns the failed tests, according to the program's output.
-fn failed_tests(log: &Path) -> Vec<String> {
+pub(super) fn failed_tests(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let name =

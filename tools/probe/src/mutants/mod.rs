@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::{Outcome, build};
 use compile::World;
 use crates::CRATES;
+use steps::Chosen;
 
 /// Change the source in small ways, one at a time, and report the tests that find the changes
 ///
@@ -55,9 +56,8 @@ pub(crate) struct MutantsArgs {
     #[arg(long)]
     matrix: bool,
 
-    /// Also run worlds of threads under a model checker, which takes a second build
-    #[arg(long)]
-    threads: bool,
+    #[command(flatten)]
+    chosen: Chosen,
 
     /// Mutants run at a time
     #[arg(long, short, value_name = "N", default_value_t = 2)]
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &MutantsArgs) -> Outcome {
         true => CRATES.iter().map(|one| one.name).collect(),
         false => args.crates.iter().map(String::as_str).collect(),
     };
-    let world = World::build(&build::workspace()?, &crates, args.threads)?;
+    let world = World::build(&build::workspace()?, &crates, &args.chosen)?;
     let is_built = |id: &&u32| world.copy.built().any(|mutant| mutant.id == **id);
     if let Some(unknown) = args.only.iter().find(|id| !is_built(id)) {
         return Err(Failure::UnknownMutant(*unknown));

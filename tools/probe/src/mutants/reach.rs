@@ -8,6 +8,7 @@ use clap::Args;
 use super::compile::World;
 use super::crates::LIBRARY;
 use super::report::area;
+use super::steps::Chosen;
 use crate::table::table;
 use crate::{Outcome, build};
 
@@ -16,9 +17,8 @@ use crate::{Outcome, build};
 /// The build is the build of `mutants`. A place that no test executes can hide any defect.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// Also run worlds of threads under a model checker, which takes a second build
-    #[arg(long)]
-    threads: bool,
+    #[command(flatten)]
+    chosen: Chosen,
 
     /// Also list the lines that no test executes
     #[arg(long)]
@@ -26,7 +26,7 @@ pub(crate) struct ReachArgs {
 }
 
 pub(crate) fn run(args: &ReachArgs) -> Outcome {
-    let world = World::build(&build::workspace()?, LIBRARY, args.threads)?;
+    let world = World::build(&build::workspace()?, LIBRARY, &args.chosen)?;
     let controls = world.reach()?;
     let steps: Vec<_> =
         world.steps().iter().filter_map(|step| Some((step, controls.get(step)?))).collect();

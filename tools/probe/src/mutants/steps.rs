@@ -1,5 +1,8 @@
 //! The programs to run against a mutant: the cheapest first.
 
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
 use super::crates::LIBRARY;
 
 /// A program to run.
@@ -41,6 +44,29 @@ impl Step {
             "petrel" => "petrel-rpc".to_owned(),
             "cache" | "index" | "kv" | "kv-check" => format!("petrel-{}", self.package),
             name => name.to_owned(),
+        }
+    }
+}
+
+/// The steps to run, of those of the chosen crates.
+#[derive(Debug, Args)]
+pub(super) struct Chosen {
+    /// Run this step alone; may be repeated. The default is all steps but the worlds of threads
+    #[arg(long = "step", value_name = "NAME",
+        value_parser = PossibleValuesParser::new(STEPS.map(|step| step.name)))]
+    steps: Vec<String>,
+
+    /// Also run worlds of threads under a model checker, which takes a second build
+    #[arg(long)]
+    threads: bool,
+}
+
+impl Chosen {
+    pub(super) fn has(&self, step: &Step) -> bool {
+        let is_named = self.steps.iter().any(|name| name == step.name);
+        match step.is_of_threads() {
+            true => is_named || self.threads,
+            false => is_named || self.steps.is_empty(),
         }
     }
 }
