@@ -18,16 +18,16 @@ use serde::Serialize;
 
 use self::clients::Clients;
 use self::network::{LINK_MBIT, LINKS, Links};
-use petrel_bench::args::{BenchTransport, Beside};
-use petrel_bench::ends::Side;
-use petrel_bench::figure::Quantity;
-use petrel_bench::library::Adjust;
-use petrel_bench::load::Exchange;
-use petrel_bench::measurement::{Measurement, SessionPlan, Shape};
-use petrel_bench::pairs::Pace;
-use petrel_bench::test_bed::{Cores, TestBed};
-use petrel_bench::veth;
-use petrel_bench::window::Window;
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::figure::Quantity;
+use petrel_bench::measure::library::Adjust;
+use petrel_bench::measure::load::Exchange;
+use petrel_bench::measure::measurement::{Beside, Measurement, SessionPlan, Shape};
+use petrel_bench::measure::pairs::Pace;
+use petrel_bench::measure::test_bed::{Cores, TestBed};
+use petrel_bench::measure::veth;
+use petrel_bench::measure::window::Window;
+use petrel_command::args::BenchTransport;
 
 /// Bytes of a request.
 const REQUEST_BYTES: usize = 256 << 10;

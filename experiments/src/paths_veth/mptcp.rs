@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use petrel_command::failure::Failure;
 
 use super::network::{self, HostEnd};
-use petrel_bench::ends::Side;
-use petrel_bench::test_bed::TestBed;
-use petrel_bench::window::Window;
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::test_bed::TestBed;
+use petrel_bench::measure::window::Window;
 
 /// Time for a connection to fill the links, before each window.
 const WARM_UP: Duration = Duration::from_millis(300);

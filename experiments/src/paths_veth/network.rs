@@ -6,8 +6,8 @@
 
 use petrel_command::failure::Failure;
 
-use petrel_bench::server_thread::ServerThread;
-use petrel_bench::test_bed::{Cores, TestBed};
+use petrel_bench::measure::server_thread::ServerThread;
+use petrel_bench::measure::test_bed::{Cores, TestBed};
 
 pub(super) const LINKS: usize = 4;
 

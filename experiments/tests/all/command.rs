@@ -122,6 +122,9 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["paths", "cut", "--veth", "--seed", "3"], "--seed"),
         (&["paths", "cut", "--recovery", "none"], "go-back-n"),
         (&["paths", "flows", "--sizes", "mail"], "web-search"),
+        (&["lookups", "--how", "fast"], "fast"),
+        (&["card", "--figure", "8"], "14"),
+        (&["puts", "--puts", "0"], "1..=1000000"),
         (&["nothing"], "nothing"),
     ] {
         let output = run(&[arguments].concat());

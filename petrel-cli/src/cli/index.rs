@@ -43,7 +43,7 @@ pub(crate) enum IndexCommand {
     Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
-    Bench(petrel_bench::args::IndexBenchArgs),
+    Bench(petrel_bench::index::IndexBenchArgs),
 }
 
 /// Serve an index until interrupted

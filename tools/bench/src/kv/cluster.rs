@@ -10,8 +10,9 @@ use petrel_command::cores::{self, CpuPlacement, PlacementGuard};
 use petrel_command::failure::Failure;
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
-use crate::args::{BenchTransport, KvBenchArgs};
-use crate::process::Process;
+use super::KvBenchArgs;
+use crate::measure::process::Process;
+use petrel_command::args::BenchTransport;
 
 const REPLICAS: usize = 3;
 
