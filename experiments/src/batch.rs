@@ -8,7 +8,7 @@
 //! | `prefetched` | the same; the endpoint prefetches the first line of each lookup of a burst |
 //! | `batched` | looks up the requests of a burst together, by the function that `#[batched]` wrote |
 //!
-//! All forms have the same table and the same requests. Client and server take turns on one thread, which keeps to one
+//! All forms share the table and the requests. Client and server take turns on a thread, bound to a
 //! CPU. Each turn is timed, so the time of the server is known without a second CPU that waits for the first. The forms
 //! take turns as well, so other load on the machine affects all of them.
 

@@ -60,7 +60,7 @@ struct Point {
     x: f64,
     mops: f64,
     latency_us: f64,
-    /// The paper's figure, where its text gives one.
+    /// The paper's figure, if the text gives a number.
     paper_mops: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
 //! The cost of congestion controls without network congestion: the library with the control, beside the
-//! library without one, over UDP on loopback. Other programs may run meanwhile; a control may mistake
-//! their delays for delays of the network.
+//! library without one, over UDP on loopback. Other programs may run meanwhile; a control may take
+//! the delays by these programs for delays of the network.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const LINE_GBIT: u64 = 100;
 /// Messages of medium size: some packets each.
 const MIDDLE_BYTES: usize = 64 << 10;
 
-/// A congestion control, and the function that configures it.
+/// A congestion control, and the function for its configuration.
 struct Control {
     name: &'static str,
     set: Adjust,
@@ -162,7 +162,7 @@ impl Congestion {
     }
 }
 
-/// Threads that compute until this guard is dropped.
+/// Computing threads, until the guard is dropped.
 struct Busy {
     is_over: Arc<AtomicBool>,
 }

@@ -7,6 +7,7 @@
 //! | `factors`, `congestion`, `sweep` | eRPC's optimisations, one by one; the cost of congestion controls; rate against batch size, bandwidth against size |
 //! | `batch` | lookup servers with plain and with batched handlers, over the tables of `batch-bench` |
 //! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
+//! | `puts` | the store's puts in the network of eRPC's paper |
 //! | `command`, `args` | the command `petrel-experiment`: tables, JSON and plots |
 //!
 //! `docs/experiments.md` shows the results.
@@ -23,6 +24,7 @@ mod factors;
 mod lookups;
 mod lossy;
 mod paths_veth;
+mod puts;
 pub mod sim;
 mod sweep;
 

@@ -33,7 +33,7 @@ pub(crate) use self::figure::LossFigure;
 const LARGE_BYTES: usize = 8 << 20;
 
 const SMALL_BYTES: usize = 32;
-/// Small calls in flight, and sessions over which they are spread.
+/// Small calls in flight, and their sessions.
 const SMALL_CALLS: u16 = 8;
 
 /// The kind of calls.

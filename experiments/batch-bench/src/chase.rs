@@ -11,7 +11,7 @@ use crate::served::{Service, Size, WIDTH, Workload};
 /// 1 GiB of links.
 const LINKS: usize = 1 << 28;
 
-/// Returns the place behind a place. Each step of the computation can be undone, so that the links are a permutation.
+/// Returns the place behind a place. Every step of the computation can be undone: the links are a permutation.
 fn link(place: usize, links: usize) -> u32 {
     let mask = links - 1;
     let bits = links.trailing_zeros();
@@ -81,7 +81,7 @@ fn forms<const WIDTH: usize>(links: &[u32], steps: usize) -> Forms<'_, u32> {
     }
 }
 
-/// Links in memory, each of which names the next place. A request has a place, and its answer is a later place.
+/// Links in memory: a link names the next place. A request has a place, and its answer is a later place.
 pub struct Chain {
     links: Box<[u32]>,
     steps: usize,

@@ -1,4 +1,4 @@
-//! Lookups as futures: the form in which other languages and libraries offer the same idea.
+//! Lookups as futures: the form of the idea in many languages and libraries.
 //!
 //! A future yields after each prefetch, and the executor polls a group of futures in turn, with a waker that does nothing.
 

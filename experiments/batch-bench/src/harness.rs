@@ -32,7 +32,7 @@ pub struct Pace {
 /// The sum of the results of some inputs, by one form of a lookup.
 pub(crate) type Run<'a, I> = Box<dyn Fn(&[I]) -> u64 + 'a>;
 
-/// Returns a form that adds to a sum for each input.
+/// Returns a form with an addition for every input.
 pub(crate) fn summed<'a, I>(run: impl Fn(&[I], &mut u64) + 'a) -> Run<'a, I> {
     Box::new(move |inputs| {
         let mut sum = 0;
@@ -127,7 +127,7 @@ impl<I: Copy> Measured<'_, I> {
     }
 }
 
-/// The time that this thread has had on a CPU. Unlike the time of day, it leaves out programs that share the machine.
+/// The CPU time of the thread. Unlike the time of day, the CPU time leaves out further programs of the machine.
 fn time_on_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -10,7 +10,7 @@ struct Arguments {
     #[arg(value_enum)]
     lookups: Vec<Lookup>,
 
-    /// Rounds, in each of which all forms run
+    /// Rounds; all forms run in a round
     #[arg(long, default_value_t = 41)]
     rounds: usize,
 

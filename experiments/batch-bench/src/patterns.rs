@@ -137,7 +137,7 @@ fn forms<const WIDTH: usize>(automaton: &Automaton) -> Forms<'_, Packet> {
     }
 }
 
-/// Packets of pieces of patterns, so that the automaton goes deep.
+/// Packets of pieces of patterns: the automaton goes deep.
 fn packet(numbers: &mut Numbers, patterns: &[[u8; PATTERN_BYTES]]) -> Packet {
     let mut packet = [0; PACKET_BYTES];
     let mut written = 0;

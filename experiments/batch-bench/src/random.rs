@@ -12,7 +12,7 @@ pub(crate) fn number(index: u64) -> u64 {
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// The sequence with a number of its own.
+    /// The sequence of a number.
     pub(crate) fn new(sequence: u64) -> Self {
         Self(sequence << 40)
     }

@@ -1,6 +1,6 @@
 //! Lookups for servers: a request has the key, and its answer is a number.
 //!
-//! The same table answers by a plain function and by the batch that `#[batched]` wrote of it.
+//! A table answers by a plain function and by the batch of `#[batched]`.
 
 use crate::{ipv4, ipv6, names, switch};
 

@@ -85,7 +85,7 @@ fn port_of(index: usize) -> u32 {
     (number(index as u64) & 0xffff) as u32
 }
 
-/// Returns the table, and its number of stations.
+/// Returns the table, and the number of stations.
 fn world(smaller: usize) -> (Table<Ports>, usize) {
     let mut table = Table::new((BUCKETS / smaller).next_power_of_two());
     let count = ADDRESSES / smaller;

@@ -1,4 +1,4 @@
-//! A GPU with tables in its memory, and lanes that carry batches to it and back.
+//! A GPU with tables in memory, and lanes for batches to the GPU and back.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -260,7 +260,7 @@ impl<K: Copy> Lane<'_, K> {
         }
     }
 
-    /// Overwrites the results, so that a round that writes none is noticed.
+    /// Overwrites the results: a round without results is noticed.
     pub fn spoil(&mut self) {
         assert!(!self.is_busy, "the GPU may still write results");
         // SAFETY: as for `results`; nothing else refers to them.

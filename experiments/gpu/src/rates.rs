@@ -92,7 +92,7 @@ impl<'a, S: Service + Sync> Checked<'a, S> {
         self.check(range, sum);
     }
 
-    /// Returns the keys per second of a GPU with `lanes` batches in flight. One thread fills them and reads the results.
+    /// Returns the keys per second of a GPU with `lanes` batches in flight. One thread fills the batches and reads the results.
     pub fn on_gpu(
         &self,
         offload: &Offload<'_>,

@@ -40,7 +40,7 @@ pub(crate) struct CongestionArgs {
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
 
-    /// Threads that compute meanwhile, as other programs of a busy host would
+    /// Threads that compute meanwhile, like further programs of a busy host
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(..=256))]
     pub(crate) busy: u16,

@@ -37,7 +37,7 @@ pub(super) struct Calls<S: Service> {
 /// The place of a call in flight.
 struct Place {
     session: SessionId,
-    /// The number of its request in the workload.
+    /// The number of the request in the workload.
     request: usize,
     /// The two buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
@@ -88,7 +88,7 @@ impl<S: Service> Calls<S> {
         self.active
     }
 
-    /// The calls that have ended in this window.
+    /// The ended calls of the window.
     pub(super) fn ended(&self) -> u64 {
         self.counts.right + self.counts.wrong
     }

@@ -113,7 +113,7 @@ impl<S: Service> Side<S> {
     }
 }
 
-/// Returns the configuration of an endpoint that never sleeps, because it measures.
+/// Returns the configuration of a measured endpoint: never asleep.
 fn config(transport: BenchTransport, accepts: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.transports = transport.only();

@@ -45,7 +45,7 @@ const BYTE_PS: u64 = 1_000_000_000 / 17_200 / 288;
 pub(super) enum Stage {
     /// The part of the card for inbound requests.
     Inbound,
-    /// The part of the card that each message passes.
+    /// The part of the card for all messages.
     Messages,
     /// Writes of the cores to the card, or the card's fetches of messages.
     Outbound,
@@ -58,7 +58,7 @@ pub(super) enum Stage {
     Wire,
 }
 
-/// A stage with the time that a request takes there.
+/// A stage, and the time of a request in the stage.
 pub(super) type Step = (Stage, u64);
 
 /// The steps of a READ of some bytes, at the server, with both ways.
@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Serves a request that arrives at this time; returns the time of its end.
+    /// Serves a request from its arrival on; returns the time of the end.
     fn serve(&mut self, now_ps: u64, (stage, cost_ps): Step) -> u64 {
         if stage == Stage::Wire {
             return now_ps + cost_ps;
@@ -197,7 +197,7 @@ pub(super) fn run(
 mod tests {
     use super::*;
 
-    /// The rate at which the busiest stage serves operations of these steps.
+    /// The rate of the busiest stage with operations of the given steps.
     fn bound(steps: &[Step]) -> f64 {
         let steps = steps.to_vec();
         run(200, 1, 50_000, || steps.clone()).mops

@@ -4,9 +4,9 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
 use petrel_command::units::format_ns;
-use petrel_kv_check::{LatencyReport, simulate_latency};
 
 use crate::args::PutsArgs;
+use crate::puts::{LatencyReport, simulate_latency};
 
 /// Runs the experiment, and prints its figures.
 pub(super) fn run(args: &PutsArgs, output: Output) -> Result<Outcome, Failure> {

@@ -67,7 +67,7 @@ impl Table {
     }
 }
 
-/// Reads words at random, each of which decides about the place of the next.
+/// Reads words at random: a word decides about the place of the next.
 #[batched(width = WIDTH)]
 fn walk(#[shared] words: &[u64], #[shared] accesses: u8, start: u64) -> u64 {
     let mut at = start;

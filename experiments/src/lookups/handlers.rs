@@ -17,14 +17,14 @@ pub(super) struct Served {
     pub(super) table: Rc<Table>,
 }
 
-/// The state of a server's endpoint: it has its memory during windows of its form.
+/// The state of a server's endpoint: the memory, during windows of the server's form.
 pub(super) type Slot = Option<Served>;
 
 fn served(slot: &mut Slot) -> &mut Served {
     slot.as_mut().expect("a server has its memory during windows of its form")
 }
 
-/// Sets the handlers of a server, which has its partition already.
+/// Sets the handlers of a server with a partition.
 pub(super) fn register(endpoint: &mut Endpoint<Slot>, form: Form, range: &KeyRange) {
     let Form::Items { lookups, accesses } = form else {
         return endpoint.on(methods::ECHO, |_, cx, request| {

@@ -35,7 +35,7 @@ pub(super) struct Row {
     /// The servers' time for a call, and that of client and network.
     server_ns: f64,
     client_ns: f64,
-    /// The rates, divided by those of other forms in the same rounds: the medians.
+    /// The rates, divided by the rates of other forms in the same rounds: the medians.
     of_plain: Option<f64>,
     of_plain_spread: Option<Spread>,
     of_echo: Option<f64>,

@@ -1,4 +1,4 @@
-//! The servers of a form and their clients, which take turns on this thread.
+//! The servers of a form and their clients take turns on the thread.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Calls per second of servers that have a CPU each.
+    /// Calls per second of servers with separate CPUs.
     pub(super) fn rate(&self) -> f64 {
         let busiest_ns = self.servers_ns.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
         self.calls as f64 * 1e9 / busiest_ns
@@ -173,7 +173,7 @@ fn operations(served: &Served) -> u64 {
     counters.cmd_get + counters.cmd_set
 }
 
-/// Returns the configuration of an endpoint that never sleeps, because it measures.
+/// Returns the configuration of a measured endpoint: never asleep.
 fn config(transport: BenchTransport, accepts: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.transports = transport.only();

@@ -55,7 +55,7 @@ pub(crate) struct Side {
     pub(crate) dropped_by_kernel: u64,
     /// Retransmitted packets.
     pub(crate) retransmissions: u64,
-    /// Retransmitted packets that the other end had already.
+    /// Retransmitted packets, known to the receiver.
     pub(crate) duplicates: u64,
     pub(crate) timeouts: u64,
     pub(crate) probes: u64,

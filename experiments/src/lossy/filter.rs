@@ -12,7 +12,7 @@ use serde_json::Value;
 use petrel_bench::measure::test_bed::TestBed;
 use petrel_bench::measure::window::Packets;
 
-/// The unit of loss probabilities: one part of this number.
+/// The unit of loss probabilities, as a divisor.
 pub(super) const WHOLE: u32 = 1_000_000_000;
 
 /// The table's name, used only in the command's namespaces.

@@ -1,4 +1,4 @@
-//! Several clients on one thread, each with an endpoint and a session of its own.
+//! Several clients on a thread, with separate endpoints and sessions.
 
 use std::cell::RefCell;
 use std::rc::Rc;

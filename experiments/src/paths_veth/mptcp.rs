@@ -30,7 +30,7 @@ pub(super) struct Mptcp {
     received: Arc<AtomicU64>,
 }
 
-/// Returns a connection with a subflow over each link, or the reason why there is none.
+/// Returns a connection with a subflow over every link, or an error with the reason.
 pub(super) fn connect(test_bed: &TestBed) -> Result<Box<dyn Side>, Failure> {
     network::allow_subflows(HostEnd::Client)?;
     let received = Arc::new(AtomicU64::new(0));

@@ -21,7 +21,7 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
         let arguments = [what, "--quick", "--seed", "3", "--json"];
         let output = experiment(&arguments);
         if what == "small-loss" {
-            // The simulator's tests check that figures repeat; this test checks that the command adds no
+            // The simulator's tests check that figures repeat; here the command must add no
             // variation.
             assert_eq!(output.stdout, experiment(&arguments).stdout);
         }

@@ -74,7 +74,7 @@ fn congestion__each_control_beside_none() {
     }
 }
 
-/// Small tables, so that the test measures nothing.
+/// Small tables: the test measures nothing.
 const SMALL_TABLES: [&str; 7] = ["batch", "--smaller", "256", "--rounds", "2", "--window", "2ms"];
 
 #[test]

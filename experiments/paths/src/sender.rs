@@ -17,7 +17,7 @@ pub(crate) struct Packet {
     pub(crate) is_marked: bool,
 }
 
-/// The contents of a CREDIT, and the packet that caused it.
+/// The contents of a CREDIT, and the acknowledged packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     pub(crate) cumulative: u32,

@@ -25,9 +25,9 @@ pub enum Change {
 pub struct Setup {
     /// The parallel links between the two switches.
     pub links: Vec<Link>,
-    /// Source ports of each sender; each reaches one link, by chance.
+    /// Source ports of a sender: a port reaches a link by chance.
     pub ports: usize,
-    /// Senders, each on a host of its own.
+    /// Senders, on separate hosts.
     pub flows: usize,
     /// The rate of every host's link, in Gbit/s.
     pub host_gbit: f64,

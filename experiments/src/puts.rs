@@ -18,11 +18,10 @@ use petrel_sim::fabric::{
 use petrel_sim::{SimEndpoint, SimTransportConfig, Simulation, start_endpoint};
 use serde::Serialize;
 
-use crate::common::address_of;
 use node::{ClientNode, LatencyNode, ServerNode};
 
 /// The paper's round trip, of an echo with the size of a put.
-pub const ROUND_TRIP_NS: u64 = 2_300;
+pub(crate) const ROUND_TRIP_NS: u64 = 2_300;
 
 /// The cost of Petrel by `PERFORMANCE.md`: a turn, and a small frame, as in the experiments of `petrel-sim`.
 const CPU: CpuConfig = CpuConfig { poll_ns: 65, poll_jitter_ns: 16, frame_ns: 40 };
@@ -36,7 +35,7 @@ const RATE_GBIT: u64 = 40;
 const REPLICAS: u16 = 3;
 const CLIENT: HostId = HostId(REPLICAS);
 
-/// Keys, and bytes of each and of its value (eRPC §7.1).
+/// Keys, and bytes of keys and values (eRPC §7.1).
 const KEYS: u64 = 1_000_000;
 
 /// The delay of links before the required delay is known.
@@ -50,52 +49,52 @@ const WAIT_TIMEOUT_NS: u64 = 60_000_000_000;
 
 /// The cost of replicas' work beyond an echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Costs {
+pub(crate) struct Costs {
     /// The leader's work from a put to the appends.
-    pub propose_ns: u64,
+    pub(crate) propose_ns: u64,
     /// The leader's work while the appends are in flight.
-    pub propose_after_ns: u64,
+    pub(crate) propose_after_ns: u64,
     /// A follower's work from an append to the answer.
-    pub append_ns: u64,
+    pub(crate) append_ns: u64,
     /// A follower's work after the answer.
-    pub append_after_ns: u64,
+    pub(crate) append_after_ns: u64,
     /// The leader's work from the first answer to its answer to the client.
-    pub commit_ns: u64,
+    pub(crate) commit_ns: u64,
     /// The leader's work after that answer.
-    pub commit_after_ns: u64,
+    pub(crate) commit_after_ns: u64,
     /// The leader's work for the other follower's answer, which is no longer needed.
-    pub late_ns: u64,
+    pub(crate) late_ns: u64,
 }
 
 /// A distribution of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Times {
+pub(crate) struct Times {
     /// The number of times.
-    pub count: usize,
+    pub(crate) count: usize,
     /// The median.
-    pub p50_ns: u64,
+    pub(crate) p50_ns: u64,
     /// The 99th percentile.
-    pub p99_ns: u64,
+    pub(crate) p99_ns: u64,
 }
 
 /// The results.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct LatencyReport {
+pub(crate) struct LatencyReport {
     /// The costs measured by the wall clock, and charged.
-    pub costs: Costs,
+    pub(crate) costs: Costs,
     /// An echo's round trip.
-    pub echo: Times,
+    pub(crate) echo: Times,
     /// A put's time, at the client.
-    pub client: Times,
+    pub(crate) client: Times,
     /// From a put's arrival at the leader until its answer leaves.
-    pub leader: Times,
+    pub(crate) leader: Times,
 }
 
 /// Measures the costs of the replicas' work, and then the latency of puts with these costs.
 ///
 /// # Errors
 /// The failure, in words.
-pub fn simulate_latency(seed: u64, puts: usize) -> Result<LatencyReport, String> {
+pub(crate) fn simulate_latency(seed: u64, puts: usize) -> Result<LatencyReport, String> {
     let apart = |host: HostId| FIRST_DELAY_NS + u64::from(host.0) * APART_NS;
     let costs = World::new(seed, Costs::default(), apart, KEYS)?.run(puts)?.costs;
     let delay_ns = find_delay(seed)?;
@@ -153,7 +152,8 @@ impl World {
         }
         world.control.start_process(CLIENT);
         let endpoint = world.endpoint(CLIENT)?;
-        let addresses = (0..REPLICAS).map(|host| address_of(HostId(host))).collect();
+        let addresses =
+            (0..REPLICAS).map(|host| ControlNetwork::address_of(HostId(host))).collect();
         let client = ClientNode::start(endpoint, addresses, keys, seed);
         world.simulation.spawn(port(CLIENT), LatencyNode::Client(Box::new(client)));
         Ok(world)
@@ -249,9 +249,10 @@ fn port(host: HostId) -> SimAddr {
 }
 
 fn replica_config(seed: u64, host: HostId) -> ReplicaConfig {
-    let peers = (0..REPLICAS).map(|host| (host + 1, address_of(HostId(host)))).collect();
+    let peers =
+        (0..REPLICAS).map(|host| (host + 1, ControlNetwork::address_of(HostId(host)))).collect();
     let seed = seed.wrapping_mul(31).wrapping_add(u64::from(host.0));
-    ReplicaConfig::new(host.0 + 1, address_of(host), peers, seed)
+    ReplicaConfig::new(host.0 + 1, ControlNetwork::address_of(host), peers, seed)
 }
 
 fn times(mut all: Vec<u64>) -> Result<Times, String> {

@@ -378,7 +378,7 @@ impl ClientNode {
     }
 }
 
-/// Writes all keys, so that later puts replace values.
+/// Writes all keys: later puts replace values.
 async fn write_all(session: &Session, number: u64, keys: u64) -> Option<u64> {
     let mut sequence = 0;
     for first in (0..keys).step_by(KEYS_PER_BATCH) {
