@@ -194,8 +194,5 @@ fn command(args: &KvBenchArgs) -> String {
     for (flag, path) in paths {
         command.extend(path.iter().map(|path| format!(" {flag} {}", path.display())));
     }
-    for (flag, is_set) in [(" --pinned", args.pinned), (" --realtime", args.realtime)] {
-        command += if is_set { flag } else { "" };
-    }
     command
 }

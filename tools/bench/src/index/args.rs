@@ -61,7 +61,7 @@ pub struct IndexBenchArgs {
     pub(crate) window: Duration,
 
     /// Prefetch no memory for lookups, to see what prefetching is worth
-    #[arg(long, alias = "no-fetch-ahead")]
+    #[arg(long)]
     pub(crate) no_prefetch: bool,
 
     /// Draw the ratios into a file (SVG)

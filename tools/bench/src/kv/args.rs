@@ -10,8 +10,8 @@ use petrel_command::units::parse_duration;
 
 /// Measure replicated puts: 16 B keys, 64 B values
 ///
-/// Three replicas in memory, a process per replica; the leader has a separate CPU. Every answer is
-/// checked. At the end the replicas must have reached the same state.
+/// Three replicas in memory, a process per replica. Every answer is checked. At the end the replicas must have
+/// reached the same state.
 #[derive(Args, Debug)]
 pub(crate) struct KvBenchArgs {
     /// Transports to measure, in turn; separate several by commas
@@ -47,14 +47,6 @@ pub(crate) struct KvBenchArgs {
     /// Let the replicas keep their logs in this directory, synced [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-
-    /// Give the leader a separate CPU, and clients and followers separate CPUs or a shared CPU
-    #[arg(long)]
-    pub(crate) pinned: bool,
-
-    /// Let nothing interrupt the processes; needs root
-    #[arg(long)]
-    pub(crate) realtime: bool,
 
     /// Measure etcd afterwards, by the program of bench/etcd
     #[arg(long, value_name = "PROGRAM")]
