@@ -7,6 +7,7 @@
 //! | `factors`, `congestion`, `sweep` | eRPC's optimisations, one by one; the cost of congestion controls; rate against batch size, bandwidth against size |
 //! | `batch` | lookup servers with plain and with batched handlers, over the tables of `batch-bench` |
 //! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
+//! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
 //! | `puts` | the store's puts in the network of eRPC's paper |
 //! | `command`, `args` | the command `petrel-experiment`: tables, JSON and plots |
 //!
@@ -20,6 +21,7 @@ mod batch;
 mod card;
 mod command;
 mod congestion;
+mod endpoints;
 mod factors;
 mod lookups;
 mod lossy;

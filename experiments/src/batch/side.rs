@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::{EndpointConfig, EndpointId, IdlePolicy, SessionState};
+use petrel::endpoint::{EndpointId, SessionState};
 use petrel::{Endpoint, Nexus};
 use petrel_batch_bench::served::{Service, Workload};
 use petrel_command::failure::Failure;
@@ -12,6 +12,7 @@ use petrel_transport::clock;
 
 use super::Form;
 use super::calls::{Calls, Counts, LOOK_UP, first_word};
+use crate::endpoints::polling;
 use petrel_bench::measure::turns::Turns;
 use petrel_command::args::BenchTransport;
 
@@ -47,12 +48,12 @@ impl<S: Service> Side<S> {
     ) -> Result<Self, Failure> {
         let listen = ([127, 0, 0, 1], 0).into();
         let nexus = Nexus::builder().listen(listen).transports(transport.only()).start()?;
-        let mut server = nexus.endpoint(config(transport, true)).map_err(Failure::because)?;
+        let mut server = nexus.endpoint(polling(transport, true)).map_err(Failure::because)?;
         register(&mut server, form, workload);
         let address = nexus.local_addr().unwrap_or(listen);
         let nexus = Nexus::builder().transports(transport.only()).start()?;
         let calls = Calls::new(Rc::clone(workload), form.is_echo());
-        let client = nexus.endpoint_with(config(transport, false), calls);
+        let client = nexus.endpoint_with(polling(transport, false), calls);
         let mut side = Self { server, client: client.map_err(Failure::because)? };
         let sessions = (0..SESSIONS).map(|_| side.client.connect_to(address, EndpointId(0)));
         let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
@@ -111,15 +112,6 @@ impl<S: Service> Side<S> {
             }),
         }
     }
-}
-
-/// Returns the configuration of a measured endpoint: never asleep.
-fn config(transport: BenchTransport, accepts: bool) -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.transports = transport.only();
-    config.idle = IdlePolicy::Poll;
-    config.sessions.accept = accepts;
-    config
 }
 
 /// Sets the server's handler.

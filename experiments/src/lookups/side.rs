@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::{EndpointConfig, EndpointId, IdlePolicy, SessionState};
+use petrel::endpoint::{EndpointId, SessionState};
 use petrel::{Endpoint, Nexus};
 use petrel_cache::{Hasher, KeyRange};
 use petrel_command::failure::Failure;
@@ -14,6 +14,7 @@ use super::handlers::{Served, Slot, register};
 use petrel_command::args::BenchTransport;
 
 use crate::args::LookupsArgs;
+use crate::endpoints::polling;
 use petrel_bench::cache::{Kind, Load, SESSION_CALLS};
 use petrel_bench::measure::turns::Turns;
 
@@ -73,7 +74,7 @@ impl Side {
         let nexus = Nexus::builder().listen(listen).transports(transport.only()).start()?;
         let mut servers = Vec::new();
         for (number, memory) in served.into_iter().enumerate() {
-            let server = nexus.endpoint_with(config(transport, true), Some(memory));
+            let server = nexus.endpoint_with(polling(transport, true), Some(memory));
             let mut server = server.map_err(Failure::because)?;
             register(
                 &mut server,
@@ -86,7 +87,7 @@ impl Side {
         let address = nexus.local_addr().unwrap_or(listen);
         let nexus = Nexus::builder().transports(transport.only()).start()?;
         let client =
-            nexus.endpoint_with(config(transport, false), Load::new(args.mix.item_sizes()));
+            nexus.endpoint_with(polling(transport, false), Load::new(args.mix.item_sizes()));
         let mut side = Self { form, servers, client: client.map_err(Failure::because)? };
         let mut sessions = Vec::new();
         for partition in 0..args.mix.partitions {
@@ -171,13 +172,4 @@ fn take(servers: &mut [Endpoint<Slot>]) -> Vec<Served> {
 fn operations(served: &Served) -> u64 {
     let counters = served.partition.counters();
     counters.cmd_get + counters.cmd_set
-}
-
-/// Returns the configuration of a measured endpoint: never asleep.
-fn config(transport: BenchTransport, accepts: bool) -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.transports = transport.only();
-    config.idle = IdlePolicy::Poll;
-    config.sessions.accept = accepts;
-    config
 }
