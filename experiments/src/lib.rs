@@ -4,6 +4,11 @@
 //! | --- | --- |
 //! | [`sim`] | real endpoints on a simulated network, measured in virtual time |
 //! | `lossy`, `paths_veth` | packets of this machine's kernel between two network namespaces: with loss, over four links |
+//! | `factors`, `congestion`, `sweep` | eRPC's optimisations, one by one; the cost of congestion controls; rate against batch size, bandwidth against size |
+//! | `batch` | lookup servers with plain and with batched handlers, over the tables of `batch-bench` |
+//! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
+//! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
+//! | `puts` | the store's puts in the network of eRPC's paper |
 //! | `command`, `args` | the command `petrel-experiment`: tables, JSON and plots |
 //!
 //! `docs/experiments.md` shows the results.
@@ -12,10 +17,18 @@
 #![cfg_attr(test, allow(non_snake_case))]
 
 mod args;
+mod batch;
+mod card;
 mod command;
+mod congestion;
+mod endpoints;
+mod factors;
+mod lookups;
 mod lossy;
 mod paths_veth;
+mod puts;
 pub mod sim;
+mod sweep;
 
 use std::process::ExitCode;
 

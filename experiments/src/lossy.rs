@@ -15,16 +15,17 @@ use petrel_command::output::Output;
 use petrel_proto::Recovery;
 
 use self::figure::check;
-use petrel_bench::args::{BenchTransport, Beside};
-use petrel_bench::ends::Side;
-use petrel_bench::figure::Quantity;
-use petrel_bench::library::Adjust;
-use petrel_bench::load::{Choice, Exchange};
-use petrel_bench::measurement::{Measurement, SessionPlan, Shape};
-use petrel_bench::pairs::{Pace, Schedule, alternate};
-use petrel_bench::test_bed::{Cores, TestBed};
-use petrel_bench::window::Window;
-use petrel_bench::{progress_bar, veth};
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::figure::Quantity;
+use petrel_bench::measure::library::Adjust;
+use petrel_bench::measure::load::{Choice, Exchange};
+use petrel_bench::measure::measurement::{Beside, Measurement, SessionPlan, Shape};
+use petrel_bench::measure::pairs::{Pace, Schedule, alternate};
+use petrel_bench::measure::test_bed::{Cores, TestBed};
+use petrel_bench::measure::veth;
+use petrel_bench::measure::window::Window;
+use petrel_bench::report::progress_bar;
+use petrel_command::args::BenchTransport;
 
 pub(crate) use self::figure::LossFigure;
 
@@ -32,7 +33,7 @@ pub(crate) use self::figure::LossFigure;
 const LARGE_BYTES: usize = 8 << 20;
 
 const SMALL_BYTES: usize = 32;
-/// Small calls in flight, and sessions over which they are spread.
+/// Small calls in flight, and their sessions.
 const SMALL_CALLS: u16 = 8;
 
 /// The kind of calls.

@@ -18,16 +18,16 @@ use serde::Serialize;
 
 use self::clients::Clients;
 use self::network::{LINK_MBIT, LINKS, Links};
-use petrel_bench::args::{BenchTransport, Beside};
-use petrel_bench::ends::Side;
-use petrel_bench::figure::Quantity;
-use petrel_bench::library::Adjust;
-use petrel_bench::load::Exchange;
-use petrel_bench::measurement::{Measurement, SessionPlan, Shape};
-use petrel_bench::pairs::Pace;
-use petrel_bench::test_bed::{Cores, TestBed};
-use petrel_bench::veth;
-use petrel_bench::window::Window;
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::figure::Quantity;
+use petrel_bench::measure::library::Adjust;
+use petrel_bench::measure::load::Exchange;
+use petrel_bench::measure::measurement::{Beside, Measurement, SessionPlan, Shape};
+use petrel_bench::measure::pairs::Pace;
+use petrel_bench::measure::test_bed::{Cores, TestBed};
+use petrel_bench::measure::veth;
+use petrel_bench::measure::window::Window;
+use petrel_command::args::BenchTransport;
 
 /// Bytes of a request.
 const REQUEST_BYTES: usize = 256 << 10;
@@ -103,7 +103,7 @@ pub(crate) struct PathsPlan {
 /// The names of the kernel's own transport.
 const MPTCP: (&str, &str) = ("mptcp", "of the kernel");
 
-/// A row: one state of the network, used in one way.
+/// A row: a state of the network, and a way of use.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VethRow {
     /// The network: packets of the kernel, no simulation.
@@ -122,7 +122,7 @@ pub(crate) struct VethRow {
     pub(crate) goodput_mbit: f64,
     /// Goodput, divided by the payload that the links carry.
     pub(crate) share: f64,
-    /// Goodput, divided by that of the first case of the same policy and recovery.
+    /// Goodput, relative to the first case with this policy and recovery.
     pub(crate) relative: f64,
     /// Goodput of the slowest and of the fastest session.
     pub(crate) least_mbit: f64,
@@ -234,7 +234,7 @@ pub(crate) fn cut(
     })
 }
 
-/// Four clients call at once, each over a session of its own.
+/// Four clients call at once, over separate sessions.
 pub(crate) fn permutation(
     plan: PathsPlan,
     columns: &[Column],

@@ -130,7 +130,7 @@ pub(crate) struct GlobalArgs {
 // The help texts stand with the argument structs: a comment on a variant here would replace them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Demo(petrel_bench::args::DemoArgs),
+    Demo(petrel_bench::demo::DemoArgs),
     Serve(ServeArgs),
     Ping(PingArgs),
     Call(CallArgs),
@@ -139,7 +139,7 @@ pub(crate) enum Command {
     #[cfg(feature = "full")]
     Kv(KvArgs),
     #[cfg(feature = "full")]
-    Bench(petrel_bench::args::BenchArgs),
+    Bench(petrel_bench::command::BenchArgs),
     #[cfg(feature = "full")]
     Index(IndexArgs),
     #[cfg(feature = "full")]

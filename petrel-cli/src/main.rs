@@ -73,7 +73,7 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         #[cfg(feature = "full")]
         Command::Kv(args) => kv::run(args, cli.global, output),
         #[cfg(feature = "full")]
-        Command::Bench(args) => petrel_bench::run(args, output),
+        Command::Bench(args) => petrel_bench::command::run(args, output),
         #[cfg(feature = "full")]
         Command::Index(args) => index::run(args, output),
         #[cfg(feature = "full")]

@@ -9,18 +9,24 @@ use clap::{Args, Subcommand};
 use petrel_command::args::values::{Share, parse_plot, parse_seed};
 use petrel_command::units::parse_duration;
 
+mod measured;
 mod paths;
 
+pub(crate) use self::measured::{
+    BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, PutsArgs,
+    SweepArgs, SweepKind,
+};
 pub(crate) use self::paths::{FlowsArgs, PathArgs, PathsArgs, PathsCommand, VethPathArgs};
 
-/// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
+/// The experiments of the papers: real endpoints over a simulated network, and measurements of this machine
 ///
-/// Endpoints run as they would on hosts, over links and switches in virtual time. The figures are
+/// Most experiments are simulated. Endpoints run as they would on hosts, over links and switches in virtual time. The figures are
 /// properties of the protocol on that network, independent of this machine. The same seed yields the
 /// same figures everywhere. Every answer is checked; a wrong or missing answer is a failure.
 ///
 /// With --veth, loss and small-loss are measured on this machine instead: UDP packets of its kernel
-/// between two network namespaces, where nftables drops some of them.
+/// between two network namespaces, where nftables drops some of them. The experiments at the end of the list measure this
+/// machine as `petrel bench` does: two sides in alternating windows.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct ExperimentArgs {
@@ -42,6 +48,13 @@ Examples:
   petrel-experiment overload --load 100,200 --policy none,default
   petrel-experiment paths loss
   petrel-experiment cc-cost --quick
+  petrel-experiment puts
+  petrel-experiment card --figure 9
+  petrel-experiment factors --transport udp
+  petrel-experiment congestion --busy 4
+  petrel-experiment sweep size --transport shm --plot sizes.svg
+  petrel-experiment batch --table ipv6 --transport shm
+  petrel-experiment lookups --how plain,batched --accesses 0,8
 
 docs/experiments.md says what each does and what came of it.";
 
@@ -60,8 +73,23 @@ pub(crate) enum ExperimentCommand {
     Overload(OverloadArgs),
     /// Several paths between hosts: loss, cuts, unequal paths, permutations, a fabric, flows, incast
     Paths(PathsArgs),
-    /// Cost of congestion control when nothing is congested, and by valgrind in instructions
+    /// Cost of congestion control when nothing is congested
     CcCost(CcCostArgs),
+    /// Latency of replicated puts in the network of eRPC's paper, with measured costs
+    Puts(PutsArgs),
+    /// HERD beside Pilaf and FaRM, on a model of its network card
+    Card(CardArgs),
+    /// On this machine: the worth of the optimisations, the library without one beside the library with all; for small
+    /// calls, over eight sessions of eight slots, and for large calls of 8 MiB
+    Factors(FactorsArgs),
+    /// On this machine: the cost of congestion controls where nothing is congested, compared with none
+    Congestion(CongestionArgs),
+    /// On this machine: rate against the calls started together, or bandwidth against the size of the requests
+    Sweep(SweepArgs),
+    /// On this machine: lookup servers with batched handlers beside plain ones: IPv4, IPv6, Ethernet switch, named data
+    Batch(BatchArgs),
+    /// On this machine: ways of looking the cache's items up, with further accesses to memory
+    Lookups(LookupsArgs),
 }
 
 /// Flags of every experiment.

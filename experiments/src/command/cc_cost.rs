@@ -1,31 +1,10 @@
-//! `cc-cost`: the cost of congestion control without congestion.
+//! Rows of `cc-cost`: the cost of congestion control without congestion.
 
-use crate::sim::cc_cost::{CostConfig, CostRow, run as run_cost};
-use petrel_command::Outcome;
-use petrel_command::failure::Failure;
-use petrel_command::output::Output;
 use petrel_command::units::format_bytes;
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, us_of};
-use super::{command, simulate};
-use petrel_bench::args::{BenchTransport, InstructionsArgs};
-
-use crate::args::CcCostArgs;
-use petrel_bench::run_instructions;
-
-/// Runs the experiment and prints its figures.
-pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure> {
-    let config = args.common.choose(CostConfig::quick, CostConfig::full);
-    let repeat = command("cc-cost", &args.common);
-    let outcome = simulate(&args.common, output, &repeat, |on_row| run_cost(&config, on_row))?;
-    // Counting takes a minute.
-    if args.common.quick {
-        return Ok(outcome);
-    }
-    let transport = vec![BenchTransport::Udp];
-    run_instructions(&InstructionsArgs { transport }, output)
-}
+use super::rows::{Column, Row, digits, us_of};
+use crate::sim::cc_cost::CostRow;
 
 impl Row for CostRow {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -44,8 +23,8 @@ impl Row for CostRow {
 
     fn remarks(_rows: &[Self]) -> Vec<String> {
         let text = "Virtual time charges nothing for congestion control: what is shown is whether it \
-                    holds anything back. What it takes of a real core are instructions, which \
-                    follow unless --quick is given.";
+                    holds anything back. `petrel bench instructions --transport udp` counts what it takes \
+                    of a real core.";
         vec![text.to_owned()]
     }
 

@@ -4,10 +4,10 @@ use crate::sim::Latency;
 use crate::sim::incast::{IncastConfig, IncastRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, us, us_of};
+use super::rows::{Column, Row, digits, us, us_of};
 use super::{command, list_flag, set_list};
 use crate::args::IncastArgs;
-use petrel_bench::statistics::format_ratio;
+use petrel_bench::measure::statistics::format_ratio;
 
 pub(super) fn config(args: &IncastArgs) -> IncastConfig {
     let mut config = args.common.choose(IncastConfig::quick, IncastConfig::full);

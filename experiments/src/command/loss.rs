@@ -6,7 +6,7 @@ use crate::sim::loss::{LossConfig, LossRow};
 use petrel_command::units::exact_duration;
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, probability, us};
+use super::rows::{Column, Row, digits, probability, us};
 use super::{command, flag, list_flag, set_list};
 use crate::args::LossArgs;
 

@@ -1,26 +1,27 @@
-//! `petrel-experiment`: figures of endpoints over a simulated network, in virtual time.
+//! `petrel-experiment`: the experiment of each subcommand.
 //!
-//! The library runs the experiments and returns rows; this module prints tables, JSON and plots. The
-//! output does not depend on the machine: two runs of a seed can be compared byte by byte. The exception
-//! is `veth`, which measures this machine.
+//! Simulated experiments return rows, and this module prints tables, JSON and plots. The output of these does not depend on
+//! the machine: two runs of a seed can be compared byte by byte. `veth` and the experiments beside `sim` measure this machine.
 
 mod cc_cost;
 mod incast;
 mod loss;
 mod overload;
 mod paths;
+mod puts;
 mod scale;
 mod small_loss;
 mod veth;
 
-use crate::sim;
+use crate::sim::cc_cost::CostConfig;
+use crate::{batch, card, congestion, factors, lookups, sim, sweep};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
 use crate::args::{CommonArgs, ExperimentArgs, ExperimentCommand};
-use petrel_bench::report::{Report, Row};
-use petrel_bench::{chart, report};
+use petrel_bench::report::rows::{Report, Row};
+use petrel_bench::report::{chart, rows};
 
 /// Runs the experiment and prints its figures.
 pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
@@ -59,7 +60,19 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
             })
         }
         ExperimentCommand::Paths(args) => paths::run(&args.what, output),
-        ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
+        ExperimentCommand::CcCost(args) => {
+            let config = args.common.choose(CostConfig::quick, CostConfig::full);
+            simulate(&args.common, output, &command("cc-cost", &args.common), |on_row| {
+                sim::cc_cost::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Puts(args) => puts::run(args, output),
+        ExperimentCommand::Card(args) => card::run(args, output),
+        ExperimentCommand::Factors(args) => factors::run(args, output),
+        ExperimentCommand::Congestion(args) => congestion::run(args, output),
+        ExperimentCommand::Sweep(args) => sweep::run(args, output),
+        ExperimentCommand::Batch(args) => batch::run(args, output),
+        ExperimentCommand::Lookups(args) => lookups::run(args, output),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::sim::overload::{OverloadConfig, OverloadRow};
 use petrel_command::units::exact_duration;
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, us_of};
+use super::rows::{Column, Row, digits, us_of};
 use super::{command, flag, list_flag, set_list};
 use crate::args::OverloadArgs;
 

@@ -4,7 +4,7 @@ use crate::sim::scale::{ScaleConfig, ScaleRow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, us_of};
+use super::rows::{Column, Row, digits, us_of};
 use super::{command, flag, list_flag, set_list};
 use crate::args::ScaleArgs;
 

@@ -3,7 +3,7 @@
 use crate::sim::small_loss::{SmallLossConfig, SmallLossRow};
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, probability, us_of};
+use super::rows::{Column, Row, digits, probability, us_of};
 use super::{command, flag};
 use crate::args::SmallLossArgs;
 

@@ -11,10 +11,10 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::chart::{Axis, Chart};
-use super::report::{Column, Row, digits, probability, us, us_of};
+use super::rows::{Column, Row, digits, probability, us, us_of};
 use super::{OnRow, show};
 use crate::args::{CommonArgs, LossArgs, SmallLossArgs, VethArgs};
-use petrel_bench::pairs::Pace;
+use petrel_bench::measure::pairs::Pace;
 
 use crate::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
 

@@ -6,10 +6,10 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::LossPlan;
-use petrel_bench::pairs::{Pair, Pairs};
-use petrel_bench::statistics::{Spread, median, spread};
-use petrel_bench::test_bed::TestBed;
-use petrel_bench::window::Window;
+use petrel_bench::measure::pairs::{Pair, Pairs};
+use petrel_bench::measure::statistics::{Spread, median, spread};
+use petrel_bench::measure::test_bed::TestBed;
+use petrel_bench::measure::window::Window;
 
 /// A figure.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +55,7 @@ pub(crate) struct Side {
     pub(crate) dropped_by_kernel: u64,
     /// Retransmitted packets.
     pub(crate) retransmissions: u64,
-    /// Retransmitted packets that the other end had already.
+    /// Retransmitted packets, known to the receiver.
     pub(crate) duplicates: u64,
     pub(crate) timeouts: u64,
     pub(crate) probes: u64,
@@ -183,7 +183,7 @@ fn latency(windows: &[Window]) -> Option<LatencySummary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use petrel_bench::window::Packets;
+    use petrel_bench::measure::window::Packets;
 
     fn window(answered: u64, elapsed_ns: u64, dropped: u64) -> Window {
         let mut window = Window::new(None);

@@ -9,10 +9,10 @@
 use petrel_command::failure::Failure;
 use serde_json::Value;
 
-use petrel_bench::test_bed::TestBed;
-use petrel_bench::window::Packets;
+use petrel_bench::measure::test_bed::TestBed;
+use petrel_bench::measure::window::Packets;
 
-/// The unit of loss probabilities: one part of this number.
+/// The unit of loss probabilities, as a divisor.
 pub(super) const WHOLE: u32 = 1_000_000_000;
 
 /// The table's name, used only in the command's namespaces.

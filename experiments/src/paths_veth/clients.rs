@@ -1,4 +1,4 @@
-//! Several clients on one thread, each with an endpoint and a session of its own.
+//! Several clients on a thread, with separate endpoints and sessions.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use petrel_command::methods;
 
 use super::network::{HostEnd, LINKS};
 use super::{Column, PathsPlan, mbit};
-use petrel_bench::ends::{ClientEnd, Side};
-use petrel_bench::library::{Answerer, Caller, EndConfig};
-use petrel_bench::load::Load;
-use petrel_bench::test_bed::TestBed;
-use petrel_bench::window::{Traffic, Window};
+use petrel_bench::measure::ends::{ClientEnd, Side};
+use petrel_bench::measure::library::{Answerer, Caller, EndConfig};
+use petrel_bench::measure::load::Load;
+use petrel_bench::measure::test_bed::TestBed;
+use petrel_bench::measure::window::{Traffic, Window};
 
 /// Goodput of each client in the last window, in Mbit/s.
 pub(super) type ByClient = Rc<RefCell<Vec<f64>>>;

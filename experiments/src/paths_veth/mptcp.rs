@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use petrel_command::failure::Failure;
 
 use super::network::{self, HostEnd};
-use petrel_bench::ends::Side;
-use petrel_bench::test_bed::TestBed;
-use petrel_bench::window::Window;
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::test_bed::TestBed;
+use petrel_bench::measure::window::Window;
 
 /// Time for a connection to fill the links, before each window.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -30,7 +30,7 @@ pub(super) struct Mptcp {
     received: Arc<AtomicU64>,
 }
 
-/// Returns a connection with a subflow over each link, or the reason why there is none.
+/// Returns a connection with a subflow over every link, or an error with the reason.
 pub(super) fn connect(test_bed: &TestBed) -> Result<Box<dyn Side>, Failure> {
     network::allow_subflows(HostEnd::Client)?;
     let received = Arc::new(AtomicU64::new(0));

@@ -6,8 +6,8 @@
 
 use petrel_command::failure::Failure;
 
-use petrel_bench::server_thread::ServerThread;
-use petrel_bench::test_bed::{Cores, TestBed};
+use petrel_bench::measure::server_thread::ServerThread;
+use petrel_bench::measure::test_bed::{Cores, TestBed};
 
 pub(super) const LINKS: usize = 4;
 
@@ -66,7 +66,7 @@ impl HostEnd {
         format!("{a}.{b}.{c}.{d}")
     }
 
-    /// Sets up this thread's namespace, whose devices exist.
+    /// Sets up the thread's namespace with existing devices.
     fn set_up(self) -> Result<(), petrel_netns::Error> {
         let ip = |arguments: String| petrel_netns::ip(&arguments);
         ip("link set lo up".to_owned())?;

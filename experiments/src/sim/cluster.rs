@@ -90,7 +90,7 @@ pub(super) const FRAME_BYTES: usize = 1_472;
 /// Credits of a session in eRPC, to compare with its figures.
 const CREDITS: u16 = 32;
 
-/// Half of the round trip under one switch, as kernels measure it.
+/// Half of the round trip under a switch, measured by kernels.
 const ONE_WAY_NS: u64 = 5_000;
 
 /// An endpoint, by host and number.
@@ -164,7 +164,7 @@ impl Cluster {
         self.add_with(at, self.settings.paths)
     }
 
-    /// Starts an endpoint whose sessions have other paths than the settings say.
+    /// Starts an endpoint with different paths than in the settings.
     pub(super) fn add_with(&mut self, at: Place, paths: Paths) -> Result<ActorId, ExperimentError> {
         if !std::mem::replace(&mut self.started_hosts[usize::from(at.host.0)], true) {
             self.control.start_process(at.host);

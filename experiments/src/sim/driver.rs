@@ -1,4 +1,4 @@
-//! Drivers of a node, and the phase that they share.
+//! Drivers of a node, and their common phase.
 
 use std::cell::Cell;
 use std::rc::Rc;

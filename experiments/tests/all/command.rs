@@ -21,7 +21,7 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
         let arguments = [what, "--quick", "--seed", "3", "--json"];
         let output = experiment(&arguments);
         if what == "small-loss" {
-            // The simulator's tests check that figures repeat; this test checks that the command adds no
+            // The simulator's tests check that figures repeat; here the command must add no
             // variation.
             assert_eq!(output.stdout, experiment(&arguments).stdout);
         }
@@ -122,6 +122,9 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["paths", "cut", "--veth", "--seed", "3"], "--seed"),
         (&["paths", "cut", "--recovery", "none"], "go-back-n"),
         (&["paths", "flows", "--sizes", "mail"], "web-search"),
+        (&["lookups", "--how", "fast"], "fast"),
+        (&["card", "--figure", "8"], "14"),
+        (&["puts", "--puts", "0"], "1..=1000000"),
         (&["nothing"], "nothing"),
     ] {
         let output = run(&[arguments].concat());

@@ -5,5 +5,6 @@
 mod command;
 mod common;
 mod lossy;
+mod measured;
 mod paths;
 mod simulated;

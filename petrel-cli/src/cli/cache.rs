@@ -32,8 +32,7 @@ Examples:
   petrel cache incr 127.0.0.1:31850 visits --by 5 --initial 0
   petrel cache stats 127.0.0.1:31850
   petrel cache bench --memcached
-  petrel cache attacks --attack half-values,connections
-  petrel cache bench --scheme herd,pilaf,farm,farm-var --figure 9";
+  petrel cache attacks --attack half-values,connections";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
@@ -53,8 +52,8 @@ pub(crate) enum CacheCommand {
     Incr(CacheIncrArgs),
     /// Print the counters of all partitions together
     Stats(CacheServerArgs),
-    Bench(petrel_bench::args::CacheBenchArgs),
-    Attacks(petrel_bench::args::CacheAttacksArgs),
+    Bench(petrel_bench::cache::CacheBenchArgs),
+    Attacks(petrel_bench::cache::CacheAttacksArgs),
 }
 
 /// Serve a cache until interrupted

@@ -43,7 +43,7 @@ pub(crate) enum IndexCommand {
     Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
-    Bench(petrel_bench::args::IndexBenchArgs),
+    Bench(petrel_bench::index::IndexBenchArgs),
 }
 
 /// Serve an index until interrupted
@@ -96,7 +96,7 @@ pub(crate) struct IndexServeArgs {
     pub(crate) worker_cpu: Option<usize>,
 
     /// Prefetch no memory for lookups, to see what prefetching is worth
-    #[arg(long, alias = "no-fetch-ahead")]
+    #[arg(long)]
     pub(crate) no_prefetch: bool,
 
     /// Time for clients to leave at the end

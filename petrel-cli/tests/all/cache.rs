@@ -197,59 +197,6 @@ fn attacks__leave_honest_clients_as_many_calls_as_memcached() {
 }
 
 #[test]
-fn bench__compares_ways_of_looking_items_up() {
-    let output = petrel(&[
-        "cache",
-        "bench",
-        "--json",
-        "--lookups",
-        "plain,prefetched,batched",
-        "--accesses",
-        "0,2",
-        "--items",
-        "5000",
-        "--memory",
-        "8MiB",
-        "--partitions",
-        "2",
-        "--in-flight",
-        "16",
-        "--rounds",
-        "1",
-        "--window",
-        "5ms",
-    ]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let rows: Vec<Value> =
-        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // For each transport an echo, three ways with two numbers of accesses and two distributions, and the accesses alone.
-    assert_eq!(rows.len(), 2 * (1 + 3 * 2 * 2 + 1));
-    for row in &rows {
-        assert!(
-            row["checked"].as_u64() > Some(0) && row["rate_per_s"].as_f64() > Some(0.0),
-            "{row}"
-        );
-        assert_eq!((&row["wrong"], &row["lost"]), (&json!(0), &json!(0)), "{row}");
-        let form = row["form"].as_str().unwrap();
-        let is_compared = form != "bare" && row["accesses"] == 2;
-        assert_eq!(row["of_plain"].is_f64(), !["echo", "plain", "bare"].contains(&form), "{row}");
-        assert_eq!(row["of_no_access"].is_f64(), is_compared, "{row}");
-        assert_eq!(row["of_no_access_bound"].is_f64(), is_compared, "{row}");
-        assert_eq!(row["of_uniform"].is_f64(), row["keys"] == "zipf", "{row}");
-    }
-}
-
-#[test]
-fn bench__refuses_what_does_not_belong_together() {
-    for arguments in
-        [&["--accesses", "2"][..], &["--lookups", "fast"], &["--lookups", "plain", "--memcached"]]
-    {
-        let output = petrel(&[&["cache", "bench"], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-    }
-}
-
-#[test]
 fn ping__works_against_the_cache_as_against_any_server() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let ping = record(&petrel(&["ping", &server.address, "--json"]));

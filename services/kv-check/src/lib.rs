@@ -38,7 +38,6 @@ mod connection;
 mod disk;
 mod history;
 mod kv_client;
-mod latency;
 mod linearizable;
 mod logger;
 mod nemesis;
@@ -56,6 +55,5 @@ pub use chaos::{
     ChaosError, ChaosOptions, ChaosOutcome, ChaosReport, ChaosSummary, run_chaos,
     serve_chaos_replica,
 };
-pub use latency::{Costs, LatencyReport, ROUND_TRIP_NS, Times, simulate_latency};
 pub use petrel_sim::seeds::{Failure, Summary};
 pub use runner::{Report, Runner, run_seeds};

@@ -13,6 +13,7 @@
 //! marked.
 
 mod active;
+mod args;
 mod honest;
 mod kinds;
 
@@ -32,10 +33,10 @@ use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_bytes};
 
+pub(crate) use self::args::AttacksArgs;
 use self::kinds::Target;
-use super::process::{Process, parse};
-use super::statistics::median;
-use crate::args::AttacksArgs;
+use crate::measure::process::{Process, parse};
+use crate::measure::statistics::median;
 
 /// Minimum rate of honest calls under an attack, relative to the rate without.
 const RATIO_MIN: f64 = 0.9;

@@ -1,5 +1,6 @@
 //! A user's figures: a server process and a client process as the README writes them, with nothing set but the transport.
 
+mod args;
 mod client;
 mod processes;
 mod server;
@@ -13,12 +14,13 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_ns};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::args::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
 use self::client::{Taken, Way};
 pub(super) use self::processes::run as run_clients;
 pub(super) use self::server::run as run_server;
-use super::process::{Process, parse};
-use super::statistics::median;
-use crate::args::{BenchTransport, DefaultsArgs};
+use crate::measure::process::{Process, parse};
+use crate::measure::statistics::median;
+use petrel_command::args::BenchTransport;
 
 /// Answers with the request.
 const ECHO: u16 = 1;

@@ -3,6 +3,8 @@
 //! Client and server use the same paths as two processes: separate nexuses that agree over TCP, real
 //! sockets and real shared memory.
 
+mod args;
+
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::IdlePolicy;
@@ -16,8 +18,14 @@ use petrel_command::server::{Server, ServerConfig};
 use petrel_command::units::{format_bytes, format_ns};
 use serde::Serialize;
 
-use crate::args::{BenchTransport, Beside, DemoArgs};
-use crate::{Cores, Measurement, Pace, Quantity, SessionPlan};
+pub use self::args::DemoArgs;
+use crate::measure::figure::{self, Figure, Quantity};
+use crate::measure::measurement::{Beside, Measurement, SessionPlan};
+use crate::measure::pairs::Pace;
+use crate::measure::test_bed::Cores;
+use crate::report::progress_bar;
+use crate::report::table::{footer, table};
+use petrel_command::args::BenchTransport;
 
 const BOTH: [BenchTransport; 2] = [BenchTransport::Udp, BenchTransport::Shm];
 
@@ -176,10 +184,15 @@ fn show_transfer(transfer: &Transfer, output: Output) -> Result<bool, Failure> {
 fn show_figures(output: Output) -> Result<Outcome, Failure> {
     let seconds = BENCH_TIME.as_secs_f64();
     output.line(format!("\n3. Short measurements, {seconds} s each, every reply checked"))?;
-    let figures = crate::run_all(&measurements(), output)?;
-    output.line(crate::table(&figures, output))?;
-    output.line(crate::footer(&figures))?;
-    Ok(crate::outcome(&figures))
+    let run = |measurement: &Measurement| {
+        let figure = measurement.run(progress_bar(output, &measurement.title()))?;
+        output.record(&figure)?;
+        Ok(figure)
+    };
+    let figures: Vec<Figure> = measurements().iter().map(run).collect::<Result<_, Failure>>()?;
+    output.line(table(&figures, output))?;
+    output.line(footer(&figures))?;
+    Ok(figure::outcome(&figures))
 }
 
 fn measurements() -> Vec<Measurement> {

@@ -10,6 +10,7 @@
 //! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
 //! time saved in the dispatch thread.
 
+mod args;
 mod keys;
 mod load;
 mod one_thread;
@@ -30,13 +31,14 @@ use petrel_command::output::Output;
 use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
+pub use self::args::IndexBenchArgs;
 use self::keys::Keys;
-pub(crate) use self::keys::mix;
+pub use self::keys::mix;
 use self::load::{CallKind, Load, OfferedLoad};
 use self::one_thread::OneThread;
 use self::report::Report;
-use crate::args::{BenchTransport, IndexBenchArgs};
-use crate::process::{Process, parse};
+use crate::measure::process::{Process, parse};
+use petrel_command::args::BenchTransport;
 
 /// Most time for PUTs of all keys.
 const FILL_MAX: Duration = Duration::from_secs(600);

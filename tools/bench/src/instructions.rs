@@ -5,6 +5,7 @@
 //! package. The benchmark counts itself; this command counts another process: `petrel bench
 //! counted-workload`.
 
+mod args;
 mod callgrind;
 #[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
 mod cost;
@@ -12,18 +13,22 @@ mod cost;
 mod dump;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
+use petrel_command::Outcome;
 use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 
-use self::callgrind::Side;
+pub(crate) use self::args::{CountedArgs, InstructionsArgs};
+use self::callgrind::{Side, obstacle};
 use self::workload::Medium;
-use super::figure::{Figure, Parts, Quantity, Setting};
-use super::pairs::Pairs;
-use super::target::Requirement;
-use crate::args::{BenchTransport, CountedArgs};
+use crate::measure::figure::{Figure, Parts, Quantity, Setting};
+use crate::measure::pairs::Pairs;
+use crate::measure::target::Requirement;
+use crate::report::figures::{Figures, Skipped};
+use petrel_command::args::BenchTransport;
 
-pub(crate) use self::callgrind::obstacle;
 pub(crate) use self::workload::Workload;
 
 /// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
@@ -33,7 +38,7 @@ const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
 const SHORT_RUNS: u64 = 2 * (1 + 3);
 
 /// The name of the subcommand and of its figures.
-pub(super) const NAME: &str = "instructions";
+const NAME: &str = "instructions";
 
 /// Runs the workload in the counted process.
 pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {
@@ -46,8 +51,17 @@ pub(super) fn rows(transport: BenchTransport) -> impl Iterator<Item = &'static W
     of_names.filter(move |row| row.transport() == transport)
 }
 
+/// Counts instructions, and prints them.
+pub(super) fn run(args: &InstructionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Figures::new(output);
+    for workload in args.transport.iter().copied().flat_map(rows) {
+        workload.add_to(&mut report, |figure| figure)?;
+    }
+    report.show("Instructions of Petrel", None)
+}
+
 /// Counts the instructions of a row; takes seconds.
-pub(super) fn run(workload: &Workload) -> Result<Figure, Failure> {
+fn count(workload: &Workload) -> Result<Figure, Failure> {
     let start = Instant::now();
     let count = |side| {
         let again = ["bench", "counted-workload"];
@@ -65,6 +79,33 @@ pub(super) fn run(workload: &Workload) -> Result<Figure, Failure> {
 }
 
 impl Workload {
+    /// Adds the row's figure, or the reason why instructions cannot be counted here.
+    pub(super) fn add_to(
+        &self,
+        report: &mut Figures,
+        judge: impl Fn(Figure) -> Figure,
+    ) -> Result<(), Failure> {
+        if report.is_interrupted() {
+            return Ok(());
+        }
+        let Some(reason) = obstacle() else {
+            return match count(self) {
+                // The signal has ended the counted process too.
+                Err(_) if report.is_interrupted() => Ok(()),
+                counted => report.add(judge(counted?)),
+            };
+        };
+        let setting = self.setting();
+        report.skip(&Skipped {
+            bench: setting.bench,
+            transport: setting.transport,
+            network: None,
+            size_bytes: setting.size_bytes,
+            skipped: reason,
+            command: setting.command,
+        })
+    }
+
     fn transport(&self) -> BenchTransport {
         match self.medium {
             Medium::Shm => BenchTransport::Shm,
@@ -82,7 +123,7 @@ impl Workload {
     }
 
     /// Returns the settings known before the measurement.
-    pub(super) fn setting(&self) -> Setting {
+    fn setting(&self) -> Setting {
         let transport = self.transport().name();
         Setting {
             bench: NAME,
@@ -96,10 +137,8 @@ impl Workload {
             sessions: self.sessions,
             settings: None,
             announced: None,
-            factor: None,
-            congestion: None,
-            busy: None,
-            instead: None,
+            change: None,
+            further: BTreeMap::new(),
             baseline: None,
             command: format!("petrel bench {NAME} --transport {transport}"),
         }

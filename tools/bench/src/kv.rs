@@ -6,11 +6,11 @@
 //! of the calls, and by difference the cost of the client. Keys exist before they are put again, and
 //! every answer is checked.
 
+mod args;
 mod clients;
 mod cluster;
 mod etcd;
 mod load;
-mod simulated;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -23,13 +23,14 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_ns};
 use serde::Serialize;
 
+pub(crate) use self::args::KvBenchArgs;
 use self::clients::Clients;
 use self::cluster::Cluster;
 use self::load::Loader;
 use self::workload::{Counts, Kind};
-use super::plot::{self, Bar};
-use crate::args::{BenchTransport, KvBenchArgs};
-use crate::statistics::format_ratio;
+use crate::measure::statistics::format_ratio;
+use crate::report::plot::{self, Bar};
+use petrel_command::args::BenchTransport;
 
 /// A result row, for one number of outstanding operations.
 #[derive(Serialize)]
@@ -52,9 +53,6 @@ struct Row {
 }
 
 pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure> {
-    if let Some(puts) = args.simulated {
-        return simulated::simulate(puts, output);
-    }
     let mut rows = Vec::new();
     for transport in &args.transport {
         rows.extend(measure(args, *transport, output)?);
@@ -195,9 +193,6 @@ fn command(args: &KvBenchArgs) -> String {
     let paths = [("--data", &args.data), ("--etcd", &args.etcd)];
     for (flag, path) in paths {
         command.extend(path.iter().map(|path| format!(" {flag} {}", path.display())));
-    }
-    for (flag, is_set) in [(" --pinned", args.pinned), (" --realtime", args.realtime)] {
-        command += if is_set { flag } else { "" };
     }
     command
 }

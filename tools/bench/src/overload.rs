@@ -4,6 +4,7 @@
 //! The capacity is measured first, with enough calls outstanding to keep all workers busy. The rest is
 //! as in the experiment of the same name (`docs/overload.md`).
 
+mod args;
 mod client;
 mod policy;
 mod server;
@@ -24,11 +25,12 @@ use petrel_command::output::latency::{LatencySummary, format_percentile};
 use petrel_command::output::{Column, Output};
 use petrel_command::units::exact_duration;
 
+use self::args::WorkArgs;
+pub(crate) use self::args::{BenchOverloadArgs, OverloadServerArgs};
 pub use self::policy::Policy;
 use self::wire::Done;
-use super::library::{Caller, EndConfig};
-use super::process::{Process, parse};
-use crate::args::{BenchOverloadArgs, WorkArgs};
+use crate::measure::library::{Caller, EndConfig};
+use crate::measure::process::{Process, parse};
 
 /// The warm-up takes this fraction of the measured time.
 const WARM_UP_SHARE: u32 = 4;

@@ -5,6 +5,7 @@
 //! of them a call takes. The two sides take turns: a machine that wakes threads slowly slows both. The price of polling is
 //! the CPU time of both ends.
 
+mod args;
 mod sleeper;
 
 use std::time::{Duration, Instant};
@@ -21,8 +22,10 @@ use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::statistics::{Spread, median, spread};
-use crate::args::{BenchTransport, IdleValue, PauseArgs};
+use self::args::IdleValue;
+pub(crate) use self::args::PauseArgs;
+use crate::measure::statistics::{Spread, median, spread};
+use petrel_command::args::BenchTransport;
 use sleeper::{Mechanism, Sleeper};
 
 /// How long to wait for the connection, and for a call.

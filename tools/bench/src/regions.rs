@@ -13,6 +13,8 @@
 //!
 //! The kinds take turns, so other load on the machine affects all of them.
 
+mod args;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +30,8 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_ns};
 use serde::Serialize;
 
-use crate::args::{BenchTransport, RegionsArgs};
+pub(crate) use self::args::RegionsArgs;
+use petrel_command::args::BenchTransport;
 
 /// The handler of `call`: answers with the request.
 const ECHO: u16 = 1;

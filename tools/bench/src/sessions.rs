@@ -4,21 +4,62 @@
 //! random session, without and with an announcement ahead (`Context::prefetch_session`). The baseline is the same load
 //! on a single session. Settings are defaults: the server agrees to fewer slots for each session, the more there are.
 
+mod args;
+mod memory;
+
 use std::rc::Rc;
 
+use petrel_command::Outcome;
+use petrel_command::args::BenchTransport;
 use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 
-use super::ends::Side;
-use super::figure::{Baseline, Figure, Setting};
-use super::load::{Choice, Selection};
-use super::measurement::{Measurement, Shape};
-use super::test_bed::{Cores, TestBed};
+pub(crate) use self::args::{IdleArgs, SessionsArgs, parse_sessions};
+pub(crate) use self::memory::run_client;
+
+use crate::measure::ends::Side;
+use crate::measure::figure::{Baseline, Figure, Setting};
+use crate::measure::load::{Choice, Selection};
+use crate::measure::measurement::{Measurement, SessionPlan, Shape};
+use crate::measure::test_bed::{Cores, TestBed};
+use crate::report::figures::Figures;
 
 /// The measured numbers of sessions, up to the requested maximum.
 const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
 
 /// Without announcements, and with them.
-pub(super) const BOTH_HINTS: &[bool] = &[false, true];
+const BOTH_HINTS: &[bool] = &[false, true];
+
+/// Runs `petrel bench sessions`, and prints the figures.
+pub(super) fn run(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Figures::new(output);
+    for transport in &args.transport {
+        let calls = args.calls.rate(*transport, args.cores, &args.windows, SessionPlan::Default);
+        let hints = BOTH_HINTS;
+        let sessions = Sessions { calls, count: args.sessions, hints, has_steps: true };
+        sessions.add_to(&mut report, |figure| figure)?;
+        add_memory(&mut report, *transport, args.sessions, |figure| figure)?;
+    }
+    report.show("Petrel with many sessions beside one", args.windows.plot.as_deref())
+}
+
+/// Adds the figures of the memory of idle sessions.
+pub(super) fn add_memory(
+    report: &mut Figures,
+    transport: BenchTransport,
+    sessions: usize,
+    judge: impl Fn(Figure) -> Figure,
+) -> Result<(), Failure> {
+    if report.is_interrupted() {
+        return Ok(());
+    }
+    let figures = match memory::run(transport, sessions) {
+        // The signal has ended the measured process too.
+        Err(_) if report.is_interrupted() => return Ok(()),
+        measured => measured?,
+    };
+    figures.into_iter().try_for_each(|figure| report.add(judge(figure)))
+}
 
 /// The measurement.
 #[derive(Clone, Debug)]
@@ -34,14 +75,18 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Measures every step; `done` gets its figure. `watch` gets the progress over all steps and pairs
-    /// of windows.
-    pub(super) fn run(
+    /// Measures every step, and adds its figure.
+    pub(super) fn add_to(
         &self,
-        mut watch: impl FnMut(u32, u32),
-        mut done: impl FnMut(Figure) -> Result<(), Failure>,
+        report: &mut Figures,
+        judge: impl Fn(Figure) -> Figure,
     ) -> Result<(), Failure> {
+        if report.is_interrupted() {
+            return Ok(());
+        }
         let measurement = &self.calls;
+        let mut watch =
+            report.progress_bar(&format!("sessions over {}", measurement.transport.name()));
         let test_bed = TestBed::new(measurement.cores, measurement.pace.is_realtime)?;
         let selection = Selection::all();
         let many = Shape {
@@ -68,7 +113,7 @@ impl Sessions {
                     watch(step * total + pairs, steps.len() as u32 * total);
                 },
             )?;
-            done(figure)?;
+            report.add(judge(figure))?;
         }
         Ok(())
     }
@@ -86,7 +131,7 @@ impl Sessions {
     }
 
     /// Returns the command that repeats the measurement.
-    pub(super) fn command(&self) -> String {
+    fn command(&self) -> String {
         let Measurement { transport, cores, size, in_flight, batch, pace, .. } = &self.calls;
         let (transport, count) = (transport.name(), self.count);
         let cores = if *cores == Cores::One { " --cores 1" } else { "" };
@@ -103,10 +148,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::args::{BenchTransport, Beside};
-    use crate::figure::Quantity;
-    use crate::measurement::SessionPlan;
-    use crate::pairs::Pace;
+    use crate::measure::figure::Quantity;
+    use crate::measure::measurement::Beside;
+    use crate::measure::pairs::Pace;
+    use petrel_command::args::BenchTransport;
 
     #[test]
     fn steps__end_with_the_requested_number() {

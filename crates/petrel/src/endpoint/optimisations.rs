@@ -1,5 +1,5 @@
-//! The optimisations of the fast path, each with a switch, to measure their effect (eRPC §6.2, table 3) with `petrel
-//! bench factors`.
+//! The optimisations of the fast path, each with a switch, to measure their effect (eRPC §6.2, table 3) with
+//! `petrel-experiment factors`.
 
 /// Switches for optimisations of the fast path. All are on by default; only measurements have a reason to switch one
 /// off. `protocol`, `host` and `sessions` of the configuration have further ones.

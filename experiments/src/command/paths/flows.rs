@@ -4,7 +4,7 @@ use crate::sim::paths::FlowsRow;
 use petrel_sim::traffic::SizeClass;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Column, Row, digits, us, us_of};
+use super::super::rows::{Column, Row, digits, us, us_of};
 
 impl Row for FlowsRow {
     const COLUMNS: &'static [Column<Self>] = &[

@@ -14,7 +14,7 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
-use super::report::Row;
+use super::rows::Row;
 use super::{OnRow, command, flag, list_flag, set_list, simulate};
 use crate::args::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};
 

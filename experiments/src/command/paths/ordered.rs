@@ -3,7 +3,7 @@
 use crate::sim::paths::OrderedRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Column, Row, digits};
+use super::super::rows::{Column, Row, digits};
 
 impl Row for OrderedRow {
     const COLUMNS: &'static [Column<Self>] = &[

@@ -3,7 +3,7 @@
 use crate::sim::paths::SmallRow;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Column, Row, digits, us_of};
+use super::super::rows::{Column, Row, digits, us_of};
 
 impl Row for SmallRow {
     const COLUMNS: &'static [Column<Self>] = &[

@@ -9,7 +9,7 @@ use petrel_command::units::exact_duration;
 use petrel_proto::path::PathPolicy;
 
 use super::super::chart::{Axis, Chart};
-use super::super::report::{Column, Row, digits};
+use super::super::rows::{Column, Row, digits};
 use super::super::{OnRow, flag, list_flag, show};
 use crate::args::VethPathArgs;
 use crate::paths_veth::{self, PathsPlan, VethRow};

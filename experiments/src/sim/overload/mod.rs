@@ -52,7 +52,7 @@ pub struct OverloadConfig {
     pub loads_percent: Vec<u32>,
     /// The overload policies of the server.
     pub policies: Vec<Policy>,
-    /// The target for queueing delays, for policies that have one.
+    /// The target for queueing delays, for policies with a target.
     pub target_ns: u64,
     /// Whether clients reduce the load on a refusing server.
     pub back_pressure: Vec<bool>,

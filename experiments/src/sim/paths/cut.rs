@@ -1,4 +1,4 @@
-//! Paths that go down one after the other, and come back: goodput over time.
+//! Paths go down in turn, and come back: goodput over time.
 
 use serde::Serialize;
 

@@ -117,7 +117,7 @@ impl FlowCaller {
         })
     }
 
-    /// Makes the calls of a flow that its limit allows.
+    /// Makes the calls of a flow, up to the flow's limit.
     fn go_on(self: &Rc<Self>, cx: &mut Context<'_>, flow: &Rc<Flow>) {
         while flow.left_bytes.get() > 0 && flow.in_flight.get() < REQUESTS_IN_FLIGHT {
             if let Err(what) = self.call(cx, flow) {

@@ -43,7 +43,7 @@ pub struct BuiltNetwork {
     pub topology: Topology,
     /// The hosts under each leaf.
     pub leaves: Vec<Vec<HostId>>,
-    /// For each path the links that its packets take away from the leaves.
+    /// The links of the paths, away from the leaves.
     pub paths: Vec<Vec<LinkId>>,
     /// Bits per second of the paths of one leaf.
     pub path_bps: Vec<u64>,

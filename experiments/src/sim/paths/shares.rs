@@ -109,7 +109,7 @@ pub struct PinnedRow {
     pub samples_gbit: Vec<Vec<f64>>,
 }
 
-/// The share of a path that counts as none.
+/// A smaller share of a path counts as zero.
 const LEFT_SHARE: f64 = 0.05;
 
 /// Time that a session has to leave a path.

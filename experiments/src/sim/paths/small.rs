@@ -32,7 +32,7 @@ pub struct SmallRow {
     pub setting: Setting,
     /// Runs with different seeds.
     pub runs: u64,
-    /// Sessions of a run, each with one call at a time.
+    /// Sessions of a run, with a call at a time.
     pub sessions: u16,
     /// Latencies of the calls that ended from the beginning of the measurement on.
     pub latency: Latency,

@@ -41,7 +41,7 @@ pub(super) fn payload_share() -> f64 {
     PACKET_BYTES as f64 / wire as f64
 }
 
-/// Sessions that send requests back to back, each to an endpoint of its own.
+/// Sessions with requests back to back, to separate endpoints.
 pub(super) struct Streams {
     pub(super) cluster: Cluster,
     pub(super) network: BuiltNetwork,
@@ -96,7 +96,7 @@ impl Streams {
         self.add_own(from, to, Own { paths: self.paths, waits: false })
     }
 
-    /// Like [`Streams::add`], for a stream that differs from the others.
+    /// Like [`Streams::add`], for a different stream.
     pub(super) fn add_own(
         &mut self,
         from: HostId,
@@ -144,13 +144,13 @@ impl Streams {
     }
 
     /// Adds a session between the first hosts of two leaves, with packets that take this path, and answers
-    /// that take this path back. The choice of the server's port leads them there.
+    /// that take this path back. The choice of the server's port decides.
     pub(super) fn add_over(&mut self, path: usize, back: usize) -> Result<(), ExperimentError> {
         let own = Own { paths: self.paths, waits: false };
         self.add_own_over(0, (path, back), own)
     }
 
-    /// Like [`Streams::add_over`] between other hosts, for a stream that differs from the others.
+    /// Like [`Streams::add_over`] between other hosts, for a different stream.
     pub(super) fn add_own_over(
         &mut self,
         host: usize,

@@ -34,7 +34,7 @@ pub struct ThroughputRow {
     pub capacity_gbit: f64,
     /// Goodput divided by this capacity.
     pub share: f64,
-    /// Goodput divided by that of the experiment's first case with the same setting.
+    /// Goodput, relative to the experiment's first case with this setting.
     pub relative: f64,
     /// Goodput of each session of all runs, ascending.
     pub session_gbit: Vec<f64>,

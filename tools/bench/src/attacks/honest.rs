@@ -13,7 +13,7 @@ use petrel::{Endpoint, Nexus};
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 
-use crate::args::BenchTransport;
+use petrel_command::args::BenchTransport;
 
 /// Sizes of calls in bytes: mostly small, some that just fill a packet, some of many packets.
 const SIZES: [usize; 16] =

@@ -12,7 +12,7 @@ use crate::index::mix;
 const DRAWN: usize = 4 << 20;
 
 /// Draws numbers of keys: the popularity of a rank is its power of the negated exponent (Zipf's law), or even.
-pub(super) struct Popularity {
+pub struct Popularity {
     count: u32,
     /// None if all keys are equally popular.
     drawn: Vec<u32>,
@@ -20,13 +20,15 @@ pub(super) struct Popularity {
 }
 
 impl Popularity {
-    pub(super) fn new(count: u32, exponent: f64) -> Self {
+    /// Draws the numbers of keys in advance.
+    pub fn new(count: u32, exponent: f64) -> Self {
         let drawn = if exponent == 0.0 { Vec::new() } else { draw_by_zipf(count, exponent) };
         Self { count, drawn, next: Cell::new(0) }
     }
 
+    /// Returns the number of the next key.
     #[inline]
-    pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
+    pub fn draw(&self, rng: &mut Rng) -> u32 {
         if self.drawn.is_empty() {
             return rng.u32(..self.count);
         }
@@ -54,15 +56,17 @@ fn draw_by_zipf(count: u32, exponent: f64) -> Vec<u32> {
 
 /// The sizes of keys and values, whose bytes follow from the number of the key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Items {
-    pub(super) key_bytes: usize,
-    pub(super) value_bytes: usize,
+pub struct Items {
+    /// Bytes of a key: 16 and more.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
 }
 
 impl Items {
     /// Appends a key: hexadecimal digits, so that it also suits memcached's protocol.
     #[inline]
-    pub(super) fn put_key(self, number: u32, out: &mut Vec<u8>) {
+    pub fn put_key(self, number: u32, out: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let word = mix(number.into()).to_be_bytes();
         let digits = word.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -72,7 +76,7 @@ impl Items {
 
     /// Appends the value of a key.
     #[inline]
-    pub(super) fn put_value(self, number: u32, out: &mut Vec<u8>) {
+    pub fn put_value(self, number: u32, out: &mut Vec<u8>) {
         let word = value_word(number);
         let end = out.len() + self.value_bytes;
         while out.len() + 8 <= end {
@@ -84,7 +88,7 @@ impl Items {
 
     /// Returns true if these bytes are the value of a key.
     #[inline]
-    pub(super) fn is_value(self, number: u32, bytes: &[u8]) -> bool {
+    pub fn is_value(self, number: u32, bytes: &[u8]) -> bool {
         let word = value_word(number);
         let mut chunks = bytes.chunks_exact(8);
         bytes.len() == self.value_bytes

@@ -28,7 +28,7 @@ const STORE_HEAD_BYTES: usize = 20;
 
 /// The kind of a window's calls.
 #[derive(Clone)]
-pub(super) enum Kind {
+pub enum Kind {
     /// An echo of an item's bytes.
     Echo,
     /// Operations on items of this popularity.
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 }
 
 /// The calls of an endpoint.
-pub(super) struct Load {
+pub struct Load {
     items: Items,
     hasher: Hasher,
     /// Sessions, by partition and client.
@@ -68,35 +68,9 @@ enum Call {
     Set,
 }
 
-/// Makes calls for a window, and runs `serve` between the turns of the endpoint.
-pub(super) fn window(
-    endpoint: &mut Endpoint<Load>,
-    kind: Kind,
-    length: Duration,
-    mut serve: impl FnMut(),
-) -> Result<Work, Failure> {
-    let begin_ns = clock::now_ns();
-    let is_fill = matches!(kind, Kind::Fill(_));
-    let end_ns = begin_ns.saturating_add(length.as_nanos() as u64);
-    endpoint.with(|load, cx| load.begin(cx, kind, end_ns));
-    while endpoint.state().active > 0 {
-        (0..TURNS_PER_CLOCK_READ).for_each(|_| {
-            endpoint.run_once();
-            serve();
-        });
-        if !is_fill && clock::now_ns() > end_ns + GIVE_UP_AFTER.as_nanos() as u64 {
-            return Err(Failure::because("calls have not ended"));
-        }
-    }
-    let load = endpoint.state_mut();
-    if let Some(failure) = load.failure.take() {
-        return Err(Failure::because(format!("a call failed: {failure}")));
-    }
-    Ok(Work { elapsed_ns: clock::now_ns() - begin_ns, ..mem::take(&mut load.work) })
-}
-
 impl Load {
-    pub(super) fn new(items: Items) -> Self {
+    /// Creates calls without sessions.
+    pub fn new(items: Items) -> Self {
         Self {
             items,
             hasher: Hasher::new(0),
@@ -114,7 +88,7 @@ impl Load {
     }
 
     /// Sets the sessions by partition, the hash that leads to them, and the calls in flight.
-    pub(super) fn set_sessions(
+    pub fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
         sessions: Vec<Vec<SessionId>>,
@@ -131,6 +105,33 @@ impl Load {
         self.slots = (0..in_flight).map(slot).collect::<Result<_, Failure>>()?;
         (self.sessions, self.hasher) = (sessions, hasher);
         Ok(())
+    }
+
+    /// Makes calls for a window, and runs `serve` between the turns of the endpoint.
+    pub fn window(
+        endpoint: &mut Endpoint<Self>,
+        kind: Kind,
+        length: Duration,
+        mut serve: impl FnMut(),
+    ) -> Result<Work, Failure> {
+        let begin_ns = clock::now_ns();
+        let is_fill = matches!(kind, Kind::Fill(_));
+        let end_ns = begin_ns.saturating_add(length.as_nanos() as u64);
+        endpoint.with(|load, cx| load.begin(cx, kind, end_ns));
+        while endpoint.state().active > 0 {
+            (0..TURNS_PER_CLOCK_READ).for_each(|_| {
+                endpoint.run_once();
+                serve();
+            });
+            if !is_fill && clock::now_ns() > end_ns + GIVE_UP_AFTER.as_nanos() as u64 {
+                return Err(Failure::because("calls have not ended"));
+            }
+        }
+        let load = endpoint.state_mut();
+        if let Some(failure) = load.failure.take() {
+            return Err(Failure::because(format!("a call failed: {failure}")));
+        }
+        Ok(Work { elapsed_ns: clock::now_ns() - begin_ns, ..mem::take(&mut load.work) })
     }
 
     fn begin(&mut self, cx: &mut Context<'_, Self>, kind: Kind, end_ns: u64) {

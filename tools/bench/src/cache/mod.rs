@@ -1,20 +1,18 @@
-//! `petrel cache bench`: GETs and SETs beside an echo, or the seed's comparison on a modelled card (`model`).
+//! `petrel cache bench`: GETs and SETs beside an echo.
 //!
 //! Echo and cache have a process each, on one CPU, and idle in the other's windows. Without further work on the machine a
 //! rate is that of the CPU. With other work, the rate per core is more exact: operations by the run time of the server's
-//! threads, as the kernel counts it. `lookups` compares ways of looking items up, in one process.
+//! threads, as the kernel counts it.
 
+mod args;
 pub mod attacks;
 mod keys;
 mod load;
-mod lookups;
-mod model;
 mod report;
 mod stream;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
@@ -29,35 +27,32 @@ use petrel_command::output::Output;
 use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
-pub(crate) use self::model::{Scheme, SeedFigure};
-
-use self::keys::{Items, Popularity};
-use self::load::{Kind, Load};
+pub use self::args::{CacheAttacksArgs, CacheBenchArgs, MixArgs};
+pub use self::keys::{Items, Popularity};
+pub use self::load::{Kind, Load};
 use self::report::Row;
 use self::stream::Stream;
-use crate::args::{BenchTransport, CacheBenchArgs};
-use crate::process::{Process, parse};
+use crate::measure::process::{Process, parse};
+use petrel_command::args::BenchTransport;
 
 /// Most calls in flight of a session.
-const SESSION_CALLS: u16 = 8;
+pub const SESSION_CALLS: u16 = 8;
 
 /// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Bytes of an item in the log beyond key and value.
-const ITEM_HEAD_BYTES: usize = 24;
-
-/// Bytes of an item in the index, with its part of the free entries.
-const INDEX_ITEM_BYTES: usize = 16;
-
 /// The operations of a window.
-pub(super) struct Work {
-    pub(super) count: u64,
-    pub(super) wrong: u64,
+pub struct Work {
+    /// The operations that ended.
+    pub count: u64,
+    /// Wrong answers.
+    pub wrong: u64,
     /// GETs that found no item.
-    pub(super) missed: u64,
-    pub(super) elapsed_ns: u64,
-    pub(super) latencies: Latencies,
+    pub missed: u64,
+    /// The time of the window.
+    pub elapsed_ns: u64,
+    /// The times of the operations.
+    pub latencies: Latencies,
 }
 
 /// The windows of a kind.
@@ -89,15 +84,9 @@ struct Server {
 /// # Errors
 /// The reason why nothing could be measured.
 pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
-    if !args.scheme.is_empty() {
-        return model::run(args, output);
-    }
-    if !args.lookups.is_empty() {
-        return lookups::run(args, output);
-    }
     let mut rows = Vec::new();
-    for &transport in &args.transport {
-        rows.extend(measure(args, transport)?);
+    for &transport in &args.mix.transport {
+        rows.extend(measure(&args.mix, transport)?);
     }
     if let Some(address) = args.memcached {
         rows.extend(measure_stream(args, address)?);
@@ -107,23 +96,19 @@ pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
-fn popularities(args: &CacheBenchArgs) -> Vec<(&'static str, Rc<Popularity>)> {
-    let popularity = |it| Rc::new(Popularity::new(args.items, it));
-    args.distribution.iter().map(|it| (it.name(), popularity(it.exponent()))).collect()
-}
-
-fn measure(args: &CacheBenchArgs, transport: BenchTransport) -> Result<Vec<Row>, Failure> {
+fn measure(args: &MixArgs, transport: BenchTransport) -> Result<Vec<Row>, Failure> {
     let echo = Server::start(&["serve", "--transport", transport.name()], args, "--endpoints")?;
     let cache = Server::cache(args, "--listen", &["--transport", transport.name()])?;
     let _placement = place(0)?;
     let mut echo_clients = clients(args, transport, &echo, Hasher::new(0))?;
     let hello = hello(cache.address()?)?;
     let mut cache_clients = clients(args, transport, &cache, Hasher::new(hello.seed))?;
-    let filled = load::window(&mut cache_clients, Kind::Fill(args.items), Duration::MAX, || {})?;
+    let filled = Load::window(&mut cache_clients, Kind::Fill(args.items), Duration::MAX, || {})?;
     if filled.wrong > 0 || filled.count != u64::from(args.items) {
         return Err(Failure::because("not all items could be stored"));
     }
-    let kinds: Vec<_> = popularities(args)
+    let kinds: Vec<_> = args
+        .popularities()
         .into_iter()
         .map(|(name, popularity)| (name, Kind::Mix(popularity, args.get)))
         .collect();
@@ -135,7 +120,7 @@ fn measure(args: &CacheBenchArgs, transport: BenchTransport) -> Result<Vec<Row>,
             |server: &Server, clients: &mut Endpoint<Load>, kind: &Kind, series: &mut Series| {
                 thread::sleep(PAUSE);
                 let before_ns = run_time_ns(server.ready.pid);
-                let work = load::window(clients, kind.clone(), args.window, || {})?;
+                let work = Load::window(clients, kind.clone(), args.window, || {})?;
                 if round > 0 {
                     series.add(
                         work,
@@ -159,26 +144,27 @@ fn measure(args: &CacheBenchArgs, transport: BenchTransport) -> Result<Vec<Row>,
 
 /// Measures memcached's protocol, of a server at this address or of an own one.
 fn measure_stream(args: &CacheBenchArgs, address: Option<SocketAddr>) -> Result<Vec<Row>, Failure> {
+    let CacheBenchArgs { mix, pid, .. } = args;
     let own = match address {
         Some(_) => None,
-        None => Some(Server::cache(args, "--memcached", &[])?),
+        None => Some(Server::cache(mix, "--memcached", &[])?),
     };
     let own_address = own.as_ref().and_then(|server| server.ready.memcached);
     let address =
         address.or(own_address).ok_or_else(|| Failure::because("the server has no address"))?;
     let _placement = place(0)?;
-    let mut stream = Stream::connect(address, items(args), args.in_flight)?;
-    if stream.fill(args.items)?.wrong > 0 {
+    let mut stream = Stream::connect(address, mix.item_sizes(), mix.in_flight)?;
+    if stream.fill(mix.items)?.wrong > 0 {
         return Err(Failure::because("not all items could be stored"));
     }
-    let popularities = popularities(args);
+    let popularities = mix.popularities();
     let mut all: Vec<_> = popularities.iter().map(|_| Series::default()).collect();
-    for round in 0..=args.rounds {
+    for round in 0..=mix.rounds {
         for ((_, popularity), series) in popularities.iter().zip(&mut all) {
-            let pid = own.as_ref().map(|server| server.ready.pid).or(args.pid);
+            let pid = own.as_ref().map(|server| server.ready.pid).or(*pid);
             let run_time_ns = || pid.and_then(run_time_ns);
             let before_ns = run_time_ns();
-            let work = stream.window(popularity, args.get, args.window)?;
+            let work = stream.window(popularity, mix.get, mix.window)?;
             if round > 0 {
                 series
                     .add(work, run_time_ns().zip(before_ns).map(|(after, before)| after - before));
@@ -189,21 +175,6 @@ fn measure_stream(args: &CacheBenchArgs, address: Option<SocketAddr>) -> Result<
     Ok(rows.map(|((name, _), series)| Row::new("tcp", name, series, None)).collect())
 }
 
-fn items(args: &CacheBenchArgs) -> Items {
-    Items { key_bytes: args.key_size.into(), value_bytes: args.value_size as usize }
-}
-
-/// The bytes of an item in the log.
-fn item_bytes(items: Items) -> usize {
-    ITEM_HEAD_BYTES + items.key_bytes + items.value_bytes
-}
-
-/// The memory of the server, or of all partitions.
-fn memory_bytes(args: &CacheBenchArgs) -> usize {
-    let least = 2 * args.items as usize * (item_bytes(items(args)) + INDEX_ITEM_BYTES);
-    args.memory.unwrap_or(least + (256 << 20))
-}
-
 /// Puts this thread, and processes that it starts, on the clients' CPU (0) or the servers' (1), if there are two.
 fn place(which: usize) -> Result<cores::PlacementGuard, Failure> {
     let cpu = cores::pair().map(|pair| pair[which]);
@@ -212,7 +183,7 @@ fn place(which: usize) -> Result<cores::PlacementGuard, Failure> {
 
 impl Server {
     /// Starts this command with these arguments, and as many threads as there are partitions.
-    fn start(what: &[&str], args: &CacheBenchArgs, threads: &str) -> Result<Self, Failure> {
+    fn start(what: &[&str], args: &MixArgs, threads: &str) -> Result<Self, Failure> {
         let count = args.partitions.to_string();
         let listen =
             if what.contains(&"--memcached") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
@@ -225,9 +196,9 @@ impl Server {
     }
 
     /// Starts a cache.
-    fn cache(args: &CacheBenchArgs, door: &str, more: &[&str]) -> Result<Self, Failure> {
-        let item = item_bytes(items(args)).min(limits::VALUE_BYTES_MAX).to_string();
-        let memory = memory_bytes(args).to_string();
+    fn cache(args: &MixArgs, door: &str, more: &[&str]) -> Result<Self, Failure> {
+        let item = args.item_bytes().min(limits::VALUE_BYTES_MAX).to_string();
+        let memory = args.memory_bytes().to_string();
         let what = ["cache", "serve", "--memory", &memory, "--item-size", &item];
         let door: &[&str] =
             if door == "--memcached" { &["--memcached", "127.0.0.1:0"] } else { &[] };
@@ -258,7 +229,7 @@ fn hello(address: SocketAddr) -> Result<Hello, Failure> {
 
 /// Creates an endpoint with sessions to all partitions.
 fn clients(
-    args: &CacheBenchArgs,
+    args: &MixArgs,
     transport: BenchTransport,
     server: &Server,
     hasher: Hasher,
@@ -267,7 +238,7 @@ fn clients(
     let mut config = EndpointConfig::default();
     config.transports = transport.only();
     config.idle = IdlePolicy::Poll;
-    let load = Load::new(items(args));
+    let load = Load::new(args.item_sizes());
     let mut endpoint = nexus.endpoint_with(config, load).map_err(Failure::because)?;
     let address = server.address()?;
     let mut sessions = Vec::new();

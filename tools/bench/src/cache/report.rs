@@ -3,12 +3,12 @@
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::{LatencySummary, format_percentile};
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_rate};
+use petrel_command::units::format_rate;
 use serde::Serialize;
 
+use super::CacheBenchArgs;
 use super::Series;
-use crate::args::CacheBenchArgs;
-use crate::statistics::{Spread, format_ratio, median, spread};
+use crate::measure::statistics::{Spread, format_ratio, median, spread};
 
 /// A run of more operations without an item than one in this number is invalid. Single items of a sound run are missing: in
 /// cache mode a full bucket of the index loses its oldest item.
@@ -92,25 +92,10 @@ pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Resul
 }
 
 fn command(args: &CacheBenchArgs) -> String {
-    let transports: Vec<_> = args.transport.iter().map(|it| it.name()).collect();
-    let distributions: Vec<_> = args.distribution.iter().map(|it| it.name()).collect();
     let memcached = match args.memcached {
         None => String::new(),
         Some(None) => " --memcached".to_owned(),
         Some(Some(address)) => format!(" --memcached {address}"),
     };
-    format!(
-        "petrel cache bench --transport {}{memcached} --get {} --key-size {} --value-size {} --items {} \
-         --distribution {} --partitions {} --in-flight {} --rounds {} --window {}",
-        transports.join(","),
-        args.get,
-        args.key_size,
-        args.value_size,
-        args.items,
-        distributions.join(","),
-        args.partitions,
-        args.in_flight,
-        args.rounds,
-        exact_duration(args.window),
-    )
+    format!("petrel cache bench{memcached}{}", args.mix.flags())
 }

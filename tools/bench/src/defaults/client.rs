@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
 use super::{CPU, ECHO, HEAD, WORK};
-use crate::args::BenchTransport;
+use petrel_command::args::BenchTransport;
 
 /// Bytes of a call.
 pub(super) const CALL_BYTES: usize = 32;

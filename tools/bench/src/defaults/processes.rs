@@ -15,11 +15,12 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::format_ns;
 use serde::{Deserialize, Serialize};
 
+use super::args::{DefaultsArgs, DefaultsClientsArgs};
 use super::client::{CALL_BYTES, connect, cpu_ns, histogram, server_cpu_ns};
 use super::{Case, ECHO, Ready, Way, start_server};
-use crate::args::{BenchTransport, DefaultsArgs, DefaultsClientsArgs};
-use crate::process::{Process, end_with_parent, parse};
-use crate::statistics::median;
+use crate::measure::process::{Process, end_with_parent, parse};
+use crate::measure::statistics::median;
+use petrel_command::args::BenchTransport;
 
 /// Connections of a round, one after another.
 const CONNECTS: usize = 200;

@@ -8,10 +8,10 @@ use petrel::{Endpoint, Server};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
+use super::args::DefaultsServerArgs;
 use super::client::{CALL_BYTES, cpu_ns, spin};
 use super::{CPU, ECHO, HEAD, Ready, WORK};
-use crate::args::DefaultsServerArgs;
-use crate::process::end_with_parent;
+use crate::measure::process::end_with_parent;
 
 /// Serves until the process is killed, at the latest when its parent has ended.
 pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failure> {

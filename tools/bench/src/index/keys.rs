@@ -49,7 +49,7 @@ pub(super) fn value_of(key: u64) -> u64 {
 
 /// Maps numbers to words, one to one (Steele's and Vigna's splitmix64).
 #[inline]
-pub(crate) fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let mut word = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

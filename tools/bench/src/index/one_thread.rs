@@ -18,10 +18,11 @@ use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
 use petrel_index::{Metrics, Scans, Store, StoreConfig, prefetch_words, register};
 
+use super::IndexBenchArgs;
 use super::keys::{Keys, value_of};
 use super::load::{Load, OfferedLoad, Outcome};
 use super::{Clients, Kind, endpoint, endpoint_config};
-use crate::args::{BenchTransport, IndexBenchArgs};
+use petrel_command::args::BenchTransport;
 
 /// How long to wait for sessions.
 const OPEN_MAX: Duration = Duration::from_secs(30);

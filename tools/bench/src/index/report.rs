@@ -8,10 +8,11 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_rate};
 use serde::Serialize;
 
+use super::IndexBenchArgs;
 use super::{KINDS, Kind, Series};
-use crate::args::{BenchTransport, IndexBenchArgs};
-use crate::plot::{self, Bar};
-use crate::statistics::{Spread, median, spread};
+use crate::measure::statistics::{Spread, median, spread};
+use crate::report::plot::{self, Bar};
+use petrel_command::args::BenchTransport;
 
 /// The figures of a transport.
 #[derive(Clone, Debug, Serialize)]

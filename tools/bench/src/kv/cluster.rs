@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus};
-use petrel_command::cores::{self, CpuPlacement, PlacementGuard};
 use petrel_command::failure::Failure;
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
-use crate::args::{BenchTransport, KvBenchArgs};
-use crate::process::Process;
+use super::KvBenchArgs;
+use crate::measure::process::Process;
+use petrel_command::args::BenchTransport;
 
 const REPLICAS: usize = 3;
 
@@ -22,7 +22,6 @@ const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct Cluster {
     pub(super) addresses: Vec<SocketAddr>,
     client: EndpointConfig,
-    _placement_guard: PlacementGuard,
     _processes: Vec<Process>,
     /// The replicas' logs.
     _data: Option<Directory>,
@@ -46,38 +45,14 @@ impl Drop for Directory {
     }
 }
 
-/// The CPUs of the clients and of every replica. The first replica leads.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReplicaCpus {
-    clients: Option<usize>,
-    replicas: [Option<usize>; REPLICAS],
-}
-
-impl ReplicaCpus {
-    /// Gives the leader a CPU for itself; with fewer than four CPUs the clients and followers share one.
-    fn pinned() -> Result<Self, Failure> {
-        let (clients, replicas) = match cores::all()[..] {
-            [] | [_] => {
-                return Err(Failure::because("--pinned needs two CPUs: the leader has one"));
-            }
-            [a, b, c, d, ..] => (a, [b, c, d]),
-            [a, b, ..] => (a, [b, a, a]),
-        };
-        Ok(Self { clients: Some(clients), replicas: replicas.map(Some) })
-    }
-}
-
 impl Cluster {
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
-        let cpus = if args.pinned { ReplicaCpus::pinned()? } else { ReplicaCpus::default() };
         let addresses = free_addresses()?;
         let data = args.data.as_deref().map(Directory::within).transpose()?;
         let named = (1..).zip(&addresses).map(|(node, at): (u16, _)| format!("{node}={at}"));
         let peers = named.collect::<Vec<_>>().join(",");
         let mut processes = Vec::new();
-        for (node, cpu) in (1..).zip(cpus.replicas) {
-            // A process inherits the placement of the thread that starts it.
-            let _placement_guard = CpuPlacement { cpu, is_realtime: args.realtime }.apply()?;
+        for node in 1..=REPLICAS as u16 {
             let id = u16::to_string(&node);
             let mut words = vec!["kv", "serve", "--json", "--log", "error"];
             words.extend(["--id", &id, "--peers", &peers]);
@@ -91,9 +66,7 @@ impl Cluster {
         let mut client = EndpointConfig::default();
         client.transports = transport.only();
         client.idle = args.idle.policy();
-        let placement = CpuPlacement { cpu: cpus.clients, is_realtime: args.realtime };
-        let (_placement_guard, _processes, _data) = (placement.apply()?, processes, data);
-        let cluster = Self { addresses, client, _placement_guard, _processes, _data };
+        let cluster = Self { addresses, client, _processes: processes, _data: data };
         cluster.have_first_lead()?;
         Ok(cluster)
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use petrel_command::failure::Failure;
 use serde::Deserialize;
 
-use crate::args::KvBenchArgs;
+use super::KvBenchArgs;
 
 /// One row that the program prints.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

@@ -13,9 +13,9 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use serde::Serialize;
 
+use super::args::{OverloadServerArgs, WorkArgs};
 use super::wire::{self, Done};
-use crate::args::{OverloadServerArgs, WorkArgs};
-use crate::process::end_with_parent;
+use crate::measure::process::end_with_parent;
 
 /// The line that tells the client the address.
 #[derive(Serialize)]

@@ -25,10 +25,10 @@ use serde::Serialize;
 use self::honest::{Honest, newcomer};
 pub(crate) use self::kinds::CacheAttack;
 use super::Ready;
-use crate::args::CacheAttacksArgs;
+use super::args::CacheAttacksArgs;
 use crate::attacks::{SETTLE_TIME, peak_bytes, raise_descriptor_limit};
-use crate::process::{Process, parse};
-use crate::statistics::median;
+use crate::measure::process::{Process, parse};
+use crate::measure::statistics::median;
 
 /// The least ratio of the cache, relative to memcached's.
 const RATIO_MIN: f64 = 0.9;

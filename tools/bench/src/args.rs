@@ -1,0 +1,169 @@
+//! Arguments that several benchmarks share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use petrel_command::args::values::{parse_at_least, parse_plot};
+use petrel_command::args::{BenchTransport, ServerAddress};
+use petrel_command::units::parse_size;
+
+use crate::measure::figure::Quantity;
+use crate::measure::measurement::{Beside, Measurement, SessionPlan};
+use crate::measure::pairs::Pace;
+use crate::measure::test_bed::Cores;
+
+/// Flags of every benchmark.
+#[derive(Args, Clone, Debug)]
+pub struct WindowArgs {
+    /// How long to measure, both sides together; a measurement with dropped windows takes longer
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_measured)]
+    pub duration: Duration,
+
+    /// Longest window; at least three run per side
+    #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_window)]
+    pub window: Duration,
+
+    /// Let nothing interrupt the two threads during windows: other load then disturbs less, and waits;
+    /// needs root
+    #[arg(long)]
+    pub realtime: bool,
+
+    /// Draw the figures into an SVG file
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
+    pub plot: Option<PathBuf>,
+}
+
+impl WindowArgs {
+    /// Returns the duration and window as the benchmark's `Pace`.
+    pub fn pace(&self) -> Pace {
+        Pace { duration: self.duration, window: self.window, is_realtime: self.realtime }
+    }
+}
+
+/// The shortest window: the preparation of a window takes microseconds.
+const WINDOW_MIN: Duration = Duration::from_millis(1);
+
+/// The shortest measurement: three windows of 5 ms on either side, from which quartiles say something.
+const MEASURED_MIN: Duration = Duration::from_millis(30);
+
+fn parse_window(text: &str) -> Result<Duration, String> {
+    parse_at_least(text, WINDOW_MIN)
+}
+
+fn parse_measured(text: &str) -> Result<Duration, String> {
+    parse_at_least(text, MEASURED_MIN)
+}
+
+/// Flags of the benchmarks of one workload.
+#[derive(Args, Clone, Debug)]
+pub struct EndsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub transport: Vec<BenchTransport>,
+
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2, conflicts_with = "connect")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub cores: u8,
+
+    /// A running `petrel serve` to measure against, without a bare medium beside it [default: a server
+    /// in this process]
+    #[arg(long, value_name = "ADDR")]
+    pub connect: Option<ServerAddress>,
+
+    /// Number of the server's endpoint to measure against
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "connect")]
+    pub endpoint: u16,
+}
+
+/// The sessions of the calling end.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// Sessions that the calls are spread over [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "raised")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    sessions: Option<u16>,
+
+    /// Slots of a session, a power of two [default: the library's]
+    #[arg(long, value_name = "N", conflicts_with = "raised", value_parser = parse_slots)]
+    slots: Option<u16>,
+
+    /// Credits of a session [default: the library's]
+    #[arg(long, value_name = "N", conflicts_with = "raised")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    credits: Option<u16>,
+
+    /// Raised settings: up to eight sessions, with a slot and a credit for each call
+    #[arg(long)]
+    raised: bool,
+
+    /// Run beside it: the bare medium, the same calls with raised settings, or a polled TCP stream (of `rate` and `latency`)
+    #[arg(long, value_enum, default_value = "bare", conflicts_with_all = ["raised", "connect"])]
+    pub beside: Beside,
+}
+
+impl PlanArgs {
+    /// Returns the sessions of the calling end.
+    pub fn plan(&self) -> SessionPlan {
+        let Self { sessions, slots, credits, raised, .. } = *self;
+        match (sessions, slots, credits) {
+            _ if raised => SessionPlan::Raised,
+            (None, None, None) => SessionPlan::Default,
+            _ => SessionPlan::Given { sessions: sessions.unwrap_or(1), slots, credits },
+        }
+    }
+}
+
+/// Parses a number of slots.
+fn parse_slots(text: &str) -> Result<u16, String> {
+    let slots: u16 = text.parse().map_err(|error| format!("{error}"))?;
+    let is_allowed = slots.is_power_of_two() && slots <= petrel_proto::limits::SLOTS_MAX;
+    is_allowed.then_some(slots).ok_or_else(|| "a power of two, 1 to 4096, is expected".to_owned())
+}
+
+/// Small calls, many at a time.
+#[derive(Args, Clone, Debug)]
+pub struct CallsArgs {
+    /// Size of request and reply, in bytes or with a unit
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub size: usize,
+
+    /// Calls in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub batch: u16,
+}
+
+impl CallsArgs {
+    /// Returns the calls started together: no more than are in flight.
+    pub fn batch(&self) -> u16 {
+        self.batch.min(self.in_flight)
+    }
+    /// Returns the measurement of their rate, between ends in this process and beside the bare medium.
+    pub fn rate(
+        &self,
+        transport: BenchTransport,
+        cores: u8,
+        windows: &WindowArgs,
+        plan: SessionPlan,
+    ) -> Measurement {
+        Measurement {
+            quantity: Quantity::Rate,
+            transport,
+            cores: Cores::requested(cores),
+            size: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch(),
+            pace: windows.pace(),
+            plan,
+            beside: Beside::Bare,
+            connect: None,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The library's two ends: a calling and an answering endpoint.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Nexus, Status};
+use petrel_command::client::data_address;
+use petrel_command::failure::Failure;
+use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+
+use super::ends::{ClientEnd, ServerEnd};
+use super::load::Load;
+use super::window::{Traffic, Window};
+use petrel_command::args::BenchTransport;
+
+/// How long to wait for sessions.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest interval of heartbeats, for ends on different hosts. The control connection has one path: an experiment
+/// that cuts this path must not end the connection, however long a busy machine takes for a window.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
+/// twice.
+const MEMORY_BYTES_MAX: usize = 2 << 30;
+
+/// Changes a configuration, for instance to switch an optimisation off.
+pub type Adjust = fn(&mut EndpointConfig);
+
+/// The configuration of an end.
+#[derive(Clone, Copy, Debug)]
+pub struct EndConfig {
+    pub transport: BenchTransport,
+    /// Address of this end's data port.
+    pub data_address: IpAddr,
+    pub slots: u16,
+    pub credits: u16,
+    /// Further changes of the configuration.
+    pub adjust: Adjust,
+}
+
+/// The calling end, with the state of its calls.
+pub struct Caller<S: 'static = ()> {
+    pub endpoint: Endpoint<S>,
+    pub sessions: Vec<SessionId>,
+}
+
+/// The answering end.
+pub struct Answerer {
+    endpoint: Endpoint,
+    address: SocketAddr,
+}
+
+impl EndConfig {
+    /// Returns the defaults of an end whose data port is at `data_address`.
+    pub fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
+        let (slots, credits) = (SLOTS_DEFAULT, CREDITS_DEFAULT);
+        Self { transport, data_address, slots, credits, adjust: |_| () }
+    }
+
+    /// Returns the defaults of a calling end for `server`: the data port must be of the server's family,
+    /// and on loopback only if the server is.
+    pub fn towards(transport: BenchTransport, server: IpAddr) -> Self {
+        Self::new(transport, data_address(server))
+    }
+
+    fn endpoint(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        config.data_address = Some(self.data_address);
+        config.transports = self.transport.only();
+        // The benchmark itself drives the endpoints without sleeping, so no thread has to be woken.
+        config.idle = IdlePolicy::Poll;
+        config.host.shm.never_sleeps = true;
+        config.memory.max_bytes = MEMORY_BYTES_MAX;
+        config.sessions.slots = self.slots;
+        config.sessions.credits = self.credits;
+        (self.adjust)(&mut config);
+        config
+    }
+}
+
+impl Answerer {
+    /// Creates an end that listens at an address, where port 0 selects any free port.
+    pub fn start(
+        listen: SocketAddr,
+        config: &EndConfig,
+        register: fn(&mut Endpoint),
+    ) -> Result<Self, Failure> {
+        let mut builder = Nexus::builder().listen(listen).transports(config.transport.only());
+        if !listen.ip().is_loopback() {
+            builder = builder.insecure().heartbeat(HEARTBEAT);
+        }
+        let nexus = builder.start()?;
+        let address = nexus.local_addr().unwrap_or(listen);
+        // The server offers the maxima; clients decide how much they use.
+        let config = EndConfig { slots: SLOTS_MAX, credits: WINDOW_PACKETS as u16, ..*config };
+        let mut endpoint = nexus.endpoint(config.endpoint()).map_err(Failure::because)?;
+        register(&mut endpoint);
+        Ok(Self { endpoint, address })
+    }
+
+    /// Returns the control address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl ServerEnd for Answerer {
+    #[inline]
+    fn poll_once(&mut self) {
+        self.endpoint.run_once();
+    }
+
+    fn traffic(&self) -> Traffic {
+        traffic(&self.endpoint.stats())
+    }
+}
+
+impl<S: 'static> Caller<S> {
+    /// Creates an end that calls `server`.
+    pub fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
+        let mut builder =
+            Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
+        if !server.ip().to_canonical().is_loopback() {
+            // As in `Client::connect_to`: naming another host expresses the wish to call it.
+            builder = builder.insecure().heartbeat(HEARTBEAT);
+        }
+        let mut endpoint_config = config.endpoint();
+        endpoint_config.sessions.accept = false;
+        let endpoint = builder.start()?.endpoint_with(endpoint_config, state);
+        Ok(Self { endpoint: endpoint.map_err(Failure::because)?, sessions: Vec::new() })
+    }
+
+    /// Opens sessions. `meanwhile` is called repeatedly, for instance to give the other end turns.
+    pub fn open(
+        &mut self,
+        (server, endpoint): (SocketAddr, u16),
+        count: usize,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + OPEN_TIMEOUT;
+        for _ in 0..count {
+            self.sessions.push(self.endpoint.connect_to(server, EndpointId(endpoint))?);
+        }
+        for index in self.sessions.len() - count..self.sessions.len() {
+            while !self.is_open(index, server)? {
+                if !self.endpoint.run_once() {
+                    // The control plane's threads need the CPU as well.
+                    thread::yield_now();
+                }
+                meanwhile();
+                if Instant::now() > end {
+                    return Err(silent(server));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_open(&self, index: usize, server: SocketAddr) -> Result<bool, Failure> {
+        match self.endpoint.session_state(self.sessions[index]) {
+            SessionState::Open | SessionState::Draining => Ok(true),
+            SessionState::Opening => Ok(false),
+            SessionState::Ended(reason) => {
+                let (status, text) = reason.map_or_else(
+                    || (Status::Unknown, "the session ended".to_owned()),
+                    |reason| (reason.status, reason.message),
+                );
+                Err(Failure::new(status, format!("cannot connect to {server}: {text}")))
+            }
+        }
+    }
+}
+
+fn silent(server: SocketAddr) -> Failure {
+    let text = format!("cannot connect to {server}: no answer within {OPEN_TIMEOUT:?}");
+    Failure::new(Status::DeadlineExceeded, text)
+}
+
+impl ClientEnd for Caller<Load> {
+    fn begin(&mut self, end_ns: u64) {
+        self.endpoint.with(|load, cx| load.begin(cx, end_ns));
+    }
+
+    #[inline]
+    fn poll_once(&mut self) {
+        self.endpoint.run_once();
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.endpoint.state().is_over()
+    }
+
+    fn give_up(&mut self, timeout: Duration) {
+        self.endpoint.state_mut().give_up(timeout);
+        self.sessions.iter().for_each(|session| self.endpoint.close(*session));
+    }
+
+    fn finish(&mut self) -> Window {
+        self.endpoint.state_mut().finish()
+    }
+
+    fn traffic(&self) -> Traffic {
+        traffic(&self.endpoint.stats())
+    }
+}
+
+/// Sums up the drop counters, and copies the others.
+fn traffic(stats: &EndpointStats) -> Traffic {
+    let counters = stats.protocol.iter().chain(stats.transport.iter());
+    let drops = counters.filter(|(name, _)| name.contains("dropped_"));
+    Traffic {
+        retransmissions: stats.protocol.packets_retransmitted,
+        drops: drops.map(|(_, count)| count).sum(),
+        dropped_by_kernel: stats.transport.rx_dropped_kernel,
+        duplicates: stats.protocol.dropped_duplicate,
+        datagrams: stats.transport.tx_datagrams,
+        timeouts: stats.protocol.timeouts,
+        probes: stats.protocol.probes,
+        found_early: stats.protocol.losses_detected,
+    }
+}
