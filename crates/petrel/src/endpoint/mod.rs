@@ -1,15 +1,16 @@
 //! The endpoint: one thread's event loop, with its handlers, sessions and calls; and the types used with handlers,
 //! continuations and calls.
 //!
-//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list:
+//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, except that `client_shared` has
+//! the `driver`, by which callers run the event loop:
 //!
 //! | parts | files |
 //! | --- | --- |
-//! | the front | `mod`, `methods`, `connect`, `event_loop` |
+//! | the front | `mod`, `methods`, `connect`, `open`, `event_loop`, `driver/` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
 //! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request`, `serve` |
 //! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
-//! | other threads | `driver/`, `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
+//! | other threads | `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
 //! | the view of handlers and continuations | `context/` |
 //! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
