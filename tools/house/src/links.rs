@@ -11,8 +11,9 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::{Failure, source};
 
-/// The addresses of the repository's files on the forge.
+/// The addresses of the repository's files on the forge: as a page, and as they are, for pictures.
 const FORGE: &str = "https://github.com/petrel-rpc/petrel/blob/main/";
+const FORGE_RAW: &str = "https://github.com/petrel-rpc/petrel/raw/main/";
 
 /// The folder of the book's pages, and the page with the list of all others.
 const BOOK: &str = "docs";
@@ -43,7 +44,8 @@ pub fn follow(folder: &Path) -> Result<(usize, Vec<Broken>), Failure> {
     let mut broken = Vec::new();
     for (path, document) in &documents {
         for link in &document.links {
-            let (from, within) = match link.strip_prefix(FORGE) {
+            let on_forge = link.strip_prefix(FORGE).or_else(|| link.strip_prefix(FORGE_RAW));
+            let (from, within) = match on_forge {
                 Some(within) => (Path::new(""), within),
                 None => (&**path, &**link),
             };
