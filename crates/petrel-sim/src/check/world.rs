@@ -88,6 +88,7 @@ const STREAM_CALLER: u32 = 0x2_0000;
 const STREAM_MEDIUM: u32 = 0x3_0000;
 const STREAM_PATHS: u32 = 0x4_0000;
 const STREAM_REGIONS: u32 = 0x5_0000;
+const STREAM_REGION_TURNS: u32 = 0x6_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -483,7 +484,12 @@ impl World {
         });
         service::serve(&shared, &mut endpoint);
         if let Some(regions) = common.ledger.borrow().regions.regions_at(at) {
-            endpoint.serve_regions(&regions);
+            // Turns that copy little make reads of a few words go on over several turns.
+            let mut rng = common.fabric.rng(STREAM_REGION_TURNS + endpoint_number);
+            match rng.below(2) {
+                0 => endpoint.serve_regions(&regions),
+                _ => endpoint.serve_regions_in_turns(&regions, 1 << rng.between(4, 13)),
+            }
         }
         let region_hosts = common.scenario.region_hosts;
         let region_caller = (region_hosts > 0).then(|| {

@@ -6,7 +6,7 @@ use petrel_proto::Status;
 use petrel_transport::Transport;
 use petrel_transport::words::{WORD_BYTES, WordMemory, WordRange};
 
-use super::copier::{Copier, Plan};
+use super::copier::{Copier, Plan, TURN_BYTES};
 use crate::control::ControlPlane;
 use crate::endpoint::handle::Handle;
 use crate::endpoint::{Context, Endpoint, Handled, Request};
@@ -75,12 +75,19 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// # Panics
     /// When one of these methods has a handler, or the endpoint serves regions already.
     pub fn serve_regions(&mut self, regions: &Regions) {
-        serve(self, regions);
+        serve(self, regions, TURN_BYTES);
+    }
+
+    /// Like [`Endpoint::serve_regions`], with a bound on the bytes that large reads copy in a turn: a simulator meets reads
+    /// over many turns without large messages.
+    #[doc(hidden)]
+    pub fn serve_regions_in_turns(&mut self, regions: &Regions, turn_bytes: usize) {
+        serve(self, regions, turn_bytes);
     }
 }
 
 /// Registers the handlers of all operations.
-fn serve<S, T, C>(endpoint: &mut Endpoint<S, T, C>, regions: &Regions)
+fn serve<S, T, C>(endpoint: &mut Endpoint<S, T, C>, regions: &Regions, turn_bytes: usize)
 where
     S: 'static,
     T: Transport,
@@ -88,7 +95,8 @@ where
 {
     let view = Arc::new(regions.view());
     endpoint.show_regions(Arc::clone(&view));
-    let copier = Rc::new(Copier::new(Arc::clone(&view), Rc::clone(endpoint.handle().hub())));
+    let copier =
+        Rc::new(Copier::new(Arc::clone(&view), Rc::clone(endpoint.handle().hub()), turn_bytes));
     let reader = Reader { view: Arc::clone(&view), copier: Rc::clone(&copier) };
     endpoint.take_method(READ, reader);
     for method in METHODS.into_iter().filter(|method| *method != READ) {

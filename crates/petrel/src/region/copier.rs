@@ -22,10 +22,10 @@ use crate::sync::Arc;
 use crate::values::State;
 
 /// Bytes that all larger reads of a turn copy: about 50 µs.
-const TURN_BYTES: usize = 256 << 10;
+pub(super) const TURN_BYTES: usize = 256 << 10;
 
-/// Reads up to this size are not counted: a burst of them copies less than a turn may.
-const SMALL_BYTES: usize = 4 << 10;
+/// Reads up to this part of the bytes of a turn are not counted: a burst of them copies less than a turn may.
+const SMALL_PART: usize = 64;
 
 /// How often a versioned value is copied, at most, if it is written meanwhile.
 const TRIES: u32 = 8;
@@ -40,6 +40,9 @@ pub(super) struct Copier {
     jobs: RefCell<VecDeque<Job>>,
     next_id: Cell<u64>,
     is_running: Cell<bool>,
+    /// The bytes of a turn, and the largest read that is not counted.
+    turn_bytes: usize,
+    small_bytes: usize,
     /// The turn, by its time, and the bytes that it may still copy.
     turn_ns: Cell<u64>,
     left: Cell<usize>,
@@ -90,10 +93,14 @@ enum Step {
 }
 
 impl Copier {
-    pub(super) fn new(view: Arc<View>, hub: Rc<Hub>) -> Self {
+    /// Makes a copier that copies so many bytes in a turn.
+    pub(super) fn new(view: Arc<View>, hub: Rc<Hub>, turn_bytes: usize) -> Self {
+        assert!(turn_bytes > 0, "a read goes on in each turn");
         Self {
             view,
             hub,
+            turn_bytes,
+            small_bytes: turn_bytes / SMALL_PART,
             jobs: RefCell::default(),
             next_id: Cell::new(0),
             is_running: Cell::new(false),
@@ -105,7 +112,7 @@ impl Copier {
     /// Returns true if a read of this size is copied at once, and counts its bytes.
     #[inline]
     pub(super) fn allows(&self, now_ns: u64, bytes: usize) -> bool {
-        bytes <= SMALL_BYTES || self.allows_large(now_ns, bytes)
+        bytes <= self.small_bytes || self.allows_large(now_ns, bytes)
     }
 
     #[inline(never)]
@@ -120,7 +127,7 @@ impl Copier {
 
     fn begin_turn(&self, now_ns: u64) {
         if self.turn_ns.replace(now_ns) != now_ns {
-            self.left.set(TURN_BYTES);
+            self.left.set(self.turn_bytes);
         }
     }
 
