@@ -453,6 +453,22 @@ mod tests {
         Connection::new(Key::from_bits(0), target, &config, Arc::default(), load)
     }
 
+    /// Only a server's own refusal lowers the limit of its calls.
+    #[test]
+    fn is_too_much__of_each_kind_of_failure() {
+        let is = |status, execution| {
+            is_too_much(&CallFailure { status, message: String::new(), execution })
+        };
+        for status in [Status::ResourceExhausted, Status::DeadlineExceeded] {
+            assert!(is(status, Execution::Refused));
+            for execution in [Execution::NotSent, Execution::MayHaveExecuted, Execution::Answered] {
+                assert!(!is(status, execution), "{status:?} {execution:?}");
+            }
+        }
+        assert!(!is(Status::Unavailable, Execution::Refused));
+        assert!(!is(Status::Internal, Execution::Answered));
+    }
+
     #[test]
     fn end__of_the_last_attempt_ends_a_retired_connection() {
         let mut connection = connection();

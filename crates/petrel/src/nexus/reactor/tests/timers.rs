@@ -5,8 +5,11 @@ use std::io::Write;
 use petrel_proto::control::{PREFACE, Pong};
 
 use super::super::*;
+use crate::control::EndpointId;
 use crate::nexus::due::tests::{HEARTBEAT, connection, open};
-use crate::nexus::reactor::tests::{open_connection, reactor, said};
+use crate::nexus::link::Stage;
+use crate::nexus::reactor::tests::connection as connection_of;
+use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
 
 /// A repeated seed must produce the same order.
 #[test]
@@ -33,6 +36,25 @@ fn ping__goes_out_behind_other_messages() {
     reactor.relay.ping(id);
     let said = said(&mut reactor, id);
     assert!(matches!(said[..], [Message::Pong(_), Message::Ping(_)]), "{said:?}");
+}
+
+/// An endpoint whose calls are silent gets an answer about the server's life soon, and not with the next sign of life.
+#[test]
+fn check_peer__asks_at_once() {
+    let (mut reactor, mailbox) = reactor();
+    let _inbox = attach(&mailbox);
+    reactor.run_commands();
+    let (at, _peer) = open_connection(&mut reactor, true);
+    let link = reactor.add_test_link(at, 5, Stage::Up { is_opener: true, max_frame: 1_472 });
+    let now = reactor.relay.now();
+    connection_of(&mut reactor, at).signs_mut().begin(now, HEARTBEAT);
+    reactor.relay.ping(at);
+    connection_of(&mut reactor, at).signs_mut().hear(now);
+    let asks_at = |reactor: &mut Reactor| connection_of(reactor, at).signs().ask_at().unwrap();
+    let kept_alive = asks_at(&mut reactor);
+    reactor.relay.check_peer(EndpointId(0), link);
+    let asked = asks_at(&mut reactor);
+    assert!(asked <= now + HEARTBEAT && asked < kept_alive, "a heartbeat after the last question");
 }
 
 /// Bytes in the socket that are not read yet prove life; an empty socket does not.
