@@ -1,10 +1,11 @@
-//! Runs the command as a process.
+//! Runs the command as a process, and experiments twice.
 
 use std::io::Read;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use petrel_experiments::sim::ExperimentError;
 use serde_json::Value;
 
 /// Far beyond the time of any test on a machine with ten times its usual load. The limit detects hangs,
@@ -79,4 +80,15 @@ pub(crate) fn record(output: &Output) -> Value {
     let mut records = records(output);
     assert_eq!(records.len(), 1, "{output:?}");
     records.remove(0)
+}
+
+/// Runs twice; the runs must return equal rows, and pass on every complete row at once.
+pub(crate) fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
+    run: impl Fn(&mut dyn FnMut(&R)) -> Result<Vec<R>, ExperimentError>,
+) -> Vec<R> {
+    let mut shown = Vec::new();
+    let rows = run(&mut |row: &R| shown.push(row.clone())).unwrap();
+    assert_eq!(rows, shown);
+    assert_eq!(run(&mut |_| {}).unwrap(), rows, "the same seed, other figures");
+    rows
 }

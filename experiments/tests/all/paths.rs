@@ -1,6 +1,6 @@
 //! The experiments with several paths, in their short variants: properties that hold with any tuning.
 
-use petrel_experiments::sim::ExperimentError;
+use crate::common::same_twice;
 use petrel_experiments::sim::paths::{
     self, CutKind, CutRow, FlowsConfig, PathsConfig, Policy, ThroughputRow,
 };
@@ -23,17 +23,6 @@ fn selective() -> PathsConfig {
 
 fn coupled() -> PathsConfig {
     PathsConfig { policies: vec![Policy::COUPLED], ..selective() }
-}
-
-/// Runs twice; the runs must return equal rows, and pass on every complete row at once.
-fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
-    run: impl Fn(&mut dyn FnMut(&R)) -> Result<Vec<R>, ExperimentError>,
-) -> Vec<R> {
-    let mut shown = Vec::new();
-    let rows = run(&mut |row: &R| shown.push(row.clone())).unwrap();
-    assert_eq!(rows, shown);
-    assert_eq!(run(&mut |_| {}).unwrap(), rows, "the same seed, other figures");
-    rows
 }
 
 fn check_counts(row: &ThroughputRow) {

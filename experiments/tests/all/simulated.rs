@@ -1,25 +1,15 @@
 //! The experiments, in their short variants: properties that hold with any tuning.
 
+use crate::common::same_twice;
+use petrel_experiments::sim::Controller;
 use petrel_experiments::sim::cc_cost::{self, CostConfig};
 use petrel_experiments::sim::incast::{self, IncastConfig, IncastRow};
 use petrel_experiments::sim::loss::{self, LossConfig, LossRow};
 use petrel_experiments::sim::overload::{self, OverloadConfig, OverloadRow, Policy, Service};
 use petrel_experiments::sim::scale::{self, ScaleConfig};
 use petrel_experiments::sim::small_loss::{self, SmallLossConfig};
-use petrel_experiments::sim::{Controller, ExperimentError};
 
 const SEED: u64 = 7;
-
-/// Runs twice; the runs must return equal rows, and pass on every complete row at once.
-fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
-    run: impl Fn(&mut dyn FnMut(&R)) -> Result<Vec<R>, ExperimentError>,
-) -> Vec<R> {
-    let mut shown = Vec::new();
-    let rows = run(&mut |row: &R| shown.push(row.clone())).unwrap();
-    assert_eq!(rows, shown);
-    assert_eq!(run(&mut |_| {}).unwrap(), rows, "the same seed, other figures");
-    rows
-}
 
 /// Capacity of 25 Gbit/s for requests in packets with 1 440 of 1 530 bytes.
 const LINE_GBIT: f64 = 25.0 * 1_440.0 / 1_530.0;
