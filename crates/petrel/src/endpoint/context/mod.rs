@@ -19,7 +19,7 @@ use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
 use super::ClientShared;
-use super::announced::Announced;
+use super::burst::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
 use super::lent_transport::{CallRoute, LentTransport};
