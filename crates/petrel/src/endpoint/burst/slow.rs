@@ -10,7 +10,7 @@ use crate::endpoint::dispatch::{Dispatch, Sink, dispatch_from, dispatch_other};
 use crate::endpoint::handlers::Handlers;
 use crate::endpoint::optimisations::Optimisations;
 use crate::endpoint::request::Payload;
-use crate::endpoint::return_route::ReturnRoute;
+use crate::endpoint::route::ReturnRoute;
 
 /// Handles received frames with some optimisation off: on the general path, with detours.
 pub(super) struct SlowDispatch<'a> {

@@ -22,9 +22,8 @@ use super::ClientShared;
 use super::burst::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
-use super::lent_transport::{CallRoute, LentTransport};
 use super::remote::Remote;
-use super::return_route::{ReturnRoute, Timed};
+use super::route::{LentTransport, ReturnRoute, Route};
 use super::service::Services;
 use super::sessions::Sessions;
 use crate::error::Error;
@@ -388,7 +387,8 @@ impl<'a, S: 'static> Context<'a, S> {
         call: PendingCall<MsgBuf, Continuation>,
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, .. } = &mut *self.local;
-        core.call_at_once(*now_ns, session, call, &mut self.route)
+        let mut route = Route::new(self.route.reborrow(), None, None);
+        core.call_at_once(*now_ns, session, call, &mut route)
     }
 
     #[inline(never)]
@@ -405,10 +405,10 @@ impl<'a, S: 'static> Context<'a, S> {
         let limits = limits(timeout, deadline_ns, clock_ns);
         // Referenced messages cannot use the fast path.
         if limits == CallLimits::default() && !call.request.is_reference() {
-            return core.call_at_once(*now_ns, session, call, &mut self.route);
+            return self.start(session, call);
         }
         core.set_time(clock_ns);
-        let mut route = Timed::new(&mut self.route, clock_ns);
+        let mut route = Route::new(self.route.reborrow(), None, Some(clock_ns));
         core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
 
@@ -437,7 +437,7 @@ impl<'a, S: 'static> Context<'a, S> {
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, lent, .. } = &mut *self.local;
         let lent = lent.as_mut().filter(|_| !core.has_transmit());
-        let mut route = CallRoute::new(self.route.reborrow(), lent);
+        let mut route = Route::new(self.route.reborrow(), lent, None);
         core.call_at_once(*now_ns, session, call, &mut route)
     }
 
@@ -455,8 +455,7 @@ impl<'a, S: 'static> Context<'a, S> {
         let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
         core.set_time(clock_ns);
         let lent = lent.as_mut().filter(|_| !core.has_transmit());
-        let mut route = CallRoute::new(self.route.reborrow(), lent);
-        let mut route = Timed::new(&mut route, clock_ns);
+        let mut route = Route::new(self.route.reborrow(), lent, Some(clock_ns));
         let limits = CallLimits { deadline_ns: Some(end_ns), ..CallLimits::default() };
         core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
@@ -476,7 +475,8 @@ impl<'a, S: 'static> Context<'a, S> {
     /// Answers a request with OK, at once if there is a return path.
     #[inline(always)]
     pub(super) fn respond_at_once(&mut self, handle: RequestHandle, message: MsgBuf) {
-        let responded = self.local.core.respond_at_once(handle, message, &mut self.route);
+        let mut route = Route::new(self.route.reborrow(), None, None);
+        let responded = self.local.core.respond_at_once(handle, message, &mut route);
         if let Err(rejected) = responded {
             self.refuse_answer(handle, rejected);
         }
