@@ -10,7 +10,7 @@ use petrel_transport::buf::PoolExhausted;
 
 use super::Endpoint;
 use super::context::continuation::{CallKey, Continuation, KeyedEnd, Reply};
-use super::context::{Context, Local, NotTaken};
+use super::context::{CallKind, Context, Local, NotTaken};
 use super::in_loop::InLoop;
 use super::message::IntoMessage;
 use crate::control::ControlPlane;
@@ -109,12 +109,7 @@ pub(crate) mod callee {
             let request = request.into_message(&cx.local.pool);
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
             let call = PendingCall { method, tag, request, response };
-            let sent = match options.has_limits() || M::IS_SHARED {
-                _ if options.ordered => cx.start_in_order(self, call, options),
-                true => cx.start_with(self, call, options.timeout, options.deadline_ns),
-                false => cx.start(self, call),
-            };
-            match sent {
+            match cx.start(self, call, CallKind::of(&options, M::IS_SHARED)) {
                 Ok(()) => Ok(self),
                 Err(call) => Err(rejected::<M>(cx.local, self, call)),
             }

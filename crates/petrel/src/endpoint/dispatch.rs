@@ -12,7 +12,7 @@ use super::context::continuation::{Continuation, run_continuation, run_under_dea
 use super::context::{Context, Local};
 use super::handlers::Handlers;
 use super::request::Payload;
-use super::return_route::ReturnRoute;
+use super::route::ReturnRoute;
 use crate::msgbuf::{MsgBuf, Pool};
 use crate::region_memory::Writing;
 

@@ -3,10 +3,10 @@
 use petrel_proto::{PendingCall, SessionId};
 
 use super::context::continuation::{Continuation, Numbered, NumberedEnd, Reply};
-use super::context::{Context, Local, NotTaken};
+use super::context::{CallKind, Context, Local, NotTaken};
 use crate::error::Error;
 use crate::local::Start;
-use crate::values::{CallOptions, State};
+use crate::values::State;
 
 impl Local {
     /// Cancels a call of a future, which wants no outcome.
@@ -21,16 +21,12 @@ impl Local {
         let tag = Continuation::numbered::<FutureEnd>(key);
         let is_reference = request.is_reference();
         let call = PendingCall { method, tag, request, response };
-        let mut cx = Context::<()>::new(self);
-        let started = match deadline_ns {
-            _ if ordered => {
-                cx.start_in_order(session, call, CallOptions { deadline_ns, ..CallOptions::new() })
-            }
-            None if !is_reference => cx.start_in_burst(session, call),
-            None => cx.start_with(session, call, None, None),
-            Some(at_ns) => cx.start_until(session, call, at_ns, None),
+        let kind = match deadline_ns {
+            Some(end_ns) if !ordered => CallKind::Until { end_ns, clock_ns: None },
+            None if !ordered && !is_reference => CallKind::InBurst,
+            _ => CallKind::Limited { timeout: None, deadline_ns, ordered },
         };
-        if let Err(rejected) = started {
+        if let Err(rejected) = Context::<()>::new(self).start(session, call, kind) {
             self.refuse_call(key, session, rejected);
         }
     }

@@ -1,18 +1,19 @@
 //! The handlers of an endpoint, by method: the code that runs for a request.
 
 use std::any::Any;
+use std::rc::Rc;
 
 use petrel_proto::buffer::Placed;
 use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
+use super::burst::{Batch, Gathered, Locators};
 use super::context::Context;
 use super::description::{DESCRIBE, ServiceDescription};
-use super::gather::{Gather, Gathered};
 use super::handle::Handle;
 use super::health::{HEALTH_METHOD, Health, Healths, is_echo};
 use super::in_place::{InPlace, InPlaceRequest};
-use super::locators::Locators;
+use super::late_answers::LateAnswers;
 use super::request::{Handled, Payload, Request};
 use crate::events;
 use crate::msgbuf::MsgBuf;
@@ -240,10 +241,15 @@ impl Handlers {
     }
 
     /// Sets the handler of a method that gets the requests of a burst together.
-    pub(super) fn set_batched(&mut self, method: u16, gather: Gather) {
-        let handler = self.gathered.handler(gather);
+    pub(super) fn set_batched(
+        &mut self,
+        method: u16,
+        late: Rc<LateAnswers>,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, &Batch<'_>) + 'static,
+    ) {
+        let handler = self.gathered.handler(method, late, handler);
         self.is_batched = true;
-        self.set(method, Box::new(handler));
+        self.set(method, handler);
     }
 
     /// Returns true if the current burst has brought requests to batched methods.

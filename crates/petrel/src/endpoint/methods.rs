@@ -7,12 +7,10 @@ use std::rc::Rc;
 use petrel_proto::buffer::{Destination, Placed};
 use petrel_transport::Transport;
 
-use super::batch::Batch;
+use super::burst::Batch;
 use super::context::Context;
-use super::gather::Gather;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
-use super::locators::Locator;
 use super::request::{Handled, Request};
 use super::serve::{OwnRequest, Serving};
 use super::{Endpoint, handle};
@@ -189,7 +187,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handler(unsafe { state.get::<S>() }, cx.typed(), batch);
         };
         let late = Rc::clone(self.local.late_answers());
-        self.handlers.set_batched(method, Gather::new(method, late, Box::new(handler)));
+        self.handlers.set_batched(method, late, handler);
     }
 
     /// Prefetches the memory that the handler of a method will read first, while other requests are served. For
@@ -208,7 +206,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let address = panics.contain(Closure::Handler, || locate(message));
             (address.unwrap_or(ptr::null()), 0)
         };
-        self.handlers.locators().set(method, Locator::new(Box::new(locate), None));
+        self.handlers.locators().set(method, Box::new(locate), None);
     }
 
     /// [`Endpoint::prefetch`] of memory that is found in two steps, as an item by an entry of an index: `locate` returns
@@ -257,8 +255,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let state = unsafe { state.get::<S>() };
             of_then.contain(Closure::Handler, || then(state, word)).unwrap_or(());
         };
-        let locator = Locator::new(Box::new(locate), Some(Box::new(then)));
-        self.handlers.locators().set(method, locator);
+        self.handlers.locators().set(method, Box::new(locate), Some(Box::new(then)));
     }
 
     /// Sets a future as the handler of a method: it may make calls, wait for them and for time, while the event loop

@@ -2,21 +2,18 @@
 //! continuations and calls.
 //!
 //! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, except that `client_shared` has
-//! the `driver`, by which callers run the event loop:
+//! the `driver`, by which callers run the event loop, and `context/` the calls that were announced, of `burst/`:
 //!
 //! | parts | files |
 //! | --- | --- |
 //! | the front | `mod`, `methods`, `connect`, `open`, `event_loop`, `driver/` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
-//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request`, `serve` |
+//! | frames to handlers and continuations | `burst/`, `dispatch`, `handlers`, `in_place`, `handle`, `request`, `serve` |
 //! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
 //! | the view of handlers and continuations | `context/` |
 //! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
-mod ahead;
-mod announced;
-mod batch;
 mod broadcast;
 mod burst;
 mod call_builder;
@@ -29,14 +26,12 @@ mod connect;
 mod context;
 pub(crate) mod description;
 mod dispatch;
-mod dispatch_ahead;
 mod drain;
 mod driver;
 mod ends;
 mod event_loop;
 mod free_bytes;
 mod future_calls;
-mod gather;
 mod groups;
 pub(crate) mod handle;
 mod handlers;
@@ -46,10 +41,7 @@ mod ids;
 mod in_loop;
 mod in_place;
 mod inbox_turn;
-mod lane;
 mod late_answers;
-mod lent_transport;
-mod locators;
 mod message;
 mod methods;
 mod object_counts;
@@ -58,12 +50,11 @@ mod optimisations;
 mod peer;
 mod remote;
 mod request;
-mod return_route;
+mod route;
 pub(crate) mod serve;
 mod service;
 mod session_call;
 mod sessions;
-mod slow;
 mod stats;
 mod stop;
 mod worker_requests;
@@ -76,7 +67,7 @@ use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
 
-pub use batch::Batch;
+pub use burst::Batch;
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;

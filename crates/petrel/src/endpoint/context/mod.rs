@@ -2,29 +2,28 @@
 
 mod cancel;
 pub(crate) mod continuation;
+mod start;
 pub(crate) mod watchers;
 
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ptr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use petrel_proto::buffer::{Destination, Placed};
-use petrel_proto::{
-    CallLimits, Core, PendingCall, RequestHandle, RespondError, RespondRejected, SessionId, Status,
-};
+use petrel_proto::{Core, RequestHandle, RespondError, RespondRejected, SessionId, Status};
 use petrel_transport::Transport;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
+pub(super) use start::CallKind;
+
 use super::ClientShared;
-use super::announced::Announced;
+use super::burst::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
-use super::lent_transport::{CallRoute, LentTransport};
 use super::remote::Remote;
-use super::return_route::{ReturnRoute, Timed};
+use super::route::{LentTransport, ReturnRoute, Route};
 use super::service::Services;
 use super::sessions::Sessions;
 use crate::error::Error;
@@ -36,7 +35,6 @@ use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::client::ServiceKey;
-use crate::values::{CallOptions, limits};
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
 
@@ -381,86 +379,6 @@ impl<'a, S: 'static> Context<'a, S> {
         self.local.announce(session);
     }
 
-    #[inline(always)]
-    pub(super) fn start(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-    ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, .. } = &mut *self.local;
-        core.call_at_once(*now_ns, session, call, &mut self.route)
-    }
-
-    #[inline(never)]
-    pub(super) fn start_with(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-        timeout: Option<Duration>,
-        deadline_ns: Option<u64>,
-    ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, clock, .. } = &mut *self.local;
-        let has_limits = timeout.is_some() || deadline_ns.is_some();
-        let clock_ns = if has_limits { clock.now_ns() } else { *now_ns };
-        let limits = limits(timeout, deadline_ns, clock_ns);
-        // Referenced messages cannot use the fast path.
-        if limits == CallLimits::default() && !call.request.is_reference() {
-            return core.call_at_once(*now_ns, session, call, &mut self.route);
-        }
-        core.set_time(clock_ns);
-        let mut route = Timed::new(&mut self.route, clock_ns);
-        core.call_with_at_once(*now_ns, session, call, limits, &mut route)
-    }
-
-    /// Makes a call that runs only after all earlier ones of its session.
-    #[cold]
-    pub(in crate::endpoint) fn start_in_order(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-        options: CallOptions,
-    ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, clock, .. } = &mut *self.local;
-        let clock_ns = clock.now_ns();
-        core.set_time(clock_ns);
-        let limits = CallLimits { ordered: true, ..options.limits(clock_ns) };
-        core.call_with(*now_ns, session, call, limits)
-    }
-
-    /// Makes a call that has no limits and owns its request. The request leaves with the current burst. It overtakes none in
-    /// the transmit queue, as requests of several packets are.
-    #[inline(always)]
-    pub(super) fn start_in_burst(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-    ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, lent, .. } = &mut *self.local;
-        let lent = lent.as_mut().filter(|_| !core.has_transmit());
-        let mut route = CallRoute::new(self.route.reborrow(), lent);
-        core.call_at_once(*now_ns, session, call, &mut route)
-    }
-
-    /// Makes a call that ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request
-    /// leaves with the current burst.
-    #[inline(always)]
-    pub(super) fn start_until(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-        end_ns: u64,
-        clock_ns: Option<u64>,
-    ) -> Result<(), NotTaken> {
-        let Local { core, now_ns, clock, lent, .. } = &mut *self.local;
-        let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
-        core.set_time(clock_ns);
-        let lent = lent.as_mut().filter(|_| !core.has_transmit());
-        let mut route = CallRoute::new(self.route.reborrow(), lent);
-        let mut route = Timed::new(&mut route, clock_ns);
-        let limits = CallLimits { deadline_ns: Some(end_ns), ..CallLimits::default() };
-        core.call_with_at_once(*now_ns, session, call, limits, &mut route)
-    }
-
     /// Runs a closure whose calls inherit `deadline_ns`.
     pub(super) fn under_deadline<R>(
         &mut self,
@@ -476,7 +394,8 @@ impl<'a, S: 'static> Context<'a, S> {
     /// Answers a request with OK, at once if there is a return path.
     #[inline(always)]
     pub(super) fn respond_at_once(&mut self, handle: RequestHandle, message: MsgBuf) {
-        let responded = self.local.core.respond_at_once(handle, message, &mut self.route);
+        let mut route = Route::new(self.route.reborrow(), None, None);
+        let responded = self.local.core.respond_at_once(handle, message, &mut route);
         if let Err(rejected) = responded {
             self.refuse_answer(handle, rejected);
         }

@@ -18,7 +18,7 @@ use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
 use super::{Chosen, Due, Services, unreachable};
 use crate::endpoint::HEALTH_METHOD;
 use crate::endpoint::context::continuation::Continuation;
-use crate::endpoint::context::{Context, Local};
+use crate::endpoint::context::{CallKind, Context, Local};
 use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
@@ -79,7 +79,8 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
             *calls_made += 1;
             let tag = Continuation::numbered::<FirstEnd>(key.to_bits());
             let to_make = PendingCall { method, tag, request, response };
-            if let Err(rejected) = cx.start_until(session, to_make, attempt_end_ns, clock_ns) {
+            let kind = CallKind::Until { end_ns: attempt_end_ns, clock_ns };
+            if let Err(rejected) = cx.start(session, to_make, kind) {
                 let outcome = Outcome::not_taken(cx.local, session, rejected);
                 Attempts::of(cx).fail_first(key, outcome);
             }
@@ -285,16 +286,12 @@ impl<'a, 'c> Attempts<'a, 'c> {
             Ok(buffers) => buffers,
             Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),
         };
-        let is_ordered = call.is_ordered();
+        let (timeout, deadline_ns, ordered) = (None, Some(end_ns), call.is_ordered());
+        let kind = CallKind::Limited { timeout, deadline_ns, ordered };
         services.calls_made += 1;
         let to_make = PendingCall { method, tag, request, response };
-        let sent = self.cx.under_deadline(inherited_ns, |cx| match is_ordered {
-            true => {
-                let options = CallOptions { deadline_ns: Some(end_ns), ..CallOptions::new() };
-                cx.start_in_order(session, to_make, options)
-            }
-            false => cx.start_with(session, to_make, None, Some(end_ns)),
-        });
+        let start = |cx: &mut Context<'_>| cx.start(session, to_make, kind);
+        let sent = self.cx.under_deadline(inherited_ns, start);
         sent.map_err(|rejected| Outcome::not_taken(self.cx.local, session, rejected))
     }
 

@@ -1,16 +1,42 @@
-//! Receiving and sending in bursts.
+//! Receiving and sending in bursts, and what a burst makes possible: memory fetched ahead, and requests handled together.
+//!
+//! [`Bursts`] runs the handlers and continuations of the received frames, and sends the frames of the core. The other parts
+//! of the endpoint use only the items of this file, and the values that they keep for bursts: [`Gathered`] and [`Locators`]
+//! with the handlers, and [`Announced`] with the sessions.
+//!
+//! | subject | files |
+//! | --- | --- |
+//! | memory of sessions and slots, fetched ahead | `ahead`: for received frames; `announced`: for calls that the application announces |
+//! | memory of handlers, fetched ahead | `locators` |
+//! | dispatch of frames that are shown ahead | `dispatch_ahead` |
+//! | requests of a method, handled together | `gather`, `lane`, `batch` |
+//! | dispatch and output with some optimisation off | `slow` |
+
+mod ahead;
+mod announced;
+mod batch;
+mod dispatch_ahead;
+mod gather;
+mod lane;
+mod locators;
+mod slow;
 
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
-use super::ahead::Ahead;
+pub(super) use announced::Announced;
+pub use batch::Batch;
+pub(super) use gather::Gathered;
+pub(super) use locators::Locators;
+
 use super::context::{Context, Local};
 use super::dispatch::{Dispatch, Sink};
-use super::dispatch_ahead::DispatchAhead;
 use super::handlers::Handlers;
 use super::optimisations::Optimisations;
-use super::slow::{SlowDispatch, SlowSink};
 use crate::sync::hint;
+use ahead::Ahead;
+use dispatch_ahead::DispatchAhead;
+use slow::{SlowDispatch, SlowSink};
 
 /// Most bursts sent in one turn, to let the receive path run.
 const TX_BURSTS_PER_TURN: usize = 8;

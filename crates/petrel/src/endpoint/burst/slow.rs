@@ -5,12 +5,12 @@ use petrel_transport::clock::now_ns;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
 
-use super::context::{Context, Local};
-use super::dispatch::{Dispatch, Sink, dispatch_from, dispatch_other};
-use super::handlers::Handlers;
-use super::optimisations::Optimisations;
-use super::request::Payload;
-use super::return_route::ReturnRoute;
+use crate::endpoint::context::{Context, Local};
+use crate::endpoint::dispatch::{Dispatch, Sink, dispatch_from, dispatch_other};
+use crate::endpoint::handlers::Handlers;
+use crate::endpoint::optimisations::Optimisations;
+use crate::endpoint::request::Payload;
+use crate::endpoint::route::ReturnRoute;
 
 /// Handles received frames with some optimisation off: on the general path, with detours.
 pub(super) struct SlowDispatch<'a> {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use petrel_proto::RequestHandle;
 
-use super::request::{Handled, Request};
+use crate::endpoint::request::{Handled, Request};
 use crate::msgbuf::MsgBuf;
 
 /// Messages of at most a cache line have a place per lane; most requests for lookups do.

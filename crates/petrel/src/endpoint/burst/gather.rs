@@ -14,11 +14,11 @@ use petrel_planted::planted;
 use petrel_proto::{RequestHandle, Status};
 
 use super::batch::{Batch, Messages};
-use super::context::Context;
-use super::handle::Handle;
 use super::lane::{Copies, Lane};
-use super::late_answers::LateAnswers;
-use super::request::{Handled, Request};
+use crate::endpoint::context::Context;
+use crate::endpoint::handle::Handle;
+use crate::endpoint::late_answers::LateAnswers;
+use crate::endpoint::request::{Handled, Request};
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, catch};
 use crate::sync::thread;
@@ -32,7 +32,7 @@ const LANES_MAX: usize = 32;
 const COPIED_BYTES_MAX: usize = 1024;
 
 /// A batched handler, without the type of the state.
-pub(super) type BatchHandler = dyn FnMut(State<'_>, &mut Context<'_>, &Batch<'_>);
+type BatchHandler = dyn FnMut(State<'_>, &mut Context<'_>, &Batch<'_>);
 
 /// The requests of a method that came in the current burst, and the method's handler.
 pub(super) struct Gather {
@@ -69,7 +69,7 @@ impl Drop for Lanes<'_> {
 }
 
 impl Gather {
-    pub(super) fn new(method: u16, late: Rc<LateAnswers>, handler: Box<BatchHandler>) -> Self {
+    fn new(method: u16, late: Rc<LateAnswers>, handler: Box<BatchHandler>) -> Self {
         Self {
             method,
             handler,
@@ -200,11 +200,11 @@ impl fmt::Debug for Gather {
 
 /// The batches of an endpoint that have requests.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gathered(Rc<RefCell<Vec<Rc<RefCell<Gather>>>>>);
+pub(in crate::endpoint) struct Gathered(Rc<RefCell<Vec<Rc<RefCell<Gather>>>>>);
 
 impl Gathered {
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::endpoint) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
@@ -213,14 +213,20 @@ impl Gathered {
         self.0.borrow_mut().pop()
     }
 
-    /// Returns the handler of single requests for a batched method.
-    pub(super) fn handler(&self, gather: Gather) -> PutAside {
-        PutAside { gathered: self.clone(), gather: Rc::new(RefCell::new(gather)) }
+    /// Returns the handler of single requests for a method with this batched handler.
+    pub(in crate::endpoint) fn handler(
+        &self,
+        method: u16,
+        late: Rc<LateAnswers>,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, &Batch<'_>) + 'static,
+    ) -> Box<dyn Handle> {
+        let gather = Gather::new(method, late, Box::new(handler));
+        Box::new(PutAside { gathered: self.clone(), gather: Rc::new(RefCell::new(gather)) })
     }
 }
 
 /// The handler of single requests for a batched method: puts them aside.
-pub(super) struct PutAside {
+struct PutAside {
     gathered: Gathered,
     gather: Rc<RefCell<Gather>>,
 }

@@ -19,20 +19,14 @@ type Locate = Box<dyn Fn(&[u8]) -> (*const u8, u64)>;
 type Then = Box<dyn Fn(State<'_>, u64)>;
 
 /// The functions of a method.
-pub(super) struct Locator {
+struct Locator {
     locate: Locate,
     then: Option<Then>,
 }
 
-impl Locator {
-    pub(super) fn new(locate: Locate, then: Option<Then>) -> Self {
-        Self { locate, then }
-    }
-}
-
 /// The functions by method, and the second steps of shown requests.
 #[derive(Default)]
-pub(super) struct Locators {
+pub(in crate::endpoint) struct Locators {
     /// Empty if no method has one.
     by_method: Vec<Option<Locator>>,
     /// Methods and words of the requests shown in this burst, in order.
@@ -42,12 +36,12 @@ pub(super) struct Locators {
 }
 
 impl Locators {
-    pub(super) fn set(&mut self, method: u16, locator: Locator) {
+    pub(in crate::endpoint) fn set(&mut self, method: u16, locate: Locate, then: Option<Then>) {
         let index = usize::from(method);
         if self.by_method.len() <= index {
             self.by_method.resize_with(index + 1, || None);
         }
-        self.by_method[index] = Some(locator);
+        self.by_method[index] = Some(Locator { locate, then });
     }
 
     #[inline(always)]
@@ -86,7 +80,7 @@ impl Locators {
     /// Takes the second step for the request some places behind the next one. Before the first request, catches up on
     /// the requests right behind it.
     #[inline]
-    pub(super) fn step(&mut self, state: State<'_>) {
+    pub(in crate::endpoint) fn step(&mut self, state: State<'_>) {
         if self.taken < self.due.len() {
             self.take_steps(state);
         }
@@ -122,8 +116,8 @@ mod tests {
             // SAFETY: `followed` lends a `Vec<u64>`.
             unsafe { state.get::<Vec<u64>>() }.push(word);
         };
-        locators.set(CHAINED, Locator::new(Box::new(locate), Some(Box::new(then))));
-        locators.set(0, Locator::new(Box::new(locate), None));
+        locators.set(CHAINED, Box::new(locate), Some(Box::new(then)));
+        locators.set(0, Box::new(locate), None);
         locators
     }
 

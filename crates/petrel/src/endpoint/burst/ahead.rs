@@ -4,7 +4,7 @@ use petrel_proto::{Core, UpcomingFrame};
 use petrel_transport::RX_BURST_MAX;
 use petrel_transport::prefetch::prefetch;
 
-use super::context::continuation::Continuation;
+use crate::endpoint::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 
 /// The distance in frames at which each step is taken: four small requests take longer than a cache line takes to

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use petrel_proto::SessionId;
 
-use super::context::Context;
 use super::lane::{Copies, Lane};
-use super::peer::Peer;
-use super::request::{Handled, Payload, Request};
+use crate::endpoint::context::Context;
+use crate::endpoint::peer::Peer;
+use crate::endpoint::request::{Handled, Payload, Request};
 use crate::time::Time;
 
 /// Requests of one method that one receive burst brought: see [`Endpoint::on_batch`](crate::Endpoint::on_batch).

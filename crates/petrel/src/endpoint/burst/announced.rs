@@ -7,7 +7,7 @@
 use petrel_proto::{Core, SessionId};
 use petrel_transport::prefetch::prefetch;
 
-use super::context::continuation::Continuation;
+use crate::endpoint::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 
 /// Announcements between the two steps: the first one's line must have arrived when the second step reads it.
@@ -15,7 +15,7 @@ const SLOT_BEHIND: usize = 4;
 
 /// The latest announced sessions, whose slots were not prefetched yet.
 #[derive(Default)]
-pub(super) struct Announced {
+pub(in crate::endpoint) struct Announced {
     sessions: [Option<SessionId>; SLOT_BEHIND],
     next: usize,
 }
@@ -23,7 +23,11 @@ pub(super) struct Announced {
 impl Announced {
     /// Takes the first step for a session, and the second one for an earlier session.
     #[inline]
-    pub(super) fn announce(&mut self, core: &Core<MsgBuf, Continuation>, session: SessionId) {
+    pub(in crate::endpoint) fn announce(
+        &mut self,
+        core: &Core<MsgBuf, Continuation>,
+        session: SessionId,
+    ) {
         core.call_session_addresses(session).into_iter().for_each(prefetch);
         if let Some(earlier) = self.replace(session) {
             core.call_slot_addresses(earlier).into_iter().for_each(prefetch);

@@ -4,7 +4,7 @@ use petrel_proto::peek_request;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedFrame};
 
 use super::ahead::Ahead;
-use super::dispatch::Dispatch;
+use crate::endpoint::dispatch::Dispatch;
 
 /// Handles received frames with many sessions, or with handlers that prefetch memory.
 pub(super) struct DispatchAhead<'a> {
