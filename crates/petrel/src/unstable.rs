@@ -6,6 +6,6 @@ pub mod control {
 }
 
 #[doc(hidden)]
-pub use crate::endpoint::{ObjectCounts, Optimisations};
+pub use crate::endpoint::ObjectCounts;
 #[doc(hidden)]
 pub use crate::local::LocalObjectCounts;

@@ -9,8 +9,9 @@ use petrel_proto::{Config, Recovery, limits};
 use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
 
+#[cfg(feature = "factors")]
+use super::burst::Optimisations;
 use super::description::ServiceDescription;
-use super::optimisations::Optimisations;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
 use crate::panics::PanicPolicy;
@@ -128,6 +129,7 @@ pub struct EndpointConfig {
     /// together: 4 096.
     pub client_calls_max: usize,
     /// Optimisations that can be switched off, to measure their effect; all are on by default.
+    #[cfg(feature = "factors")]
     pub optimisations: Optimisations,
 }
 
@@ -200,6 +202,7 @@ impl Default for EndpointConfig {
             panics: PanicPolicy::default(),
             memory: PoolConfig::default(),
             client_calls_max: CLIENT_CALLS_MAX,
+            #[cfg(feature = "factors")]
             optimisations: Optimisations::default(),
         }
     }

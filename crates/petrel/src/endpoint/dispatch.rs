@@ -32,6 +32,7 @@ impl<'a, T> Sink<'a, T> {
         Self { transport, clock_ns: None }
     }
 
+    #[cfg(feature = "factors")]
     pub(super) fn transport(&mut self) -> &mut T {
         self.transport
     }

@@ -46,7 +46,6 @@ mod message;
 mod methods;
 mod object_counts;
 mod open;
-mod optimisations;
 mod peer;
 mod remote;
 mod request;
@@ -68,6 +67,8 @@ use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
 
 pub use burst::Batch;
+#[cfg(feature = "factors")]
+pub use burst::Optimisations;
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
@@ -79,7 +80,6 @@ pub use health::{ECHO_REQUEST, HEALTH_METHOD, Health};
 pub use in_place::InPlaceRequest;
 pub use message::IntoMessage;
 pub use object_counts::ObjectCounts;
-pub use optimisations::Optimisations;
 pub use peer::Peer;
 pub use remote::ClientCalls;
 pub use request::{Handled, Request, Responder};
@@ -273,7 +273,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handlers: Handlers::new(Box::new(state), &config.service),
             joined: JoinedGroups::default(),
             drain: Drain::default(),
-            bursts: Bursts::new(config.optimisations, config.protocol.fast_path),
+            bursts: Bursts::new(config),
             work_flag,
             idle: Idle::new(config.idle, now_ns),
             turns: Turns::default(),

@@ -37,8 +37,11 @@ impl Nexus {
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
         // Saves peers the fence for the check whether to wake the endpoint.
-        host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
-            && config.optimisations.fence_free;
+        host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield);
+        #[cfg(feature = "factors")]
+        if !config.optimisations.fence_free {
+            host.shm.never_sleeps = config.host.shm.never_sleeps;
+        }
         host.is_without_udp = !udp;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
         let data_port = UdpAttach {

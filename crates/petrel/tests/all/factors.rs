@@ -66,18 +66,24 @@ fn answers_are_right(name: &str, config: &EndpointConfig) {
 type Switch = fn(&mut EndpointConfig);
 
 fn without_each(transports: AllowedTransports) {
-    let switches: [(&str, Switch); 9] = [
+    let switches: &[(&str, Switch)] = &[
         ("nothing", |_| {}),
         ("short ways", |config| config.protocol.fast_path = false),
         ("response grants", |config| config.protocol.response_grants = false),
+        #[cfg(feature = "factors")]
         ("one timestamp per turn", |config| config.optimisations.clock_once_per_turn = false),
+        #[cfg(feature = "factors")]
         ("preallocated responses", |config| config.optimisations.preallocated_responses = false),
+        #[cfg(feature = "factors")]
         ("zero-copy requests", |config| config.optimisations.zero_copy_requests = false),
+        #[cfg(feature = "factors")]
         ("immediate sends", |config| config.optimisations.immediate_sends = false),
+        #[cfg(feature = "factors")]
         ("bursts", |config| config.optimisations.bursts = false),
+        #[cfg(feature = "factors")]
         ("fence-free publication", |config| config.optimisations.fence_free = false),
     ];
-    for (name, switch_off) in switches {
+    for &(name, switch_off) in switches {
         let mut config = EndpointConfig::default();
         config.transports = transports;
         config.idle = IdlePolicy::Poll;

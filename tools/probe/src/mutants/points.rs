@@ -416,6 +416,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                     self.swap(expr, vec![(format!("{method} -> {other}"), text)]);
                 }
             }
+            Expr::If(branch) if branch.attrs.iter().any(leaves_out) => return,
             Expr::If(branch) => self.condition(&branch.cond),
             Expr::While(branch) => self.condition(&branch.cond),
             _ => {}

@@ -203,6 +203,7 @@ mod tests {
             "fn f() -> char { if planted(\"b\") { c = 1; } d }",
             "fn f() -> char { thread::yield_now(); hint::spin_loop(); prefetch(a); b }",
             "fn f() -> char { events::call_failed(a + 1); b }",
+            "fn f() -> char { #[cfg(feature = \"a\")] if b { return c(1 + 2); } d }",
             "fn f(a: u8) -> char { match a { 1 => b, 2..=3 => c, _ => d } }",
         ] {
             assert_eq!(mutated(text), (text.to_owned(), Vec::<String>::new()));

@@ -10,33 +10,40 @@
 //! | memory of handlers, fetched ahead | `locators` |
 //! | dispatch of frames that are shown ahead | `dispatch_ahead` |
 //! | requests of a method, handled together | `gather`, `lane`, `batch` |
-//! | dispatch and output with some optimisation off | `slow` |
+//! | dispatch without the fast path | `general` |
+//! | dispatch and output with some optimisation off, for experiments | `factors` |
 
 mod ahead;
 mod announced;
 mod batch;
 mod dispatch_ahead;
+#[cfg(feature = "factors")]
+mod factors;
 mod gather;
+mod general;
 mod lane;
 mod locators;
-mod slow;
 
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub(super) use announced::Announced;
 pub use batch::Batch;
+#[cfg(feature = "factors")]
+pub use factors::Optimisations;
 pub(super) use gather::Gathered;
 pub(super) use locators::Locators;
 
+use super::config::EndpointConfig;
 use super::context::{Context, Local};
 use super::dispatch::{Dispatch, Sink};
 use super::handlers::Handlers;
-use super::optimisations::Optimisations;
 use crate::sync::hint;
 use ahead::Ahead;
 use dispatch_ahead::DispatchAhead;
-use slow::{SlowDispatch, SlowSink};
+#[cfg(feature = "factors")]
+use factors::{SlowDispatch, SlowSink};
+use general::GeneralDispatch;
 
 /// Most bursts sent in one turn, to let the receive path run.
 const TX_BURSTS_PER_TURN: usize = 8;
@@ -51,18 +58,22 @@ const _: () = assert!(TX_BURSTS_PER_TURN > 0 && RX_BURST_BYTES > RX_BURST_MAX);
 /// The bursts of an endpoint.
 pub(super) struct Bursts {
     ahead: Ahead,
-    /// The optimisations, and whether the core uses fast paths; `None` if all are on.
-    optimisations: Option<(Optimisations, bool)>,
+    /// Whether frames may take the fast path.
+    fast_path: bool,
+    /// `None` if all are on.
+    #[cfg(feature = "factors")]
+    optimisations: Option<Optimisations>,
     /// Most frames received in the next turn.
     rx_budget: usize,
 }
 
 impl Bursts {
-    pub(super) fn new(optimisations: Optimisations, fast_path: bool) -> Self {
-        let is_slow = optimisations != Optimisations::default() || !fast_path;
+    pub(super) fn new(config: &EndpointConfig) -> Self {
         Self {
             ahead: Ahead::new(),
-            optimisations: is_slow.then_some((optimisations, fast_path)),
+            fast_path: config.protocol.fast_path,
+            #[cfg(feature = "factors")]
+            optimisations: config.optimisations.if_one_is_off(),
             rx_budget: RX_BURST_MAX,
         }
     }
@@ -70,7 +81,11 @@ impl Bursts {
     /// Returns true if responses and requests leave before the end of a burst.
     #[inline]
     pub(super) fn sends_at_once(&self) -> bool {
-        self.optimisations.is_none_or(|(of, _)| of.sends_at_once())
+        #[cfg(feature = "factors")]
+        if let Some(optimisations) = self.optimisations {
+            return optimisations.sends_at_once();
+        }
+        true
     }
 
     /// Receives a burst, and runs its handlers and continuations. Returns the number of frames.
@@ -117,9 +132,14 @@ impl Bursts {
         handlers: &mut Handlers,
         now_ns: u64,
     ) -> usize {
-        let Self { ahead, optimisations, rx_budget } = self;
-        if let Some(slow) = *optimisations {
-            let dispatch = SlowDispatch::new(slow, local, handlers, now_ns);
+        let Self { ahead, rx_budget, .. } = self;
+        if !self.fast_path {
+            let dispatch = GeneralDispatch::new(local, handlers, now_ns);
+            return transport.rx_burst_to(*rx_budget, dispatch);
+        }
+        #[cfg(feature = "factors")]
+        if let Some(optimisations) = self.optimisations {
+            let dispatch = SlowDispatch::new(optimisations, local, handlers, now_ns);
             return transport.rx_burst_to(*rx_budget, dispatch);
         }
         let looks_ahead = local.core.looks_ahead();
@@ -175,13 +195,7 @@ impl Bursts {
     ) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let sink = Sink::new(transport);
-            let sent = match self.optimisations {
-                None => local.core.transmit(now_ns, &mut { sink }),
-                Some((optimisations, _)) => {
-                    local.core.transmit(now_ns, &mut SlowSink::new(optimisations, sink))
-                }
-            };
+            let sent = self.transmit(transport, local, now_ns);
             transport.flush();
             any |= sent > 0;
             if sent < TRANSMIT_FRAMES_MAX {
@@ -191,6 +205,16 @@ impl Bursts {
             release(transport);
         }
         any
+    }
+
+    #[inline(always)]
+    fn transmit<T: Transport>(&self, transport: &mut T, local: &mut Local, now_ns: u64) -> usize {
+        #[cfg(feature = "factors")]
+        if let Some(optimisations) = self.optimisations {
+            let mut sink = SlowSink::new(optimisations, Sink::new(transport));
+            return local.core.transmit(now_ns, &mut sink);
+        }
+        local.core.transmit(now_ns, &mut Sink::new(transport))
     }
 }
 
