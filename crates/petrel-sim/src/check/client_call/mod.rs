@@ -103,6 +103,8 @@ pub(super) struct ClientCall {
     /// Servers that have reported no execution.
     pub(super) must_not_execute: BTreeSet<SimAddr>,
     pub(super) is_cancelled: bool,
+    /// The turn in which the caller dropped the call, by its time.
+    pub(super) dropped_ns: Option<u64>,
     pub(super) outcome: Outcome,
 }
 

@@ -118,8 +118,8 @@ impl Ledger {
         }
     }
 
-    /// Checks a departing packet of a request. A group call that fails while it is made has requests in rings already: they leave in this
-    /// turn, and CANCELs follow.
+    /// Checks a departing packet of a request. A group call that fails while it is made, and a call that is dropped, may have requests in
+    /// rings already: they leave in this turn, and CANCELs follow.
     pub(in crate::check) fn check_leaving(&self, id: u32) -> Result<(), String> {
         let fails_while_made = |client_call: &ClientCall| {
             matches!(client_call.destinations, Destinations::Group { .. })
@@ -129,7 +129,8 @@ impl Ledger {
             Some(client_call)
                 if client_call.outcome == Outcome::Pending
                     || client_call.goes_on()
-                    || fails_while_made(client_call) =>
+                    || fails_while_made(client_call)
+                    || client_call.dropped_ns == Some(self.now_ns) =>
             {
                 Ok(())
             }
@@ -403,8 +404,9 @@ impl Ledger {
     /// Records that the caller drops the call.
     pub(in crate::check) fn drop_client_call(&mut self, id: u32) {
         self.client_call_counts.dropped += 1;
+        let now_ns = self.now_ns;
         if let Some(client_call) = self.client_call_mut(id) {
-            client_call.outcome = Outcome::Dropped;
+            (client_call.outcome, client_call.dropped_ns) = (Outcome::Dropped, Some(now_ns));
         }
     }
 

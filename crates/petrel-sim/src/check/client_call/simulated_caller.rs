@@ -338,6 +338,7 @@ impl Node {
             executions: Default::default(),
             must_not_execute: Default::default(),
             is_cancelled: false,
+            dropped_ns: None,
             outcome: Outcome::Pending,
         }
     }
