@@ -1,6 +1,7 @@
 //! The experiments with several paths, in their short variants: properties that hold with any tuning.
 
 use crate::common::same_twice;
+use petrel_experiments::sim::ExperimentError;
 use petrel_experiments::sim::paths::{
     self, CutKind, CutRow, FlowsConfig, PathsConfig, Policy, ThroughputRow,
 };

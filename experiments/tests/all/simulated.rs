@@ -2,6 +2,7 @@
 
 use crate::common::same_twice;
 use petrel_experiments::sim::Controller;
+use petrel_experiments::sim::ExperimentError;
 use petrel_experiments::sim::cc_cost::{self, CostConfig};
 use petrel_experiments::sim::incast::{self, IncastConfig, IncastRow};
 use petrel_experiments::sim::loss::{self, LossConfig, LossRow};
