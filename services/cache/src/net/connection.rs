@@ -326,6 +326,25 @@ mod tests {
         assert_eq!((connection.kept_bytes(), connection.held_bytes()), (0, 0));
     }
 
+    /// A client that does not read its replies needs no further ones.
+    #[test]
+    fn needs__the_next_reply_of_a_client_that_reads() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut connection = Connection::new(socket, 1, 1);
+        let [first, second] = [(); 2].map(|()| connection.replies.owe());
+        for (unsent, needs_first) in
+            [(0, true), (OUTPUT_BYTES_MAX, true), (OUTPUT_BYTES_MAX + 1, false)]
+        {
+            connection.output.resize(unsent, 0);
+            assert_eq!(connection.needs(first), needs_first, "{unsent}");
+            assert!(!connection.needs(second), "the first is owed before");
+        }
+        // Sent bytes count no more.
+        connection.written = 1;
+        assert!(connection.needs(first));
+    }
+
     #[test]
     fn make_room__of_a_large_reply_takes_its_size_and_drops_sent_bytes() {
         let large = 8 * READ_BYTES;
