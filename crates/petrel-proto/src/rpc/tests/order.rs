@@ -627,12 +627,15 @@ proptest! {
         credits in prop::sample::select(vec![1u16, 4, 64]),
     ) {
         const CALLS: usize = 40;
+        /// A call that waits for an earlier one asks for its answer seldom, up to 4 s apart
+        /// (`WAITING_PROBE_NS_MAX`), and a chain of calls may lose an answer each.
+        const TURNS: usize = 6_000_000;
         let pair = in_order(Shape { slots, credits, ..Shape::default() });
         let (flights, running) = (Vec::new(), Vec::new());
         let (is_ordered, deadlines) = (Vec::new(), Vec::new());
         let (over, runs) = (Vec::new(), Vec::new());
         let mut world = World { pair, random, flights, is_ordered, deadlines, over, runs, ended: 0, running };
-        for _ in 0..400_000 {
+        for _ in 0..TURNS {
             if world.next().is_multiple_of(3) {
                 world.call(CALLS);
             }
