@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::sim::Controller;
 use crate::sim::overload::{Policy, Service};
 use clap::{Args, Subcommand};
-use petrel_command::args::values::{Share, parse_plot, parse_seed};
+use petrel_command::args::values::{Share, parse_seed};
 use petrel_command::units::parse_duration;
+
+use crate::report::plot::parse_plot;
 
 mod measured;
 mod paths;
