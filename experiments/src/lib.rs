@@ -11,7 +11,7 @@
 //! | `puts` | the store's puts in the network of eRPC's paper |
 //! | `command`, `args`, `report` | the command `petrel-experiment`: tables, JSON and plots |
 //!
-//! `docs/experiments.md` shows the results.
+//! `experiments/README.md` shows the results.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

@@ -58,7 +58,7 @@ Examples:
   petrel-experiment batch --table ipv6 --transport shm
   petrel-experiment lookups --how plain,batched --accesses 0,8
 
-docs/experiments.md says what each does and what came of it.";
+experiments/README.md says what each does and what came of it.";
 
 /// The experiment to run.
 #[derive(Debug, Subcommand)]
