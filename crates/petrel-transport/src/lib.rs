@@ -11,6 +11,7 @@
 //! | [`clock`] | nanoseconds from a calibrated time stamp counter |
 //! | [`wake`] | waking an endpoint that blocks |
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
+//! | [`seal`] | the keys of sealed datagrams |
 //! | [`shm`] | rings in shared memory, between processes of one host |
 //! | [`stream`] | frames over TCP connections, where datagrams do not get through |
 //! | [`heap`] | returning freed memory from the allocator to the system |
@@ -39,6 +40,7 @@ mod link;
 pub mod mux;
 pub mod path;
 pub mod prefetch;
+pub mod seal;
 mod shared;
 pub mod shm;
 pub mod stream;

@@ -84,6 +84,7 @@ mod panics;
 pub mod region;
 mod region_memory;
 mod runtime;
+pub mod security;
 pub mod server;
 mod slot_shares;
 mod sync;

@@ -1,0 +1,108 @@
+//! Secured control connections (`docs/wire-protocol.md` §17), as the nexus sees them. The crate `petrel-tls` implements the traits with
+//! TLS 1.3; a program without credentials builds no cryptography.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use petrel_transport::seal::DatagramKey;
+
+/// The credentials of a process, and whom it trusts.
+pub trait Security: fmt::Debug + Send + Sync {
+    /// Returns the opener's end of a new connection. `name` is the name by which the program knows the server, which the server's
+    /// certificate has to contain; without a name the address has to stand there.
+    ///
+    /// # Errors
+    /// The credentials cannot be used, with the reason for people.
+    fn connect(
+        &self,
+        to: SocketAddr,
+        name: Option<&str>,
+    ) -> Result<Box<dyn SecureStream>, SecurityError>;
+
+    /// Returns the acceptor's end of a new connection.
+    ///
+    /// # Errors
+    /// The credentials cannot be used, with the reason for people.
+    fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError>;
+
+    /// Returns true if connections without TLS are accepted, too, during a migration.
+    fn is_permissive(&self) -> bool {
+        false
+    }
+}
+
+/// One end of a connection inside TLS. It reads and writes no socket: the caller carries the bytes.
+pub trait SecureStream: fmt::Debug + Send {
+    /// Takes bytes that the peer has sent. All of them are taken.
+    ///
+    /// # Errors
+    /// The peer breaks TLS, or is not trusted. [`take_output`](Self::take_output) may still have an alert for it.
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), SecurityError>;
+
+    /// Moves decrypted bytes to the start of `buffer`, and returns their number; 0 if none is there.
+    fn read(&mut self, buffer: &mut [u8]) -> usize;
+
+    /// Returns true if the peer has ended its direction.
+    fn is_ended(&self) -> bool;
+
+    /// Encrypts bytes for the peer, after those before. Bytes written before the handshake is over are kept until then.
+    fn write(&mut self, bytes: &[u8]);
+
+    /// Appends the bytes to be sent to the peer.
+    fn take_output(&mut self, output: &mut Vec<u8>);
+
+    /// Ends this direction: the next output says so.
+    fn close(&mut self);
+
+    /// Returns the peer's identity, once the handshake is over.
+    fn peer(&self) -> Option<Arc<PeerIdentity>>;
+
+    /// Returns the keys of a link's datagrams for this end: to send, and to receive. `context` are the first eight bytes of the
+    /// exporter's context (§17.2); `is_opener` tells the directions apart.
+    ///
+    /// # Errors
+    /// The handshake is not over.
+    fn link_keys(&self, context: [u8; 8], is_opener: bool) -> Result<LinkKeys, SecurityError>;
+}
+
+/// The keys of a link's datagrams at one end.
+#[derive(Debug)]
+pub struct LinkKeys {
+    /// Seals datagrams to the peer.
+    pub send: Box<dyn DatagramKey>,
+    /// Opens datagrams of the peer.
+    pub receive: Box<dyn DatagramKey>,
+}
+
+/// The proven identity of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerIdentity {
+    /// The SPIFFE ID: the URI of the certificate that begins with `spiffe://`.
+    pub spiffe_id: Option<String>,
+    /// The DNS names of the certificate.
+    pub dns_names: Vec<String>,
+    /// SHA-256 of the certificate, or of the raw public key (its SubjectPublicKeyInfo).
+    pub fingerprint: Option<[u8; 32]>,
+    /// When the certificate ends, in seconds since 1970.
+    pub expires_at: Option<u64>,
+    /// The user of the peer's process, if it is a process of this host.
+    pub uid: Option<u32>,
+    /// The number of the peer's process, if it is a process of this host.
+    pub pid: Option<u32>,
+}
+
+/// Why a connection is not secure, or cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct SecurityError {
+    text: String,
+}
+
+impl SecurityError {
+    /// Creates an error with a text for people: the cause, and the remedy if there is one.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into() }
+    }
+}
