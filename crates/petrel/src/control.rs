@@ -11,9 +11,12 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use petrel_proto::Status;
 use petrel_proto::control::{GroupJoin, LinkFeatures, SessionAccept, SessionOpen};
+
+use crate::security::PeerIdentity;
 
 /// Number of an endpoint within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -224,6 +227,8 @@ pub enum FromNexus<L> {
         peer: PeerName,
         /// The other process's incarnation.
         incarnation: u64,
+        /// The proven identity of the other process, on a connection inside TLS.
+        identity: Option<Arc<PeerIdentity>>,
         /// The features that both sides have: ordered calls, and several paths with the peer's further source ports
         /// (`docs/wire-protocol.md` §14).
         features: LinkFeatures,

@@ -14,6 +14,8 @@ use std::path::Path;
 use petrel_proto::{CallFailure, SessionId, Status};
 
 use crate::control::{EndpointId, LinkId, PeerName, Reason};
+use crate::endpoint::Peer;
+use crate::security::SecurityError;
 use crate::values::SessionEnd;
 
 /// Emits an event with the target `petrel`, if the feature is on.
@@ -94,6 +96,28 @@ pub(crate) fn session_refused(endpoint: EndpointId, peer: Option<PeerName>, reas
         why = reason.message.as_str(),
         "a peer's session was refused"
     );
+}
+
+/// A request was refused: its client may not call the method.
+pub(crate) fn not_granted(peer: Option<&Peer>, method: u16) {
+    emit!(
+        WARN,
+        "not_granted",
+        peer = peer.map(tracing::field::display),
+        identity = peer.and_then(|peer| peer.identity.as_deref()).map(tracing::field::debug),
+        method,
+        "a client called a method that it may not call"
+    );
+}
+
+/// A peer is not to be trusted: its connection ends.
+pub(crate) fn untrusted(remote: SocketAddr, error: &SecurityError) {
+    emit!(WARN, "untrusted", remote = %remote, why = %error, "a peer was not authenticated");
+}
+
+/// The credentials of this process cannot be used: no peer can connect.
+pub(crate) fn credentials_failed(error: &SecurityError) {
+    emit!(ERROR, "credentials_failed", why = %error, "the credentials cannot be used");
 }
 
 /// A call of this endpoint ended with a failure.

@@ -78,6 +78,7 @@ mod look;
 #[doc(hidden)]
 pub mod model;
 mod msgbuf;
+mod names;
 pub mod nexus;
 pub mod overload;
 mod panics;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use petrel_transport::seal::DatagramKey;
@@ -91,6 +92,43 @@ pub struct PeerIdentity {
     pub uid: Option<u32>,
     /// The number of the peer's process, if it is a process of this host.
     pub pid: Option<u32>,
+}
+
+/// What a client may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant(Granted);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Granted {
+    All,
+    Methods(Vec<u16>),
+    Nothing(String),
+}
+
+impl Grant {
+    /// Everything.
+    pub fn all() -> Self {
+        Self(Granted::All)
+    }
+
+    /// These methods, and no other. [Regions](crate::region) are served by methods from 65 520 on.
+    pub fn methods(methods: impl IntoIterator<Item = u16>) -> Self {
+        Self(Granted::Methods(methods.into_iter().collect()))
+    }
+
+    /// Nothing: the client gets PERMISSION_DENIED with this text.
+    pub fn refuse(text: impl Into<String>) -> Self {
+        Self(Granted::Nothing(text.into()))
+    }
+
+    /// Returns the methods, or `None` for all.
+    pub(crate) fn into_methods(self) -> Result<Option<Rc<[u16]>>, String> {
+        match self.0 {
+            Granted::All => Ok(None),
+            Granted::Methods(methods) => Ok(Some(methods.into())),
+            Granted::Nothing(text) => Err(text),
+        }
+    }
 }
 
 /// Why a connection is not secure, or cannot be.

@@ -136,6 +136,9 @@ fn write_features(out: &mut Vec<u8>, features: &LinkFeatures) {
     }
     write_flag(out, 10, features.order);
     write_flag(out, 11, features.probe);
+    if let Some(key_path) = features.key_path {
+        write(out, 13, &key_path.to_le_bytes());
+    }
 }
 
 fn write_offer(out: &mut Vec<u8>, offer: Offer) {

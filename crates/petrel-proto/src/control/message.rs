@@ -246,11 +246,13 @@ pub struct LinkFeatures {
     pub order: bool,
     /// True if the side answers probes (§8.10).
     pub probe: bool,
+    /// Inside TLS, over UDP: the number by which sealed datagrams to the side name the link, below 2²⁴ (§17.2).
+    pub key_path: Option<u32>,
 }
 
 impl LinkFeatures {
     /// No feature.
-    pub const NONE: Self = Self { paths: PathPorts::NONE, order: false, probe: false };
+    pub const NONE: Self = Self { paths: PathPorts::NONE, order: false, probe: false, key_path: None };
 }
 
 /// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.

@@ -77,6 +77,9 @@ pub const STATS_PART_BYTES_MAX: usize = 60_000;
 /// Longest heartbeat interval: bounds the time to detect a hung peer.
 pub const HEARTBEAT_MS_MAX: u32 = 10_000;
 
+/// First number that no `key_path` is (§17.2).
+pub const KEY_PATH_END: u32 = 1 << 24;
+
 /// Smallest `max_frame` of an offer.
 pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;
 

@@ -64,10 +64,11 @@ fn hello() -> impl Strategy<Value = Hello> {
 fn link_open() -> impl Strategy<Value = LinkOpen> {
     let endpoint = 0..u16::MAX;
     let offers = vec(offer(), 1..=OFFERS_MAX);
-    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>());
+    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), key_path());
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
-        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe))| {
-            let features = LinkFeatures { paths: ports_besides(ports, &offers), order, probe };
+        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe, key_path))| {
+            let paths = ports_besides(ports, &offers);
+            let features = LinkFeatures { paths, order, probe, key_path };
             LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
     )
@@ -75,13 +76,18 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
     let ticket = any::<[u8; 16]>();
-    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), data_ip());
+    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), data_ip(), key_path());
     (any::<u32>(), offer(), ticket, extras).prop_map(|(link, offer, ticket, extras)| {
-        let (ecn, ports, order, probe, data_ip) = extras;
+        let (ecn, ports, order, probe, data_ip, key_path) = extras;
         let ticket = offer.has_ticket().then_some(ticket);
-        let features = LinkFeatures { paths: ports_besides(ports, &[offer]), order, probe };
+        let paths = ports_besides(ports, &[offer]);
+        let features = LinkFeatures { paths, order, probe, key_path };
         LinkAccept { link, offer, ticket, ecn, features, data_ip }
     })
+}
+
+fn key_path() -> impl Strategy<Value = Option<u32>> {
+    proptest::option::of(0..1u32 << 24)
 }
 
 fn data_ip() -> impl Strategy<Value = Option<IpAddr>> {

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{
-    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, Kind,
-    LinkAccept, LinkClose, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
+    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, KEY_PATH_END, Kind,
+    LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
     OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX,
     STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
     StatsReply, StatsRequest, StreamAccept, StreamOpen,
@@ -46,6 +46,12 @@ impl Offer {
     }
 }
 
+impl LinkFeatures {
+    fn check(&self, kind: Kind) -> Result<(), OutOfRange> {
+        in_range(self.key_path.is_none_or(|path| path < KEY_PATH_END), kind, "key_path")
+    }
+}
+
 impl LinkOpen {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.offers.len() <= OFFERS_MAX, Kind::LinkOpen, "offer")?;
@@ -55,7 +61,7 @@ impl LinkOpen {
             offer.check(Kind::LinkOpen)?;
             offer.check_paths(&self.features.paths, Kind::LinkOpen)?;
         }
-        Ok(())
+        self.features.check(Kind::LinkOpen)
     }
 }
 
@@ -69,6 +75,7 @@ impl LinkAccept {
         in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
         self.offer.check_paths(&self.features.paths, Kind::LinkAccept)?;
+        self.features.check(Kind::LinkAccept)?;
         in_range(self.data_ip.is_none_or(may_be_a_host), Kind::LinkAccept, "data_ip")
     }
 }

@@ -383,6 +383,7 @@ fn bounds() -> Vec<Bounds> {
             invalid.push(path_ports(&[7, own_port]));
         }
         all.push((kind, "paths", 9, valid, invalid));
+        all.push((kind, "key_path", 13, of_u32([0, (1 << 24) - 1]), of_u32([1 << 24, u32::MAX])));
     }
     for kind in [Kind::SessionOpen, Kind::SessionAccept] {
         let messages = of_u32([0, 1 << 30]);

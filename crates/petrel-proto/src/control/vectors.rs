@@ -51,8 +51,10 @@ fn extra_words(ecn: bool, features: &LinkFeatures) -> String {
     let paths =
         if ports.is_empty() { String::new() } else { format!(" paths={}", ports.join(",")) };
     let flag = |is_there, word: &'static str| if is_there { word } else { "" };
+    let key_path = features.key_path.map_or(String::new(), |path| format!(" key_path={path}"));
     [flag(ecn, " ecn"), &paths, flag(features.order, " order"), flag(features.probe, " probe")]
         .concat()
+        + &key_path
 }
 
 /// Returns a message in the notation of the specification.

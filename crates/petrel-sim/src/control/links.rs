@@ -93,7 +93,12 @@ pub(super) enum Stage {
 /// Returns the features that both sides have, with the peer's ports.
 fn agreed(own: LinkFeatures, peers: LinkFeatures) -> LinkFeatures {
     let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { paths, order: own.order && peers.order, probe: own.probe && peers.probe }
+    LinkFeatures {
+        paths,
+        order: own.order && peers.order,
+        probe: own.probe && peers.probe,
+        key_path: None,
+    }
 }
 
 /// Returns the further source ports of this side and of the peer, if a link has several paths.
@@ -129,7 +134,7 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
-            features: LinkFeatures { paths: local.asked_paths(), order: true, probe: false },
+            features: LinkFeatures { paths: local.asked_paths(), order: true, ..LinkFeatures::NONE },
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -191,7 +196,7 @@ impl Network {
         // An acceptor announces ports only if the opener did.
         let paths = if open.features.paths.is_empty() { PathPorts::NONE } else { local.paths };
         let features =
-            LinkFeatures { paths, order: open.features.order, probe: open.features.probe };
+            LinkFeatures { paths, ..open.features };
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
@@ -261,7 +266,15 @@ impl Network {
         if !matches!(transport, DataLink::Packets(_)) {
             features.paths = PathPorts::NONE;
         }
-        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation, features };
+        let up = FromNexus::LinkUp {
+            request,
+            link,
+            transport,
+            peer,
+            incarnation,
+            identity: None,
+            features,
+        };
         self.tell(host, endpoint, up);
         if request.is_some() {
             let rtt_ns = self.connections[&connection].path_rtt_ns;

@@ -8,6 +8,7 @@ use petrel_proto::Status;
 
 use crate::control::EndpointId;
 use crate::error::Error;
+use crate::names;
 use crate::values::client::Target;
 
 /// A server: by its address, or by a host's name and a port.
@@ -166,7 +167,12 @@ fn look_up(text: &str, endpoint: EndpointId) -> Result<Vec<Target>, Error> {
         Error::not_sent(Status::Unavailable, format!("cannot find the address of {text}: {why}"))
     };
     let addresses = text.to_socket_addrs().map_err(|error| unavailable(error.to_string()))?;
-    let targets: Vec<_> = addresses.map(|address| Target::from((address, endpoint))).collect();
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    let target = |address| {
+        names::note(address, host);
+        Target::from((address, endpoint))
+    };
+    let targets: Vec<_> = addresses.map(target).collect();
     match targets.is_empty() {
         true => Err(unavailable("it has none".to_owned())),
         false => Ok(targets),

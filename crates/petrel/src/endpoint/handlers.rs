@@ -7,6 +7,7 @@ use petrel_proto::buffer::Placed;
 use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
+use super::authorize::{Grants, Guarded};
 use super::burst::{Batch, Gathered, Locators};
 use super::context::Context;
 use super::description::{DESCRIBE, ServiceDescription};
@@ -47,6 +48,8 @@ pub(super) struct Handlers {
     healths: Healths,
     /// The answer to requests for the service's description.
     description: Vec<u8>,
+    /// What the clients may call, if some may not call all.
+    grants: Option<Rc<Grants>>,
 }
 
 impl Handlers {
@@ -83,7 +86,8 @@ impl Handlers {
     /// Returns true if the handler of a method reads requests in place.
     #[inline]
     pub(super) fn reads_in_place(&self, method: Option<u16>) -> bool {
-        self.in_place.is_wanted(method)
+        // Reading in place passes the guard by.
+        self.in_place.is_wanted(method) && !self.is_limited()
     }
 
     pub(super) fn new(state: Box<dyn Any>, service: &ServiceDescription) -> Self {
@@ -98,6 +102,7 @@ impl Handlers {
             gathered: Gathered::default(),
             healths: Healths::default(),
             description: service.to_bytes(),
+            grants: None,
         }
     }
 
@@ -110,8 +115,26 @@ impl Handlers {
         if self.by_method.len() <= index {
             self.by_method.resize_with(index + 1, || None);
         }
-        self.by_method[index] = Some(handler);
+        self.by_method[index] = Some(match &self.grants {
+            Some(grants) => Box::new(Guarded::new(handler, grants)),
+            None => handler,
+        });
         self.in_place.forget(method);
+    }
+
+    /// Lets only granted requests reach the handlers, those set before and those set later.
+    pub(super) fn guard(&mut self, grants: &Rc<Grants>) {
+        if self.grants.replace(Rc::clone(grants)).is_none() {
+            for place in &mut self.by_method {
+                let handler = place.take();
+                *place = handler.map(|handler| Box::new(Guarded::new(handler, grants)) as _);
+            }
+        }
+    }
+
+    /// Returns true if some clients may not call all methods.
+    fn is_limited(&self) -> bool {
+        self.grants.as_ref().is_some_and(|grants| !grants.are_unlimited())
     }
 
     /// Sets a handler that stays.
@@ -137,6 +160,10 @@ impl Handlers {
         len: usize,
         first: Option<&[u8]>,
     ) -> Option<Placed> {
+        // Packets of a client that may not call the method must not get into the application's memory.
+        if self.is_limited() {
+            return None;
+        }
         let (_, placer) = self.placers.iter_mut().find(|(other, _)| *other == method)?;
         placer(State::of(&mut *self.state), len, first)
     }

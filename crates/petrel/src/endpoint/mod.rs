@@ -14,6 +14,7 @@
 //! | the view of handlers and continuations | `context/` |
 //! | values | `config`, `message`, `stats`, `object_counts`, `health`, `peer`, … |
 
+mod authorize;
 mod broadcast;
 mod burst;
 mod call_builder;

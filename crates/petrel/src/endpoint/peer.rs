@@ -1,15 +1,17 @@
 //! The process at the other end of a session.
 
 use std::fmt;
+use std::sync::Arc;
 
 use petrel_transport::PeerProcess;
 
 use crate::control::PeerName;
+use crate::security::PeerIdentity;
 
 /// The caller of a handler, or the server of a session, as known to this side.
 ///
-/// Over UDP and streams the fields are unproven: any process that can send from an address can be the peer. Over shared memory the
-/// kernel vouches for the process and its user.
+/// Without an [identity](Self::identity), the fields are unproven over UDP and streams: any process that can send from an address can be
+/// the peer. Over shared memory the kernel vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
@@ -24,6 +26,8 @@ pub struct Peer {
     pub medium: &'static str,
     /// The process, over shared memory.
     pub process: Option<PeerProcess>,
+    /// The identity that the peer's process has proven: both processes have [credentials](crate::nexus::NexusBuilder::credentials).
+    pub identity: Option<Arc<PeerIdentity>>,
 }
 
 impl fmt::Display for Peer {

@@ -9,6 +9,7 @@ use petrel_proto::control::{
     DecodeError, Decoder, Hello, Message, OutOfRange, PREFACE, StreamOpen,
 };
 
+use super::channel::Channel;
 use super::connection_links::ConnectionLinks;
 use super::due::DueAction;
 use super::limits::{
@@ -20,6 +21,7 @@ use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
 use super::usage::Source;
+use crate::security::SecurityError;
 use crate::control::{EndpointId, LinkId};
 
 /// A control connection.
@@ -38,6 +40,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     is_retired: bool,
     phase: Phase,
     decoder: Decoder,
+    channel: Channel,
     out: Outbox,
     /// When the present phase began.
     since: Instant,
@@ -170,8 +173,12 @@ impl Peer {
 pub(super) enum Received {
     /// The number of bytes read.
     Bytes(usize),
+    /// Bytes of TLS alone, with which the handshake goes on.
+    Handshake,
     /// Nothing to read for now.
     Nothing,
+    /// The peer is not to be trusted.
+    Untrusted(SecurityError),
     /// The stream has ended or broken.
     End(String),
 }
@@ -195,6 +202,7 @@ impl<N: Network> Connection<N> {
             is_retired: false,
             phase,
             decoder: Decoder::new(),
+            channel: Channel::default(),
             out: Outbox::default(),
             since: now,
             signs: Signs::new(now),
@@ -208,6 +216,22 @@ impl<N: Network> Connection<N> {
             path_rtt_ns: None,
             carried: None,
         }
+    }
+
+    /// Has the connection's bytes travel in a channel.
+    pub(super) fn secure(&mut self, channel: Channel) {
+        assert!(self.out.len() == 0, "nothing was said before TLS");
+        self.channel = channel;
+    }
+
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Forgets what the peer cannot read, and goes on without TLS to tell it why the connection ends.
+    pub(super) fn give_up_tls(&mut self) {
+        self.out = Outbox::default();
+        self.channel.give_up_tls();
     }
 
     /// Has the connection carry the frames of a link once both sides have agreed.
@@ -449,9 +473,17 @@ impl<N: Network> Connection<N> {
 
     /// Reads once.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
+        let decrypted = self.channel.read(buffer);
+        if decrypted > 0 {
+            return Received::Bytes(decrypted);
+        }
         match retry(|| self.stream.read(buffer)) {
             Ok(0) => Received::End("the peer closed it".to_owned()),
-            Ok(count) => Received::Bytes(count),
+            Ok(count) => match self.channel.receive(buffer, count, &mut self.out.bytes) {
+                Ok(0) => Received::Handshake,
+                Ok(count) => Received::Bytes(count),
+                Err(error) => Received::Untrusted(error),
+            },
             Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
             Err(error) => Received::End(error.to_string()),
         }
@@ -524,9 +556,10 @@ impl<N: Network> Connection<N> {
 
     /// Writes until the socket accepts no more.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
-        if matches!(self.phase, Phase::Connecting) {
+        if matches!(self.phase, Phase::Connecting) || !self.channel.may_send() {
             return Ok(());
         }
+        self.out.encrypt(&mut self.channel);
         self.out.flush(&mut self.stream, now)
     }
 
@@ -586,9 +619,12 @@ impl<N: Network> Connection<N> {
 /// Bytes to be sent.
 #[derive(Debug, Default)]
 struct Outbox {
+    /// Bytes as they travel.
     bytes: Vec<u8>,
     /// Bytes at the beginning that are sent already.
     sent: usize,
+    /// Bytes behind them that the channel has not taken yet.
+    plain: Vec<u8>,
     /// Since when the socket has accepted nothing although bytes are queued.
     stalled_since: Option<Instant>,
 }
@@ -596,16 +632,21 @@ struct Outbox {
 impl Outbox {
     fn len(&self) -> usize {
         assert!(self.sent <= self.bytes.len(), "more bytes are sent than were queued");
-        self.bytes.len() - self.sent
+        self.bytes.len() - self.sent + self.plain.len()
     }
 
     /// Appends raw bytes (the preface).
     fn push_bytes(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        self.plain.extend_from_slice(bytes);
     }
 
     fn push(&mut self, message: &Message) -> Result<(), OutOfRange> {
-        message.encode(&mut self.bytes)
+        message.encode(&mut self.plain)
+    }
+
+    /// Passes the queued bytes through the channel.
+    fn encrypt(&mut self, channel: &mut Channel) {
+        channel.send(&mut self.plain, &mut self.bytes);
     }
 
     /// More bytes are queued than a peer that reads ever causes.
@@ -614,6 +655,7 @@ impl Outbox {
     }
 
     fn flush(&mut self, stream: &mut impl Write, now: Instant) -> io::Result<()> {
+        assert!(self.plain.is_empty(), "bytes pass through the channel before they are sent");
         while self.len() > 0 {
             match retry(|| stream.write(&self.bytes[self.sent..])) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -706,7 +748,9 @@ mod tests {
         /// Takes the unsent bytes.
         pub(in crate::nexus) fn take_unsent(&mut self) -> Vec<u8> {
             let mut all = std::mem::take(&mut self.out);
-            all.bytes.split_off(all.sent)
+            let mut unsent = all.bytes.split_off(all.sent);
+            unsent.append(&mut all.plain);
+            unsent
         }
 
         /// Queues bytes that are no message.

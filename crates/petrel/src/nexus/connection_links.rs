@@ -87,6 +87,16 @@ impl ConnectionLinks {
         number
     }
 
+    /// Acceptor: notes the number of a link that the peer asks for. Returns false for a number that is not above all before: the keys of a link
+    /// are made of its number, and must not be made twice.
+    pub(super) fn is_new_number(&mut self, number: u32) -> bool {
+        let is_new = number >= self.next && number < u32::MAX;
+        if is_new {
+            self.next = number + 1;
+        }
+        is_new
+    }
+
     pub(super) fn insert(&mut self, number: u32, link: LinkId, now: Instant) {
         let former = self.by_number.insert(number, link);
         assert!(former.is_none(), "number {number} is of another link of the connection");
@@ -220,6 +230,14 @@ mod tests {
             links.insert(taken, LinkId(7), now);
         }
         assert_eq!([u32::MAX - 1, 2, 4], [(); 3].map(|()| links.new_number()));
+    }
+
+    #[test]
+    fn is_new_number__above_all_before() {
+        let mut links = ConnectionLinks::new(Instant::now());
+        let numbers = [0, 0, 7, 6, 7, 8, u32::MAX, u32::MAX - 1, u32::MAX - 1];
+        let new = numbers.map(|number| links.is_new_number(number));
+        assert_eq!(new, [true, false, true, false, false, true, false, true, false]);
     }
 
     #[test]

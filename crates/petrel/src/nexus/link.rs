@@ -25,6 +25,8 @@ pub(super) struct Link {
     session_bytes: usize,
     /// The features that both sides have, and the peer's further source ports.
     features: LinkFeatures,
+    /// The number by which the peer's sealed datagrams name the link.
+    key_path: Option<u32>,
 }
 
 /// The stage of a link.
@@ -94,7 +96,18 @@ impl Link {
             proposals: HashMap::new(),
             session_bytes: 0,
             features: LinkFeatures::NONE,
+            key_path: None,
         }
+    }
+
+    /// Gives the link a key path, for sealed datagrams.
+    pub(super) fn with_key_path(self, key_path: Option<u32>) -> Self {
+        Self { key_path, ..self }
+    }
+
+    /// Returns the number by which the peer's sealed datagrams name the link.
+    pub(super) fn key_path(&self) -> Option<u32> {
+        self.key_path
     }
 
     pub(super) fn connection(&self) -> ConnectionId {

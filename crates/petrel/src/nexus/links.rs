@@ -1,9 +1,10 @@
 //! The links of the process, their tickets, and the count of their proposals.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Index;
 
 use petrel_planted::planted;
+use petrel_proto::control::KEY_PATH_END;
 
 use super::ids::ConnectionId;
 use super::limits::{LINKS_MAX, PROPOSALS_MAX};
@@ -24,6 +25,10 @@ pub(super) struct Links {
     proposals: usize,
     /// Links by the ticket that their peer is to present at the rendezvous.
     tickets: HashMap<[u8; TICKET_BYTES], LinkId>,
+    /// The key paths of links with sealed datagrams.
+    key_paths: HashSet<u32>,
+    /// The next key path to try.
+    next_key_path: u32,
 }
 
 impl Links {
@@ -79,12 +84,34 @@ impl Links {
         self.proposals -= own;
         assert!(self.proposals == 0 || !self.by_id.is_empty(), "a proposal is made on a link");
         shrink(&mut self.by_id);
+        if let Some(path) = link.key_path() {
+            assert!(self.key_paths.remove(&path), "a key path is of one link: {path}");
+        }
         if let Stage::Promised { expected: Some(expected), .. } = link.stage()
             && !planted("nexus_tickets_stay")
         {
             self.tickets.remove(expected.ticket());
         }
         Some(link)
+    }
+
+    /// Returns a key path that no other link of the process has.
+    pub(super) fn new_key_path(&mut self) -> u32 {
+        const { assert!(LINKS_MAX < KEY_PATH_END as usize) };
+        loop {
+            let path = self.next_key_path;
+            self.next_key_path = (path + 1) % KEY_PATH_END;
+            if self.key_paths.insert(path) {
+                return path;
+            }
+        }
+    }
+
+    /// Takes back the key path of a link that was not made.
+    pub(super) fn give_key_path_back(&mut self, key_path: Option<u32>) {
+        if let Some(path) = key_path {
+            assert!(self.key_paths.remove(&path), "a key path was given out: {path}");
+        }
     }
 
     /// Expects a peer to present a ticket for a link.

@@ -44,6 +44,7 @@
 //! links then go down at once.
 
 mod attach;
+mod channel;
 mod connection;
 mod connection_links;
 mod connections;
@@ -87,6 +88,7 @@ use petrel_proto::control::{HEARTBEAT_MS_MAX, may_be_a_host};
 use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
+use crate::security::Security;
 use counters::Counters;
 use limits::{
     CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, HEARTBEAT_DEFAULT, SOURCE_SHARE_RANGE,
@@ -221,6 +223,7 @@ pub struct NexusBuilder {
     data_ip: Option<IpAddr>,
     connections_max: usize,
     source_share: Option<u8>,
+    security: Option<Arc<dyn Security>>,
 }
 
 /// Where a nexus listens.
@@ -243,6 +246,7 @@ impl Default for NexusBuilder {
             data_ip: None,
             connections_max: CONNECTIONS_MAX,
             source_share: None,
+            security: None,
         }
     }
 }
@@ -268,6 +272,14 @@ impl NexusBuilder {
     /// call. By default only peers on the same host may connect, over loopback.
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
+        self
+    }
+
+    /// Gives the process credentials, as those of the crate `petrel-tls`: all its connections are then inside TLS, to and from
+    /// other hosts and this one, and both sides prove who they are. A process without credentials cannot call it, nor be called.
+    /// Default: none, and peers on this host only.
+    pub fn credentials(mut self, security: Arc<dyn Security>) -> Self {
+        self.security = Some(security);
         self
     }
 
@@ -390,9 +402,14 @@ impl NexusBuilder {
         match local {
             Some(address) if is_within_host(address) => Ipv4Addr::LOCALHOST.into(),
             Some(address) => address.ip(),
-            None if self.insecure => Ipv4Addr::UNSPECIFIED.into(),
+            None if self.reaches_others() => Ipv4Addr::UNSPECIFIED.into(),
             None => Ipv4Addr::LOCALHOST.into(),
         }
+    }
+
+    /// Returns true if peers may be on other hosts.
+    fn reaches_others(&self) -> bool {
+        self.insecure || self.security.is_some()
     }
 
     fn check(&self) -> Result<(), SetupError> {
@@ -426,7 +443,7 @@ impl NexusBuilder {
         };
         match address {
             Some(address)
-                if !self.insecure
+                if !self.reaches_others()
                     && !address.ip().to_canonical().is_loopback()
                     && !is_within_host(address) =>
             {
@@ -442,6 +459,7 @@ impl NexusBuilder {
             .with_data_ip(self.data_ip)
             .with_connections_max(self.connections_max)
             .with_source_share(self.source_share)
+            .with_security(self.security.clone())
     }
 }
 

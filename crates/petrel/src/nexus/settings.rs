@@ -1,14 +1,18 @@
 //! Settings of a nexus, fixed while it runs.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::channel::Channel;
 use super::limits::{CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, Capacity};
 use crate::control::AllowedTransports;
+use crate::names;
 use crate::nexus::net::is_within_host;
+use crate::security::{Security, SecurityError};
 
 /// The settings that the reactor follows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     insecure: bool,
     transports: AllowedTransports,
@@ -18,6 +22,7 @@ pub(super) struct Settings {
     data_ip: Option<IpAddr>,
     connections_max: usize,
     source_share: Option<u8>,
+    security: Option<Arc<dyn Security>>,
 }
 
 impl Settings {
@@ -40,7 +45,43 @@ impl Settings {
             data_ip,
             connections_max,
             source_share,
+            security: None,
         }
+    }
+
+    /// Sets the credentials of the process.
+    pub(super) fn with_security(self, security: Option<Arc<dyn Security>>) -> Self {
+        Self { security, ..self }
+    }
+
+    /// Returns the channel of a connection that a peer has made.
+    ///
+    /// # Errors
+    /// The credentials cannot be used.
+    pub(super) fn accepting_channel(&self, remote: SocketAddr) -> Result<Channel, SecurityError> {
+        match self.security_with(remote) {
+            None => Ok(Channel::default()),
+            Some(security) => Ok(Channel::tls(security.accept()?, security.is_permissive())),
+        }
+    }
+
+    /// Returns the channel of a connection to a peer.
+    ///
+    /// # Errors
+    /// The credentials cannot be used.
+    pub(super) fn connecting_channel(&self, remote: SocketAddr) -> Result<Channel, SecurityError> {
+        match self.security_with(remote) {
+            None => Ok(Channel::default()),
+            Some(security) => {
+                let name = names::of(remote);
+                Ok(Channel::tls(security.connect(remote, name.as_deref())?, false))
+            }
+        }
+    }
+
+    /// Returns the credentials for connections with an address: within this process none are needed.
+    fn security_with(&self, remote: SocketAddr) -> Option<&Arc<dyn Security>> {
+        self.security.as_ref().filter(|_| !is_within_host(remote))
     }
 
     /// Names the address to which peers send datagrams.
@@ -72,7 +113,7 @@ impl Settings {
 
     /// Returns true if the process may connect to this address.
     pub(super) fn may_connect_to(&self, remote: SocketAddr) -> bool {
-        self.insecure || remote.ip().is_loopback() || is_within_host(remote)
+        self.insecure || self.security.is_some() || remote.ip().is_loopback() || is_within_host(remote)
     }
 
     /// Returns the media of the process.

@@ -129,7 +129,8 @@ impl Medium {
                 endpoint: EndpointId(0),
             },
             incarnation: 1,
-            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
+            identity: None,
+                            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
         };
         self.say(from, up(Some(request), to));
         self.say(to, up(None, from));

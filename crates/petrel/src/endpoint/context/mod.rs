@@ -19,6 +19,7 @@ use petrel_transport::clock::Clock;
 pub(super) use start::CallKind;
 
 use super::ClientShared;
+use super::authorize::Authorizer;
 use super::burst::Announced;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
@@ -68,6 +69,8 @@ pub(crate) struct Local {
     /// The regions that the endpoint serves.
     pub(super) regions: Option<Arc<View>>,
     panics: Rc<Panics>,
+    /// What the clients may call.
+    pub(super) authorizer: Authorizer,
     /// The transport, while it is lent.
     lent: Option<LentTransport>,
 }
@@ -99,6 +102,7 @@ impl Local {
             announced: Announced::default(),
             regions: None,
             panics,
+            authorizer: Authorizer::default(),
             lent: None,
         }
     }

@@ -535,6 +535,7 @@ mod tests {
                 is_networked: true,
                 medium: "udp",
                 process: None,
+                identity: None,
             }),
             &LinkFeatures::NONE,
         )

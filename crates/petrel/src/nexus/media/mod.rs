@@ -16,6 +16,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use petrel_proto::control::{Offer, PathPorts};
+use petrel_transport::seal::SealedLink;
 use petrel_transport::shm::ShmLink;
 use petrel_transport::stream::StreamLink;
 use petrel_transport::udp::UdpLink;
@@ -74,14 +75,14 @@ pub trait Medium<L>: fmt::Debug + Send {
     }
 
     /// Returns the means to reach the peer, on either side of the agreement.
-    fn open(&self, agreed: &Agreed) -> Opening<L>;
+    fn open(&self, agreed: Agreed) -> Opening<L>;
 }
 
 /// The media of an endpoint, the preferred one first.
 pub(super) type Media<L> = Vec<Box<dyn Medium<L>>>;
 
 /// The result of two offers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Agreed {
     /// The peer's end of the control connection.
@@ -94,6 +95,8 @@ pub struct Agreed {
     pub ecn: bool,
     /// This process's end of the control connection, if the system would send datagrams to the peer from another address.
     pub source: Option<IpAddr>,
+    /// The keys of the link's datagrams, for UDP on a connection inside TLS.
+    pub sealed: Option<Box<SealedLink>>,
 }
 
 /// The means to reach a peer.
@@ -114,6 +117,7 @@ pub struct Ends<'a> {
     remote: SocketAddr,
     process: AllowedTransports,
     meeting: Meeting,
+    is_secured: bool,
     path_mtu: &'a dyn Fn() -> io::Result<usize>,
 }
 
@@ -134,10 +138,10 @@ impl<'a> Ends<'a> {
     pub(super) fn new(
         (local, remote): (SocketAddr, SocketAddr),
         process: AllowedTransports,
-        meeting: Meeting,
+        (meeting, is_secured): (Meeting, bool),
         path_mtu: &'a dyn Fn() -> io::Result<usize>,
     ) -> Self {
-        Self { local, remote, process, meeting, path_mtu }
+        Self { local, remote, process, meeting, is_secured, path_mtu }
     }
 
     /// The address of this process's end.
@@ -154,6 +158,12 @@ impl<'a> Ends<'a> {
     /// address.
     pub fn is_one_host(&self) -> bool {
         self.remote.ip().is_loopback() || self.remote.ip() == self.local.ip()
+    }
+
+    /// Returns true if the control connection is inside TLS: the frames of its links need protection of the same kind, unless no other
+    /// user can read them.
+    pub fn is_secured(&self) -> bool {
+        self.is_secured
     }
 
     /// Returns the MTU of the path, in bytes of IP packet.

@@ -59,7 +59,7 @@ impl<L> Medium<L> for SharedMemory {
         Ok(Offer::Shm { max_frame })
     }
 
-    fn open(&self, agreed: &Agreed) -> Opening<L> {
+    fn open(&self, agreed: Agreed) -> Opening<L> {
         Opening::Memory(self.config(agreed.max_frame))
     }
 }

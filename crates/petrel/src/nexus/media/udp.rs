@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer, PathPorts};
+use petrel_transport::seal::OVERHEAD_BYTES;
 use petrel_transport::udp::{Mtu, UdpLink};
 
 use super::{Agreed, Ends, Medium, Obstacle, ObstacleAt, Opening};
@@ -40,7 +41,10 @@ impl Datagrams {
         check_address(udp.local, ends.local)?;
         let path = ends.path_mtu();
         let path = path.map_err(|error| format!("no UDP path to {}: {error}", ends.remote))?;
-        let max_frame = max_frame(udp.mtu, path, ends.remote)?;
+        let mut max_frame = max_frame(udp.mtu, path, ends.remote)?;
+        if ends.is_secured() {
+            max_frame -= OVERHEAD_BYTES as u32;
+        }
         Ok(Offer::Udp { port: udp.local.port(), max_frame })
     }
 }
@@ -79,7 +83,7 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
     }
 
     /// The peer's address is that of the connection, with the offered port.
-    fn open(&self, agreed: &Agreed) -> Opening<L> {
+    fn open(&self, agreed: Agreed) -> Opening<L> {
         let Offer::Udp { port, .. } = agreed.offer else {
             unreachable!("offers are chosen by their kind: {agreed:?}")
         };
@@ -88,7 +92,8 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         let max_frame = Some(agreed.max_frame as usize);
         let is_any = self.attach.is_some_and(|udp| udp.local.ip().is_unspecified());
         let source = agreed.source.filter(|_| is_any);
-        Opening::Link(UdpLink { addr, max_frame, ecn: agreed.ecn, source }.into())
+        let Agreed { ecn, sealed, .. } = agreed;
+        Opening::Link(UdpLink { addr, max_frame, ecn, source, sealed }.into())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::nexus::limits::{HELLO_TIMEOUT, MESSAGE_TIMEOUT};
 use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
 use crate::nexus::request::OpenRequest;
+use crate::security::SecurityError;
 
 impl<N: Network> Reactor<N> {
     /// Ends a connection and its links; local endpoints get `reason`.
@@ -115,6 +116,33 @@ impl<N: Network> Reactor<N> {
              restarted"
         );
         self.close_and_redial(id, &Reason::new(Status::Unavailable, why));
+    }
+
+    /// Ends a connection whose peer is not to be trusted. Another connection would end in the same way: its requests fail.
+    pub(super) fn on_untrusted(&mut self, id: ConnectionId, error: &SecurityError) {
+        let now = self.relay.now();
+        self.relay.counters().refused_untrusted.increment();
+        let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        let remote = connection.remote();
+        events::untrusted(remote, error);
+        // The alert of TLS. A peer that does not read it learns nothing.
+        let _ = connection.flush(now);
+        let is_opener = connection.is_opener();
+        let why = match is_opener {
+            true => format!("the server at {remote} is not to be trusted: {error}"),
+            false => format!("the client at {remote} is not to be trusted: {error}"),
+        };
+        let goodbye = match !is_opener && !connection.channel().has_begun() {
+            // It speaks without TLS, or another protocol.
+            true => {
+                connection.give_up_tls();
+                connection.queue_preface();
+                let text = "this process has credentials, and speaks with peers inside TLS only";
+                GoodbyeMode::Send(Reason::new(Status::Unauthenticated, text))
+            }
+            false => GoodbyeMode::Silent,
+        };
+        self.close(id, &Reason::new(Status::Unauthenticated, why), goodbye);
     }
 
     /// Ends a connection, and repeats its requests on another while their time lasts.

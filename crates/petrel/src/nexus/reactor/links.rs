@@ -7,6 +7,7 @@ use petrel_proto::Status;
 use petrel_proto::control::{
     LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer, PathPorts,
 };
+use petrel_transport::seal::SealedLink;
 
 use super::Reactor;
 use super::offers::Offering;
@@ -23,10 +24,11 @@ use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows, udp};
 use crate::nexus::net::Network;
 use crate::nexus::rendezvous::{Accepted, Outcome};
 use crate::nexus::request::OpenRequest;
+use crate::security::LinkKeys;
 
 /// Returns the features of this side, with the further source ports.
 fn own_features(paths: PathPorts) -> LinkFeatures {
-    LinkFeatures { order: true, paths, probe: true }
+    LinkFeatures { order: true, paths, probe: true, key_path: None }
 }
 
 /// Returns the further source ports that an endpoint announces for its own sessions over a medium.
@@ -40,7 +42,7 @@ fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
     let probe = own.probe && peers.probe;
     // A probe proves that the offered port is the peer's: without probes, nothing would.
     let paths = if own.paths.is_empty() || !probe { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { order: own.order && peers.order, paths, probe }
+    LinkFeatures { order: own.order && peers.order, paths, probe, key_path: None }
 }
 
 impl<N: Network> Reactor<N> {
@@ -92,21 +94,24 @@ impl<N: Network> Reactor<N> {
         (offers, ecn, paths): (Vec<Offer>, bool, PathPorts),
     ) {
         let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        let is_udp = |offer: &Offer| offer.kind() == udp::KIND;
+        let is_sealed = !connection.channel().is_plain() && offers.iter().any(is_udp);
         let number = connection.links_mut().new_number();
+        let key_path = is_sealed.then(|| self.relay.links.new_key_path());
         let message = LinkOpen {
             link: number,
             from_endpoint: request.endpoint().0,
             to_endpoint: request.remote_endpoint().0,
             offers: offers.clone(),
             ecn,
-            features: own_features(paths),
+            features: LinkFeatures { key_path, ..own_features(paths) },
         };
         let (endpoint, peer_endpoint) = (request.endpoint(), request.remote_endpoint().0);
         self.relay.add_link(
             (id, number),
             endpoint,
             peer_endpoint,
-            Stage::Requested { request, offers, ecn },
+            (Stage::Requested { request, offers, ecn }, key_path),
         );
         self.relay.send(id, message);
         self.relay.expect_answer(id);
@@ -124,6 +129,10 @@ impl<N: Network> Reactor<N> {
         }
         if self.early_links.contains(id, open.link) {
             return Err(Ending::Violation("LINK_OPEN with a number that was just asked for"));
+        }
+        let Some(connection) = self.relay.connections.get_mut(id) else { return Ok(()) };
+        if !connection.channel().is_plain() && !connection.links_mut().is_new_number(open.link) {
+            return Err(Ending::Violation("LINK_OPEN with a number that was in use before"));
         }
         if !self.early_links.keep_if_early(id, open, &mut self.relay) {
             self.answer_link_open(id, open);
@@ -176,17 +185,32 @@ impl<N: Network> Reactor<N> {
 
     fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
         let endpoint = EndpointId(open.to_endpoint);
-        let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
+        let Some((_, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
         let (ecn, own) = (open.ecn && medium.reads_marks(), own_features(medium.further_ports()));
         let shared = shared_features(&own, &open.features);
         let data_ip = self.relay.settings().data_ip();
         let data_ip = data_ip.filter(|_| shared.probe && chosen.kind() == udp::KIND);
+        let is_sealed = chosen.kind() == udp::KIND && self.is_secured(id);
+        let key_path = is_sealed.then(|| self.relay.links.new_key_path());
+        let sealed = key_path.map(|own| {
+            let endpoints = (open.from_endpoint, open.to_endpoint);
+            self.keys_of(id, (open.link, endpoints), (own, open.features.key_path))
+        });
+        let sealed = match sealed.transpose() {
+            Ok(sealed) => sealed,
+            Err(why) => {
+                self.relay.links.give_key_path_back(key_path);
+                let reason = Reason::new(Status::FailedPrecondition, why);
+                return self.refuse_link(id, open.link, reason);
+            }
+        };
+        let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let opening = {
             // Only addresses of this host have a path to the peer.
             let own_ip = data_ip.filter(|ip| self.net.path_mtu(*ip, remote).is_ok());
             let source = self.source_to(id, chosen.kind(), remote, own_ip);
-            medium.open(&Agreed { remote, offer: offered, max_frame, ecn, source })
+            medium.open(Agreed { remote, offer: offered, max_frame, ecn, source, sealed })
         };
         let expected = match &opening {
             Opening::Link(_) => Ok(None),
@@ -198,16 +222,18 @@ impl<N: Network> Reactor<N> {
         let expected = match expected {
             Ok(expected) => expected,
             Err(error) => {
+                self.relay.links.give_key_path_back(key_path);
                 let reason = Reason::new(Status::Internal, error.to_string());
                 return self.refuse_link(id, open.link, reason);
             }
         };
         let ticket = expected.map(|expected| *expected.ticket());
         let stage = Stage::Promised { expected, max_frame };
-        let link = self.relay.add_link((id, open.link), endpoint, open.from_endpoint, stage);
+        let (place, stage) = ((id, open.link), (stage, key_path));
+        let link = self.relay.add_link(place, endpoint, open.from_endpoint, stage);
         self.agree_on(link, shared);
         let paths = if shared.paths.is_empty() { PathPorts::NONE } else { own.paths };
-        let (number, features) = (open.link, LinkFeatures { paths, ..shared });
+        let (number, features) = (open.link, LinkFeatures { paths, key_path, ..shared });
         let accept = LinkAccept { link: number, offer: chosen, ticket, ecn, features, data_ip };
         self.relay.send(id, accept);
         match (opening, ticket) {
@@ -277,9 +303,20 @@ impl<N: Network> Reactor<N> {
         // A process that keeps to its host sends nothing to other hosts, whatever the peer names.
         let named = named.filter(|named| self.relay.settings().may_connect_to(*named));
         let remote = named.unwrap_or(remote);
+        let sealed = match self.relay.links[&link].key_path() {
+            Some(own) if kind == udp::KIND => {
+                let endpoints = (endpoint.0, self.relay.links[&link].peer_endpoint());
+                let paths = (own, accept.features.key_path);
+                match self.keys_of(id, (accept.link, endpoints), paths) {
+                    Ok(sealed) => Some(sealed),
+                    Err(_) => return Err(Ending::Violation("LINK_ACCEPT without a key path")),
+                }
+            }
+            _ => None,
+        };
         let opening = {
             let source = self.source_to(id, kind, remote, None);
-            medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn, source })
+            medium.open(Agreed { remote, offer: accept.offer, max_frame, ecn, source, sealed })
         };
         self.agree_on(link, shared);
         match (opening, accept.ticket) {
@@ -298,6 +335,33 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
+    fn is_secured(&self, id: ConnectionId) -> bool {
+        self.relay.connections.get(id).is_some_and(|connection| !connection.channel().is_plain())
+    }
+
+    /// Returns the keys of a link's datagrams: for its number, the endpoints of opener and acceptor, and the key paths of this side and the
+    /// peer (§17.2).
+    ///
+    /// # Errors
+    /// The peer has named no key path, or the connection no secrets.
+    fn keys_of(
+        &self,
+        id: ConnectionId,
+        (number, (opener, acceptor)): (u32, (u16, u16)),
+        (local_path, remote_path): (u32, Option<u32>),
+    ) -> Result<Box<SealedLink>, String> {
+        let remote_path = remote_path.ok_or("a link over UDP inside TLS needs a key path")?;
+        let connection = self.relay.connections.get(id).ok_or("the connection has ended")?;
+        let mut context = [0; 8];
+        context[..4].copy_from_slice(&number.to_le_bytes());
+        context[4..6].copy_from_slice(&opener.to_le_bytes());
+        context[6..].copy_from_slice(&acceptor.to_le_bytes());
+        let keys = connection.channel().link_keys(context, connection.is_opener());
+        let keys = keys.map_err(|error| error.to_string())?.ok_or("the connection has no TLS")?;
+        let LinkKeys { send, receive } = keys;
+        Ok(Box::new(SealedLink { local_path, remote_path, send, receive }))
+    }
+
     /// Notes the features that both sides have.
     fn agree_on(&mut self, id: LinkId, shared: LinkFeatures) {
         if let Some(link) = self.relay.links.get_mut(id) {
@@ -314,6 +378,7 @@ impl<N: Network> Reactor<N> {
             (link.endpoint(), link.peer_endpoint(), *link.features());
         let Some(connection) = self.relay.connections.get(link.connection()) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation());
+        let identity = connection.channel().peer();
         let peer = PeerName { address: connection.remote(), endpoint: EndpointId(peer_endpoint) };
         self.relay.counters().links_up.increment();
         self.relay.counters().count_opened(kind, ecn);
@@ -321,7 +386,15 @@ impl<N: Network> Reactor<N> {
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
         self.relay.notify(
             endpoint,
-            FromNexus::LinkUp { request, link: id, transport, peer, incarnation, features },
+            FromNexus::LinkUp {
+                request,
+                link: id,
+                transport,
+                peer,
+                incarnation,
+                identity,
+                features,
+            },
         );
         self.relay.report_path(id);
     }
@@ -561,7 +634,7 @@ mod tests {
             if matches!(stage, Stage::Up { .. }) {
                 self.relay.counters().links_up.increment();
             }
-            self.relay.add_link((at, number), EndpointId(0), 0, stage)
+            self.relay.add_link((at, number), EndpointId(0), 0, (stage, None))
         }
     }
 

@@ -369,7 +369,16 @@ impl<N: Network> Reactor<N> {
                 self.digest(id, &buffer[..count]);
                 true
             }
+            Received::Handshake => {
+                // It may ask for an answer.
+                self.relay.connections.write_later(id);
+                true
+            }
             Received::Nothing => false,
+            Received::Untrusted(error) => {
+                self.on_untrusted(id, &error);
+                false
+            }
             Received::End(cause) => {
                 self.on_stream_end(id, &cause);
                 false

@@ -121,7 +121,8 @@ impl<'a, N: Network> Offering<'a, N> {
     fn with_ends<R>(&self, look: impl FnOnce(&Ends<'_>) -> R) -> R {
         let (local, remote) = (self.connection.local(), self.connection.remote());
         let path_mtu = || self.net.path_mtu(local.ip(), remote);
-        look(&Ends::new((local, remote), self.process, self.meeting(), &path_mtu))
+        let state = (self.meeting(), !self.connection.channel().is_plain());
+        look(&Ends::new((local, remote), self.process, state, &path_mtu))
     }
 
     fn meeting(&self) -> Meeting {

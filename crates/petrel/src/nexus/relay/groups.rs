@@ -4,6 +4,7 @@
 //! The nexus keeps no state for groups: an endpoint knows its own requests, and a member that does not answer gets
 //! unicast.
 
+use petrel_proto::Status;
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
 use super::Relay;
@@ -55,6 +56,13 @@ impl<N: Network> Relay<N> {
         connection: ConnectionId,
         join: GroupJoin,
     ) -> Result<(), Ending> {
+        if self.connections.get(connection).is_some_and(|peer| !peer.channel().is_plain()) {
+            // A key in common would let the members forge messages to each other (§17.3).
+            let text = "the link is sealed, and its datagrams are for one peer".to_owned();
+            let (link, request, status) = (join.link, join.request, Status::FailedPrecondition);
+            self.send(connection, GroupRefuse { link, request, status, text });
+            return Ok(());
+        }
         let message = |link| FromNexus::GroupOffered { link, join };
         self.pass_to(connection, join.link, false, "GROUP_JOIN by a server", message)
     }
@@ -100,8 +108,6 @@ impl<N: Network> Relay<N> {
 
 #[cfg(test)]
 mod tests {
-    use petrel_proto::Status;
-
     use super::*;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 

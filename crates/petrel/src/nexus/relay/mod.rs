@@ -176,10 +176,11 @@ impl<N: Network> Relay<N> {
         at: (ConnectionId, u32),
         endpoint: EndpointId,
         peer_endpoint: u16,
-        stage: Stage,
+        (stage, key_path): (Stage, Option<u32>),
     ) -> LinkId {
         let step = self.settings.step_timeout();
         let link = Link::new(at, endpoint, peer_endpoint, stage, self.now + step);
+        let link = link.with_key_path(key_path);
         let id = self.links.add(link);
         self.remind(step, Due::Link(id));
         self.connections.add_link(at.0, at.1, id, self.now);

@@ -143,7 +143,7 @@ impl Endpoint {
 
     pub(crate) fn up(&mut self) -> Up {
         match self.next() {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation, features } => {
+            FromNexus::LinkUp { request, link, transport, peer, incarnation, features, .. } => {
                 Up { request, link, transport, peer, incarnation, features }
             }
             other => panic!("not LinkUp: {other:?}"),

@@ -306,7 +306,7 @@ impl<A> Medium<MuxLink<A, UnixLink>> for UnixMedium {
         offer.map(Offer::Other).ok_or_else(too_long)
     }
 
-    fn open(&self, agreed: &Agreed) -> Opening<MuxLink<A, UnixLink>> {
+    fn open(&self, agreed: Agreed) -> Opening<MuxLink<A, UnixLink>> {
         let Offer::Other(offer) = agreed.offer else { panic!("offers of kind {KIND} are others") };
         let (name, max_frame) = (offer.fields().to_vec(), agreed.max_frame as usize);
         Opening::Link(MuxLink::Far(UnixLink { name, max_frame }))

@@ -272,7 +272,7 @@ fn attach_with__a_medium_of_a_built_in_kind() {
 
         fn open(
             &self,
-            _: &petrel::nexus::media::Agreed,
+            _: petrel::nexus::media::Agreed,
         ) -> petrel::nexus::media::Opening<ThreeLink> {
             unreachable!("it is not attached")
         }

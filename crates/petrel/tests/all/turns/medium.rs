@@ -309,7 +309,8 @@ impl World {
                             endpoint: EndpointId(0),
                         },
                         incarnation: 1,
-                        features: LinkFeatures { order: true, ..LinkFeatures::NONE },
+                        identity: None,
+                            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
                     };
                     self.client.site.say(up(Some(request)));
                     self.server.site.say(up(None));

@@ -39,6 +39,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
+        let methods = self.local.authorizer.judge(link.peer())?;
         let (peer, knows_order, has_paths) = (link.id(), link.knows_order(), link.has_paths());
         let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
         if packet_bytes < PACKET_BYTES_MIN {
@@ -61,6 +62,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let accepted = self.local.core.accept(accepted);
         let id =
             accepted.map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        self.local.authorizer.limit(id, methods);
         if knows_order {
             self.local.core.accept_order(id);
         }

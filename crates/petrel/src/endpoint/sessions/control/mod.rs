@@ -30,6 +30,7 @@ use crate::endpoint::groups::JoinedGroups;
 use crate::endpoint::stats::EndpointStats;
 use crate::events;
 use crate::inbox::WorkFlag;
+use crate::security::PeerIdentity;
 use crate::values::{SessionEnd, SessionState};
 
 /// The parts of an endpoint that open and end sessions, borrowed for one operation.
@@ -60,8 +61,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     #[inline(never)]
     pub(in crate::endpoint) fn handle_message(&mut self, message: FromNexus<T::Link>) {
         match message {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation, features } => {
-                self.on_link_up((request, link), transport, peer, incarnation, features);
+            FromNexus::LinkUp {
+                request,
+                link,
+                transport,
+                peer,
+                incarnation,
+                identity,
+                features,
+            } => {
+                let peer = (peer, incarnation, identity);
+                self.on_link_up((request, link), transport, peer, features);
             }
             FromNexus::PathMeasured { link, rtt_ns } => self.on_path_measured(link, rtt_ns),
             FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
@@ -95,8 +105,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         &mut self,
         (request, name): (Option<u64>, LinkId),
         transport: T::Link,
-        peer: PeerName,
-        incarnation: u64,
+        (peer, incarnation, identity): (PeerName, u64, Option<Arc<PeerIdentity>>),
         features: LinkFeatures,
     ) {
         let id = match self.add_peer(transport, &features) {
@@ -113,7 +122,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let is_networked = self.transport.is_networked(id);
         let medium = self.transport.medium_of(id);
         let process = self.transport.process_of(id);
-        let peer = Arc::new(Peer { name: peer, incarnation, is_networked, medium, process });
+        let peer =
+            Arc::new(Peer { name: peer, incarnation, is_networked, medium, process, identity });
         let link = Link::new(id, peer, &features);
         for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
@@ -240,6 +250,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     ) {
         if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
             self.leave_groups_of(id);
+            self.local.authorizer.forget(id);
             let link = self.local.sessions.remove(id);
             self.report_end(link, &closed);
             self.close_if_over(link);

@@ -16,6 +16,7 @@ use petrel_proto::control::{Hello, VersionRange, choose_version};
 use super::listener::Listener;
 use super::{LISTENER, Reactor};
 use crate::control::Reason;
+use crate::events;
 use crate::nexus::AGENT;
 use crate::nexus::connection::{Connection, Peer, StreamFor, canonical};
 use crate::nexus::connections::Admission;
@@ -109,7 +110,11 @@ impl<N: Network> Reactor<N> {
         }
         // A socket that is broken already fails here.
         let Ok(local) = stream.local_addr() else { return };
-        let connection = Connection::new(stream, (local, remote), false, self.relay.now());
+        let mut connection = Connection::new(stream, (local, remote), false, self.relay.now());
+        match self.relay.settings().accepting_channel(remote) {
+            Ok(channel) => connection.secure(channel),
+            Err(error) => return events::credentials_failed(&error),
+        }
         let Some(id) = self.add_connection(connection) else { return };
         self.relay.connections.count_accepted(id);
         self.send_hello(id);
@@ -215,7 +220,9 @@ impl<N: Network> Reactor<N> {
     pub(super) fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
         // The local address is known once the connection is made.
-        let connection = Connection::new(stream, (remote, remote), true, self.relay.now());
+        let mut connection = Connection::new(stream, (remote, remote), true, self.relay.now());
+        let channel = self.relay.settings().connecting_channel(remote);
+        connection.secure(channel.map_err(io::Error::other)?);
         self.add_connection(connection).ok_or_else(|| ErrorKind::OutOfMemory.into())
     }
 

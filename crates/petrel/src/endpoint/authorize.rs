@@ -1,0 +1,125 @@
+//! Authorisation: an endpoint decides once for each session what its client may call.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use petrel_proto::{SessionId, Status};
+use petrel_transport::Transport;
+
+use super::context::Context;
+use super::handle::Handle;
+use super::request::{Handled, Request};
+use super::{Endpoint, Peer};
+use crate::control::{ControlPlane, Reason};
+use crate::events;
+use crate::security::Grant;
+use crate::values::State;
+
+const NOT_GRANTED: &str = "the client may not call this method";
+
+/// Returns what a client may call.
+type Judge = Box<dyn Fn(&Peer) -> Grant>;
+
+/// The decisions of an endpoint.
+#[derive(Default)]
+pub(super) struct Authorizer {
+    judge: Option<Judge>,
+    grants: Rc<Grants>,
+}
+
+/// The sessions that may call some methods alone. A session that may call all has no entry, and a call of it costs nothing while no session has one.
+#[derive(Debug, Default)]
+pub(super) struct Grants(RefCell<HashMap<SessionId, Rc<[u16]>>>);
+
+impl Grants {
+    /// Returns true if all sessions may call all methods.
+    pub(super) fn are_unlimited(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    fn allow(&self, session: SessionId, method: u16) -> bool {
+        let limited = self.0.borrow();
+        limited.is_empty() || limited.get(&session).is_none_or(|methods| methods.contains(&method))
+    }
+}
+
+impl Authorizer {
+    /// Decides about a session of a peer. Returns the methods to which it is limited, if it is.
+    ///
+    /// # Errors
+    /// The session is refused.
+    pub(super) fn judge(&self, peer: &Peer) -> Result<Option<Rc<[u16]>>, Reason> {
+        let Some(judge) = &self.judge else { return Ok(None) };
+        judge(peer).into_methods().map_err(|text| Reason::new(Status::PermissionDenied, text))
+    }
+
+    /// Limits a new session.
+    pub(super) fn limit(&self, session: SessionId, methods: Option<Rc<[u16]>>) {
+        if let Some(methods) = methods {
+            let former = self.grants.0.borrow_mut().insert(session, methods);
+            assert!(former.is_none(), "a session is judged once: {session:?}");
+        }
+    }
+
+    /// Forgets a session that has ended.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.grants.0.borrow_mut().remove(&session);
+    }
+}
+
+/// A handler that only granted requests reach.
+pub(super) struct Guarded {
+    handler: Box<dyn Handle>,
+    grants: Rc<Grants>,
+}
+
+impl Guarded {
+    pub(super) fn new(handler: Box<dyn Handle>, grants: &Rc<Grants>) -> Self {
+        Self { handler, grants: Rc::clone(grants) }
+    }
+}
+
+impl Handle for Guarded {
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        if self.grants.allow(request.session(), request.method()) {
+            return self.handler.handle(state, cx, request);
+        }
+        events::not_granted(request.peer(cx), request.method());
+        request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
+    }
+}
+
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
+    /// Sets the function that decides what a client may call, by who it is: once for each session that a client opens from now on, before
+    /// any call. A later function takes the place of an earlier one. By default every client that can connect may call everything.
+    ///
+    /// The [identity](Peer::identity) is proven if both processes have [credentials](crate::nexus::NexusBuilder::credentials); over shared memory
+    /// the kernel vouches for the [process](Peer::process) and its user. A client that is refused gets PERMISSION_DENIED with the
+    /// text, for the session or for each call of another method. Questions for the health and the description of the service are always
+    /// answered.
+    ///
+    /// ```
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// use petrel::security::Grant;
+    ///
+    /// # const GET: u16 = 1;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
+    /// endpoint.authorize(|peer| {
+    ///     let id = peer.identity.as_ref().and_then(|identity| identity.spiffe_id.as_deref());
+    ///     match id {
+    ///         Some("spiffe://prod/admin") => Grant::all(),
+    ///         Some("spiffe://prod/web") => Grant::methods([GET]),
+    ///         _ => Grant::refuse("this service is for the shop"),
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn authorize(&mut self, judge: impl Fn(&Peer) -> Grant + 'static) {
+        self.local.authorizer.judge = Some(Box::new(judge));
+        let grants = Rc::clone(&self.local.authorizer.grants);
+        self.handlers.guard(&grants);
+    }
+}
