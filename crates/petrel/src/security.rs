@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use petrel_transport::seal::DatagramKey;
+pub use petrel_transport::seal::DatagramKey;
+pub use petrel_transport::stream::StreamCipher;
 
 /// The credentials of a process, and whom it trusts.
 pub trait Security: fmt::Debug + Send + Sync {
@@ -33,29 +34,8 @@ pub trait Security: fmt::Debug + Send + Sync {
     }
 }
 
-/// One end of a connection inside TLS. It reads and writes no socket: the caller carries the bytes.
-pub trait SecureStream: fmt::Debug + Send {
-    /// Takes bytes that the peer has sent. All of them are taken.
-    ///
-    /// # Errors
-    /// The peer breaks TLS, or is not trusted. [`take_output`](Self::take_output) may still have an alert for it.
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), SecurityError>;
-
-    /// Moves decrypted bytes to the start of `buffer`, and returns their number; 0 if none is there.
-    fn read(&mut self, buffer: &mut [u8]) -> usize;
-
-    /// Returns true if the peer has ended its direction.
-    fn is_ended(&self) -> bool;
-
-    /// Encrypts bytes for the peer, after those before. Bytes written before the handshake is over are kept until then.
-    fn write(&mut self, bytes: &[u8]);
-
-    /// Appends the bytes to be sent to the peer.
-    fn take_output(&mut self, output: &mut Vec<u8>);
-
-    /// Ends this direction: the next output says so.
-    fn close(&mut self);
-
+/// One end of a connection inside TLS, which carries the messages of the control plane, and then perhaps the frames of a link.
+pub trait SecureStream: StreamCipher {
     /// Returns the peer's identity, once the handshake is over.
     fn peer(&self) -> Option<Arc<PeerIdentity>>;
 

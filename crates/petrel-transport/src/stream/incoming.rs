@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::STREAM_FRAME_BYTES;
+use super::{STREAM_FRAME_BYTES, StreamCipher};
 use crate::transport::TransportStats;
 
 /// Bytes of the length before each frame.
@@ -43,7 +43,7 @@ impl Incoming {
     /// Why the connection cannot be used any more. The frames until then were delivered.
     pub(super) fn deliver(
         &mut self,
-        (socket, max_frame): (&TcpStream, usize),
+        (socket, cipher, max_frame): (&TcpStream, Option<&mut Box<dyn StreamCipher>>, usize),
         budget: usize,
         Scratch(scratch): &mut Scratch,
         stats: &mut TransportStats,
@@ -58,19 +58,22 @@ impl Incoming {
             return (at_hand.frames, Ok(true));
         }
         let partial = self.rest().len();
-        let needed = READ_BYTES + STREAM_FRAME_BYTES.max(max_frame) + LENGTH_BYTES;
+        // Behind the place of decrypted bytes is one for encrypted ones.
+        let room_bytes = if cipher.is_some() { 2 * READ_BYTES } else { READ_BYTES };
+        let needed = room_bytes + STREAM_FRAME_BYTES.max(max_frame) + LENGTH_BYTES;
         if scratch.len() < needed {
             scratch.resize(needed, 0);
         }
         scratch[..partial].copy_from_slice(self.rest());
-        let room = &mut scratch[partial..][..READ_BYTES];
+        let room = &mut scratch[partial..][..room_bytes];
         stats.rx_syscalls += 1;
-        let count = match recv(socket, room, RecvFlags::empty()) {
-            Ok((0, _)) => return (0, Err("the peer has closed the connection".to_owned())),
-            Ok((count, _)) => count,
-            Err(Errno::AGAIN) => return (0, Ok(false)),
-            Err(Errno::INTR) => return (0, Ok(true)),
-            Err(error) => return (0, Err(error.to_string())),
+        let read = match cipher {
+            None => receive(socket, room),
+            Some(cipher) => receive_inside(socket, cipher.as_mut(), room),
+        };
+        let Read { count, has_more } = match read {
+            Ok(read) => read,
+            Err(end) => return (0, end),
         };
         stats.rx_datagrams += 1;
         let received = &scratch[..partial + count];
@@ -84,9 +87,43 @@ impl Incoming {
         if new.is_malformed {
             return (new.frames, Err(malformed()));
         }
-        // A shorter read has emptied the socket.
-        (new.frames, Ok(new.frames == budget || count == READ_BYTES))
+        (new.frames, Ok(new.frames == budget || has_more))
     }
+}
+
+/// The bytes of a read.
+struct Read {
+    count: usize,
+    /// Whether there may be more: a read that leaves room has emptied the socket.
+    has_more: bool,
+}
+
+/// Reads into `room`. The error is whether to read again, or why the connection cannot be used any more.
+fn receive(socket: &TcpStream, room: &mut [u8]) -> Result<Read, Result<bool, String>> {
+    match recv(socket, &mut *room, RecvFlags::empty()) {
+        Ok((0, _)) => Err(Err("the peer has closed the connection".to_owned())),
+        Ok((count, _)) => Ok(Read { count, has_more: count == room.len() }),
+        Err(Errno::AGAIN) => Err(Ok(false)),
+        Err(Errno::INTR) => Err(Ok(true)),
+        Err(error) => Err(Err(error.to_string())),
+    }
+}
+
+/// The same inside TLS: decrypted bytes come to the first half of `room`.
+fn receive_inside(
+    socket: &TcpStream,
+    cipher: &mut dyn StreamCipher,
+    room: &mut [u8],
+) -> Result<Read, Result<bool, String>> {
+    let (plain, sealed) = room.split_at_mut(READ_BYTES);
+    let count = cipher.read(plain);
+    if count > 0 {
+        return Ok(Read { count, has_more: true });
+    }
+    let Read { count, has_more } = receive(socket, sealed)?;
+    cipher.receive(&sealed[..count]).map_err(Err)?;
+    let count = cipher.read(plain);
+    Ok(Read { count, has_more: has_more || count > 0 })
 }
 
 fn malformed() -> String {

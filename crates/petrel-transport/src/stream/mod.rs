@@ -15,6 +15,7 @@
 //! peer that breaks the framing, or whose connection ends, is *broken*: its frames are dropped, and
 //! [`Transport::take_broken`] reports the reason once.
 
+mod cipher;
 mod incoming;
 mod outgoing;
 mod sockets;
@@ -39,6 +40,7 @@ use incoming::{Incoming, Scratch};
 use outgoing::Outgoing;
 use sockets::Sockets;
 
+pub use cipher::StreamCipher;
 pub use outgoing::{OUT_BYTES_MAX, OUT_BYTES_OF_ALL_MAX};
 
 /// The largest frame that the transport offers: large messages then cost few headers, and one frame does not fill the buffers.
@@ -56,6 +58,7 @@ pub struct StreamLink {
     socket: TcpStream,
     max_frame: usize,
     received: Vec<u8>,
+    cipher: Option<Box<dyn StreamCipher>>,
 }
 
 impl StreamLink {
@@ -69,7 +72,14 @@ impl StreamLink {
         socket.set_nodelay(true)?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
-        Ok(Self { socket, max_frame, received })
+        Ok(Self { socket, max_frame, received, cipher: None })
+    }
+
+    /// Has the frames go on inside the TLS in which the two sides agreed. `received` of [`StreamLink::new`] are decrypted bytes.
+    #[must_use]
+    pub fn inside(mut self, cipher: Option<Box<dyn StreamCipher>>) -> Self {
+        self.cipher = cipher;
+        self
     }
 }
 
@@ -80,6 +90,8 @@ struct Peer {
     max_frame: usize,
     incoming: Incoming,
     outgoing: Outgoing,
+    /// The connection's TLS.
+    cipher: Option<Box<dyn StreamCipher>>,
     /// Why the connection cannot be used any more.
     broken: Option<String>,
     /// Whether the peer stands in the queue of peers to read.
@@ -145,7 +157,8 @@ impl Stream {
     fn write(&mut self, index: u32) -> bool {
         let Some(peer) = self.peers[index as usize].as_deref_mut() else { return true };
         let before = peer.outgoing.pending();
-        let is_done = match peer.outgoing.write(&peer.socket, &mut self.stats) {
+        let cipher = peer.cipher.as_mut();
+        let is_done = match peer.outgoing.write(&peer.socket, cipher, &mut self.stats) {
             Ok(is_done) => is_done,
             Err(error) => {
                 let report = (&mut self.to_report, &mut self.stats);
@@ -192,11 +205,11 @@ impl Stream {
         if peer.broken.is_some() {
             return (0, false);
         }
-        let Peer { socket, max_frame, incoming, .. } = peer;
+        let Peer { socket, max_frame, incoming, cipher, .. } = peer;
         let id = PeerId(index);
         let mut deliver = |frame: &[u8]| handler.handle(id, frame, None);
         let (count, end) = incoming.deliver(
-            (socket, *max_frame),
+            (socket, cipher.as_mut(), *max_frame),
             budget,
             &mut self.scratch,
             &mut self.stats,
@@ -261,12 +274,13 @@ impl Transport for Stream {
         let free = self.peers.iter().position(Option::is_none);
         let index = free.unwrap_or(self.peers.len()) as u32;
         sockets.add(&link.socket, index)?;
-        let StreamLink { socket, max_frame, received } = link;
+        let StreamLink { socket, max_frame, received, cipher } = link;
         let mut peer = Box::new(Peer {
             socket,
             max_frame,
             incoming: Incoming::new(received),
             outgoing: Outgoing::default(),
+            cipher,
             broken: None,
             is_queued: false,
             is_listed: false,

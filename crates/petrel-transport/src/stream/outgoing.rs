@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
+use super::StreamCipher;
 use super::incoming::LENGTH_BYTES;
 use crate::transport::TransportStats;
 
@@ -14,6 +15,9 @@ pub const OUT_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes kept for all peers of a transport. Beyond, each peer has room for one frame: many peers that do not read take little memory.
 pub const OUT_BYTES_OF_ALL_MAX: usize = 64 << 20;
+
+/// Bytes of frames that are encrypted together.
+const ENCRYPTED_BYTES: usize = 64 << 10;
 
 /// Memory that an idle connection keeps for its next frames.
 const KEPT_BYTES: usize = 16 << 10;
@@ -30,6 +34,10 @@ pub(super) struct Outgoing {
     kept: usize,
     /// Whether a frame of this burst was refused.
     has_refused: bool,
+    /// Encrypted bytes to write, inside TLS.
+    encrypted: Vec<u8>,
+    /// The bytes of frames that are encrypted already.
+    covered: usize,
 }
 
 impl Outgoing {
@@ -66,14 +74,22 @@ impl Outgoing {
     pub(super) fn write(
         &mut self,
         socket: &TcpStream,
+        mut cipher: Option<&mut Box<dyn StreamCipher>>,
         stats: &mut TransportStats,
     ) -> io::Result<bool> {
         self.has_refused = false;
         while self.pending() > 0 {
+            let to_write = match &mut cipher {
+                None => &self.bytes[self.written..],
+                Some(cipher) => self.encrypt(cipher.as_mut()),
+            };
+            if to_write.is_empty() {
+                return Err(io::Error::other("TLS has ended"));
+            }
             stats.tx_syscalls += 1;
-            match send(socket, &self.bytes[self.written..], SendFlags::NOSIGNAL) {
+            match send(socket, to_write, SendFlags::NOSIGNAL) {
                 Ok(count) => {
-                    self.written += count;
+                    self.note_written(count);
                     stats.tx_datagrams += 1;
                 }
                 Err(Errno::INTR) => {}
@@ -89,6 +105,29 @@ impl Outgoing {
         self.count_sent(stats);
         self.empty();
         Ok(true)
+    }
+
+    /// Returns encrypted bytes to write: those of the next frames, if the bytes before are written.
+    fn encrypt(&mut self, cipher: &mut dyn StreamCipher) -> &[u8] {
+        if self.encrypted.is_empty() {
+            let end = self.bytes.len().min(self.covered + ENCRYPTED_BYTES);
+            cipher.write(&self.bytes[self.covered..end]);
+            cipher.take_output(&mut self.encrypted);
+            self.covered = end;
+        }
+        &self.encrypted
+    }
+
+    /// Notes that the socket has taken bytes. Frames count as written when all encrypted bytes are.
+    fn note_written(&mut self, count: usize) {
+        if self.covered == 0 {
+            self.written += count;
+            return;
+        }
+        self.encrypted.drain(..count);
+        if self.encrypted.is_empty() {
+            self.written = self.covered;
+        }
     }
 
     /// Returns the bytes of the frame that begins at a place, without the length.
@@ -124,6 +163,7 @@ impl Outgoing {
             self.bytes.drain(..self.sent);
             self.written -= self.sent;
             self.kept -= self.sent;
+            self.covered = self.covered.saturating_sub(self.sent);
             self.sent = 0;
         }
     }
@@ -131,7 +171,8 @@ impl Outgoing {
     fn empty(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);
-        (self.written, self.sent, self.kept) = (0, 0, 0);
+        self.encrypted = Vec::new();
+        (self.written, self.sent, self.kept, self.covered) = (0, 0, 0, 0);
     }
 
     /// Drops all frames that were not written whole.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::security::{LinkKeys, PeerIdentity, SecureStream, SecurityError};
+use crate::security::{LinkKeys, PeerIdentity, SecureStream, SecurityError, StreamCipher};
 
 /// The first byte of a connection inside TLS: a record of the handshake.
 const TLS_MARK: u8 = 0x16;
@@ -80,7 +80,7 @@ impl Channel {
         *is_begun = true;
         let taken = stream.receive(&buffer[..count]);
         stream.take_output(output);
-        taken?;
+        taken.map_err(SecurityError::new)?;
         Ok(stream.read(buffer))
     }
 
@@ -104,11 +104,11 @@ impl Channel {
         self.0 = State::Plain;
     }
 
-    /// Ends this side's direction of TLS; the last bytes are added to `output`.
-    pub(super) fn close(&mut self, output: &mut Vec<u8>) {
-        if let State::Tls { stream, .. } = &mut self.0 {
-            stream.close();
-            stream.take_output(output);
+    /// Returns what is left of TLS when the connection goes on as a stream of frames.
+    pub(super) fn into_cipher(self) -> Option<Box<dyn StreamCipher>> {
+        match self.0 {
+            State::Plain => None,
+            State::Tls { stream, .. } => Some(stream),
         }
     }
 

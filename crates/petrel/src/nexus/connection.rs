@@ -21,7 +21,7 @@ use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
 use super::usage::Source;
-use crate::security::SecurityError;
+use crate::security::{SecurityError, StreamCipher};
 use crate::control::{EndpointId, LinkId};
 
 /// A control connection.
@@ -251,10 +251,10 @@ impl<N: Network> Connection<N> {
         self.carried.take()
     }
 
-    /// Returns the stream, to be used for frames.
-    pub(super) fn into_stream(self) -> N::Stream {
+    /// Returns the stream, to be used for frames, and its TLS.
+    pub(super) fn into_stream(self) -> (N::Stream, Option<Box<dyn StreamCipher>>) {
         assert!(self.links.is_empty() && self.out.len() == 0, "the connection has another use");
-        self.stream
+        (self.stream, self.channel.into_cipher())
     }
 
     /// Has these requests wait for HELLO, after `attempt` failed attempts to connect.

@@ -41,10 +41,6 @@ impl<L> Medium<L> for Streams {
         if !ends.process.stream {
             return Err(Obstacle::new(ObstacleAt::Process, "TCP streams are off in the process"));
         }
-        if ends.is_secured() {
-            let text = "the connection is inside TLS, and TCP streams are not yet";
-            return Err(Obstacle::new(ObstacleAt::Process, text));
-        }
         Ok(Offer::Stream { max_frame: STREAM_FRAME_BYTES as u32 })
     }
 

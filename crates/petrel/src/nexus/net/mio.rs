@@ -15,7 +15,7 @@ use petrel_transport::shm::{
     self, HOST_IDENTITY_BYTES, MeetingDir, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig,
     ShmLink, Side, recv_with_fds, send_with_fds,
 };
-use petrel_transport::stream::StreamLink;
+use petrel_transport::stream::{StreamCipher, StreamLink};
 use petrel_transport::udp::{path_mtu, source_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
@@ -147,10 +147,16 @@ impl<L: HostLinks> Network for MioNetwork<L> {
         let _ = self.poll.registry().deregister(stream);
     }
 
-    fn stream_link(&self, stream: HostStream, max_frame: u32, received: Vec<u8>) -> io::Result<L> {
+    fn stream_link(
+        &self,
+        (stream, cipher): (HostStream, Option<Box<dyn StreamCipher>>),
+        max_frame: u32,
+        received: Vec<u8>,
+    ) -> io::Result<L> {
         match stream {
             HostStream::Tcp(stream) => {
-                Ok(StreamLink::new(stream.into(), max_frame as usize, received)?.into())
+                let link = StreamLink::new(stream.into(), max_frame as usize, received)?;
+                Ok(link.inside(cipher).into())
             }
             HostStream::Unix(..) => Err(io::ErrorKind::Unsupported.into()),
         }

@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
+use petrel_transport::stream::StreamCipher;
 use petrel_transport::udp::UdpLink;
 
 pub use self::mio::MioNetwork;
@@ -120,13 +121,13 @@ pub trait Network: SharedMemory {
     /// Stops reporting readiness of the stream.
     fn deregister(&self, stream: &mut Self::Stream);
 
-    /// Returns a link over a stream for frames of up to `max_frame` bytes. `received` are the first bytes of frames.
+    /// Returns a link over a stream, perhaps inside TLS, for frames of up to `max_frame` bytes. `received` are the first bytes of frames.
     ///
     /// # Errors
     /// When the stream is broken, or the network has no such links.
     fn stream_link(
         &self,
-        stream: Self::Stream,
+        stream: (Self::Stream, Option<Box<dyn StreamCipher>>),
         max_frame: u32,
         received: Vec<u8>,
     ) -> io::Result<Self::Link> {

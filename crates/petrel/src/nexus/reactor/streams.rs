@@ -141,8 +141,8 @@ impl<N: Network> Reactor<N> {
         let mut connection = self.relay.connections.remove(id).ok_or_else(gone)?;
         self.relay.counters().connections_open.set(self.relay.connections.len());
         self.net.deregister(connection.stream_mut());
-        let stream = connection.into_stream();
-        let transport = self.net.stream_link(stream, max_frame, received);
+        let (stream, cipher) = connection.into_stream();
+        let transport = self.net.stream_link((stream, cipher), max_frame, received);
         let transport = transport.map_err(|error| broken(error.to_string()))?;
         Ok(Ready { transport, max_frame, kind: stream::KIND, ecn: false })
     }
