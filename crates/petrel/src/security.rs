@@ -74,6 +74,13 @@ pub struct PeerIdentity {
     pub pid: Option<u32>,
 }
 
+/// Demands that a process at an address proves a name, where connections are inside TLS: the certificate has to contain it. Clients do so by
+/// themselves for servers that are given by the names of their hosts; this is for endpoints that connect to addresses. Of several names of
+/// an address the last counts.
+pub fn expect_name(address: SocketAddr, name: &str) {
+    crate::names::note(address, name);
+}
+
 /// What a client may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant(Granted);

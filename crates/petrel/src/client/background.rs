@@ -11,6 +11,7 @@ use petrel_proto::Status;
 use crate::endpoint::{ClientShared, Driver, EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
+use crate::security::Security;
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
 use crate::values::client::Target;
 
@@ -88,18 +89,18 @@ impl Background {
         if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
             return Ok(Self { threads });
         }
-        let background = Self::builder().nexus(nexus(is_insecure)).start_for(family)?;
+        let background = Self::builder().nexus(nexus(is_insecure, None)).start_for(family)?;
         *shared = Arc::downgrade(&background.threads);
         Ok(background)
     }
 
     /// Returns a thread for one client.
     pub(super) fn own(
-        is_insecure: bool,
-        endpoint: EndpointConfig,
+        nexus: NexusBuilder,
+        endpoint: Option<EndpointConfig>,
         family: Family,
     ) -> Result<Self, Error> {
-        Self::builder().nexus(nexus(is_insecure)).endpoint(endpoint).start_for(family)
+        Self::builder().nexus(nexus).endpoint(endpoint.unwrap_or_default()).start_for(family)
     }
 
     /// Returns the endpoint for a new client with servers of this family.
@@ -111,9 +112,14 @@ impl Background {
     }
 }
 
-fn nexus(is_insecure: bool) -> NexusBuilder {
+/// Returns the settings of the control plane of a client's own threads.
+pub(super) fn nexus(is_insecure: bool, security: Option<std::sync::Arc<dyn Security>>) -> NexusBuilder {
     let nexus = Nexus::builder();
-    if is_insecure { nexus.insecure() } else { nexus }
+    let nexus = if is_insecure { nexus.insecure() } else { nexus };
+    match security {
+        Some(security) => nexus.credentials(security),
+        None => nexus,
+    }
 }
 
 impl BackgroundBuilder {

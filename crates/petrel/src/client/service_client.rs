@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::background::{Background, Family};
+use super::background::{Background, Family, nexus};
 use super::lookup::{Finding, Found, FoundBy, on_thread};
 use super::park;
 use super::targets::{Names, Targets};
@@ -17,6 +17,7 @@ use crate::endpoint::{
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
 use crate::local::client_call::state::{CallState, Pending};
+use crate::security::Security;
 use crate::sync::{Arc, Weak};
 use crate::values::client::{ClientConfig, ClientStats, Counters, ServiceKey, Target};
 
@@ -62,6 +63,7 @@ pub struct ClientBuilder {
     /// Settings of an endpoint of the client's own.
     endpoint: Option<Box<EndpointConfig>>,
     is_insecure: bool,
+    security: Option<std::sync::Arc<dyn Security>>,
     is_lazy: bool,
 }
 
@@ -223,6 +225,15 @@ impl ClientBuilder {
         self
     }
 
+    /// Gives the client credentials, as those of the crate `petrel-tls`: client and servers then prove who they are, and all that other
+    /// processes could read is encrypted. A server that the program names by its host's name has to prove this name. The client has a
+    /// thread of its own.
+    #[must_use]
+    pub fn credentials(mut self, security: std::sync::Arc<dyn Security>) -> Self {
+        self.security = Some(security);
+        self
+    }
+
     /// Connects as [`Client::connect`] does, within [`ClientConfig::timeout`].
     ///
     /// # Errors
@@ -266,8 +277,13 @@ impl ClientBuilder {
             (None, background) => {
                 let background = match (background, self.endpoint) {
                     (Some(background), _) => background,
-                    (None, None) => Background::shared(self.is_insecure, family)?,
-                    (None, Some(config)) => Background::own(self.is_insecure, *config, family)?,
+                    (None, None) if self.security.is_none() => {
+                        Background::shared(self.is_insecure, family)?
+                    }
+                    (None, config) => {
+                        let nexus = nexus(self.is_insecure, self.security);
+                        Background::own(nexus, config.map(|config| *config), family)?
+                    }
                 };
                 let endpoint = background.next_endpoint(family)?;
                 Client::new(endpoint, &self.config, Some(background))

@@ -559,8 +559,7 @@ impl<N: Network> Connection<N> {
         if matches!(self.phase, Phase::Connecting) || !self.channel.may_send() {
             return Ok(());
         }
-        self.out.encrypt(&mut self.channel);
-        self.out.flush(&mut self.stream, now)
+        self.out.flush(&mut self.channel, &mut self.stream, now)
     }
 
     /// Records since when a message is incomplete, after all received bytes were decoded.
@@ -644,18 +643,20 @@ impl Outbox {
         message.encode(&mut self.plain)
     }
 
-    /// Passes the queued bytes through the channel.
-    fn encrypt(&mut self, channel: &mut Channel) {
-        channel.send(&mut self.plain, &mut self.bytes);
-    }
 
     /// More bytes are queued than a peer that reads ever causes.
     fn is_over_limit(&self) -> bool {
         self.len() > OUT_HARD_BYTES
     }
 
-    fn flush(&mut self, stream: &mut impl Write, now: Instant) -> io::Result<()> {
-        assert!(self.plain.is_empty(), "bytes pass through the channel before they are sent");
+    /// Passes the queued bytes through the channel, and writes until the socket accepts no more.
+    fn flush(
+        &mut self,
+        channel: &mut Channel,
+        stream: &mut impl Write,
+        now: Instant,
+    ) -> io::Result<()> {
+        channel.send(&mut self.plain, &mut self.bytes);
         while self.len() > 0 {
             match retry(|| stream.write(&self.bytes[self.sent..])) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -865,6 +866,7 @@ mod tests {
         connection.is_paused = true;
         connection.out.push_bytes(&[0; OUT_SOFT_BYTES / 2 + 1]);
         assert!(!connection.ends_pause() && connection.is_paused);
+        connection.channel.send(&mut connection.out.plain, &mut connection.out.bytes);
         connection.out.sent = 1;
         assert!(connection.ends_pause() && !connection.is_paused);
         assert!(!connection.ends_pause(), "it has ended");
@@ -901,7 +903,7 @@ mod tests {
         // After less than half is sent, more than half, all but a byte, and all.
         for (taken, left) in [(30, 70), (90, 10), (99, 1), (100, 0)] {
             socket.room_bytes = taken - socket.taken.len();
-            outbox.flush(&mut socket, now).unwrap();
+            outbox.flush(&mut Channel::default(), &mut socket, now).unwrap();
             assert_eq!((outbox.len(), socket.taken.len()), (left, taken));
             assert_eq!(outbox.stalled_since, (left > 0).then_some(now));
             assert!(outbox.bytes.len() <= 2 * left, "most of it was sent: {}", outbox.bytes.len());
@@ -909,10 +911,10 @@ mod tests {
         // The same with bytes appended to queued ones.
         outbox.push_bytes(&all[100..200]);
         socket.room_bytes = 60;
-        outbox.flush(&mut socket, now).unwrap();
+        outbox.flush(&mut Channel::default(), &mut socket, now).unwrap();
         outbox.push_bytes(&all[200..]);
         socket.room_bytes = usize::MAX;
-        outbox.flush(&mut socket, now).unwrap();
+        outbox.flush(&mut Channel::default(), &mut socket, now).unwrap();
         assert_eq!(socket.taken, all);
     }
 

@@ -21,6 +21,7 @@ use crate::endpoint::{
 };
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder, new_address_within_host};
+use crate::security::Security;
 use running::{Signalled, ThreadCode};
 
 /// Default limit of the time that a stopping server waits for clients to leave.
@@ -164,6 +165,13 @@ impl Server {
     /// accepts calls from the local host alone, and refuses to start at an address other than loopback.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
+        self
+    }
+
+    /// Gives the server credentials, as those of the crate `petrel-tls`: see [`NexusBuilder::credentials`]. It may then listen at any
+    /// address, and [`Endpoint::authorize`] decides what a client may call.
+    pub fn credentials(mut self, security: Arc<dyn Security>) -> Self {
+        self.nexus = self.nexus.credentials(security);
         self
     }
 
