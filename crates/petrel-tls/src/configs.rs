@@ -1,0 +1,247 @@
+//! Configurations of rustls, made of credentials.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use petrel::security::SecurityError;
+use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, client, server};
+
+use crate::ALPN;
+use crate::files::Material;
+use crate::identity::{Certificate, Fingerprint, time_text};
+use crate::keys::Suite;
+use crate::verify::{RawKeys, ServerCertificates, SpiffePattern};
+
+/// Servers whose tickets an opener keeps, with up to 8 tickets (1 to 2 KiB each) of each.
+const SERVERS_KEPT: usize = 256;
+
+/// Tickets that rustls keeps of a server.
+const TICKETS_OF_SERVER: usize = 8;
+
+/// Tickets that an acceptor sends: one for the next connection, and one if that ends early.
+const TICKETS_SENT: usize = 2;
+
+/// The settings that outlive a change of the files.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) expected: Option<SpiffePattern>,
+    pub(crate) is_permissive: bool,
+    pub(crate) suites: Vec<Suite>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { expected: None, is_permissive: false, suites: Suite::ALL.to_vec() }
+    }
+}
+
+/// Both ends' configurations. New files make new ones, so that no ticket outlives the trust under which it was given.
+pub(crate) struct Configs {
+    pub(crate) opener: Arc<ClientConfig>,
+    pub(crate) acceptor: Arc<ServerConfig>,
+    pub(crate) own: Own,
+}
+
+/// This process's own identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Own {
+    pub(crate) fingerprint: Fingerprint,
+    /// Start and end of the validity in seconds since 1970; a raw key has none.
+    validity: Option<(u64, u64)>,
+}
+
+impl Own {
+    pub(crate) fn expires_at(&self) -> Option<u64> {
+        self.validity.map(|(_, end)| end)
+    }
+
+    pub(crate) fn is_raw_key(&self) -> bool {
+        self.validity.is_none()
+    }
+
+    /// Checks that the certificate is valid now.
+    ///
+    /// # Errors
+    /// It is not yet, or not any more.
+    pub(crate) fn check(&self, now: SystemTime) -> Result<(), SecurityError> {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let text = match self.validity {
+            Some((begin, _)) if now < begin => format!(
+                "this process's certificate is valid from {} only; check the clock, or issue it anew",
+                time_text(begin)
+            ),
+            Some((_, end)) if now > end => format!(
+                "this process's certificate expired on {}; issue a new one (`petrel cert issue`)",
+                time_text(end)
+            ),
+            _ => return Ok(()),
+        };
+        Err(SecurityError::new(text))
+    }
+}
+
+impl Configs {
+    /// Makes the configurations.
+    ///
+    /// # Errors
+    /// The certificate is not valid now, the key belongs to another one, or a part cannot be read.
+    pub(crate) fn new(material: &Material, settings: &Settings) -> Result<Self, SecurityError> {
+        let provider = Arc::new(provider(&settings.suites));
+        match material {
+            Material::Certificates { chain, key, authorities } => {
+                let own = own_certificate(chain)?;
+                let certified = Arc::new(SingleCertAndKey::from(certified(chain, key, &provider)?));
+                let anchors = Arc::new(anchors(authorities)?);
+                let opener = Arc::new(ServerCertificates {
+                    anchors: Arc::clone(&anchors),
+                    algorithms: provider.signature_verification_algorithms,
+                    expected: settings.expected.clone(),
+                });
+                // Names of authorities in the request would tell strangers whom this process trusts.
+                let acceptor =
+                    WebPkiClientVerifier::builder_with_provider(anchors, Arc::clone(&provider))
+                        .clear_root_hint_subjects()
+                        .build()
+                        .map_err(|error| {
+                            SecurityError::new(format!("the authorities are unusable: {error}"))
+                        })?;
+                Builder { provider, opener, acceptor }.build(certified.clone(), certified, own)
+            }
+            Material::RawKey { key, known } => {
+                let (certified, fingerprint) = raw_key(key, &provider)?;
+                let keys = Arc::new(RawKeys {
+                    known: known.clone(),
+                    algorithms: provider.signature_verification_algorithms,
+                });
+                let of_opener =
+                    client::AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&certified));
+                let of_acceptor = server::AlwaysResolvesServerRawPublicKeys::new(certified);
+                Builder { provider, opener: keys.clone(), acceptor: keys }.build(
+                    Arc::new(of_opener),
+                    Arc::new(of_acceptor),
+                    Own { fingerprint, validity: None },
+                )
+            }
+        }
+    }
+}
+
+struct Builder {
+    provider: Arc<CryptoProvider>,
+    opener: Arc<dyn ServerCertVerifier>,
+    acceptor: Arc<dyn ClientCertVerifier>,
+}
+
+impl Builder {
+    fn build(
+        self,
+        of_opener: Arc<dyn client::ResolvesClientCert>,
+        of_acceptor: Arc<dyn server::ResolvesServerCert>,
+        own: Own,
+    ) -> Result<Configs, SecurityError> {
+        let mut opener = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| failed(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(self.opener)
+            .with_client_cert_resolver(of_opener);
+        opener.alpn_protocols = vec![ALPN.to_vec()];
+        opener.resumption = Resumption::in_memory_sessions(SERVERS_KEPT * TICKETS_OF_SERVER);
+        let mut acceptor = ServerConfig::builder_with_provider(self.provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| failed(&error))?
+            .with_client_cert_verifier(self.acceptor)
+            .with_cert_resolver(of_acceptor);
+        acceptor.alpn_protocols = vec![ALPN.to_vec()];
+        // Tickets keep their state at the opener: an acceptor of many processes has no table to bound.
+        acceptor.ticketer = aws_lc_rs::Ticketer::new().map_err(|error| failed(&error))?;
+        acceptor.send_tls13_tickets = TICKETS_SENT;
+        // 0-RTT data could be replayed.
+        acceptor.max_early_data_size = 0;
+        Ok(Configs { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own })
+    }
+}
+
+fn failed(error: &Error) -> SecurityError {
+    SecurityError::new(format!("TLS cannot be set up: {error}"))
+}
+
+/// Returns rustls's provider with the suites alone, in their order.
+fn provider(suites: &[Suite]) -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    let all = std::mem::take(&mut provider.cipher_suites);
+    let of_number = |suite: &Suite| all.iter().find(|known| known.suite() == suite.number());
+    provider.cipher_suites = suites.iter().filter_map(of_number).copied().collect();
+    provider
+}
+
+fn anchors(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, SecurityError> {
+    let mut anchors = RootCertStore::empty();
+    for authority in authorities {
+        anchors.add(authority.clone()).map_err(|error| {
+            SecurityError::new(format!("an authority's certificate is unusable: {error}"))
+        })?;
+    }
+    Ok(anchors)
+}
+
+fn own_certificate(chain: &[CertificateDer<'static>]) -> Result<Own, SecurityError> {
+    let first = chain.first();
+    let first = first.ok_or_else(|| SecurityError::new("this process has no certificate"))?;
+    let Certificate { begins_at, expires_at, .. } = Certificate::parse(first)?;
+    let own = Own { fingerprint: Fingerprint::of(first), validity: Some((begins_at, expires_at)) };
+    own.check(SystemTime::now())?;
+    Ok(own)
+}
+
+fn certified(
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, SecurityError> {
+    let certified = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), provider);
+    certified.map_err(|error| {
+        let text = match error {
+            Error::InconsistentKeys(_) => {
+                "the private key does not belong to the certificate; copy both \
+                 files of the same issue, or issue both anew (`petrel cert issue`)"
+                    .to_owned()
+            }
+            error => format!("the private key is unusable: {error}"),
+        };
+        SecurityError::new(text)
+    })
+}
+
+/// Returns a key whose certificate is the public key (RFC 7250), and the fingerprint of that.
+fn raw_key(
+    key: &PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<(Arc<CertifiedKey>, Fingerprint), SecurityError> {
+    let key = provider
+        .key_provider
+        .load_private_key(key.clone_key())
+        .map_err(|error| SecurityError::new(format!("the private key is unusable: {error}")))?;
+    let public = key.public_key();
+    let public = public.ok_or_else(|| SecurityError::new("the private key has no public one"))?;
+    let fingerprint = Fingerprint::of(&public);
+    let public = CertificateDer::from(public.to_vec());
+    Ok((Arc::new(CertifiedKey::new(vec![public], key)), fingerprint))
+}
+
+/// Returns the fingerprint of the public key of a private key in PEM.
+///
+/// # Errors
+/// The text has no usable key.
+pub(crate) fn raw_key_fingerprint(pem: &[u8]) -> Result<Fingerprint, SecurityError> {
+    let key = crate::files::private_key(pem)?;
+    Ok(raw_key(&key, &aws_lc_rs::default_provider())?.1)
+}

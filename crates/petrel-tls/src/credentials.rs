@@ -1,0 +1,347 @@
+//! The credentials of a process, from files or from memory.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use petrel::security::{SecureStream, Security, SecurityError};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConnection, Connection, ServerConnection};
+
+use crate::configs::{Configs, Settings};
+use crate::files::{self, Files, Material, Stamps};
+use crate::identity::Fingerprint;
+use crate::keys::Suite;
+use crate::stream::Stream;
+use crate::verify::SpiffePattern;
+
+/// Time between two looks at the files.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A process's certificate or raw key, and its trust in others. See the [crate](crate) for the three ways to have them.
+pub struct Credentials {
+    source: Source,
+    settings: Settings,
+    current: Mutex<Current>,
+}
+
+enum Source {
+    Files(Files),
+    Memory(Material),
+}
+
+/// The configurations in use, and the state of the files they were made from.
+struct Current {
+    configs: Arc<Configs>,
+    looked_at: Instant,
+    /// The files as they were at the last reading, good or bad; `None` if they were not settled then.
+    stamps: Option<Stamps>,
+    /// The contents that `configs` are of.
+    digest: [u8; 32],
+    loads: u64,
+    failure: Option<SecurityError>,
+}
+
+/// The state of credentials, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CredentialsStatus {
+    /// Fingerprint of the certificate, or of the raw public key.
+    pub fingerprint: Fingerprint,
+    /// End of the certificate, in seconds since 1970.
+    pub expires_at: Option<u64>,
+    /// Contents of the files that were put in use, the first included.
+    pub loads: u64,
+    /// Why the files as they are now are not in use: the former contents are.
+    pub failure: Option<SecurityError>,
+}
+
+impl Credentials {
+    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder.
+    /// Later changes of the files are read when a connection begins, at most once a second. Broken files leave the
+    /// former contents in use; [`status`](Self::status) has the reason then.
+    ///
+    /// # Errors
+    /// A file cannot be read, others have access to the key, the certificate is not valid now, or the key belongs to another one.
+    pub fn from_dir(folder: impl AsRef<Path>) -> Result<Self, SecurityError> {
+        let file = |name| folder.as_ref().join(name);
+        let files = Files::Certificates {
+            chain: file("cert.pem"),
+            key: file("key.pem"),
+            authorities: file("ca.pem"),
+        };
+        Self::new(Source::Files(files), Settings::default())
+    }
+
+    /// Begins credentials of values in memory.
+    pub fn builder() -> CredentialsBuilder {
+        CredentialsBuilder::default()
+    }
+
+    /// Uses a raw public key (RFC 7250), without certificates: `key` is a file with the private key in PEM. Peers are trusted
+    /// whose keys are pinned in the file `known_peers`: a line is a name or address and `sha256:BASE64`, and `#` begins a comment. Changes
+    /// are read as in [`from_dir`](Self::from_dir).
+    ///
+    /// # Errors
+    /// A file cannot be read, others have access to the key, or a line has another form.
+    pub fn raw_key(
+        key: impl Into<PathBuf>,
+        known_peers: impl Into<PathBuf>,
+    ) -> Result<Self, SecurityError> {
+        let files = Files::RawKey { key: key.into(), known_peers: known_peers.into() };
+        Self::new(Source::Files(files), Settings::default())
+    }
+
+    /// Expects a SPIFFE ID of acceptors, instead of the name or address by which they are dialled. `id` is one ID, as
+    /// `spiffe://prod/web`, or a trust domain, as `spiffe://prod`, for all IDs in it.
+    ///
+    /// # Errors
+    /// The text is no SPIFFE ID, or the credentials are a raw key.
+    pub fn expect_spiffe(self, id: &str) -> Result<Self, SecurityError> {
+        if self.current().configs.own.is_raw_key() {
+            return Err(SecurityError::new(
+                "raw keys have no SPIFFE IDs; pin keys of peers instead",
+            ));
+        }
+        let expected = Some(SpiffePattern::parse(id)?);
+        let settings = Settings { expected, ..self.settings };
+        Self::new(self.source, settings)
+    }
+
+    /// Also accepts connections without TLS, for the time of a migration.
+    #[must_use]
+    pub fn permissive(mut self, is_permissive: bool) -> Self {
+        self.settings.is_permissive = is_permissive;
+        self
+    }
+
+    /// Offers and accepts these cipher suites alone, the preferred first.
+    ///
+    /// # Errors
+    /// The list is empty.
+    pub fn suites(self, suites: &[Suite]) -> Result<Self, SecurityError> {
+        if suites.is_empty() {
+            return Err(SecurityError::new("TLS needs a cipher suite"));
+        }
+        let settings = Settings { suites: suites.to_vec(), ..self.settings };
+        Self::new(self.source, settings)
+    }
+
+    /// Reads the files now.
+    ///
+    /// # Errors
+    /// The files are broken; the former contents stay in use.
+    pub fn reload(&self) -> Result<(), SecurityError> {
+        let mut current = self.current();
+        current.stamps = None;
+        current.look(&self.source, &self.settings, Instant::now());
+        current.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns the state of the credentials.
+    pub fn status(&self) -> CredentialsStatus {
+        let current = self.current();
+        CredentialsStatus {
+            fingerprint: current.configs.own.fingerprint,
+            expires_at: current.configs.own.expires_at(),
+            loads: current.loads,
+            failure: current.failure.clone(),
+        }
+    }
+
+    fn new(source: Source, settings: Settings) -> Result<Self, SecurityError> {
+        let (configs, stamps, digest) = match &source {
+            Source::Memory(material) => (Configs::new(material, &settings)?, None, [0; 32]),
+            Source::Files(files) => {
+                let stamps = settled(files);
+                let (material, digest) = files.read()?;
+                (configs_of(files, &material, &settings)?, stamps, digest)
+            }
+        };
+        let configs = Arc::new(configs);
+        let current =
+            Current { configs, looked_at: Instant::now(), stamps, digest, loads: 1, failure: None };
+        Ok(Self { source, settings, current: Mutex::new(current) })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // A panic elsewhere leaves complete configurations behind.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the configurations for a new connection, after a look at the files if the last one is a second ago.
+    fn configs(&self, now: Instant) -> Result<Arc<Configs>, SecurityError> {
+        let mut current = self.current();
+        if now.duration_since(current.looked_at) >= LOOK_EVERY {
+            current.look(&self.source, &self.settings, now);
+        }
+        current.configs.own.check(SystemTime::now())?;
+        Ok(Arc::clone(&current.configs))
+    }
+}
+
+impl Current {
+    /// Reads the files if they have changed. A failure leaves the configurations in use as they are.
+    fn look(&mut self, source: &Source, settings: &Settings, now: Instant) {
+        self.looked_at = now;
+        let Source::Files(files) = source else { return };
+        // The stamps are older than the contents: a change in between is seen next time.
+        let stamps = files.stamps();
+        if self.stamps.as_ref() == Some(&stamps) {
+            return;
+        }
+        self.stamps = stamps.is_settled(SystemTime::now()).then_some(stamps);
+        let read = files.read().and_then(|(material, digest)| {
+            // Contents that are in use already keep their tickets.
+            let is_new = digest != self.digest;
+            let configs = is_new.then(|| configs_of(files, &material, settings)).transpose()?;
+            Ok((configs, digest))
+        });
+        match read {
+            Ok((configs, digest)) => {
+                self.failure = None;
+                self.digest = digest;
+                self.loads += u64::from(configs.is_some());
+                self.configs = configs.map_or_else(|| Arc::clone(&self.configs), Arc::new);
+            }
+            Err(error) => self.failure = Some(error),
+        }
+    }
+}
+
+fn settled(files: &Files) -> Option<Stamps> {
+    let stamps = files.stamps();
+    stamps.is_settled(SystemTime::now()).then_some(stamps)
+}
+
+/// Makes the configurations, and names the file of the certificate or key in errors.
+fn configs_of(
+    files: &Files,
+    material: &Material,
+    settings: &Settings,
+) -> Result<Configs, SecurityError> {
+    let (Files::Certificates { chain: path, .. } | Files::RawKey { key: path, .. }) = files;
+    Configs::new(material, settings)
+        .map_err(|error| SecurityError::new(format!("{}: {error}", path.display())))
+}
+
+impl Security for Credentials {
+    fn connect(
+        &self,
+        to: SocketAddr,
+        name: Option<&str>,
+    ) -> Result<Box<dyn SecureStream>, SecurityError> {
+        let configs = self.configs(Instant::now())?;
+        let name = match name {
+            Some(name) => ServerName::try_from(name.to_owned()).map_err(|_| {
+                SecurityError::new(format!("`{name}` is no name of a host: give it without port"))
+            })?,
+            None => ServerName::from(to.ip().to_canonical()),
+        };
+        let tls = ClientConnection::new(Arc::clone(&configs.opener), name)
+            .map_err(|error| SecurityError::new(format!("TLS cannot begin: {error}")))?;
+        Ok(Box::new(Stream::new(Connection::Client(tls), configs.own.is_raw_key())))
+    }
+
+    fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError> {
+        let configs = self.configs(Instant::now())?;
+        let tls = ServerConnection::new(Arc::clone(&configs.acceptor))
+            .map_err(|error| SecurityError::new(format!("TLS cannot begin: {error}")))?;
+        Ok(Box::new(Stream::new(Connection::Server(tls), configs.own.is_raw_key())))
+    }
+
+    fn is_permissive(&self) -> bool {
+        self.settings.is_permissive
+    }
+}
+
+/// Tells the status alone: the rest is secret.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+/// Makes [`Credentials`] of values in memory: a certificate, its key, and the trusted authorities.
+#[derive(Default)]
+pub struct CredentialsBuilder {
+    chain: Vec<CertificateDer<'static>>,
+    key: Option<PrivateKeyDer<'static>>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl CredentialsBuilder {
+    /// Sets the certificate and the intermediate ones behind it, in PEM.
+    ///
+    /// # Errors
+    /// The text has no certificate, or a broken one.
+    pub fn certificate_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
+        self.chain = files::certificates(pem)?;
+        Ok(self)
+    }
+
+    /// Sets the certificate and the intermediate ones behind it, in DER.
+    #[must_use]
+    pub fn certificate_der(mut self, chain: Vec<Vec<u8>>) -> Self {
+        self.chain = chain.into_iter().map(CertificateDer::from).collect();
+        self
+    }
+
+    /// Sets the private key, in PEM.
+    ///
+    /// # Errors
+    /// The text has no key.
+    pub fn key_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
+        self.key = Some(files::private_key(pem)?);
+        Ok(self)
+    }
+
+    /// Sets the private key, in DER: PKCS #8, SEC 1 or PKCS #1.
+    ///
+    /// # Errors
+    /// The bytes are no key.
+    pub fn key_der(mut self, der: Vec<u8>) -> Result<Self, SecurityError> {
+        let key = PrivateKeyDer::try_from(der);
+        self.key = Some(key.map_err(|error| SecurityError::new(error))?);
+        Ok(self)
+    }
+
+    /// Adds trusted authorities, in PEM.
+    ///
+    /// # Errors
+    /// The text has no certificate, or a broken one.
+    pub fn authorities_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
+        self.authorities.extend(files::certificates(pem)?);
+        Ok(self)
+    }
+
+    /// Adds a trusted authority, in DER.
+    #[must_use]
+    pub fn authority_der(mut self, der: Vec<u8>) -> Self {
+        self.authorities.push(CertificateDer::from(der));
+        self
+    }
+
+    /// Makes the credentials.
+    ///
+    /// # Errors
+    /// A part is missing, the certificate is not valid now, or the key belongs to another one.
+    pub fn build(self) -> Result<Credentials, SecurityError> {
+        let key = self.key.ok_or_else(|| SecurityError::new("the private key is missing"))?;
+        let material =
+            Material::Certificates { chain: self.chain, key, authorities: self.authorities };
+        Credentials::new(Source::Memory(material), Settings::default())
+    }
+}
+
+/// Tells the number of certificates alone: the key is secret.
+impl fmt::Debug for CredentialsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CredentialsBuilder")
+            .field("chain", &self.chain.len())
+            .field("authorities", &self.authorities.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,244 @@
+//! Whom a connection trusts: verifiers of certificates and of raw public keys.
+
+use std::fmt;
+use std::sync::Arc;
+
+use petrel::security::SecurityError;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    PeerIncompatible, RootCertStore, SignatureScheme,
+};
+
+use crate::identity::{Certificate, Fingerprint};
+use crate::known_peers::KnownPeers;
+
+/// The SPIFFE ID that an opener expects of the acceptor: an ID, or all of a trust domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SpiffePattern(String);
+
+impl SpiffePattern {
+    /// Reads `spiffe://domain/path`, or `spiffe://domain` for the whole domain.
+    ///
+    /// # Errors
+    /// The text is no SPIFFE ID.
+    pub(crate) fn parse(text: &str) -> Result<Self, SecurityError> {
+        let refused = |why| Err(SecurityError::new(format!("`{text}` is no SPIFFE ID: {why}")));
+        let Some(rest) = text.strip_prefix("spiffe://") else {
+            return refused("it begins with `spiffe://`");
+        };
+        let (domain, path) = rest.split_once('/').unwrap_or((rest, "-"));
+        let is_domain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+        if domain.is_empty() || !domain.bytes().all(is_domain) {
+            return refused("a trust domain has lower-case letters, digits, `-`, `.` and `_`");
+        }
+        let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let is_segment = |segment: &str| !segment.is_empty() && segment.bytes().all(is_path);
+        if !path.split('/').all(is_segment) {
+            return refused("a path has no empty parts, and letters, digits, `-`, `.` and `_`");
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// Returns true if the ID is the expected one, or one of the expected trust domain.
+    pub(crate) fn matches(&self, id: &str) -> bool {
+        let is_domain = !self.0["spiffe://".len()..].contains('/');
+        match id.strip_prefix(self.0.as_str()) {
+            Some("") => true,
+            Some(rest) => is_domain && rest.starts_with('/'),
+            None => false,
+        }
+    }
+}
+
+impl fmt::Display for SpiffePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Wraps a refusal of Petrel's own, whose text comes out of TLS unchanged.
+fn refusal(error: SecurityError) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+}
+
+/// TLS 1.2 is not built, so rustls asks for none of its signatures.
+fn refuse_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired))
+}
+
+/// An opener's check of the acceptor's certificate: its chain, its purpose, and its name or SPIFFE ID.
+#[derive(Debug)]
+pub(crate) struct ServerCertificates {
+    pub(crate) anchors: Arc<RootCertStore>,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+    pub(crate) expected: Option<SpiffePattern>,
+}
+
+impl ServerCertVerifier for ServerCertificates {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.anchors,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
+        let Some(expected) = &self.expected else {
+            verify_server_name(&certificate, server_name)?;
+            return Ok(ServerCertVerified::assertion());
+        };
+        let identity = Certificate::parse(end_entity).map_err(refusal)?.identity;
+        match identity.spiffe_id {
+            Some(id) if expected.matches(&id) => Ok(ServerCertVerified::assertion()),
+            Some(id) => {
+                let text = format!("the peer is {id}, and {expected} is expected");
+                Err(refusal(SecurityError::new(text)))
+            }
+            None => {
+                let text =
+                    format!("the peer's certificate has no SPIFFE ID, and {expected} is expected");
+                Err(refusal(SecurityError::new(text)))
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// The check of raw public keys (RFC 7250) at either end, against the file `known_peers`.
+#[derive(Debug)]
+pub(crate) struct RawKeys {
+    pub(crate) known: KnownPeers,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl RawKeys {
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
+    }
+}
+
+impl ServerCertVerifier for RawKeys {
+    fn verify_server_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.known.check_server(&server_name.to_str(), Fingerprint::of(key)).map_err(refusal)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for RawKeys {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.known.check_client(Fingerprint::of(key)).map_err(refusal)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
