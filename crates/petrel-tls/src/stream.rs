@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use petrel::security::{LinkKeys, PeerIdentity, SecureStream, SecurityError};
+use petrel::security::{LinkKeys, PeerIdentity, SecureStream, SecurityError, StreamCipher};
 use rustls::Connection;
 use zeroize::Zeroizing;
 
@@ -36,7 +36,6 @@ pub(crate) struct Stream {
     unread: Vec<u8>,
     /// Bytes of `unread` that were read.
     read: usize,
-    is_ended: bool,
 }
 
 /// Bytes of the program leave in [`Phase::Open`] alone: the peer is verified then, and speaks Petrel.
@@ -59,7 +58,7 @@ impl Stream {
         // The caller takes the output after each call, so a limit there would cut bytes off and bound nothing.
         tls.set_buffer_limit(None);
         let phase = Phase::Handshake { has_received: false, early: Vec::new() };
-        Self { tls, has_raw_keys, phase, unread: Vec::new(), read: 0, is_ended: false }
+        Self { tls, has_raw_keys, phase, unread: Vec::new(), read: 0 }
     }
 
     fn decrypt(&mut self, mut bytes: &[u8]) -> Result<(), SecurityError> {
@@ -77,7 +76,6 @@ impl Stream {
             }
             let state = self.tls.process_new_packets();
             let state = state.map_err(|error| text::of_connection(&error))?;
-            self.is_ended |= state.peer_has_closed();
             if matches!(self.phase, Phase::Handshake { .. }) && !self.tls.is_handshaking() {
                 self.open()?;
             }
@@ -160,12 +158,15 @@ impl Stream {
     }
 }
 
-impl SecureStream for Stream {
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), SecurityError> {
+impl StreamCipher for Stream {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
         if let Phase::Failed(error) = &self.phase {
-            return Err(error.clone());
+            return Err(error.to_string());
         }
-        self.decrypt(bytes).inspect_err(|error| self.phase = Phase::Failed(error.clone()))
+        self.decrypt(bytes).map_err(|error| {
+            self.phase = Phase::Failed(error.clone());
+            error.to_string()
+        })
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> usize {
@@ -182,10 +183,6 @@ impl SecureStream for Stream {
         }
         // An error says that nothing is there.
         length + self.tls.reader().read(&mut buffer[length..]).unwrap_or(0)
-    }
-
-    fn is_ended(&self) -> bool {
-        self.is_ended
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -205,11 +202,9 @@ impl SecureStream for Stream {
             self.tls.write_tls(output).expect("a vector takes all bytes");
         }
     }
+}
 
-    fn close(&mut self) {
-        self.tls.send_close_notify();
-    }
-
+impl SecureStream for Stream {
     fn peer(&self) -> Option<Arc<PeerIdentity>> {
         match &self.phase {
             Phase::Open { peer, .. } => Some(Arc::clone(peer)),

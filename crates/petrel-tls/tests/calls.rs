@@ -1,0 +1,144 @@
+//! Calls between processes with credentials, over every medium.
+
+#![allow(non_snake_case)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use petrel::client::Client;
+use petrel::endpoint::AllowedTransports;
+use petrel::security::Grant;
+use petrel::{Error, Server, Status};
+use petrel_tls::{Credentials, issue};
+
+const ECHO: u16 = 1;
+const WHO: u16 = 2;
+const SECRET: u16 = 3;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// An authority, and a folder for the credentials that it has issued.
+struct World {
+    authority: issue::Authority,
+    folder: PathBuf,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("petrel-calls-{name}-{}", std::process::id()));
+        let authority = issue::Authority::new("the test", 10 * DAY).unwrap();
+        Self { authority, folder }
+    }
+
+    fn credentials(&self, id: &str) -> Arc<Credentials> {
+        let folder = self.folder.join(id);
+        let subject = issue::Subject::new(DAY)
+            .name("localhost")
+            .name("127.0.0.1")
+            .spiffe(format!("spiffe://test/{id}"));
+        self.authority.issue(&subject).unwrap().write(&folder).unwrap();
+        Arc::new(Credentials::from_dir(&folder).unwrap())
+    }
+
+    fn server(&self) -> (petrel::server::RunningServer, SocketAddr) {
+        let server = Server::bind("127.0.0.1:0").credentials(self.credentials("server")).serve(
+            |_| (),
+            |endpoint| {
+                endpoint.authorize(|peer| {
+                    let identity = peer.identity.as_deref();
+                    match identity.and_then(|identity| identity.spiffe_id.as_deref()) {
+                        Some("spiffe://test/admin") => Grant::all(),
+                        Some("spiffe://test/web") => Grant::methods([ECHO, WHO]),
+                        _ => Grant::refuse("this service is for the test"),
+                    }
+                });
+                endpoint.on(ECHO, |_, cx, request| {
+                    let message = request.data().to_vec();
+                    request.reply(cx, &message)
+                });
+                endpoint.on(WHO, |_, cx, request| {
+                    let peer = request.peer(cx).expect("the session is open");
+                    let identity = peer.identity.as_deref().expect("the peer has proven who it is");
+                    let text = format!("{} {}", peer.medium, identity.spiffe_id.as_deref().unwrap());
+                    request.reply(cx, text.as_bytes())
+                });
+                endpoint.on(SECRET, |_, cx, request| request.reply(cx, b"42"));
+            },
+        );
+        let running = server.start().unwrap();
+        let address = running.local_addr();
+        (running, address)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn media() -> [(&'static str, AllowedTransports); 3] {
+    let none = AllowedTransports { shm: false, udp: false, stream: false };
+    [
+        ("shm", AllowedTransports { shm: true, ..none }),
+        ("udp", AllowedTransports { udp: true, ..none }),
+        ("stream", AllowedTransports { stream: true, ..none }),
+    ]
+}
+
+fn connect(
+    credentials: &Arc<Credentials>,
+    address: SocketAddr,
+    transports: AllowedTransports,
+) -> Result<Client, Error> {
+    let credentials = Arc::clone(credentials);
+    Client::builder().credentials(credentials).transports(transports).connect_wait(address)
+}
+
+#[test]
+fn calls__over_every_medium_by_clients_that_have_proven_who_they_are() {
+    let world = World::new("media");
+    let (_running, address) = world.server();
+    let admin = world.credentials("admin");
+    for (medium, transports) in media() {
+        let client = connect(&admin, address, transports).unwrap();
+        let who = client.call(WHO, b"").wait().unwrap();
+        assert_eq!(String::from_utf8(who.to_vec()).unwrap(), format!("{medium} spiffe://test/admin"));
+        for bytes in [0, 1, 100, 5_000, 1 << 20] {
+            let message: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+            assert!(client.call(ECHO, message.clone()).wait().unwrap() == message[..], "{medium} {bytes}");
+        }
+    }
+}
+
+#[test]
+fn authorize__limits_methods_and_refuses_sessions() {
+    let world = World::new("grants");
+    let (_running, address) = world.server();
+    for (medium, transports) in media() {
+        let web = connect(&world.credentials("web"), address, transports).unwrap();
+        assert_eq!(web.call(ECHO, b"a").wait().unwrap(), b"a"[..]);
+        let refused = web.call(SECRET, b"").wait().unwrap_err();
+        assert_eq!(refused.status, Status::PermissionDenied, "{medium}: {refused}");
+        assert_eq!(web.call(ECHO, b"b").wait().unwrap(), b"b"[..]);
+        let stranger = connect(&world.credentials("stranger"), address, transports).unwrap_err();
+        assert!(stranger.to_string().contains("this service is for the test"), "{stranger}");
+    }
+}
+
+#[test]
+fn connect__to_and_from_processes_that_are_not_trusted() {
+    let (world, other) = (World::new("trust"), World::new("others"));
+    let (_running, address) = world.server();
+    let error = connect(&other.credentials("admin"), address, AllowedTransports::ALL).unwrap_err();
+    assert!(error.to_string().contains("not to be trusted"), "{error}");
+    let plain = Client::connect_wait(address).unwrap_err();
+    assert!(plain.to_string().contains("inside TLS only"), "{plain}");
+    // A server without credentials.
+    let insecure = Server::bind("127.0.0.1:0").serve(|_| (), |_| ()).start().unwrap();
+    let admin = world.credentials("admin");
+    let error = connect(&admin, insecure.local_addr(), AllowedTransports::ALL).unwrap_err();
+    assert!(error.to_string().contains("without TLS"), "{error}");
+}
