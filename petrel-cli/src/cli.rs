@@ -6,6 +6,8 @@
 #[cfg(feature = "full")]
 mod cache;
 mod client;
+#[cfg(feature = "full")]
+mod credentials;
 mod doctor;
 #[cfg(feature = "full")]
 mod index;
@@ -35,6 +37,11 @@ pub(crate) use cache::{
 #[cfg(feature = "full")]
 pub(crate) use client::ServerArgs;
 pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
+#[cfg(feature = "full")]
+pub(crate) use credentials::{
+    CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
+    KeyCommand, KeyNewArgs, KeyPinArgs,
+};
 pub(crate) use doctor::DoctorArgs;
 #[cfg(feature = "full")]
 pub(crate) use index::{
@@ -66,6 +73,9 @@ pub(crate) use sim::{SeedsArgs, SimArgs};
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    pub(crate) credentials: CredentialsArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -136,6 +146,10 @@ pub(crate) enum Command {
     Call(CallArgs),
     Stats(StatsArgs),
     Health(HealthArgs),
+    #[cfg(feature = "full")]
+    Cert(CertArgs),
+    #[cfg(feature = "full")]
+    Key(KeyArgs),
     #[cfg(feature = "full")]
     Kv(KvArgs),
     #[cfg(feature = "full")]

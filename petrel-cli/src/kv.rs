@@ -15,6 +15,7 @@ use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_command::Outcome;
 use petrel_command::client::data_address;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_kv::{KvClient, KvClientConfig, KvError};
@@ -54,17 +55,15 @@ impl Cluster {
             addresses.extend(server.resolve()?);
         }
         let is_far = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
-        let mut builder = Nexus::builder();
         let mut endpoint = EndpointConfig::default();
         // If a replica is on another host, the data port must reach that host.
         let farthest = addresses.iter().find(is_far).or(addresses.first());
         endpoint.data_address = farthest.map(|address| data_address(address.ip()));
         endpoint.sessions.accept = false;
-        if addresses.iter().any(|address| is_far(&address)) {
-            // As in `Client::connect_to`: naming another host expresses the wish to call it.
-            builder = builder.insecure();
-        }
-        let mut endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
+        // As in `Client::connect_to`: naming another host expresses the wish to call it.
+        let reaches_far = addresses.iter().any(|address| is_far(&address));
+        let nexus = credentials::apply(Nexus::builder(), reaches_far);
+        let mut endpoint = nexus.start()?.endpoint(endpoint).map_err(Failure::because)?;
         let mut config = KvClientConfig::default();
         config.timeout = args.timeout;
         let client = KvClient::on(addresses.iter().copied(), config, |named, config| {

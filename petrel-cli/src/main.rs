@@ -14,6 +14,8 @@
 mod cache;
 mod call;
 mod cli;
+#[cfg(feature = "full")]
+mod credentials;
 mod doctor;
 mod health;
 #[cfg(feature = "full")]
@@ -63,6 +65,8 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
+    #[cfg(feature = "full")]
+    credentials::install(&cli.credentials)?;
     match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),
@@ -70,6 +74,10 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         Command::Call(args) => call::run(args, output),
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
+        #[cfg(feature = "full")]
+        Command::Cert(args) => credentials::run_cert(args, output),
+        #[cfg(feature = "full")]
+        Command::Key(args) => credentials::run_key(args, output),
         #[cfg(feature = "full")]
         Command::Kv(args) => kv::run(args, cli.global, output),
         #[cfg(feature = "full")]

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment};
-use petrel::nexus::fetch_stats;
+use petrel::nexus::{fetch_stats, fetch_stats_inside};
 use petrel_command::Outcome;
 use petrel_command::args::ServerAddress;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean;
@@ -53,7 +54,11 @@ impl Reading {
 fn ask(server: &ServerAddress, timeout: Duration, output: Output) -> Result<Reading, Failure> {
     let mut last = Failure::because(format!("{server} has no address"));
     for address in server.resolve()? {
-        match fetch_stats(address, timeout) {
+        let fetched = match credentials::get() {
+            Some(security) => fetch_stats_inside(address, timeout, security.as_ref()),
+            None => fetch_stats(address, timeout),
+        };
+        match fetched {
             Ok(json) => return read(json, output),
             Err(error) => last = Failure::new(error.status, error.message.clone()),
         }

@@ -1,6 +1,7 @@
 //! `petrel cache get`, `set`, `add`, `replace`, `cas`, `delete`, `touch`, `incr` and `stats`: one call per command.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use petrel::Client;
@@ -8,6 +9,7 @@ use petrel::client::ClientConfig;
 use petrel_cache::wire::{CountMessage, StoreMessage};
 use petrel_cache::{CacheClient, ClientError, Counted, Removed, Stored, Verb};
 use petrel_command::Outcome;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean_bytes;
@@ -157,7 +159,9 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
     let mut last = Failure::because(format!("{} has no address", args.address));
     for address in args.address.resolve()? {
         let mut builder = Client::builder().config(config.clone());
-        if !address.ip().to_canonical().is_loopback() {
+        if let Some(security) = credentials::get() {
+            builder = builder.credentials(Arc::clone(security));
+        } else if !address.ip().to_canonical().is_loopback() {
             // Naming another host expresses the wish to call it.
             builder = builder.insecure();
         }

@@ -12,6 +12,7 @@ use petrel::endpoint::EndpointConfig;
 use petrel::{Nexus, Status};
 use petrel_command::Outcome;
 use petrel_command::args::ReadsChoice;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::fresh_seed;
 use petrel_command::interrupt::Interrupt;
@@ -112,11 +113,8 @@ struct Serving {
 impl Serving {
     /// Starts the replica; when the function returns, the replica listens.
     fn start(args: &KvServeArgs, config: ReplicaConfig) -> Result<Self, Failure> {
-        let mut builder = Nexus::builder().listen(config.address);
-        if args.insecure {
-            builder = builder.insecure();
-        }
-        let nexus = builder.start()?;
+        let builder = Nexus::builder().listen(config.address);
+        let nexus = credentials::apply(builder, args.insecure).start()?;
         let mut endpoint = EndpointConfig::default();
         endpoint.idle = args.idle.policy();
         endpoint.transports = args.transport.allowed();

@@ -11,6 +11,7 @@ use petrel_proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
 use petrel_transport::Transport;
 
 use crate::args::ServerAddress;
+use crate::credentials;
 use crate::failure::Failure;
 
 /// How long the event loop runs between two checks of the clock and of the session's state.
@@ -65,14 +66,12 @@ impl<S: Default + 'static> Client<S> {
 
     /// Connects to a server.
     pub fn connect_to(address: SocketAddr, config: &ClientConfig) -> Result<Self, Failure> {
-        let mut builder =
+        let builder =
             Nexus::builder().transports(config.transports).connect_timeout(config.timeout);
-        if !address.ip().to_canonical().is_loopback() {
-            // Naming another host expresses the wish to call it; no host can call this process through
-            // the session.
-            builder = builder.insecure();
-        }
-        let nexus = builder.start()?;
+        // Naming another host expresses the wish to call it; no host can call this process through
+        // the session.
+        let is_far = !address.ip().to_canonical().is_loopback();
+        let nexus = credentials::apply(builder, is_far).start()?;
         let endpoint = nexus.endpoint_with(endpoint_config(address, config), S::default());
         let endpoint = endpoint.map_err(Failure::because)?;
         let mut client = Self { endpoint, sessions: Vec::new(), address };
@@ -142,11 +141,10 @@ pub fn connect_service(
 ) -> Result<petrel::Client, Failure> {
     let mut last = Failure::because(format!("{server} has no address"));
     for address in server.resolve()? {
-        let mut nexus = Nexus::builder().connect_timeout(config.timeout);
-        if !address.ip().to_canonical().is_loopback() {
-            // As in `Client::connect_to`: naming another host expresses the wish to call it.
-            nexus = nexus.insecure();
-        }
+        // As in `Client::connect_to`: naming another host expresses the wish to call it.
+        let is_far = !address.ip().to_canonical().is_loopback();
+        let nexus = Nexus::builder().connect_timeout(config.timeout);
+        let nexus = credentials::apply(nexus, is_far);
         let mut own = EndpointConfig::default();
         own.transports = transports;
         let background = Background::builder().nexus(nexus).endpoint(own).start()?;

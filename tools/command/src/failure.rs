@@ -84,7 +84,8 @@ impl From<SetupError> for Failure {
         match error {
             SetupError::NotLoopback { address } => Self::because(format!(
                 "refused to listen on {address}, which other hosts can reach, and nothing is authenticated: \
-                 listen on a loopback address, or say --insecure if the network is trusted"
+                 give the process --credentials (`petrel cert --help`), listen on a loopback address, or say --insecure if the \
+                 network is trusted"
             )),
             error => Self::because(error),
         }

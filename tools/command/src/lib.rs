@@ -16,6 +16,7 @@
 pub mod args;
 pub mod client;
 pub mod cores;
+pub mod credentials;
 pub mod failure;
 pub mod interrupt;
 pub mod load;

@@ -15,6 +15,7 @@ use petrel_proto::limits::{MESSAGE_BYTES_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 use petrel_transport::udp::Mtu;
 
 use crate::cores;
+use crate::credentials;
 use crate::failure::Failure;
 use crate::methods;
 
@@ -104,11 +105,8 @@ pub struct Ended {
 impl Server {
     /// Starts the server; when the function returns, all endpoints answer.
     pub fn start(config: &ServerConfig) -> Result<Self, Failure> {
-        let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
-        if config.insecure {
-            builder = builder.insecure();
-        }
-        let nexus = builder.start()?;
+        let builder = Nexus::builder().listen(config.listen).transports(config.transports);
+        let nexus = credentials::apply(builder, config.insecure).start()?;
         let address = nexus.local_addr().unwrap_or(config.listen);
         // If a later endpoint fails, the workers that already run are stopped.
         let regions = Regions::new();

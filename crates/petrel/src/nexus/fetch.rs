@@ -11,10 +11,13 @@ use petrel_proto::control::{
 use petrel_proto::{Execution, Status};
 
 use super::AGENT;
+use super::channel::Channel;
 use super::limits::{READ_BYTES, STATS_BYTES_MAX};
 use super::random::random_u64;
 use crate::control::Reason;
 use crate::error::Error;
+use crate::names;
+use crate::security::{Security, SecurityError};
 
 const REQUEST: u32 = 1;
 
@@ -26,13 +29,31 @@ const REQUEST: u32 = 1;
 /// answer is not of the protocol. If the process refuses, the status of the refusal. A process serves only callers on
 /// its own host, and refuses others with a message that says so.
 pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Error> {
-    Ok(fetch(address, timeout)?)
+    Ok(fetch(address, timeout, Channel::default())?)
 }
 
-fn fetch(address: SocketAddr, timeout: Duration) -> Result<String, FetchError> {
+/// Fetches the counters as [`fetch_stats`] does, from a process with credentials.
+///
+/// # Errors
+/// As [`fetch_stats`], and UNAUTHENTICATED if one of the two processes does not trust the other.
+pub fn fetch_stats_inside(
+    address: SocketAddr,
+    timeout: Duration,
+    security: &dyn Security,
+) -> Result<String, Error> {
+    let stream = security.connect(address, names::of(address).as_deref());
+    let stream = stream.map_err(|source| FetchError::Untrusted { address, source })?;
+    Ok(fetch(address, timeout, Channel::tls(stream, false))?)
+}
+
+fn fetch(
+    address: SocketAddr,
+    timeout: Duration,
+    channel: Channel,
+) -> Result<String, FetchError> {
     let deadline = Instant::now() + timeout;
-    let mut requester =
-        StatsRequester { address, timeout, deadline, stream: connect(address, timeout)? };
+    let stream = connect(address, timeout)?;
+    let mut requester = StatsRequester { address, timeout, deadline, stream, channel };
     requester.ask()?;
     requester.collect()
 }
@@ -62,6 +83,8 @@ enum FetchError {
         "{address} does not follow the protocol: {source}; is it a Petrel process of this version?"
     )]
     Protocol { address: SocketAddr, source: DecodeError },
+    #[error("{address} is not to be trusted: {source}")]
+    Untrusted { address: SocketAddr, source: SecurityError },
     #[error("the connection to {address} broke: {source}; try again")]
     Broken { address: SocketAddr, source: io::Error },
 }
@@ -76,6 +99,7 @@ impl From<FetchError> for Error {
             FetchError::Timeout { .. } => (Status::DeadlineExceeded, Execution::MayHaveExecuted),
             FetchError::Refused { reason, .. } => (reason.status, Execution::Refused),
             FetchError::Protocol { .. } => (Status::Unimplemented, Execution::MayHaveExecuted),
+            FetchError::Untrusted { .. } => (Status::Unauthenticated, Execution::NotSent),
             FetchError::Broken { .. } => (Status::Unavailable, Execution::MayHaveExecuted),
         };
         Self::of(status, error.to_string(), execution)
@@ -98,6 +122,7 @@ struct StatsRequester {
     timeout: Duration,
     deadline: Instant,
     stream: TcpStream,
+    channel: Channel,
 }
 
 impl StatsRequester {
@@ -116,7 +141,9 @@ impl StatsRequester {
         for message in [Message::from(hello), StatsRequest { request: REQUEST }.into()] {
             message.encode(&mut bytes).expect("constants in their ranges");
         }
-        self.stream.write_all(&bytes).map_err(|source| self.broken(source))
+        let mut output = Vec::new();
+        self.channel.send(&mut bytes, &mut output);
+        self.stream.write_all(&output).map_err(|source| self.broken(source))
     }
 
     fn random(&self) -> Result<u64, FetchError> {
@@ -152,12 +179,26 @@ impl StatsRequester {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
+        let decrypted = self.channel.read(buffer);
+        if decrypted > 0 {
+            return Ok(decrypted);
+        }
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.too_late());
         }
         let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(buffer));
-        self.taken(read)
+        let count = self.taken(read)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut output = Vec::new();
+        let received = self.channel.receive(buffer, count, &mut output);
+        let sent = self.stream.write_all(&output);
+        let untrusted = |source| FetchError::Untrusted { address: self.address, source };
+        let received = received.map_err(untrusted)?;
+        sent.map_err(|source| self.broken(source))?;
+        Ok(received)
     }
 
     /// Returns the number of bytes read; 0 if a signal interrupted the read.
@@ -218,7 +259,7 @@ mod tests {
                 }
             }
         });
-        let got = fetch(address, TEST_TIMEOUT);
+        let got = fetch(address, TEST_TIMEOUT, Channel::default());
         process.join().unwrap();
         got
     }
@@ -271,9 +312,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
-        assert!(is_late(fetch(address, Duration::ZERO).map(drop)));
+        assert!(is_late(fetch(address, Duration::ZERO, Channel::default()).map(drop)));
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let mut requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream };
+        let mut requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream, channel: Channel::default() };
         assert!(is_late(requester.read(&mut [0]).map(drop)));
     }
 
@@ -282,7 +323,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream };
+        let requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream, channel: Channel::default() };
         assert_eq!(requester.taken(Ok(7)).unwrap(), 7);
         assert_eq!(requester.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {

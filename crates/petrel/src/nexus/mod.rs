@@ -108,7 +108,7 @@ pub use crate::error::SetupError;
 
 pub use attach::{Attach, ShmAttach, UdpAttach};
 pub use counters::NexusStats;
-pub use fetch::fetch_stats;
+pub use fetch::{fetch_stats, fetch_stats_inside};
 pub use port::ControlPort;
 
 /// The name of the implementation that peers get.

@@ -5,6 +5,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use crate::credentials;
+
 /// The port on which `petrel serve` listens and that clients call by default.
 pub const DEFAULT_PORT: u16 = 31850;
 
@@ -26,6 +28,7 @@ impl ServerAddress {
             io::Error::new(error.kind(), format!("cannot look up {self}: {error}"))
         })?;
         let addresses: Vec<_> = found.collect();
+        credentials::expect(&addresses, &self.host);
         match addresses.is_empty() {
             true => Err(io::Error::other(format!("{self} has no address"))),
             false => Ok(addresses),

@@ -1,0 +1,156 @@
+//! Arguments of `petrel cert` and `petrel key`, and the flag for credentials.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use petrel_command::units::parse_duration;
+
+/// Flags of every subcommand that connects or serves.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Security")]
+pub(crate) struct CredentialsArgs {
+    /// Prove this process's identity, and encrypt: the folder of `petrel cert issue`, or of a key and its known peers
+    ///
+    /// The folder has cert.pem, key.pem and ca.pem; or key.pem of `petrel key new`, and known_peers of `petrel key pin`.
+    /// Changed files are read again.
+    #[arg(long, global = true, value_name = "DIR", env = "PETREL_CREDENTIALS")]
+    pub(crate) credentials: Option<PathBuf>,
+}
+
+/// Make certificates: an authority of your own, and certificates for hosts and people
+#[derive(Args, Debug)]
+#[command(after_long_help = CERT_AFTER_HELP)]
+pub(crate) struct CertArgs {
+    #[command(subcommand)]
+    pub(crate) what: CertCommand,
+}
+
+const CERT_AFTER_HELP: &str = "\
+Examples:
+  petrel cert ca --out authority
+  petrel cert issue db1.example.com 10.0.0.7 --ca authority --out db1
+  petrel cert issue web.example.com --spiffe spiffe://prod/web --ca authority --out web --valid 7d
+  petrel cert show db1
+
+Keep the authority's folder where you issue certificates, and nowhere else. Copy db1 to the host as a whole:
+  petrel serve --listen 10.0.0.7:31850 --credentials db1
+  petrel ping db1.example.com --credentials web";
+
+/// The step to take.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Make an authority: ca.pem, which all peers need, and ca-key.pem, which is secret
+    Ca(CertCaArgs),
+    /// Issue a certificate with a new key: a folder for --credentials
+    Issue(CertIssueArgs),
+    /// Show who a certificate is for, until when, and its fingerprint
+    Show(CertShowArgs),
+}
+
+/// Arguments of `petrel cert ca`.
+#[derive(Args, Debug)]
+pub(crate) struct CertCaArgs {
+    /// Folder to write to
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+
+    /// Name of the authority, for people
+    #[arg(long, value_name = "TEXT", default_value = "Petrel authority")]
+    pub(crate) name: String,
+
+    /// How long the authority is valid
+    #[arg(long, value_name = "DURATION", default_value = "3650d", value_parser = parse_validity)]
+    pub(crate) valid: Duration,
+}
+
+/// Arguments of `petrel cert issue`.
+#[derive(Args, Debug)]
+pub(crate) struct CertIssueArgs {
+    /// Names and addresses by which peers reach the holder
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// SPIFFE ID of the holder
+    #[arg(long, value_name = "URI")]
+    pub(crate) spiffe: Option<String>,
+
+    /// Folder of the authority
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
+
+    /// Folder to write to; files of an earlier certificate are replaced
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+
+    /// How long the certificate is valid
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = parse_validity)]
+    pub(crate) valid: Duration,
+}
+
+/// Arguments of `petrel cert show`.
+#[derive(Args, Debug)]
+pub(crate) struct CertShowArgs {
+    /// A folder for --credentials
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+/// Make keys without certificates, and pin those of peers, as ssh does
+#[derive(Args, Debug)]
+#[command(after_long_help = KEY_AFTER_HELP)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) what: KeyCommand,
+}
+
+const KEY_AFTER_HELP: &str = "\
+Examples, on two hosts:
+  petrel key new db1                   # prints the fingerprint, sha256:…
+  petrel key new web
+  petrel key pin web 10.0.0.7 sha256:… # at the client, the server's
+  petrel key pin db1 web sha256:…      # at the server, the client's
+  petrel serve --listen 10.0.0.7:31850 --credentials db1
+  petrel ping 10.0.0.7 --credentials web";
+
+/// The step to take.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key in a new folder for --credentials, and print its fingerprint
+    New(KeyNewArgs),
+    /// Trust a peer's key
+    Pin(KeyPinArgs),
+}
+
+/// Arguments of `petrel key new`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyNewArgs {
+    /// Folder to write to
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+/// Arguments of `petrel key pin`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyPinArgs {
+    /// Folder of the own key
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+
+    /// Name or address of the peer
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Fingerprint that the peer's `petrel key new` has printed
+    #[arg(value_name = "FINGERPRINT")]
+    pub(crate) fingerprint: String,
+}
+
+/// Parses a time in days, or a duration.
+fn parse_validity(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('d').map(str::parse::<u64>) {
+        Some(Ok(days)) if (1..=36_500).contains(&days) => Ok(Duration::from_secs(days * 86_400)),
+        Some(_) => Err(format!("'{text}' is not 1d to 36500d")),
+        None => parse_duration(text),
+    }
+}

@@ -1,0 +1,156 @@
+//! `petrel cert` and `petrel key`, and the credentials of this process.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use petrel::security::SecurityError;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_tls::{Credentials, Fingerprint, issue};
+use serde::Serialize;
+
+use crate::cli::{
+    CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
+    KeyCommand, KeyNewArgs, KeyPinArgs,
+};
+
+/// A certificate or key, as `--json` prints it.
+#[derive(Serialize)]
+struct Record {
+    fingerprint: String,
+    /// Seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+}
+
+/// Gives this process the credentials of a folder.
+///
+/// # Errors
+/// The folder has none, or they cannot be used.
+pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
+    if let Some(folder) = &args.credentials {
+        petrel_command::credentials::set(Arc::new(read(folder)?));
+    }
+    Ok(())
+}
+
+/// Reads a folder with certificates, or with a raw key.
+fn read(folder: &Path) -> Result<Credentials, Failure> {
+    let known_peers = folder.join("known_peers");
+    let read = match known_peers.exists() {
+        true => Credentials::raw_key(folder.join("key.pem"), known_peers),
+        false => Credentials::from_dir(folder),
+    };
+    read.map_err(failed)
+}
+
+fn failed(error: SecurityError) -> Failure {
+    Failure::because(error.to_string())
+}
+
+pub(crate) fn run_cert(args: &CertArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        CertCommand::Ca(args) => make_authority(args, output)?,
+        CertCommand::Issue(args) => issue_certificate(args, output)?,
+        CertCommand::Show(args) => show(args, output)?,
+    }
+    Ok(Outcome::Success)
+}
+
+pub(crate) fn run_key(args: &KeyArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        KeyCommand::New(args) => make_key(args, output)?,
+        KeyCommand::Pin(args) => pin(args, output)?,
+    }
+    Ok(Outcome::Success)
+}
+
+fn make_authority(args: &CertCaArgs, output: Output) -> Result<(), Failure> {
+    let authority = issue::Authority::new(&args.name, args.valid).map_err(failed)?;
+    make_folder(&args.out)?;
+    let (certificate, key) = (args.out.join("ca.pem"), args.out.join("ca-key.pem"));
+    authority.write(certificate, key).map_err(failed)?;
+    let text = authority.certificate().as_bytes();
+    let fingerprint = issue::fingerprint_of_certificate(text).map_err(failed)?;
+    output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
+    output.line(format!(
+        "The authority is in {}; ca-key.pem is secret. Issue certificates with `petrel cert issue NAME --ca {} --out DIR`.",
+        args.out.display(),
+        args.out.display()
+    ))?;
+    Ok(())
+}
+
+fn issue_certificate(args: &CertIssueArgs, output: Output) -> Result<(), Failure> {
+    let (certificate, key) = (args.ca.join("ca.pem"), args.ca.join("ca-key.pem"));
+    let authority = issue::Authority::read(certificate, key).map_err(failed)?;
+    let mut subject = issue::Subject::new(args.valid);
+    for name in &args.names {
+        subject = subject.name(name);
+    }
+    if let Some(id) = &args.spiffe {
+        subject = subject.spiffe(id);
+    }
+    authority.issue(&subject).and_then(|issued| issued.write(&args.out)).map_err(failed)?;
+    report(&read(&args.out)?, &args.out, output)
+}
+
+fn show(args: &CertShowArgs, output: Output) -> Result<(), Failure> {
+    report(&read(&args.folder)?, &args.folder, output)
+}
+
+fn report(credentials: &Credentials, folder: &Path, output: Output) -> Result<(), Failure> {
+    let status = credentials.status();
+    let fingerprint = status.fingerprint.to_string();
+    output.record(&Record { fingerprint: fingerprint.clone(), expires_at: status.expires_at })?;
+    let valid = status.expires_at.map_or(String::new(), |at| format!(", {}", left(at)));
+    output.line(format!("{}: {fingerprint}{valid}", folder.display()))?;
+    Ok(())
+}
+
+/// Returns how long a certificate is still valid.
+fn left(expires_at: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let left = expires_at.saturating_sub(now);
+    match left / 86_400 {
+        0 => format!("valid for {} hours", left / 3_600),
+        days => format!("valid for {days} days"),
+    }
+}
+
+fn make_key(args: &KeyNewArgs, output: Output) -> Result<(), Failure> {
+    make_folder(&args.folder)?;
+    let fingerprint = issue::new_raw_key(args.folder.join("key.pem")).map_err(failed)?;
+    let known_peers = args.folder.join("known_peers");
+    if !known_peers.exists() {
+        let heading = "# NAME sha256:FINGERPRINT, by `petrel key pin`\n";
+        fs::write(&known_peers, heading).map_err(|error| {
+            Failure::because(format!("{} cannot be written: {error}", known_peers.display()))
+        })?;
+    }
+    output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
+    output.line(format!("{}: {fingerprint}", args.folder.display()))?;
+    Ok(())
+}
+
+fn pin(args: &KeyPinArgs, output: Output) -> Result<(), Failure> {
+    let fingerprint: Fingerprint = args.fingerprint.parse().map_err(|error| {
+        Failure::because(format!("'{}' is no fingerprint: {error}", args.fingerprint))
+    })?;
+    let known_peers = args.folder.join("known_peers");
+    let former = issue::pin(known_peers, &args.name, fingerprint).map_err(failed)?;
+    for key in former {
+        output.line(format!("{} had the key {key} before", args.name))?;
+    }
+    output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
+    output.line(format!("{} is trusted with {fingerprint}", args.name))?;
+    Ok(())
+}
+
+fn make_folder(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder)
+        .map_err(|error| Failure::because(format!("{} cannot be made: {error}", folder.display())))
+}
