@@ -242,3 +242,40 @@ impl ClientCertVerifier for RawKeys {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spiffe_pattern__matches_an_id_or_a_domain() {
+        let matches = |pattern: &str, id: &str| SpiffePattern::parse(pattern).unwrap().matches(id);
+        assert!(matches("spiffe://prod/web", "spiffe://prod/web"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod/web/2"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod/website"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod"));
+        assert!(matches("spiffe://prod", "spiffe://prod/web"));
+        assert!(matches("spiffe://prod", "spiffe://prod"));
+        assert!(!matches("spiffe://prod", "spiffe://prod.example/web"));
+        assert!(!matches("spiffe://prod", "spiffe://staging/prod"));
+    }
+
+    #[test]
+    fn spiffe_pattern__of_another_text() {
+        let bad = [
+            "prod/web",
+            "https://prod/web",
+            "spiffe://",
+            "spiffe:///web",
+            "spiffe://Prod/web",
+            "spiffe://prod:1/web",
+            "spiffe://prod/",
+            "spiffe://prod//web",
+            "spiffe://prod/w b",
+        ];
+        for text in bad {
+            let error = SpiffePattern::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no SPIFFE ID: ")), "{error}");
+        }
+    }
+}
