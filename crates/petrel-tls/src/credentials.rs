@@ -304,7 +304,7 @@ impl CredentialsBuilder {
     /// The bytes are no key.
     pub fn key_der(mut self, der: Vec<u8>) -> Result<Self, SecurityError> {
         let key = PrivateKeyDer::try_from(der);
-        self.key = Some(key.map_err(|error| SecurityError::new(error))?);
+        self.key = Some(key.map_err(SecurityError::new)?);
         Ok(self)
     }
 

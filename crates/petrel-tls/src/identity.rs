@@ -81,18 +81,19 @@ impl Certificate {
         let names = certificate
             .subject_alternative_name()
             .map_err(|_| SecurityError::new("the certificate's names cannot be read"))?;
+        let mut ids = Vec::new();
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             match name {
                 GeneralName::DNSName(name) => identity.dns_names.push((*name).to_owned()),
-                GeneralName::URI(uri) if uri.starts_with("spiffe://") => {
-                    if identity.spiffe_id.replace((*uri).to_owned()).is_some() {
-                        let text = "the certificate has two SPIFFE IDs; issue it with one";
-                        return Err(SecurityError::new(text));
-                    }
-                }
+                GeneralName::URI(uri) if uri.starts_with("spiffe://") => ids.push(*uri),
                 _ => {}
             }
         }
+        if ids.len() > 1 {
+            let text = "the certificate has two SPIFFE IDs; issue it with one";
+            return Err(SecurityError::new(text));
+        }
+        identity.spiffe_id = ids.first().map(|id| (*id).to_owned());
         Ok(Self { identity, begins_at: seconds(validity.not_before), expires_at })
     }
 }

@@ -81,7 +81,7 @@ fn handshake__with_an_expected_spiffe_id() {
 }
 
 #[test]
-fn handshake__with_an_intermediate_authority_of_two_in_the_file() {
+fn handshake__with_two_authorities_in_the_file() {
     let (old, new) = (authority(), authority());
     let both = |issued: petrel_tls::issue::Issued| {
         let pem = format!("{}{}", old.certificate(), new.certificate());

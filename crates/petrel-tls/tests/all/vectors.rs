@@ -22,7 +22,7 @@ const FIELDS: [&str; 10] = [
 /// Returns the text of a field: up to the next field, or the end of the block.
 fn field(block: &'static str, name: &str) -> &'static str {
     let index = FIELDS.iter().position(|field| *field == name).unwrap();
-    let start = block.find(&format!("{name}")).unwrap() + name.len();
+    let start = block.find(name).unwrap() + name.len();
     let end = FIELDS.get(index + 1).map(|next| block.find(&format!("\n{next}")).unwrap());
     block[start..end.unwrap_or(block.len())].trim()
 }
