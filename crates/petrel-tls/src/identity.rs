@@ -110,3 +110,33 @@ pub(crate) fn time_text(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|time| ASN1Time::from_timestamp(time).ok());
     time.and_then(|time| time.to_rfc2822().ok()).unwrap_or_else(|| format!("second {seconds}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    #[test]
+    fn parse__of_uris() {
+        let parse = |uris: &[&str]| {
+            let mut params = CertificateParams::default();
+            let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
+            params.subject_alt_names = uris.collect();
+            let key = KeyPair::generate().unwrap();
+            Certificate::parse(params.self_signed(&key).unwrap().der())
+        };
+        let id = |uris: &[&str]| parse(uris).unwrap().identity.spiffe_id;
+        assert_eq!(id(&[]), None);
+        assert_eq!(id(&["https://a", "spiffe://a/b"]).as_deref(), Some("spiffe://a/b"));
+        let error = parse(&["spiffe://a/b", "spiffe://a/c"]).unwrap_err().to_string();
+        assert_eq!(error, "the certificate has two SPIFFE IDs; issue it with one");
+    }
+
+    #[test]
+    fn parse__of_other_bytes() {
+        for bytes in [&[][..], &[0x30], &[0x30, 0x82, 0xff, 0xff], b"-----BEGIN CERTIFICATE-----"] {
+            assert!(Certificate::parse(bytes).is_err());
+        }
+    }
+}
