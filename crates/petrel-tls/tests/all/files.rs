@@ -152,6 +152,32 @@ fn reload__while_connections_live() {
 }
 
 #[test]
+fn rotation__beside_handshakes_fails_none() {
+    let folder = Folder::new();
+    let authority = authority();
+    authority.issue(&subject()).unwrap().write(folder.path()).unwrap();
+    let server = Credentials::from_dir(folder.path()).unwrap();
+    let client = crate::common::named(&authority, "client");
+    std::thread::scope(|scope| {
+        let rotation = scope.spawn(|| {
+            for _ in 0..100 {
+                authority.issue(&subject()).unwrap().write(folder.path()).unwrap();
+            }
+        });
+        while !rotation.is_finished() {
+            // The files are perhaps half written, and then the former ones are used.
+            let _ = server.reload();
+            seen(&client, &server);
+        }
+    });
+    server.reload().unwrap();
+    let text = fs::read(folder.file("cert.pem")).unwrap();
+    let last = petrel_tls::issue::fingerprint_of_certificate(&text).unwrap();
+    assert_eq!(seen(&client, &server), last.0);
+    assert!(server.status().loads > 1);
+}
+
+#[test]
 fn reload__of_broken_files_keeps_the_former() {
     let folder = Folder::new();
     let authority = authority();
