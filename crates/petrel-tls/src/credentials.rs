@@ -395,6 +395,48 @@ mod tests {
         assert_eq!(credentials.status().loads, 2);
     }
 
+    /// Gives the files a time at which no clock of a file system ticks any more.
+    fn age(folder: &Folder, age: Duration) {
+        for name in ["cert.pem", "key.pem", "ca.pem"] {
+            let file = fs::File::options().append(true).open(folder.0.join(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + DAY - age).unwrap();
+        }
+    }
+
+    #[test]
+    fn configs__of_settled_files_are_read_once() {
+        let folder = Folder::new("settled");
+        let authority = Authority::new("test", DAY).unwrap();
+        let issue = || authority.issue(&Subject::new(DAY).name("a")).unwrap();
+        issue().write(&folder.0).unwrap();
+        age(&folder, DAY / 2);
+        let credentials = Credentials::from_dir(&folder.0).unwrap();
+        let mut now = credentials.current().looked_at;
+        let mut look = || {
+            now += LOOK_EVERY;
+            credentials.configs(now).unwrap();
+            credentials.status()
+        };
+
+        // A change that no stamp shows: the length, the inode and the time are those before.
+        let key = folder.0.join("key.pem");
+        let length = fs::metadata(&key).unwrap().len();
+        fs::write(&key, vec![b'a'; length as usize]).unwrap();
+        age(&folder, DAY / 2);
+        assert_eq!(look().failure, None, "the files are not read");
+        assert!(credentials.reload().is_err(), "a reload reads them in any case");
+        assert!(look().failure.is_some());
+
+        issue().write(&folder.0).unwrap();
+        age(&folder, DAY / 2);
+        assert_eq!(look().loads, 2, "the inodes are new");
+        fs::write(folder.0.join("ca.pem"), "").unwrap();
+        age(&folder, DAY / 2);
+        assert!(look().failure.is_some(), "the length is new");
+        fs::write(folder.0.join("ca.pem"), authority.certificate()).unwrap();
+        assert_eq!(look().failure, None, "the time is new");
+    }
+
     #[test]
     fn configs__of_half_written_files_are_the_former() {
         let folder = Folder::new("half");

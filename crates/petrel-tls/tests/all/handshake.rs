@@ -112,6 +112,25 @@ fn data__of_megabytes_both_ways() {
 }
 
 #[test]
+fn data__read_in_small_pieces_between_long_messages() {
+    let mut pair = pair();
+    pair.shake();
+    let (mut sent, mut read) = (Vec::new(), Vec::new());
+    let mut buffer = [0; 30_011];
+    for round in 0..40_usize {
+        let message: Vec<u8> = (0..40_000).map(|i| (i * 7 + round * 13) as u8).collect();
+        pair.opener.write(&message);
+        sent.extend(message);
+        assert_eq!(pair.carry(), GOOD);
+        let length = pair.acceptor.read(&mut buffer);
+        assert_eq!(length, buffer.len(), "all the buffer is filled");
+        read.extend_from_slice(&buffer);
+    }
+    read.extend(read_all(&mut *pair.acceptor));
+    assert!(read == sent);
+}
+
+#[test]
 fn data__not_read_is_bounded() {
     let mut pair = pair();
     pair.shake();
