@@ -9,7 +9,6 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, client, server};
@@ -18,7 +17,7 @@ use crate::ALPN;
 use crate::files::Material;
 use crate::identity::{Certificate, Fingerprint, time_text};
 use crate::keys::Suite;
-use crate::verify::{RawKeys, ServerCertificates, SpiffePattern};
+use crate::verify::{Peers, SpiffePattern, Trust};
 
 /// Servers whose tickets an opener keeps, with up to 8 tickets (1 to 2 KiB each) of each.
 const SERVERS_KEPT: usize = 256;
@@ -95,70 +94,42 @@ impl Configs {
     /// The certificate is not valid now, the key belongs to another one, or a part cannot be read.
     pub(crate) fn new(material: &Material, settings: &Settings) -> Result<Self, SecurityError> {
         let provider = Arc::new(provider(&settings.suites));
-        match material {
+        let algorithms = provider.signature_verification_algorithms;
+        let (peers, certified, own) = match material {
             Material::Certificates { chain, key, authorities } => {
                 let own = own_certificate(chain)?;
-                let certified = Arc::new(SingleCertAndKey::from(certified(chain, key, &provider)?));
+                let certified = certified(chain, key, &provider)?;
                 let anchors = Arc::new(anchors(authorities)?);
-                let opener = Arc::new(ServerCertificates {
-                    anchors: Arc::clone(&anchors),
-                    algorithms: provider.signature_verification_algorithms,
-                    expected: settings.expected.clone(),
-                });
-                // Names of authorities in the request would tell strangers whom this process trusts.
-                let acceptor =
-                    WebPkiClientVerifier::builder_with_provider(anchors, Arc::clone(&provider))
-                        .clear_root_hint_subjects()
-                        .build()
-                        .map_err(|error| {
-                            SecurityError::new(format!("the authorities are unusable: {error}"))
-                        })?;
-                Builder { provider, opener, acceptor }.build(certified.clone(), certified, own)
+                let openers = WebPkiClientVerifier::builder_with_provider(
+                    Arc::clone(&anchors),
+                    Arc::clone(&provider),
+                );
+                let openers = openers.build().map_err(|error| {
+                    SecurityError::new(format!("the authorities are unusable: {error}"))
+                })?;
+                let expected = settings.expected.clone();
+                (Peers::Certificates { anchors, expected, openers }, certified, own)
             }
             Material::RawKey { key, known } => {
                 let (certified, fingerprint) = raw_key(key, &provider)?;
-                let keys = Arc::new(RawKeys {
-                    known: known.clone(),
-                    algorithms: provider.signature_verification_algorithms,
-                });
-                let of_opener =
-                    client::AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&certified));
-                let of_acceptor = server::AlwaysResolvesServerRawPublicKeys::new(certified);
-                Builder { provider, opener: keys.clone(), acceptor: keys }.build(
-                    Arc::new(of_opener),
-                    Arc::new(of_acceptor),
-                    Own { fingerprint, validity: None },
-                )
+                (Peers::RawKeys(known.clone()), certified, Own { fingerprint, validity: None })
             }
-        }
-    }
-}
-
-struct Builder {
-    provider: Arc<CryptoProvider>,
-    opener: Arc<dyn ServerCertVerifier>,
-    acceptor: Arc<dyn ClientCertVerifier>,
-}
-
-impl Builder {
-    fn build(
-        self,
-        of_opener: Arc<dyn client::ResolvesClientCert>,
-        of_acceptor: Arc<dyn server::ResolvesServerCert>,
-        own: Own,
-    ) -> Result<Configs, SecurityError> {
-        let mut opener = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+        };
+        let trust = Arc::new(Trust { peers, algorithms });
+        let certified = Arc::new(certified);
+        let (of_opener, of_acceptor) = resolvers(certified, own.is_raw_key());
+        let mut opener = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| failed(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(self.opener)
+            .with_custom_certificate_verifier(Arc::clone(&trust) as Arc<dyn ServerCertVerifier>)
             .with_client_cert_resolver(of_opener);
         opener.alpn_protocols = vec![ALPN.to_vec()];
         opener.resumption = Resumption::in_memory_sessions(SERVERS_KEPT * TICKETS_OF_SERVER);
-        let mut acceptor = ServerConfig::builder_with_provider(self.provider)
+        let mut acceptor = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(self.acceptor)
+            .with_client_cert_verifier(trust)
             .with_cert_resolver(of_acceptor);
         acceptor.alpn_protocols = vec![ALPN.to_vec()];
         // Tickets keep their state at the opener: an acceptor of many processes has no table to bound.
@@ -166,8 +137,21 @@ impl Builder {
         acceptor.send_tls13_tickets = TICKETS_SENT;
         // 0-RTT data could be replayed.
         acceptor.max_early_data_size = 0;
-        Ok(Configs { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own })
+        Ok(Self { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own })
     }
+}
+
+type Resolvers = (Arc<dyn client::ResolvesClientCert>, Arc<dyn server::ResolvesServerCert>);
+
+/// Returns the proofs of this process at both ends.
+fn resolvers(certified: Arc<CertifiedKey>, is_raw_key: bool) -> Resolvers {
+    if is_raw_key {
+        let opener = client::AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&certified));
+        let acceptor = server::AlwaysResolvesServerRawPublicKeys::new(certified);
+        return (Arc::new(opener), Arc::new(acceptor));
+    }
+    let certified = Arc::new(SingleCertAndKey::from(certified));
+    (Arc::clone(&certified) as Arc<_>, certified)
 }
 
 fn failed(error: &Error) -> SecurityError {
@@ -225,7 +209,7 @@ fn certified(
 fn raw_key(
     key: &PrivateKeyDer<'static>,
     provider: &CryptoProvider,
-) -> Result<(Arc<CertifiedKey>, Fingerprint), SecurityError> {
+) -> Result<(CertifiedKey, Fingerprint), SecurityError> {
     let key = provider
         .key_provider
         .load_private_key(key.clone_key())
@@ -234,7 +218,7 @@ fn raw_key(
     let public = public.ok_or_else(|| SecurityError::new("the private key has no public one"))?;
     let fingerprint = Fingerprint::of(&public);
     let public = CertificateDer::from(public.to_vec());
-    Ok((Arc::new(CertifiedKey::new(vec![public], key)), fingerprint))
+    Ok((CertifiedKey::new(vec![public], key), fingerprint))
 }
 
 /// Returns the fingerprint of the public key of a private key in PEM.
@@ -244,4 +228,23 @@ fn raw_key(
 pub(crate) fn raw_key_fingerprint(pem: &[u8]) -> Result<Fingerprint, SecurityError> {
     let key = crate::files::private_key(pem)?;
     Ok(raw_key(&key, &aws_lc_rs::default_provider())?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn check__of_an_own_certificate_that_ends_under_use() {
+        let own = Own { fingerprint: Fingerprint([0; 32]), validity: Some((1_000, 2_000)) };
+        let check = |seconds| own.check(UNIX_EPOCH + Duration::from_secs(seconds));
+        let text = |seconds| check(seconds).unwrap_err().to_string();
+        assert!(text(999).starts_with("this process's certificate is valid from Thu, 01 Jan 1970"));
+        assert_eq!((check(1_000), check(2_000)), (Ok(()), Ok(())));
+        assert!(text(2_001).starts_with("this process's certificate expired on Thu, 01 Jan 1970"));
+        let raw = Own { validity: None, ..own };
+        assert_eq!(raw.check(SystemTime::now()), Ok(()));
+    }
 }

@@ -304,7 +304,7 @@ impl CredentialsBuilder {
     /// The bytes are no key.
     pub fn key_der(mut self, der: Vec<u8>) -> Result<Self, SecurityError> {
         let key = PrivateKeyDer::try_from(der);
-        self.key = Some(key.map_err(|error| SecurityError::new(error))?);
+        self.key = Some(key.map_err(SecurityError::new)?);
         Ok(self)
     }
 
@@ -343,5 +343,135 @@ impl fmt::Debug for CredentialsBuilder {
             .field("chain", &self.chain.len())
             .field("authorities", &self.authorities.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::issue::{Authority, Subject};
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// A folder that goes with its test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = format!("petrel-tls-unit-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(folder))
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn configs__looks_at_the_files_once_a_second() {
+        let folder = Folder::new("look");
+        let authority = Authority::new("test", DAY).unwrap();
+        let issue = || authority.issue(&Subject::new(DAY).name("a")).unwrap();
+        issue().write(&folder.0).unwrap();
+        let credentials = Credentials::from_dir(&folder.0).unwrap();
+        let first = credentials.status();
+
+        let second = issue();
+        second.write(&folder.0).unwrap();
+        let began = credentials.current().looked_at;
+        credentials.configs(began + LOOK_EVERY / 2).unwrap();
+        assert_eq!(credentials.status(), first, "it is too early to look");
+        credentials.configs(began + LOOK_EVERY).unwrap();
+        let status = credentials.status();
+        assert_eq!((status.fingerprint, status.loads), (second.fingerprint().unwrap(), 2));
+
+        let configs = credentials.configs(began + 2 * LOOK_EVERY).unwrap();
+        let again = credentials.configs(began + 3 * LOOK_EVERY).unwrap();
+        assert!(Arc::ptr_eq(&configs, &again), "the same contents keep their tickets");
+        assert_eq!(credentials.status().loads, 2);
+    }
+
+    /// Gives the files a time at which no clock of a file system ticks any more.
+    fn age(folder: &Folder, age: Duration) {
+        for name in ["cert.pem", "key.pem", "ca.pem"] {
+            let file = fs::File::options().append(true).open(folder.0.join(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + DAY - age).unwrap();
+        }
+    }
+
+    #[test]
+    fn configs__of_settled_files_are_read_once() {
+        let folder = Folder::new("settled");
+        let authority = Authority::new("test", DAY).unwrap();
+        let issue = || authority.issue(&Subject::new(DAY).name("a")).unwrap();
+        issue().write(&folder.0).unwrap();
+        age(&folder, DAY / 2);
+        let credentials = Credentials::from_dir(&folder.0).unwrap();
+        let mut now = credentials.current().looked_at;
+        let mut look = || {
+            now += LOOK_EVERY;
+            credentials.configs(now).unwrap();
+            credentials.status()
+        };
+
+        // A change that no stamp shows: the length, the inode and the time are those before.
+        let key = folder.0.join("key.pem");
+        let length = fs::metadata(&key).unwrap().len();
+        fs::write(&key, vec![b'a'; length as usize]).unwrap();
+        age(&folder, DAY / 2);
+        assert_eq!(look().failure, None, "the files are not read");
+        assert!(credentials.reload().is_err(), "a reload reads them in any case");
+        assert!(look().failure.is_some());
+
+        issue().write(&folder.0).unwrap();
+        age(&folder, DAY / 2);
+        assert_eq!(look().loads, 2, "the inodes are new");
+        fs::write(folder.0.join("ca.pem"), "").unwrap();
+        age(&folder, DAY / 2);
+        assert!(look().failure.is_some(), "the length is new");
+        fs::write(folder.0.join("ca.pem"), authority.certificate()).unwrap();
+        assert_eq!(look().failure, None, "the time is new");
+    }
+
+    #[test]
+    fn configs__of_half_written_files_are_the_former() {
+        let folder = Folder::new("half");
+        let authority = Authority::new("test", DAY).unwrap();
+        let issue = || authority.issue(&Subject::new(DAY).name("a")).unwrap();
+        issue().write(&folder.0).unwrap();
+        let credentials = Credentials::from_dir(&folder.0).unwrap();
+        let first = credentials.status();
+        let next = issue();
+        let mut now = credentials.current().looked_at;
+        let mut look = || {
+            now += LOOK_EVERY;
+            credentials.configs(now).unwrap();
+            credentials.status()
+        };
+
+        let chain = folder.0.join("cert.pem");
+        let half = &next.certificate[..next.certificate.len() / 2];
+        for (contents, why) in [
+            (half, "the PEM text is broken"),
+            ("", "no certificate is there"),
+            (&next.certificate, "the private key does not belong to the certificate"),
+        ] {
+            fs::write(&chain, contents).unwrap();
+            let status = look();
+            let failure = status.failure.unwrap().to_string();
+            assert!(failure.contains(why) && failure.contains("cert.pem"), "{failure}");
+            assert_eq!((status.fingerprint, status.loads), (first.fingerprint, 1));
+        }
+        fs::remove_file(&chain).unwrap();
+        assert!(look().failure.unwrap().to_string().contains("cannot be read"));
+
+        next.write(&folder.0).unwrap();
+        let status = look();
+        assert_eq!(status.failure, None);
+        assert_eq!((status.fingerprint, status.loads), (next.fingerprint().unwrap(), 2));
     }
 }

@@ -10,7 +10,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use petrel::security::SecurityError;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::known_peers::KnownPeers;
 
@@ -38,6 +38,13 @@ pub(crate) enum Material {
         key: PrivateKeyDer<'static>,
         known: KnownPeers,
     },
+}
+
+impl Drop for Material {
+    fn drop(&mut self) {
+        let (Self::Certificates { key, .. } | Self::RawKey { key, .. }) = self;
+        key.zeroize();
+    }
 }
 
 /// The state of files at one time: equal stamps mean the same contents, once they are settled.

@@ -81,18 +81,19 @@ impl Certificate {
         let names = certificate
             .subject_alternative_name()
             .map_err(|_| SecurityError::new("the certificate's names cannot be read"))?;
+        let mut ids = Vec::new();
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             match name {
                 GeneralName::DNSName(name) => identity.dns_names.push((*name).to_owned()),
-                GeneralName::URI(uri) if uri.starts_with("spiffe://") => {
-                    if identity.spiffe_id.replace((*uri).to_owned()).is_some() {
-                        let text = "the certificate has two SPIFFE IDs; issue it with one";
-                        return Err(SecurityError::new(text));
-                    }
-                }
+                GeneralName::URI(uri) if uri.starts_with("spiffe://") => ids.push(*uri),
                 _ => {}
             }
         }
+        if ids.len() > 1 {
+            let text = "the certificate has two SPIFFE IDs; issue it with one";
+            return Err(SecurityError::new(text));
+        }
+        identity.spiffe_id = ids.first().map(|id| (*id).to_owned());
         Ok(Self { identity, begins_at: seconds(validity.not_before), expires_at })
     }
 }
@@ -108,4 +109,34 @@ pub(crate) fn of_raw_key(key: &[u8]) -> PeerIdentity {
 pub(crate) fn time_text(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|time| ASN1Time::from_timestamp(time).ok());
     time.and_then(|time| time.to_rfc2822().ok()).unwrap_or_else(|| format!("second {seconds}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    #[test]
+    fn parse__of_uris() {
+        let parse = |uris: &[&str]| {
+            let mut params = CertificateParams::default();
+            let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
+            params.subject_alt_names = uris.collect();
+            let key = KeyPair::generate().unwrap();
+            Certificate::parse(params.self_signed(&key).unwrap().der())
+        };
+        let id = |uris: &[&str]| parse(uris).unwrap().identity.spiffe_id;
+        assert_eq!(id(&[]), None);
+        assert_eq!(id(&["https://a", "spiffe://a/b"]).as_deref(), Some("spiffe://a/b"));
+        let error = parse(&["spiffe://a/b", "spiffe://a/c"]).unwrap_err().to_string();
+        assert_eq!(error, "the certificate has two SPIFFE IDs; issue it with one");
+    }
+
+    #[test]
+    fn parse__of_other_bytes() {
+        for bytes in [&[][..], &[0x30], &[0x30, 0x82, 0xff, 0xff], b"-----BEGIN CERTIFICATE-----"] {
+            assert!(Certificate::parse(bytes).is_err());
+        }
+    }
 }

@@ -181,3 +181,40 @@ fn expand(prk: &hkdf::Prk, info: &[u8], to: &mut [u8]) {
         .and_then(|output| output.fill(to))
         .expect("keys are shorter than 255 hashes");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonce__has_the_number_in_its_last_bytes() {
+        for suite in Suite::ALL {
+            let key = EpochKey::new(suite, &[7; SECRET_BYTES_MAX][..suite.secret_bytes()]);
+            let of = |number| *key.nonce(number).as_ref();
+            assert_eq!(of(0), *key.iv);
+            let mut expected = *key.iv;
+            expected[4] ^= 0x01;
+            expected[11] ^= 0x08;
+            assert_eq!(of(0x0100_0000_0000_0008), expected);
+        }
+    }
+
+    #[test]
+    fn debug__tells_no_secret() {
+        let key = keys_from_secret(Suite::Aes128Gcm, &[0xa7; 32]).unwrap();
+        assert_eq!(format!("{key:?}"), "EpochKey { suite: Aes128Gcm, .. }");
+    }
+
+    #[test]
+    fn keys_from_secret__of_another_length() {
+        let error = keys_from_secret(Suite::Aes256Gcm, &[0; 32]).unwrap_err().to_string();
+        assert_eq!(error, "a secret of Aes256Gcm has 48 bytes, and this one has 32");
+    }
+
+    #[test]
+    fn forgeries_max__of_the_ciphers() {
+        let max =
+            |suite: Suite| EpochKey::new(suite, &vec![1; suite.secret_bytes()]).forgeries_max();
+        assert_eq!(Suite::ALL.map(max), [1 << 52, 1 << 52, 1 << 36]);
+    }
+}

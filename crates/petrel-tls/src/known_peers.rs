@@ -99,3 +99,46 @@ pub(crate) fn normal(name: &str) -> String {
         Err(_) => name.trim_end_matches('.').to_ascii_lowercase(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> Fingerprint {
+        Fingerprint([byte; 32])
+    }
+
+    fn parse(text: &str) -> Result<KnownPeers, SecurityError> {
+        KnownPeers::parse(PathBuf::from("known"), text)
+    }
+
+    #[test]
+    fn parse__of_names_addresses_and_comments() {
+        let text = format!(
+            "# ours\n\ndb1 {}\n  DB2.example.\t{}= # the new one\nfd00:0::1 {}\ndb1 {}\n",
+            key(1),
+            key(2),
+            key(3),
+            key(4)
+        );
+        let known = parse(&text).unwrap();
+        for (name, pinned) in [("db1", 1), ("db1", 4), ("db2.example", 2), ("fd00::1", 3)] {
+            assert_eq!(known.check_server(name, key(pinned)), Ok(()), "{name}");
+            assert_eq!(known.check_client(key(pinned)), Ok(()));
+        }
+        assert!(known.check_server("db2", key(2)).is_err());
+        assert!(known.check_server("db2.example", key(1)).is_err());
+        assert!(known.check_client(key(5)).is_err());
+    }
+
+    #[test]
+    fn parse__of_broken_lines() {
+        let error = |text: &str| parse(text).unwrap_err().to_string();
+        assert_eq!(error("\ndb1\n"), "known, line 2: a line is a name and `sha256:BASE64`");
+        assert!(error("db1 a b").starts_with("known, line 1: a line is"));
+        for fingerprint in ["sha1:AAAA", "sha256:AAAA", "sha256:!", "AAAA"] {
+            let error = error(&format!("db1 {fingerprint}"));
+            assert!(error.starts_with("known, line 1: `"), "{error}");
+        }
+    }
+}

@@ -241,7 +241,12 @@ impl fmt::Debug for Stream {
             Connection::Client(_) => "opener",
             Connection::Server(_) => "acceptor",
         };
-        f.debug_struct("Stream").field("side", &side).field("phase", phase).finish_non_exhaustive()
+        let handshake = self.tls.handshake_kind();
+        f.debug_struct("Stream")
+            .field("side", &side)
+            .field("handshake", &handshake)
+            .field("phase", phase)
+            .finish_non_exhaustive()
     }
 }
 
@@ -275,4 +280,22 @@ fn check_end(expires_at: u64, now: SystemTime) -> Result<(), SecurityError> {
     let text =
         format!("the peer's certificate expired on {}; renew it there", time_text(expires_at));
     Err(SecurityError::new(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn check_end__of_a_certificate_that_ended_since_its_ticket() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(check_end(1_000, at(1_000)), Ok(()));
+        let error = check_end(1_000, at(1_001)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the peer's certificate expired on Thu, 01 Jan 1970 00:16:40 +0000; renew it there"
+        );
+    }
 }

@@ -56,7 +56,9 @@ fn of_certificate(error: &CertificateError) -> SecurityError {
                 .to_owned()
         }
         CertificateError::BadSignature => {
-            "the signature does not belong to the peer's certificate".to_owned()
+            "a signature of the peer is by another key than its certificate says; ca.pem has perhaps an authority of the \
+             same name, and the certificate is by another"
+                .to_owned()
         }
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "the peer's certificate is for {}, and not for {}; issue it with that name, or connect by another",

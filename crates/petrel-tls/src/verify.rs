@@ -70,51 +70,149 @@ fn refusal(error: SecurityError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
+/// Whom a process trusts, as an opener and as an acceptor.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    pub(crate) peers: Peers,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The way by which peers prove who they are.
+#[derive(Debug)]
+pub(crate) enum Peers {
+    /// By certificates of these authorities.
+    Certificates {
+        anchors: Arc<RootCertStore>,
+        /// The SPIFFE ID of acceptors; without one, their certificate has the name that was dialled.
+        expected: Option<SpiffePattern>,
+        /// rustls's check of openers, against the same authorities.
+        openers: Arc<dyn ClientCertVerifier>,
+    },
+    /// By raw public keys (RFC 7250).
+    RawKeys(KnownPeers),
+}
+
+impl Trust {
+    fn is_of_raw_keys(&self) -> bool {
+        matches!(self.peers, Peers::RawKeys(_))
+    }
+
+    /// Checks that the peer has the private key of its certificate or raw key.
+    fn verify_signature(
+        &self,
+        message: &[u8],
+        proof: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match &self.peers {
+            Peers::Certificates { .. } => {
+                verify_tls13_signature(message, proof, signature, &self.algorithms)
+            }
+            Peers::RawKeys(_) => {
+                let key = SubjectPublicKeyInfoDer::from(proof.as_ref());
+                verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+            }
+        }
+    }
+}
+
+fn check_spiffe(
+    expected: &SpiffePattern,
+    certificate: &CertificateDer<'_>,
+) -> Result<(), SecurityError> {
+    let text = match Certificate::parse(certificate)?.identity.spiffe_id {
+        Some(id) if expected.matches(&id) => return Ok(()),
+        Some(id) => format!("the peer is {id}, and {expected} is expected"),
+        None => format!("the peer's certificate has no SPIFFE ID, and {expected} is expected"),
+    };
+    Err(SecurityError::new(text))
+}
+
 /// TLS 1.2 is not built, so rustls asks for none of its signatures.
 fn refuse_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired))
 }
 
-/// An opener's check of the acceptor's certificate: its chain, its purpose, and its name or SPIFFE ID.
-#[derive(Debug)]
-pub(crate) struct ServerCertificates {
-    pub(crate) anchors: Arc<RootCertStore>,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-    pub(crate) expected: Option<SpiffePattern>,
-}
-
-impl ServerCertVerifier for ServerCertificates {
+impl ServerCertVerifier for Trust {
     fn verify_server_cert(
         &self,
-        end_entity: &CertificateDer<'_>,
+        proof: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.anchors,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )?;
-        let Some(expected) = &self.expected else {
-            verify_server_name(&certificate, server_name)?;
-            return Ok(ServerCertVerified::assertion());
-        };
-        let identity = Certificate::parse(end_entity).map_err(refusal)?.identity;
-        match identity.spiffe_id {
-            Some(id) if expected.matches(&id) => Ok(ServerCertVerified::assertion()),
-            Some(id) => {
-                let text = format!("the peer is {id}, and {expected} is expected");
-                Err(refusal(SecurityError::new(text)))
+        match &self.peers {
+            Peers::Certificates { anchors, expected, .. } => {
+                let certificate = ParsedCertificate::try_from(proof)?;
+                let algorithms = self.algorithms.all;
+                verify_server_cert_signed_by_trust_anchor(
+                    &certificate,
+                    anchors,
+                    intermediates,
+                    now,
+                    algorithms,
+                )?;
+                match expected {
+                    Some(expected) => check_spiffe(expected, proof).map_err(refusal)?,
+                    None => verify_server_name(&certificate, server_name)?,
+                }
             }
-            None => {
-                let text =
-                    format!("the peer's certificate has no SPIFFE ID, and {expected} is expected");
-                Err(refusal(SecurityError::new(text)))
+            Peers::RawKeys(known) => {
+                let name = server_name.to_str();
+                known.check_server(&name, Fingerprint::of(proof)).map_err(refusal)?;
+            }
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _proof: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        proof: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_signature(message, proof, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.is_of_raw_keys()
+    }
+}
+
+/// Client authentication is offered and mandatory: the trait's default.
+impl ClientCertVerifier for Trust {
+    /// Names of authorities in the request would tell strangers whom this process trusts.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        proof: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match &self.peers {
+            Peers::Certificates { openers, .. } => {
+                openers.verify_client_cert(proof, intermediates, now)
+            }
+            Peers::RawKeys(known) => {
+                known.check_client(Fingerprint::of(proof)).map_err(refusal)?;
+                Ok(ClientCertVerified::assertion())
             }
         }
     }
@@ -122,8 +220,8 @@ impl ServerCertVerifier for ServerCertificates {
     fn verify_tls12_signature(
         &self,
         _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
+        _proof: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         refuse_tls12()
     }
@@ -131,65 +229,10 @@ impl ServerCertVerifier for ServerCertificates {
     fn verify_tls13_signature(
         &self,
         message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        proof: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// The check of raw public keys (RFC 7250) at either end, against the file `known_peers`.
-#[derive(Debug)]
-pub(crate) struct RawKeys {
-    pub(crate) known: KnownPeers,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl RawKeys {
-    fn verify_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-        verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
-    }
-}
-
-impl ServerCertVerifier for RawKeys {
-    fn verify_server_cert(
-        &self,
-        key: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.known.check_server(&server_name.to_str(), Fingerprint::of(key)).map_err(refusal)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        refuse_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, cert, dss)
+        self.verify_signature(message, proof, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -197,48 +240,43 @@ impl ServerCertVerifier for RawKeys {
     }
 
     fn requires_raw_public_keys(&self) -> bool {
-        true
+        self.is_of_raw_keys()
     }
 }
 
-impl ClientCertVerifier for RawKeys {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spiffe_pattern__matches_an_id_or_a_domain() {
+        let matches = |pattern: &str, id: &str| SpiffePattern::parse(pattern).unwrap().matches(id);
+        assert!(matches("spiffe://prod/web", "spiffe://prod/web"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod/web/2"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod/website"));
+        assert!(!matches("spiffe://prod/web", "spiffe://prod"));
+        assert!(matches("spiffe://prod", "spiffe://prod/web"));
+        assert!(matches("spiffe://prod", "spiffe://prod"));
+        assert!(!matches("spiffe://prod", "spiffe://prod.example/web"));
+        assert!(!matches("spiffe://prod", "spiffe://staging/prod"));
     }
 
-    fn verify_client_cert(
-        &self,
-        key: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        self.known.check_client(Fingerprint::of(key)).map_err(refusal)?;
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        refuse_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
+    #[test]
+    fn spiffe_pattern__of_another_text() {
+        let bad = [
+            "prod/web",
+            "https://prod/web",
+            "spiffe://",
+            "spiffe:///web",
+            "spiffe://Prod/web",
+            "spiffe://prod:1/web",
+            "spiffe://prod/",
+            "spiffe://prod//web",
+            "spiffe://prod/w b",
+        ];
+        for text in bad {
+            let error = SpiffePattern::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no SPIFFE ID: ")), "{error}");
+        }
     }
 }

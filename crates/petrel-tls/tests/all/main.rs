@@ -1,0 +1,11 @@
+//! Credentials, connections and keys as a program sees them, against each other and against rustls with other settings.
+
+mod common;
+mod datagrams;
+mod files;
+mod handshake;
+mod issue;
+mod links;
+mod raw_keys;
+mod refusals;
+mod vectors;
