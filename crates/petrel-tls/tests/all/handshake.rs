@@ -160,21 +160,6 @@ fn data__written_before_the_handshake_is_bounded() {
     assert_eq!(error, "more than 65536 bytes wait for the handshake");
 }
 
-#[test]
-fn close__ends_one_direction() {
-    let mut pair = pair();
-    pair.shake();
-    pair.opener.write(b"the last");
-    pair.opener.close();
-    assert_eq!(pair.carry(), GOOD);
-    assert!(pair.acceptor.is_ended() && !pair.opener.is_ended());
-    assert_eq!(read_all(&mut *pair.acceptor), b"the last");
-    pair.acceptor.write(b"an answer");
-    assert_eq!(pair.carry(), GOOD);
-    assert_eq!(read_all(&mut *pair.opener), b"an answer");
-    assert_eq!(pair.acceptor.receive(b"bytes behind the end"), Ok(()));
-}
-
 /// Shakes hands, and returns the kind of handshake in which both ends agree.
 fn kind(client: &Credentials, server: &Credentials, name: Option<&str>) -> &'static str {
     let mut pair = Pair::of(client, server, name);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::security::{LinkKeys, PeerIdentity, SecureStream, Security, SecurityError};
+use petrel::security::{LinkKeys, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher};
 use petrel_tls::Credentials;
 use petrel_tls::issue::{Authority, Issued, Subject};
 use rustls::Connection;
@@ -157,24 +157,20 @@ impl Drop for Folder {
 #[derive(Debug)]
 pub(crate) struct Foreign(pub(crate) Connection);
 
-impl SecureStream for Foreign {
-    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SecurityError> {
+impl StreamCipher for Foreign {
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         while !bytes.is_empty() {
             if self.0.read_tls(&mut bytes).unwrap() == 0 {
                 break;
             }
             let state = self.0.process_new_packets();
-            state.map_err(|error| SecurityError::new(format!("{error:?}")))?;
+            state.map_err(|error| format!("{error:?}"))?;
         }
         Ok(())
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> usize {
         self.0.reader().read(buffer).unwrap_or(0)
-    }
-
-    fn is_ended(&self) -> bool {
-        false
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -186,11 +182,9 @@ impl SecureStream for Foreign {
             self.0.write_tls(output).unwrap();
         }
     }
+}
 
-    fn close(&mut self) {
-        self.0.send_close_notify();
-    }
-
+impl SecureStream for Foreign {
     fn peer(&self) -> Option<Arc<PeerIdentity>> {
         None
     }
@@ -207,18 +201,14 @@ pub(crate) struct Wire {
     pub(crate) input: Vec<u8>,
 }
 
-impl SecureStream for Wire {
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), SecurityError> {
+impl StreamCipher for Wire {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.input.extend_from_slice(bytes);
         Ok(())
     }
 
     fn read(&mut self, _buffer: &mut [u8]) -> usize {
         0
-    }
-
-    fn is_ended(&self) -> bool {
-        false
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -228,9 +218,9 @@ impl SecureStream for Wire {
     fn take_output(&mut self, output: &mut Vec<u8>) {
         output.append(&mut self.output);
     }
+}
 
-    fn close(&mut self) {}
-
+impl SecureStream for Wire {
     fn peer(&self) -> Option<Arc<PeerIdentity>> {
         None
     }

@@ -1,7 +1,5 @@
 //! Calls between processes with credentials, over every medium.
 
-#![allow(non_snake_case)]
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
