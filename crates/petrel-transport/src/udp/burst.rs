@@ -163,11 +163,11 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Seals the plan and sends its messages.
+    /// Closes the plan and sends its messages.
     fn send_planned(&mut self) {
         let plan = self.burst().plan;
-        if !plan.is_sealed() {
-            plan.seal();
+        if !plan.is_closed() {
+            plan.close();
         }
         match self.send_messages() {
             None => {

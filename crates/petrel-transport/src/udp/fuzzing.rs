@@ -131,8 +131,8 @@ impl World {
             }
             self.check_loose(&sent);
         }
-        self.plan.seal();
-        assert!(self.plan.is_sealed() && self.plan.loose().is_none());
+        self.plan.close();
+        assert!(self.plan.is_closed() && self.plan.loose().is_none());
         self.check_messages(self.plan.messages(), self.message_bytes_max);
         let first = input.below(64).min(self.plan.messages().len());
         let (refused, frames) = (input.below(4), sent.clone());
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// A burst of one bundle can be sent unsealed.
+    /// A burst of one bundle can be sent before it is closed.
     fn check_loose(&self, sent: &[(usize, Vec<u8>)]) {
         let Some(Loose { piece, load, .. }) = self.plan.loose() else { return };
         // SAFETY: the piece lies in the plan, which is not changed meanwhile.

@@ -156,7 +156,7 @@ pub(super) struct Plan {
     /// Large frames of a burst for which the kernel had no room.
     kept: Vec<u8>,
     is_kept: bool,
-    is_sealed: bool,
+    is_closed: bool,
 }
 
 // SAFETY: the pointers lead to the plan's own memory, or to large frames, which stay in place by
@@ -177,7 +177,7 @@ impl Plan {
             message_bytes_max,
             kept: Vec::new(),
             is_kept: false,
-            is_sealed: false,
+            is_closed: false,
         })
     }
 
@@ -189,8 +189,8 @@ impl Plan {
 
     /// Returns true if the messages are made; no frame can then be added.
     #[inline]
-    pub(super) fn is_sealed(&self) -> bool {
-        self.is_sealed
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Returns true if any frame can be added.
@@ -206,7 +206,7 @@ impl Plan {
         self.pieces.clear();
         self.lanes.clear();
         self.messages.clear();
-        (self.is_sealed, self.is_kept) = (false, false);
+        (self.is_closed, self.is_kept) = (false, false);
     }
 
     /// Copies a frame of at least one and up to [`SMALL_FRAME_BYTES_MAX`] bytes. There must be
@@ -374,13 +374,13 @@ impl Plan {
 
     /// Ends the burst.
     #[inline]
-    pub(super) fn seal(&mut self) {
+    pub(super) fn close(&mut self) {
         self.settle();
-        self.is_sealed = true;
+        self.is_closed = true;
         (0..self.lanes.len()).for_each(|lane| self.close_bundle(lane));
     }
 
-    /// The messages that [`Plan::seal`] made.
+    /// The messages that [`Plan::close`] made.
     #[inline]
     pub(super) fn messages(&self) -> &[Message] {
         &self.messages
