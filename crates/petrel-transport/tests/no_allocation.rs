@@ -61,8 +61,13 @@ fn udp_bursts_allocate_nothing() {
             Udp::bind(config).unwrap()
         };
         let (mut a, mut b) = (bind(), bind());
-        let link =
-            |to: &Udp| UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None };
+        let link = |to: &Udp| UdpLink {
+            addr: to.local_addr(),
+            max_frame: None,
+            ecn: false,
+            source: None,
+            sealed: None,
+        };
         let to_b = a.add_peer(link(&b)).unwrap();
         b.add_peer(link(&a)).unwrap();
         let bytes = [0x1A; 4000];

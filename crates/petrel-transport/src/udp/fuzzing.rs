@@ -176,7 +176,7 @@ impl World {
         let count = match choice {
             0 => return ControlFlow::Break(()),
             1 => {
-                self.plan.close_lane(PeerId(peer as u32));
+                self.plan.close_lane(PeerId(peer as u32), false);
                 self.is_reused[peer] = true;
                 return ControlFlow::Continue(());
             }

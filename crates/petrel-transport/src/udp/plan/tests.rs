@@ -173,7 +173,7 @@ fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
     // SAFETY: small frames are copied.
     unsafe {
         world.add(1, &[0x10; 20]);
-        world.plan.close_lane(PeerId(1));
+        world.plan.close_lane(PeerId(1), false);
         world.add(1, &[0x11; 20]);
     }
     world.plan.close();

@@ -88,7 +88,7 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         let max_frame = Some(agreed.max_frame as usize);
         let is_any = self.attach.is_some_and(|udp| udp.local.ip().is_unspecified());
         let source = agreed.source.filter(|_| is_any);
-        Opening::Link(UdpLink { addr, max_frame, ecn: agreed.ecn, source }.into())
+        Opening::Link(UdpLink { addr, max_frame, ecn: agreed.ecn, source, sealed: None }.into())
     }
 }
 
