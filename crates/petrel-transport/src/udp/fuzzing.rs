@@ -1,6 +1,8 @@
-//! The fuzz target `plan` (`fuzz/README.md`). Frames pass through the sending plan into messages,
+//! The fuzz targets `plan` and, in `sealed`, `sealed` (`fuzz/README.md`). Of `plan`, frames pass through the sending plan into messages,
 //! are cut and joined as by the kernel, and become frames again in the receive buffers. No socket
 //! takes part.
+
+pub mod sealed;
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -361,14 +363,19 @@ impl World {
 mod tests {
     #[test]
     fn plan__corpus() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/plan");
-        let entries = std::fs::read_dir(folder).unwrap();
+        check_corpus("plan", 40, super::check);
+    }
+
+    /// Checks every input of a target's corpus, of which there are at least `count_min`.
+    pub(super) fn check_corpus(target: &str, count_min: usize, check: fn(&[u8])) {
+        let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        let entries = std::fs::read_dir(&folder).unwrap();
         let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-        assert!(paths.len() >= 40, "{} inputs in {folder}", paths.len());
+        assert!(paths.len() >= count_min, "{} inputs in {folder}", paths.len());
         paths.sort();
         for path in paths {
             println!("{}", path.display());
-            super::check(&std::fs::read(&path).unwrap());
+            check(&std::fs::read(&path).unwrap());
         }
     }
 }

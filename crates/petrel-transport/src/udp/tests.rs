@@ -4,6 +4,7 @@ mod further;
 mod kept;
 mod multicast;
 mod offload;
+mod relay;
 mod sealed;
 
 use std::net::UdpSocket;

@@ -107,10 +107,9 @@ fn conformance__sealed_of_small_and_large_mtu() {
 
 #[test]
 fn conformance__sealed_from_a_further_port() {
-    for config in [
-        several("127.0.0.1", 1),
-        UdpConfig { gso: false, gro: false, ..several("::1", 2) },
-    ] {
+    for config in
+        [several("127.0.0.1", 1), UdpConfig { gso: false, gro: false, ..several("::1", 2) }]
+    {
         let plain = Loopback { config, ecn: [false; 2] };
         let star = SealedStar { plain, is_sealed: [true; 2], has_plain_beside: false };
         let mut harness = FromFurtherPorts(star);
