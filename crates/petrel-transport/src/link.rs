@@ -101,7 +101,7 @@ transport_stats! {
     tx_dropped_error,
     /// Frames dropped because they exceed the peer's largest frame.
     tx_dropped_oversize,
-    /// Frames dropped because their peer is not, or no longer, in the table.
+    /// Frames dropped because their peer is not, or no longer, in the table, or its sealed link has no numbers left.
     tx_dropped_no_peer,
     /// Frames delivered to the endpoint.
     rx_frames,

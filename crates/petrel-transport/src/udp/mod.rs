@@ -6,6 +6,9 @@
 //! the kernel can: a call then costs about the same for 1 or for 64 datagrams. All messages of a
 //! burst go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
 //!
+//! The datagrams of sealed links are sealed when their burst is planned to the end, and opened in the receive buffer: see `plan::sealing` and
+//! `deliver::sealed`. Plain links have the same way as without them.
+//!
 //! | module | concern |
 //! | --- | --- |
 //! | `config` | configuration, capabilities, errors |
@@ -87,7 +90,7 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK), nor with 0x0E, the mark of sealed datagrams. Links to one address
 /// with equal largest frame and equal ECN agreement share a [`PeerId`] until all of them are
 /// removed. Links with different terms have separate ids, with one [source](Transport::source_of).
 ///

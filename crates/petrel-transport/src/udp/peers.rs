@@ -1,7 +1,7 @@
 //! The peer table: addresses by [`PeerId`] for sending, and back for receiving.
 //!
-//! Every sealed link is a peer of its own. Received sealed datagrams name the link, so that the peer is found by its path (see `sealed`), and
-//! not by the address.
+//! Every sealed link is a peer of its own. Its datagrams name the link, so that the peer is found by its path (see `sealed`), and not by the
+//! address.
 
 mod sealed;
 

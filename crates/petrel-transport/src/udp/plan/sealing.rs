@@ -113,14 +113,16 @@ impl Plan {
         self.lanes.iter_mut().for_each(|lane| lane.message = NONE);
         let mut dropped = 0;
         for message in planned.drain(..) {
-            let lane = &mut self.lanes[message.lane as usize];
+            let lane = &self.lanes[message.lane as usize];
             if let Some(sender) = peers.sender_of(lane.peer) {
                 self.seal_message(message, sender);
-            } else if lane.peer != NO_SEALED_PEER {
-                self.messages.push(message);
-            } else {
+            } else if lane.peer == NO_SEALED_PEER {
                 dropped += message.load.frames;
                 self.pieces.blank(message.run);
+            } else {
+                let is_plain = lane.peer == NO_PEER || peers.target(lane.peer).is_some();
+                assert!(is_plain, "a frame to a sealed peer is never sent in clear");
+                self.messages.push(message);
             }
         }
         self.sealing_mut().planned = planned;
