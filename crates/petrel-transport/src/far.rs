@@ -175,6 +175,10 @@ impl Transport for Far {
         self.stream.take_broken().map(|(peer, why)| (Self::from_stream(peer), why))
     }
 
+    fn take_ended(&mut self) -> Option<PeerId> {
+        self.udp.take_ended()
+    }
+
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         if Self::is_stream(peer) { None } else { self.udp.process_of(peer) }
     }

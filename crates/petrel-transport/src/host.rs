@@ -125,6 +125,7 @@ mod tests {
                 max_frame: None,
                 ecn: false,
                 source: None,
+                sealed: None,
             })
         };
         (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())

@@ -22,8 +22,8 @@
 //! | [`host`] | shared memory, UDP and TCP streams as one transport, an endpoint's default |
 //! | [`conformance`] | the test suite that every transport passes |
 //!
-//! Reliability, sessions, congestion control and encryption belong to the protocol core above this
-//! crate.
+//! Reliability, sessions and congestion control belong to the protocol core above this crate. The ciphers of sealed links come with
+//! their keys, from another crate.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

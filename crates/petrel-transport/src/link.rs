@@ -101,7 +101,7 @@ transport_stats! {
     tx_dropped_error,
     /// Frames dropped because they exceed the peer's largest frame.
     tx_dropped_oversize,
-    /// Frames dropped because their peer is not, or no longer, in the table.
+    /// Frames dropped because their peer is not, or no longer, in the table, or its sealed link has no numbers left.
     tx_dropped_no_peer,
     /// Frames delivered to the endpoint.
     rx_frames,
@@ -111,10 +111,16 @@ transport_stats! {
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address without a peer. While UDP has a single peer, the kernel itself
+    /// Datagrams from an address without a peer, and sealed ones that name no link of their address. While UDP has a single peer, the kernel itself
     /// refuses strangers' datagrams. It counts them as `NoPorts` of the network namespace, which
     /// `petrel stats` shows.
     rx_dropped_unknown_peer,
+    /// Plain datagrams from the address of a sealed link, which has no plain link.
+    rx_dropped_plain,
+    /// Sealed datagrams that do not open, and all of a link that has ended because of them.
+    rx_dropped_forged,
+    /// Sealed datagrams with a number that was accepted before, or is too far from the highest accepted one.
+    rx_dropped_replayed,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.

@@ -254,6 +254,11 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         near.or_else(|| self.far.take_broken())
     }
 
+    fn take_ended(&mut self) -> Option<PeerId> {
+        let near = self.near.take_ended().map(Self::from_near);
+        near.or_else(|| self.far.take_ended())
+    }
+
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         if Self::is_near(peer) {
             self.near.process_of(Self::to_near(peer))

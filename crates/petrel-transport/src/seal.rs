@@ -1,7 +1,18 @@
 //! The keys of sealed datagrams (`docs/wire-protocol.md` §17), as a transport sees them. The cryptography is in another crate,
 //! so that a program without credentials builds none.
+//!
+//! [`Sender`] and [`Receiver`] keep the numbers, epochs and the replay window of a direction. They are for all transports of datagrams: they
+//! neither send nor know addresses.
+
+mod head;
+mod receiver;
+mod sender;
 
 use std::fmt;
+
+pub(crate) use head::{SEALED_MARK, SealedDatagram};
+pub(crate) use receiver::{Receiver, Refusal};
+pub(crate) use sender::Sender;
 
 /// Bytes before the ciphertext of a sealed datagram: mark, path, number.
 pub const HEAD_BYTES: usize = 12;
@@ -51,3 +62,27 @@ pub struct SealedLink {
     /// Opens datagrams of the peer; of the first epoch.
     pub receive: Box<dyn DatagramKey>,
 }
+
+/// The length of epochs: [`EPOCH_DATAGRAMS`], or shorter for tests and simulators.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epochs {
+    bits: u32,
+}
+
+impl Epochs {
+    pub(crate) const STANDARD: Self = Self::of_bits(EPOCH_DATAGRAMS.trailing_zeros());
+
+    /// Epochs of 2 to the power of `bits` datagrams.
+    pub(crate) const fn of_bits(bits: u32) -> Self {
+        assert!(bits > 0 && 1 << bits <= EPOCH_DATAGRAMS, "a key is for no more datagrams");
+        Self { bits }
+    }
+
+    /// The epoch of a datagram, by its number.
+    #[inline]
+    fn of(self, number: u64) -> u64 {
+        number >> self.bits
+    }
+}
+
+const _: () = assert!(EPOCH_DATAGRAMS.is_power_of_two());

@@ -271,6 +271,14 @@ pub trait Transport {
         None
     }
 
+    /// Returns a peer whose link must end, each once: its sealed datagrams have no numbers left, or too many were forged (`docs/wire-protocol.md`
+    /// §17.3). Frames to and from the peer are dropped and counted until [`Transport::remove_peer`].
+    ///
+    /// Such an end comes once in years, or after an attack of hours: an owner asks with its heartbeats, and not in each turn.
+    fn take_ended(&mut self) -> Option<PeerId> {
+        None
+    }
+
     /// Packets that the receive queue holds at least, if each is small; `None` if a full queue loses nothing. The bound
     /// concerns peers over the network alone.
     fn receive_packets(&self) -> Option<u64> {

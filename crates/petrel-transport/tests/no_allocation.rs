@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use petrel_transport::buf::{BufPool, PoolConfig};
+use petrel_transport::conformance::sealed_link;
 use petrel_transport::udp::{Udp, UdpConfig, UdpLink};
 use petrel_transport::{PeerId, Transport, TxFrame};
 
@@ -55,19 +56,25 @@ fn exchange(a: &mut Udp, to_b: PeerId, b: &mut Udp, bytes: &[u8]) {
 
 #[test]
 fn udp_bursts_allocate_nothing() {
-    for offload in [true, false] {
+    for (offload, is_sealed) in [(true, false), (false, false), (true, true), (false, true)] {
         let bind = || {
             let config = UdpConfig { gso: offload, gro: offload, ..UdpConfig::default() };
             Udp::bind(config).unwrap()
         };
         let (mut a, mut b) = (bind(), bind());
-        let link =
-            |to: &Udp| UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None };
-        let to_b = a.add_peer(link(&b)).unwrap();
-        b.add_peer(link(&a)).unwrap();
+        let link = |to: &Udp, keys| UdpLink {
+            addr: to.local_addr(),
+            max_frame: None,
+            ecn: false,
+            source: None,
+            sealed: is_sealed.then(|| Box::new(keys)),
+        };
+        let [at_a, at_b] = sealed_link(1, [2, 3]);
+        let to_b = a.add_peer(link(&b, at_a)).unwrap();
+        b.add_peer(link(&a, at_b)).unwrap();
         let bytes = [0x1A; 4000];
         let count = allocations_of(|| (0..50).for_each(|_| exchange(&mut a, to_b, &mut b, &bytes)));
-        assert_eq!(count, 0, "with offload {offload}");
+        assert_eq!(count, 0, "with offload {offload}, sealed {is_sealed}");
         assert!(b.stats().rx_frames > 0);
     }
 }

@@ -51,7 +51,13 @@ fn no_marks(found: &str) -> Check {
 fn receives_marks() -> io::Result<bool> {
     let mut udp = Udp::bind(UdpConfig::default()).map_err(io::Error::other)?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
-    let link = UdpLink { addr: sender.local_addr()?, max_frame: None, ecn: true, source: None };
+    let link = UdpLink {
+        addr: sender.local_addr()?,
+        max_frame: None,
+        ecn: true,
+        source: None,
+        sealed: None,
+    };
     udp.add_peer(link).map_err(io::Error::other)?;
     set_int_option(&sender, libc::SOL_IP, libc::IP_TOS, CE)?;
     sender.send_to(&FRAME, udp.local_addr())?;

@@ -16,7 +16,7 @@
 //! }
 //!
 //! fn link_to(peer: &Udp) -> UdpLink {
-//!     UdpLink { addr: peer.local_addr(), max_frame: None, ecn: false, source: None }
+//!     UdpLink { addr: peer.local_addr(), max_frame: None, ecn: false, source: None, sealed: None }
 //! }
 //!
 //! impl Harness for Loopback {
@@ -48,6 +48,7 @@ mod accounting;
 mod delivery;
 mod frames;
 mod holding;
+mod keys;
 mod steadiness;
 mod waiting;
 
@@ -61,6 +62,7 @@ pub use delivery::{
     survives_removal_in_flight, takes_the_bytes_before_it_returns,
 };
 pub use holding::Holding;
+pub use keys::{TestKey, sealed_link};
 pub use steadiness::{
     frames_stay_while_their_handler_looks, sending_goes_on_beside_a_peer_that_does_nothing,
 };

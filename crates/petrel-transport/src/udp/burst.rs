@@ -163,11 +163,13 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Seals the plan and sends its messages.
+    /// Closes the plan and sends its messages.
     fn send_planned(&mut self) {
         let plan = self.burst().plan;
-        if !plan.is_sealed() {
-            plan.seal();
+        if plan.is_open_and_plain() {
+            plan.close();
+        } else {
+            self.close_and_seal();
         }
         match self.send_messages() {
             None => {
@@ -176,6 +178,16 @@ pub(super) trait Outlet {
                 room.set_backlog(false);
             }
             Some(next) => self.keep(next),
+        }
+    }
+
+    /// Closes a plan with frames to seal. The plan of a backlog is closed.
+    #[cold]
+    #[inline(never)]
+    fn close_and_seal(&mut self) {
+        let Burst { plan, peers, stats, .. } = self.burst();
+        if !plan.is_closed() {
+            stats.tx_dropped_no_peer += plan.close_and_seal(peers);
         }
     }
 
@@ -291,8 +303,8 @@ pub(super) trait Outlet {
         let bytes = head.len() + body.len();
         let Burst { plan, peers, stats, .. } = self.burst();
         let Some(target) = peers.target(peer) else {
-            stats.tx_dropped_no_peer += 1;
-            return;
+            // SAFETY: by this function's contract.
+            return unsafe { self.plan_sealed_frame(peer, head, body) };
         };
         if !(1..=target.datagram_bytes_max).contains(&bytes) {
             stats.tx_dropped_oversize += 1;
@@ -302,6 +314,32 @@ pub(super) trait Outlet {
             // SAFETY: by this function's contract, the frame stays until `flush` has returned;
             // `flush` clears the plan or keeps a copy.
             unsafe { plan.add_large(target, head, body) };
+        }
+    }
+
+    /// Adds a frame to a sealed peer, or drops the frame of no peer. Out of line, because all other frames go the way of
+    /// [`Outlet::plan_frame`].
+    ///
+    /// # Safety
+    /// As for [`Transport::push`].
+    #[inline(never)]
+    unsafe fn plan_sealed_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
+        let bytes = head.len() + body.len();
+        let Burst { plan, peers, stats, .. } = self.burst();
+        let Some(target) = peers.sealed_target(peer) else {
+            stats.tx_dropped_no_peer += 1;
+            return;
+        };
+        if !(1..=target.datagram_bytes_max).contains(&bytes) {
+            stats.tx_dropped_oversize += 1;
+        } else if bytes <= SMALL_FRAME_BYTES_MAX {
+            plan.add_sealed_small(target, head, body);
+        } else {
+            // SAFETY: as in `plan_frame`.
+            let is_full = unsafe { plan.add_sealed_large(target, head, body) };
+            if is_full {
+                self.send_pushed();
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::seal::SealedLink;
+
 /// Bytes of the receive buffer that the kernel charges for a small datagram: the data's block and its book-keeping.
 pub(super) const CHARGE_BYTES: usize = 768;
 
@@ -146,11 +148,11 @@ pub enum UdpError {
 }
 
 /// How to reach a peer over UDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct UdpLink {
     /// The peer's data port.
     pub addr: SocketAddr,
-    /// The largest frame the peer announced, or `None` if only the path limits frames.
+    /// The largest frame the peer announced, or `None` if only the path limits frames. Counted before sealing.
     pub max_frame: Option<usize>,
     /// The two sides have agreed on ECN-capable frames (RFC 3168): the client reacts to marks, and
     /// the server echoes them. Several links to an address may differ, and then have separate
@@ -159,6 +161,8 @@ pub struct UdpLink {
     /// The source address known to the peer, unless the kernel would choose the address anyway: a socket bound to the unspecified
     /// address has all addresses of the host.
     pub source: Option<IpAddr>,
+    /// The keys of a sealed link (`docs/wire-protocol.md` §17.3), which has a [`PeerId`](crate::PeerId) of its own; `None` for a plain link.
+    pub sealed: Option<Box<SealedLink>>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Delivers the frames of received datagrams to their handler.
 
+mod sealed;
+
 use std::os::fd::AsFd;
 
 use petrel_planted::planted;
@@ -9,6 +11,7 @@ use super::peers::{FurtherSource, PeerTable};
 use super::receive::{Receiver, Train};
 use crate::bundle::{self, BUNDLE_MARK};
 use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
+use sealed::deliver_some_sealed;
 
 impl Udp {
     /// Receives datagrams from the socket, and returns true if the socket is known to hold more.
@@ -107,35 +110,50 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
     (delivered, work)
 }
 
-/// Delivers the datagrams of a buffer from a further source port of a peer. A stranger's are dropped.
+/// Delivers the datagrams of a buffer that are not for the plain peer of an address alone: sealed ones, and those from a further source port
+/// of a peer. A stranger's are dropped.
 #[cold]
 #[inline(never)]
 fn deliver_further<H: FrameHandler<NoReturn>>(
     receiver: &mut Receiver,
-    peers: &PeerTable,
+    peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
     handler: &mut H,
 ) -> (usize, usize) {
+    if peers.has_sealed() {
+        return deliver_some_sealed(receiver, peers, stats, budget, handler);
+    }
     let Some(train) = receiver.train() else { unreachable!("the caller has looked at the train") };
-    let announced = peers.find_further(train.from);
-    let (delivered, work, handed_out) = match announced {
-        [FurtherSource { peer, source, .. }] if !peers.has_shared_ports() => {
-            let mut handler = FromPort { handler, source: *source };
-            deliver_datagrams(&train, *peer, stats, budget, &mut handler)
-        }
-        _ => match deliver_to_several(&train, peers, stats, budget, handler) {
-            Some(done) => done,
-            None => {
-                let count = train.datagram_count();
-                stats.rx_dropped_unknown_peer += count as u64;
-                receiver.skip();
-                return (0, count);
-            }
-        },
-    };
+    let (delivered, work, handed_out) = deliver_plain(&train, peers, stats, budget, handler);
     receiver.advance(handed_out);
     (delivered, work)
+}
+
+/// Delivers datagrams that are not sealed. The result is as of [`deliver_datagrams`].
+#[inline(always)]
+fn deliver_plain<H: FrameHandler<NoReturn>>(
+    train: &Train<'_>,
+    peers: &PeerTable,
+    stats: &mut TransportStats,
+    budget: usize,
+    handler: &mut H,
+) -> (usize, usize, usize) {
+    let delivered = match peers.find_further(train.from) {
+        [FurtherSource { peer, source, .. }] if !peers.has_shared_ports() => {
+            let mut handler = FromPort { handler, source: *source };
+            Some(deliver_datagrams(train, *peer, stats, budget, &mut handler))
+        }
+        _ => deliver_to_several(train, peers, stats, budget, handler),
+    };
+    delivered.unwrap_or_else(|| {
+        let count = train.datagram_count();
+        match peers.is_sealed_address(train.from) {
+            true => stats.rx_dropped_plain += count as u64,
+            false => stats.rx_dropped_unknown_peer += count as u64,
+        }
+        (0, count, train.bytes.len())
+    })
 }
 
 /// Delivers a train's datagrams for every address with the sender's port, announced or own. A frame's session accepts the frame for

@@ -12,6 +12,7 @@ use super::deliver::deliver_ready;
 use super::peers::PeerTable;
 use super::plan::{Loose, Plan};
 use super::receive::Receiver;
+use crate::seal::{Epochs, SealedLink};
 use crate::transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
 /// Most messages accepted by a simulated call.
@@ -110,9 +111,30 @@ impl Detached {
         self.peers.add(addr, max_frame_bytes, (false, None))
     }
 
+    /// Adds a sealed link, whose key changes after 2 to the power of `epoch_bits` datagrams.
+    ///
+    /// # Errors
+    /// When there are too many peers, the path is in use, or the system has no memory.
+    pub fn add_sealed_peer(
+        &mut self,
+        addr: SocketAddr,
+        max_frame_bytes: usize,
+        link: SealedLink,
+        epoch_bits: u32,
+    ) -> Result<PeerId, LinkError> {
+        self.plan.prepare_to_seal()?;
+        let epochs = Epochs::of_bits(epoch_bits);
+        self.peers.add_sealed(addr, max_frame_bytes, (false, None), link, epochs)
+    }
+
+    /// See [`Transport::take_ended`](crate::Transport::take_ended).
+    pub fn take_ended(&mut self) -> Option<PeerId> {
+        self.peers.take_ended()
+    }
+
     /// See [`Transport::remove_peer`](crate::Transport::remove_peer).
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.plan.close_lane(peer);
+        self.plan.close_lane(peer, self.peers.is_sealed(peer));
         self.peers.remove(peer);
     }
 

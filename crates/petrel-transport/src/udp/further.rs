@@ -19,7 +19,7 @@ use super::peers::PeerTable;
 use super::plan::Plan;
 use super::send::Sender;
 use super::socket;
-use crate::transport::{PeerId, TransportStats};
+use crate::transport::{LinkError, PeerId, TransportStats};
 use crate::wake::Watch;
 
 /// Most further source ports: a session has at most 32 paths.
@@ -136,8 +136,13 @@ impl FurtherPorts {
     }
 
     /// Forgets the queues of a peer that is removed.
-    pub(super) fn close_lane(&mut self, peer: PeerId) {
-        self.exits.iter_mut().for_each(|exit| exit.plan.close_lane(peer));
+    pub(super) fn close_lane(&mut self, peer: PeerId, is_sealed: bool) {
+        self.exits.iter_mut().for_each(|exit| exit.plan.close_lane(peer, is_sealed));
+    }
+
+    /// See [`Plan::prepare_to_seal`].
+    pub(super) fn prepare_to_seal(&mut self) -> Result<(), LinkError> {
+        self.exits.iter_mut().try_for_each(|exit| exit.plan.prepare_to_seal())
     }
 
     /// Adapts the sockets to the peers' agreements on marks: see [`Ecn::adapt`].

@@ -1,6 +1,8 @@
-//! The fuzz target `plan` (`fuzz/README.md`). Frames pass through the sending plan into messages,
+//! The fuzz targets `plan` and, in `sealed`, `sealed` (`fuzz/README.md`). Of `plan`, frames pass through the sending plan into messages,
 //! are cut and joined as by the kernel, and become frames again in the receive buffers. No socket
 //! takes part.
+
+pub mod sealed;
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -131,8 +133,8 @@ impl World {
             }
             self.check_loose(&sent);
         }
-        self.plan.seal();
-        assert!(self.plan.is_sealed() && self.plan.loose().is_none());
+        self.plan.close();
+        assert!(self.plan.is_closed() && self.plan.loose().is_none());
         self.check_messages(self.plan.messages(), self.message_bytes_max);
         let first = input.below(64).min(self.plan.messages().len());
         let (refused, frames) = (input.below(4), sent.clone());
@@ -176,7 +178,7 @@ impl World {
         let count = match choice {
             0 => return ControlFlow::Break(()),
             1 => {
-                self.plan.close_lane(PeerId(peer as u32));
+                self.plan.close_lane(PeerId(peer as u32), false);
                 self.is_reused[peer] = true;
                 return ControlFlow::Continue(());
             }
@@ -221,7 +223,7 @@ impl World {
         }
     }
 
-    /// A burst of one bundle can be sent unsealed.
+    /// A burst of one bundle can be sent before it is closed.
     fn check_loose(&self, sent: &[(usize, Vec<u8>)]) {
         let Some(Loose { piece, load, .. }) = self.plan.loose() else { return };
         // SAFETY: the piece lies in the plan, which is not changed meanwhile.
@@ -361,14 +363,19 @@ impl World {
 mod tests {
     #[test]
     fn plan__corpus() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/plan");
-        let entries = std::fs::read_dir(folder).unwrap();
+        check_corpus("plan", 40, super::check);
+    }
+
+    /// Checks every input of a target's corpus, of which there are at least `count_min`.
+    pub(super) fn check_corpus(target: &str, count_min: usize, check: fn(&[u8])) {
+        let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        let entries = std::fs::read_dir(&folder).unwrap();
         let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-        assert!(paths.len() >= 40, "{} inputs in {folder}", paths.len());
+        assert!(paths.len() >= count_min, "{} inputs in {folder}", paths.len());
         paths.sort();
         for path in paths {
             println!("{}", path.display());
-            super::check(&std::fs::read(&path).unwrap());
+            check(&std::fs::read(&path).unwrap());
         }
     }
 }

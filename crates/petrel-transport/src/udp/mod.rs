@@ -6,6 +6,9 @@
 //! the kernel can: a call then costs about the same for 1 or for 64 datagrams. All messages of a
 //! burst go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
 //!
+//! The datagrams of sealed links are sealed when their burst is planned to the end, and opened in the receive buffer: see `plan::sealing` and
+//! `deliver::sealed`. Plain links have the same way as without them.
+//!
 //! | module | concern |
 //! | --- | --- |
 //! | `config` | configuration, capabilities, errors |
@@ -54,6 +57,7 @@ use std::os::unix::net::UnixDatagram;
 
 use crate::clock;
 use crate::mux::Member;
+use crate::seal::{Epochs, OVERHEAD_BYTES};
 use crate::transport::{
     FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, RX_BURST_MAX, Transport,
     TransportStats,
@@ -86,9 +90,13 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK), nor with 0x0E, the mark of sealed datagrams. Links to one address
 /// with equal largest frame and equal ECN agreement share a [`PeerId`] until all of them are
 /// removed. Links with different terms have separate ids, with one [source](Transport::source_of).
+///
+/// Every sealed link ([`UdpLink::sealed`]) has a [`PeerId`] of its own, which is its source, too. Its datagrams name it, and no plain datagram
+/// reaches it. A plain link to the same address is another peer. (Sealed datagrams from an address without sealed links go to its plain peer, if
+/// there is one, as frames of an unknown version.)
 pub struct Udp {
     socket: UdpSocket,
     config: UdpConfig,
@@ -200,6 +208,7 @@ impl Udp {
 
     /// The largest frame in either direction between this endpoint and a peer.
     fn agree_on_frame_bytes(&self, link: &UdpLink) -> Result<usize, LinkError> {
+        let sealing_bytes = if link.sealed.is_some() { OVERHEAD_BYTES } else { 0 };
         let path = path_mtu(self.local.ip(), link.addr)?;
         let mtu = match self.config.mtu {
             mtu @ Mtu::Auto { .. } => mtu.on_path(path),
@@ -209,8 +218,8 @@ impl Udp {
             }
             Mtu::Fixed(configured) => configured,
         };
-        if mtu < MTU_BYTES_MIN {
-            let least = MTU_BYTES_MIN;
+        let least = MTU_BYTES_MIN + sealing_bytes;
+        if mtu < least {
             return Err(LinkError::Unsupported(format!(
                 "the path to {} carries packets of {mtu} bytes, less than {least}",
                 link.addr
@@ -223,7 +232,7 @@ impl Udp {
                 link.addr
             )));
         }
-        Ok(self.frame_bytes(mtu, link.addr).min(announced))
+        Ok((self.frame_bytes(mtu, link.addr) - sealing_bytes).min(announced))
     }
 
     /// Connects the socket to the only peer, if any. The plan must hold no frames for others.
@@ -294,6 +303,14 @@ impl Udp {
         further.retry(Shared { peers, sender, stats });
     }
 
+    /// The members of a group would share a key, and could forge messages to each other (`docs/wire-protocol.md` §17.3).
+    fn refuse_group_of_sealed(&self, peer: PeerId) -> Result<(), LinkError> {
+        match self.peers.is_sealed(peer) {
+            true => Err(LinkError::Unsupported("a sealed link has no groups".to_owned())),
+            false => Ok(()),
+        }
+    }
+
     fn addr_of(&self, peer: PeerId) -> Result<SocketAddr, LinkError> {
         let gone = || LinkError::Unsupported("the peer is gone".to_owned());
         self.peers.get(peer).map(|peer| peer.addr()).ok_or_else(gone)
@@ -317,20 +334,31 @@ impl Transport for Udp {
         clock::Clock::machine()
     }
 
-    fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
+    fn add_peer(&mut self, mut link: UdpLink) -> Result<PeerId, LinkError> {
         if self.local.port() == 0 {
             return Err(LinkError::Unsupported("UDP is off".to_owned()));
         }
-        let addr = Families::of(self.local).usable(link.addr).map_err(LinkError::Unsupported)?;
+        link.addr = Families::of(self.local).usable(link.addr).map_err(LinkError::Unsupported)?;
         if link.ecn && !self.capabilities.ecn {
             let why = "marks of congestion (ECN) are switched off here, or the kernel refused them";
             return Err(LinkError::Unsupported(why.to_owned()));
         }
-        let frame_bytes_max = self.agree_on_frame_bytes(&UdpLink { addr, ..link })?;
+        let frame_bytes_max = self.agree_on_frame_bytes(&link)?;
+        let UdpLink { addr, ecn, source, sealed, .. } = link;
+        if sealed.is_some() {
+            self.plan.prepare_to_seal()?;
+            self.further.prepare_to_seal()?;
+        }
         if !self.association.is_with(addr) {
             self.association.dissolve(self.socket.as_fd())?;
         }
-        let peer = self.peers.add(addr, frame_bytes_max, (link.ecn, link.source))?;
+        let peer = match sealed {
+            None => self.peers.add(addr, frame_bytes_max, (ecn, source))?,
+            Some(keys) => {
+                let terms = (ecn, source);
+                self.peers.add_sealed(addr, frame_bytes_max, terms, *keys, Epochs::STANDARD)?
+            }
+        };
         if let Err(error) = self.adapt_to_ecn() {
             self.remove_peer(peer);
             return Err(error.into());
@@ -340,8 +368,9 @@ impl Transport for Udp {
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
-        self.plan.close_lane(peer);
-        self.further.close_lane(peer);
+        let is_sealed = self.peers.is_sealed(peer);
+        self.plan.close_lane(peer, is_sealed);
+        self.further.close_lane(peer, is_sealed);
         self.peers.remove(peer);
         // On failure, packets claim too little, or the reading of marks continues needlessly.
         let _ = self.adapt_to_ecn();
@@ -355,6 +384,7 @@ impl Transport for Udp {
         hops: u32,
     ) -> Result<PeerId, LinkError> {
         multicast::usable(address, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        self.refuse_group_of_sealed(towards)?;
         let interface = multicast::interface_to(self.local.ip(), self.addr_of(towards)?)?;
         multicast::send_by(&self.socket, interface, hops)?;
         self.association.dissolve(self.socket.as_fd())?;
@@ -366,6 +396,7 @@ impl Transport for Udp {
 
     fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
         multicast::usable(address, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        self.refuse_group_of_sealed(from)?;
         let source = self.addr_of(from)?;
         let interface = multicast::interface_to(self.local.ip(), source)?;
         let gro = self.capabilities.gro;
@@ -393,6 +424,10 @@ impl Transport for Udp {
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: by the function's contract. The fast path is closed during a backlog.
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
+    }
+
+    fn take_ended(&mut self) -> Option<PeerId> {
+        self.peers.take_ended()
     }
 
     fn receive_packets(&self) -> Option<u64> {

@@ -1,4 +1,9 @@
 //! The peer table: addresses by [`PeerId`] for sending, and back for receiving.
+//!
+//! Every sealed link is a peer of its own. Its datagrams name the link, so that the peer is found by its path (see `sealed`), and not by the
+//! address.
+
+mod sealed;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,6 +12,7 @@ use std::sync::Arc;
 use super::addr::{AddrHash, AddrKey, RawAddr};
 use super::plan::Target;
 use crate::{LinkError, PeerId};
+use sealed::{Sealed, SealedEnd};
 
 /// Most peers of one transport. The design aims at 20,000 sessions of an endpoint; three times that
 /// number of peer processes leaves room, at about 200 bytes per process.
@@ -37,10 +43,12 @@ pub(super) struct Peer {
     terms: Terms,
     /// The queue of the peer's frames in the current or an earlier burst.
     lane: u32,
-    /// Remaining links with these terms.
+    /// Remaining plain links with these terms; 0 if the peer is sealed.
     link_count: u32,
     /// The id under which datagrams from the address are delivered.
     source: PeerId,
+    /// The keys of a sealed link.
+    sealed: Option<Box<SealedEnd>>,
 }
 
 /// An address peers have.
@@ -68,8 +76,9 @@ pub(super) struct PeerTable {
     sources: HashMap<AddrKey, Source, AddrHash>,
     /// The announcements of every further source port, in order: a link's announcement takes nothing away from another link.
     further: HashMap<AddrKey, Vec<FurtherSource>, AddrHash>,
-    /// Whether a further source port may be the port of a peer's address, too.
+    /// Whether a further source port, or a source port of a sealed link, may be the port of a plain peer's address, too.
     is_shared: bool,
+    sealed: Sealed,
     by_terms: HashMap<Terms, PeerId, AddrHash>,
     /// The sender of the previous datagram: most often also the next one's.
     last_found: Option<(AddrKey, PeerId)>,
@@ -96,6 +105,7 @@ impl PeerTable {
             sources: HashMap::with_hasher(hash),
             further: HashMap::with_hasher(hash),
             is_shared: false,
+            sealed: Sealed::new(hash),
             by_terms: HashMap::with_hasher(hash),
             last_found: None,
             count: 0,
@@ -134,9 +144,11 @@ impl PeerTable {
         if !self.further.is_empty() {
             return None;
         }
-        let mut sources = self.sources.values();
-        let (Some(source), None) = (sources.next(), sources.next()) else { return None };
-        self.slot(source.id).map(|peer| peer.addr)
+        let sealed = self.sealed.addresses().filter(|key| !self.sources.contains_key(key));
+        let mut addresses = self.sources.keys().chain(sealed);
+        let (Some(address), None) = (addresses.next(), addresses.next()) else { return None };
+        let plain = self.sources.get(address).map(|source| source.id);
+        self.slot(plain.or_else(|| self.sealed.any())?).map(|peer| peer.addr)
     }
 
     fn slot(&self, peer: PeerId) -> Option<&Peer> {
@@ -146,7 +158,7 @@ impl PeerTable {
     /// A peer with links.
     #[inline]
     pub(super) fn get(&self, peer: PeerId) -> Option<&Peer> {
-        self.slot(peer).filter(|peer| peer.link_count > 0)
+        self.slot(peer).filter(|peer| peer.link_count > 0 || peer.sealed.is_some())
     }
 
     /// The id under which datagrams from a peer's address are delivered.
@@ -154,7 +166,7 @@ impl PeerTable {
         self.slot(peer).map_or(peer, |known| known.source)
     }
 
-    /// The destination of frames to a peer.
+    /// The destination of frames to a peer that is not sealed.
     #[inline]
     pub(super) fn target(&mut self, peer: PeerId) -> Option<Target<'_>> {
         let known = self.slots.get_mut(peer.0 as usize)?.as_mut()?;
@@ -167,7 +179,7 @@ impl PeerTable {
         })
     }
 
-    /// The peer with the address `key`, if the address is no further source port of another.
+    /// The plain peer with the address `key`, if datagrams from there can be for no other peer.
     #[inline]
     pub(super) fn find(&mut self, key: AddrKey) -> Option<PeerId> {
         match self.last_found {
@@ -178,20 +190,20 @@ impl PeerTable {
 
     fn look_up(&mut self, key: AddrKey) -> Option<PeerId> {
         let peer = self.find_own(key)?;
-        if self.is_shared && self.further.contains_key(&key) {
+        if self.is_shared && (self.further.contains_key(&key) || self.sealed.may_send_from(key)) {
             return None;
         }
         self.last_found = Some((key, peer));
         Some(peer)
     }
 
-    /// Returns true if a further source port may be the port of a peer's address, too.
+    /// Returns true if a further source port may be the port of a plain peer's address, too.
     #[inline]
     pub(super) fn has_shared_ports(&self) -> bool {
         self.is_shared
     }
 
-    /// The peer with the address `key`.
+    /// The plain peer with the address `key`.
     pub(super) fn find_own(&self, key: AddrKey) -> Option<PeerId> {
         self.sources.get(&key).map(|source| source.id)
     }
@@ -209,6 +221,10 @@ impl PeerTable {
         ports: &[u16],
     ) -> Result<PeerId, LinkError> {
         let Some(known) = self.get(peer) else { return Ok(peer) };
+        if known.sealed.is_some() {
+            self.accept_sealed_ports(peer, ports);
+            return Ok(peer);
+        }
         if *known.terms.further_ports == *ports {
             return Ok(peer);
         }
@@ -256,7 +272,12 @@ impl PeerTable {
                 self.further.remove(&key);
             }
         }
-        self.is_shared &= !self.further.is_empty();
+        self.note_unshared();
+    }
+
+    /// Forgets that ports may be shared, if there are none to share.
+    fn note_unshared(&mut self) {
+        self.is_shared &= !self.further.is_empty() || self.sealed.has_links();
     }
 
     /// Replaces the number of a peer's queue, since each source port has queues of its own. Returns
@@ -288,7 +309,7 @@ impl PeerTable {
             return Ok(peer);
         }
         let peer = self.free_slot()?;
-        if !self.further.is_empty() && self.further.contains_key(&key) {
+        if self.further.contains_key(&key) || self.sealed.may_send_from(key) {
             (self.is_shared, self.last_found) = (true, None);
         }
         let source = self.sources.entry(key).or_insert(Source { id: peer, peer_count: 0 });
@@ -300,8 +321,16 @@ impl PeerTable {
         self.ecn_count += usize::from(is_ecn);
         self.sourced_count += usize::from(terms.source.is_some());
         let name = RawAddr::from(addr);
-        self.slots[peer.0 as usize] =
-            Some(Peer { name, max_frame_bytes, addr, terms, lane: 0, link_count: 1, source });
+        self.slots[peer.0 as usize] = Some(Peer {
+            name,
+            max_frame_bytes,
+            addr,
+            terms,
+            lane: 0,
+            link_count: 1,
+            source,
+            sealed: None,
+        });
         Ok(peer)
     }
 
@@ -319,6 +348,10 @@ impl PeerTable {
     /// Removes one link; a peer goes with the last link, and an address with the last peer.
     pub(super) fn remove(&mut self, peer: PeerId) {
         let Some(Some(known)) = self.slots.get_mut(peer.0 as usize) else { return };
+        if known.sealed.is_some() {
+            self.remove_sealed(peer);
+            return;
+        }
         if known.link_count == 0 {
             // The slot remains only as the source of its address.
             return;

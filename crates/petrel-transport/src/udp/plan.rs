@@ -21,14 +21,16 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! Pieces point to three places. *The staging area* belongs to the plan. The area is only accessed
+//! Pieces point to four places. *The staging area* belongs to the plan. The area is only accessed
 //! through its raw pointer, and only behind `staged_bytes`, where no piece points yet. *Large
 //! frames* belong to callers: by the contract of [`Plan::add_large`], the frames stay until the
 //! plan is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces
-//! point to them. The kernel reads pieces, and `keep` does.
+//! point to them. *Sealed datagrams* are in an area of their own, and each is written before a piece points to it. The kernel
+//! reads pieces, and so do `keep` and the sealing.
 
 mod backlog;
 mod pieces;
+mod sealing;
 #[cfg(test)]
 mod tests;
 mod tip;
@@ -45,6 +47,7 @@ use crate::transport::PeerId;
 
 pub(super) use pieces::PIECES_MAX;
 use pieces::{Pieces, Run};
+use sealing::Sealing;
 pub(super) use tip::Loose;
 use tip::Tip;
 
@@ -156,7 +159,19 @@ pub(super) struct Plan {
     /// Large frames of a burst for which the kernel had no room.
     kept: Vec<u8>,
     is_kept: bool,
-    is_sealed: bool,
+    state: State,
+    /// For sealed datagrams, once there was a sealed peer.
+    sealing: Option<Sealing>,
+}
+
+/// Whether frames can be added to a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// No frame is to be sealed.
+    Open,
+    /// Some frames are to be sealed.
+    OpenToSeal,
+    Closed,
 }
 
 // SAFETY: the pointers lead to the plan's own memory, or to large frames, which stay in place by
@@ -177,7 +192,8 @@ impl Plan {
             message_bytes_max,
             kept: Vec::new(),
             is_kept: false,
-            is_sealed: false,
+            state: State::Open,
+            sealing: None,
         })
     }
 
@@ -189,8 +205,14 @@ impl Plan {
 
     /// Returns true if the messages are made; no frame can then be added.
     #[inline]
-    pub(super) fn is_sealed(&self) -> bool {
-        self.is_sealed
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Returns true if frames can be added, and none is to be sealed.
+    #[inline]
+    pub(super) fn is_open_and_plain(&self) -> bool {
+        self.state == State::Open
     }
 
     /// Returns true if any frame can be added.
@@ -206,7 +228,7 @@ impl Plan {
         self.pieces.clear();
         self.lanes.clear();
         self.messages.clear();
-        (self.is_sealed, self.is_kept) = (false, false);
+        (self.state, self.is_kept) = (State::Open, false);
     }
 
     /// Copies a frame of at least one and up to [`SMALL_FRAME_BYTES_MAX`] bytes. There must be
@@ -374,13 +396,13 @@ impl Plan {
 
     /// Ends the burst.
     #[inline]
-    pub(super) fn seal(&mut self) {
+    pub(super) fn close(&mut self) {
         self.settle();
-        self.is_sealed = true;
+        self.state = State::Closed;
         (0..self.lanes.len()).for_each(|lane| self.close_bundle(lane));
     }
 
-    /// The messages that [`Plan::seal`] made.
+    /// The messages that [`Plan::close`] made.
     #[inline]
     pub(super) fn messages(&self) -> &[Message] {
         &self.messages

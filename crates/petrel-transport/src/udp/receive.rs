@@ -25,7 +25,7 @@
 //! mappings that live as long as the [`Receiver`] and stay in place when the receiver moves. All
 //! access is through the mappings' own pointers, to keep the pointers in the headers valid. The
 //! kernel writes only during the call, with `&mut self` held; datagrams are lent from `&self`
-//! afterwards. All memory is initialised from the start.
+//! or `&mut self` afterwards. All memory is initialised from the start.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -105,7 +105,14 @@ pub(super) struct Train<'a> {
     pub(super) segment_bytes: usize,
 }
 
-impl Train<'_> {
+impl<'a> Train<'a> {
+    /// The datagrams before the first one that begins with this byte.
+    pub(super) fn until(&self, first_byte: u8) -> Train<'a> {
+        let mut datagrams = self.bytes.chunks(self.segment_bytes);
+        let before = datagrams.position(|datagram| datagram[0] == first_byte);
+        let bytes = before.map_or(self.bytes.len(), |count| count * self.segment_bytes);
+        Train { bytes: &self.bytes[..bytes], ..*self }
+    }
     /// The number of datagrams; one, if the train is empty.
     pub(super) fn datagram_count(&self) -> usize {
         self.bytes.len().div_ceil(self.segment_bytes).max(1)
@@ -382,6 +389,28 @@ impl Receiver {
     #[inline]
     pub(super) fn is_marked(&self) -> bool {
         self.reads_marks && self.has_mark(self.buffer)
+    }
+
+    /// The first datagram of the train, which may be changed in place: a sealed one is opened so.
+    ///
+    /// # Panics
+    /// When nothing is [ready](Receiver::has_ready).
+    pub(super) fn first_mut(&mut self) -> &mut [u8] {
+        assert!(self.buffer < self.filled);
+        let end = self.header(self.buffer).msg_len as usize;
+        let bytes = self.segment_bytes(self.buffer).min(end.saturating_sub(self.offset));
+        assert!(self.offset + bytes <= BUFFER_BYTES);
+        // SAFETY: the range is in an initialised buffer, as was just checked. `&mut self` is borrowed as long as the slice: neither the
+        // kernel nor a shared slice of the buffer is there meanwhile.
+        unsafe {
+            let start = self.buffers.start().add(self.buffer * BUFFER_BYTES + self.offset);
+            std::slice::from_raw_parts_mut(start.as_ptr(), bytes)
+        }
+    }
+
+    /// Returns true if some datagrams of a buffer are delivered, but not all.
+    pub(super) fn is_within_buffer(&self) -> bool {
+        self.offset > 0
     }
 
     /// Notes that the first `bytes` of the train are delivered.

@@ -4,6 +4,8 @@ mod further;
 mod kept;
 mod multicast;
 mod offload;
+mod relay;
+mod sealed;
 
 use std::net::UdpSocket;
 
@@ -37,7 +39,7 @@ impl Loopback {
 }
 
 fn link(to: &Udp) -> UdpLink {
-    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None }
+    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None, sealed: None }
 }
 
 impl Harness for Loopback {
@@ -135,8 +137,9 @@ impl WithSocket {
         socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut udp = Udp::bind(config).unwrap();
         let addr = socket.local_addr().unwrap();
-        let peer =
-            udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+        let peer = udp
+            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+            .unwrap();
         Self { udp, peer, socket }
     }
 
@@ -144,7 +147,9 @@ impl WithSocket {
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
-        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+        ends.udp
+            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+            .unwrap();
         assert!(!ends.udp.association.is_made());
         ends
     }
@@ -353,8 +358,10 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
     let broadcast = "127.255.255.255:9".parse().unwrap();
     let refused = ends.udp.peers.add(broadcast, 2000, (false, None)).unwrap();
     let addr = other.socket.local_addr().unwrap();
-    let other_peer =
-        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+    let other_peer = ends
+        .udp
+        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+        .unwrap();
     let burst = [
         frame(ends.peer, b"\x1Afirst"),
         frame(refused, b"\x1Arefused"),
@@ -377,7 +384,7 @@ fn tx_burst__to_a_closed_port_does_not_harm_others() {
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = ends
         .udp
-        .add_peer(UdpLink { addr: closed, max_frame: None, ecn: false, source: None })
+        .add_peer(UdpLink { addr: closed, max_frame: None, ecn: false, source: None, sealed: None })
         .unwrap();
     for _ in 0..20 {
         let burst = [frame(nobody, b"\x1Alost"), frame(ends.peer, b"\x1Akept")];
@@ -400,7 +407,7 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
             let addr = other.local_addr().unwrap();
             let other_peer = ends
                 .udp
-                .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None })
+                .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
                 .unwrap();
             assert!(!ends.udp.association.is_made());
             assert_eq!(ends.udp.socket.local_addr().unwrap(), local);
@@ -425,8 +432,10 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
 fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     let mut ends = WithSocket::new(v4());
     let addr = ends.socket.local_addr().unwrap();
-    let again =
-        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+    let again = ends
+        .udp
+        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+        .unwrap();
     assert_eq!(again, ends.peer);
     for _ in 0..2 {
         assert!(ends.udp.association.is_with(addr));
@@ -435,14 +444,10 @@ fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     assert_eq!(ends.udp.peer_count(), 0);
     // The new peer's frames do not reach the former peer.
     let other = WithSocket::new(v4());
-    let link = UdpLink {
-        addr: other.socket.local_addr().unwrap(),
-        max_frame: None,
-        ecn: false,
-        source: None,
-    };
+    let addr = other.socket.local_addr().unwrap();
+    let link = UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None };
     let peer = ends.udp.add_peer(link).unwrap();
-    assert!(ends.udp.association.is_with(link.addr));
+    assert!(ends.udp.association.is_with(addr));
     assert_eq!(ends.udp.tx_burst(&[frame(peer, b"\x1Ato other")]), 0);
     assert_eq!(other.next_datagram(), b"\x1Ato other");
     ends.socket.set_nonblocking(true).unwrap();
@@ -456,7 +461,9 @@ fn add_peer__looks_at_the_senders_of_what_came_before() {
     stranger.send_to(b"\x1Astrange", udp.local_addr()).unwrap();
     friend.send_to(b"\x1Aearly", udp.local_addr()).unwrap();
     let addr = friend.local_addr().unwrap();
-    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+    let peer = udp
+        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+        .unwrap();
     assert!(udp.association.is_with(addr));
     let mut ends = WithSocket { udp, peer, socket: friend };
     assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
@@ -477,6 +484,7 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
             max_frame: None,
             ecn: false,
             source: None,
+            sealed: None,
         })
         .unwrap();
         assert!(!udp.association.is_made());
@@ -549,8 +557,9 @@ impl WithFullSocket {
         let [near, far] = local_pair();
         let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
         let addr = "127.0.0.1:9".parse().unwrap();
-        let peer =
-            udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+        let peer = udp
+            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+            .unwrap();
         udp.socket = near;
         Self { udp, peer, far }
     }
@@ -672,8 +681,10 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
     // SAFETY: the frames change only after the flush.
     unsafe { assert!(ends.udp.push(ends.peer, &frames[0], &[])) };
     ends.udp.remove_peer(ends.peer);
-    let reused =
-        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+    let reused = ends
+        .udp
+        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+        .unwrap();
     assert_eq!(reused, ends.peer);
     // SAFETY: as above.
     unsafe { assert!(ends.udp.push(reused, &frames[1], &[])) };
@@ -691,6 +702,7 @@ fn add_peer__checks_the_link() {
         max_frame,
         ecn: false,
         source: None,
+        sealed: None,
     };
     for addr in ["[::1]:5", "0.0.0.0:5", "127.0.0.1:0", "224.0.0.1:5"] {
         assert!(matches!(udp.add_peer(to(addr, None)), Err(LinkError::Unsupported(_))), "{addr}");
@@ -716,6 +728,7 @@ fn add_peer__checks_the_mtu_against_the_path() {
         max_frame: None,
         ecn: false,
         source: None,
+        sealed: None,
     });
     let Err(LinkError::MtuExceedsPath { configured, path: found, .. }) = refused else {
         panic!("{refused:?}");

@@ -12,7 +12,13 @@ fn end() -> Holding<Udp> {
 }
 
 fn link_to(end: &Holding<Udp>) -> UdpLink {
-    UdpLink { addr: end.inner().local_addr(), max_frame: None, ecn: false, source: None }
+    UdpLink {
+        addr: end.inner().local_addr(),
+        max_frame: None,
+        ecn: false,
+        source: None,
+        sealed: None,
+    }
 }
 
 impl Harness for Late {

@@ -9,6 +9,10 @@ use std::ops::Range;
 /// and an entry of `sendmmsg` stays below the kernel's limit of 1024 pieces.
 pub(in crate::udp) const PIECES_MAX: usize = 256;
 
+/// Places for pieces: a sealed datagram has a piece of its own, and the pieces before sealing, of which it has at least one, keep
+/// their places.
+const PLACES: usize = 2 * PIECES_MAX;
+
 /// Per-piece data for the plan alone, not for the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
@@ -36,8 +40,8 @@ impl Run {
 }
 
 pub(super) struct Pieces {
-    iovecs: Box<[libc::iovec; PIECES_MAX]>,
-    notes: Box<[Note; PIECES_MAX]>,
+    iovecs: Box<[libc::iovec; PLACES]>,
+    notes: Box<[Note; PLACES]>,
     count: usize,
 }
 
@@ -45,8 +49,8 @@ impl Pieces {
     pub(super) fn new() -> Self {
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
-            iovecs: Box::new([nothing; PIECES_MAX]),
-            notes: Box::new([Note::default(); PIECES_MAX]),
+            iovecs: Box::new([nothing; PLACES]),
+            notes: Box::new([Note::default(); PLACES]),
             count: 0,
         }
     }
@@ -142,13 +146,27 @@ impl Pieces {
         (cut, cut_bytes, frame_count)
     }
 
-    /// All pieces outside `own`, to be moved elsewhere.
+    /// Empties the pieces of a run, whose bytes are no longer needed.
+    pub(super) fn blank(&mut self, run: Run) {
+        let mut at = run.first as usize;
+        for _ in 0..run.count {
+            self.iovecs[at].iov_len = 0;
+            at = self.notes[at].next as usize;
+        }
+    }
+
+    /// Returns true if the first piece of a run is in `area`.
+    pub(super) fn is_in(&self, run: Run, area: Range<*mut u8>) -> bool {
+        area.contains(&self.iovecs[run.first as usize].iov_base.cast())
+    }
+
+    /// All pieces with bytes outside `own`, to be moved elsewhere.
     pub(super) fn foreign(
         &mut self,
-        own: Range<*mut u8>,
+        own: [Range<*mut u8>; 2],
     ) -> impl Iterator<Item = &mut libc::iovec> {
-        let all = self.iovecs[..self.count].iter_mut();
-        all.filter(move |iovec| !own.contains(&iovec.iov_base.cast()))
+        let all = self.iovecs[..self.count].iter_mut().filter(|iovec| iovec.iov_len > 0);
+        all.filter(move |iovec| !own.iter().any(|own| own.contains(&iovec.iov_base.cast())))
     }
 }
 

@@ -57,7 +57,7 @@ fn plan(bytes: &[u8], frames: &[(u32, usize)], limit: usize, message_bytes_max: 
         // SAFETY: `bytes` outlives the plan in every test.
         unsafe { world.add(peer, &bytes[..size]) };
     }
-    world.plan.seal();
+    world.plan.close();
     world.plan
 }
 
@@ -96,7 +96,7 @@ fn port_of(plan: &Plan, message: &Message) -> u32 {
 }
 
 #[test]
-fn seal__leaves_a_single_small_frame_bare_and_bundles_several() {
+fn close__leaves_a_single_small_frame_bare_and_bundles_several() {
     assert_eq!(to_one(&[40], 1232, 65_507), [[40]]);
     assert_eq!(to_one(&[1232], 1232, 65_507), [[1232]]);
     assert_eq!(to_one(&[40, 50, 60], 1232, 65_507), [[1 + 42 + 52 + 62]]);
@@ -106,7 +106,7 @@ fn seal__leaves_a_single_small_frame_bare_and_bundles_several() {
 }
 
 #[test]
-fn seal__groups_equal_datagrams_with_a_shorter_last_one() {
+fn close__groups_equal_datagrams_with_a_shorter_last_one() {
     let grouped = to_one(&[3000, 3000, 3000, 2900, 3000], 3000, 65_507);
     assert_eq!(grouped, [vec![3000, 3000, 3000, 2900], vec![3000]]);
     assert_eq!(to_one(&[3000, 3000, 3000], 3000, 0), [[3000], [3000], [3000]]);
@@ -116,13 +116,13 @@ fn seal__groups_equal_datagrams_with_a_shorter_last_one() {
 }
 
 #[test]
-fn seal__makes_no_message_of_more_datagrams_than_the_kernel_cuts() {
+fn close__makes_no_message_of_more_datagrams_than_the_kernel_cuts() {
     let counts: Vec<_> = to_one(&[700; 100], 1232, 1 << 20).iter().map(Vec::len).collect();
     assert_eq!(counts, [64, 36]);
 }
 
 #[test]
-fn seal__of_frames_to_two_peers_by_turns_groups_each_peers() {
+fn close__of_frames_to_two_peers_by_turns_groups_each_peers() {
     let bytes = vec![0x10; 4000];
     let turns = [(1, 40), (2, 50), (1, 60), (2, 3000), (1, 70), (2, 3000), (2, 9)];
     let plan = plan(&bytes, &turns, 3000, 65_507);
@@ -173,10 +173,10 @@ fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
     // SAFETY: small frames are copied.
     unsafe {
         world.add(1, &[0x10; 20]);
-        world.plan.close_lane(PeerId(1));
+        world.plan.close_lane(PeerId(1), false);
         world.add(1, &[0x11; 20]);
     }
-    world.plan.seal();
+    world.plan.close();
     let sent: Vec<_> = world.plan.messages().iter().map(|m| gathered(&world.plan, m)).collect();
     assert_eq!(sent, [[0x10; 20], [0x11; 20]]);
 }
@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 6 } else { 256 }))]
 
     #[test]
-    fn seal__loses_nothing_and_keeps_the_order_of_each_peer(
+    fn close__loses_nothing_and_keeps_the_order_of_each_peer(
         owned in bursts(),
         limit in 9000..65_508usize,
         gso: bool,
@@ -238,7 +238,7 @@ proptest! {
                 sent.entry(*peer).or_default().push(bytes.clone());
                 left = rest;
             }
-            world.plan.seal();
+            world.plan.close();
             if keep {
                 world.plan.keep(0);
             }
@@ -270,13 +270,13 @@ proptest! {
             let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
             (bytes.to_vec(), load)
         });
-        plan.seal();
+        plan.close();
         prop_assert!(plan.loose().is_none());
-        let sealed: Vec<_> = plan.messages().iter().map(|m| (gathered(plan, m), m.load)).collect();
+        let closed: Vec<_> = plan.messages().iter().map(|m| (gathered(plan, m), m.load)).collect();
         // A full bundle and a short rest together may be no longer than one datagram.
         let is_one = matches!(plan.messages(), [message] if message.datagram_count == 1);
         prop_assert_eq!(loose.is_some(), is_one);
-        prop_assert!(loose.is_none_or(|loose| loose == sealed[0]));
+        prop_assert!(loose.is_none_or(|loose| loose == closed[0]));
         plan.clear();
         prop_assert!(plan.is_empty() && plan.loose().is_none());
     }
@@ -296,7 +296,7 @@ proptest! {
             }
         }
         let [short, general] = worlds.map(|mut world| {
-            world.plan.seal();
+            world.plan.close();
             let messages = world.plan.messages().iter();
             let seen = |message: &Message| {
                 let plan = &world.plan;

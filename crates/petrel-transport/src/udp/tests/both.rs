@@ -23,7 +23,8 @@ impl Harness for Both {
             let mut leaf = Udp::bind(bind_to(ip)).unwrap();
             peers.push(hub.add_peer(UdpLink { ecn: self.ecn, ..link(&leaf) }).unwrap());
             let addr = SocketAddr::new(ip.parse().unwrap(), port);
-            let to_hub = UdpLink { addr, max_frame: None, ecn: self.ecn, source: None };
+            let to_hub =
+                UdpLink { addr, max_frame: None, ecn: self.ecn, source: None, sealed: None };
             let peer = leaf.add_peer(to_hub).unwrap();
             End { transport: leaf, peer }
         });
@@ -44,7 +45,7 @@ fn marks__are_read_and_sent_in_both_families() {
         let mut udp = Udp::bind(bind_to("::")).unwrap();
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         let addr = socket.local_addr().unwrap();
-        let link = UdpLink { addr, max_frame: None, ecn: true, source: None };
+        let link = UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None };
         let peer = udp.add_peer(link).unwrap();
         let port = udp.local_addr().port();
         set_codepoint(&socket, 0b11);

@@ -67,7 +67,7 @@ fn rx_burst__looks_at_few_of_those_that_come_alone_until_one_is_marked() {
 
 fn add(udp: &mut Udp, socket: &UdpSocket, ecn: bool) -> PeerId {
     let addr = socket.local_addr().unwrap();
-    udp.add_peer(UdpLink { addr, max_frame: None, ecn, source: None }).unwrap()
+    udp.add_peer(UdpLink { addr, max_frame: None, ecn, source: None, sealed: None }).unwrap()
 }
 
 fn is_v6(socket: &UdpSocket) -> bool {
@@ -304,7 +304,8 @@ fn add_peer__refuses_ecn_where_it_is_switched_off() {
     let mut udp = Udp::bind(UdpConfig { ecn: false, ..v4() }).unwrap();
     assert!(!udp.capabilities().ecn);
     let addr = "127.0.0.1:9".parse().unwrap();
-    let refused = udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None });
+    let refused =
+        udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None });
     assert!(matches!(refused, Err(LinkError::Unsupported(why)) if why.contains("ECN")));
     assert_eq!(udp.peer_count(), 0);
 }

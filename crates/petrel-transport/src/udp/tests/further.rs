@@ -10,7 +10,7 @@ use crate::transport::{FrameHandler, NoReturn};
 
 /// Received frames in order, with their source and their mark.
 #[derive(Default)]
-struct Heard(Vec<(u8, Vec<u8>, bool)>);
+pub(super) struct Heard(pub(super) Vec<(u8, Vec<u8>, bool)>);
 
 impl FrameHandler<NoReturn> for &mut Heard {
     fn handle(&mut self, _peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
@@ -27,7 +27,7 @@ impl FrameHandler<NoReturn> for &mut Heard {
 }
 
 /// A transport that sends every frame from its first further source port.
-struct Sideways(Udp);
+pub(super) struct Sideways(Udp);
 
 impl Transport for Sideways {
     type Link = UdpLink;
@@ -83,9 +83,10 @@ impl Transport for Sideways {
     }
 }
 
-struct FromFurtherPorts(Loopback);
+/// The transports of another harness, which send from further ports.
+pub(super) struct FromFurtherPorts<L>(pub(super) L);
 
-impl Harness for FromFurtherPorts {
+impl<L: Harness<T = Udp>> Harness for FromFurtherPorts<L> {
     type T = Sideways;
 
     fn medium(&self) -> Medium {
@@ -105,7 +106,7 @@ impl Harness for FromFurtherPorts {
     }
 }
 
-fn several(ip: &str, further_ports: u8) -> UdpConfig {
+pub(super) fn several(ip: &str, further_ports: u8) -> UdpConfig {
     UdpConfig { further_ports, ..bind_to(ip) }
 }
 
@@ -196,7 +197,9 @@ fn accept_ports__a_list_counts_as_long_as_its_link() {
     // Two other peers: a socket connected to an only peer hears no strangers.
     for port in [9, 10] {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        to.transport.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+        to.transport
+            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+            .unwrap();
     }
     assert!(is_heard(&mut from, &mut to.transport));
     assert_eq!(to.transport.accept_ports(to.peer, &ports).unwrap(), to.peer, "its own list");
@@ -223,8 +226,14 @@ fn accept_ports__a_port_of_several_addresses_is_heard_for_each() {
     let plain = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let addr = |nth: usize| plain[nth].local_addr().unwrap();
     let add = |udp: &mut Udp, nth| {
-        udp.add_peer(UdpLink { addr: addr(nth), max_frame: None, ecn: false, source: None })
-            .unwrap()
+        udp.add_peer(UdpLink {
+            addr: addr(nth),
+            max_frame: None,
+            ecn: false,
+            source: None,
+            sealed: None,
+        })
+        .unwrap()
     };
     let (first, second) = (add(&mut udp, 0), add(&mut udp, 1));
     let shared = addr(2).port();
@@ -251,7 +260,7 @@ fn accept_ports__of_one_port_by_many_addresses() {
     let port = socket.local_addr().unwrap().port();
     for number in 1..=40 {
         let addr = SocketAddr::from(([127, 0, 0, 1], number));
-        let link = UdpLink { addr, max_frame: None, ecn: false, source: None };
+        let link = UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None };
         let peer = udp.add_peer(link).unwrap();
         udp.accept_ports(peer, &[port]).unwrap();
     }
@@ -266,8 +275,9 @@ fn rx_burst__tells_of_marks_on_frames_from_further_ports() {
         let ip = config.bind.ip();
         let [own, further] = [(); 2].map(|()| UdpSocket::bind((ip, 0)).unwrap());
         let addr = own.local_addr().unwrap();
-        let peer =
-            udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None }).unwrap();
+        let peer = udp
+            .add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None })
+            .unwrap();
         udp.accept_ports(peer, &[further.local_addr().unwrap().port()]).unwrap();
         set_codepoint(&further, CE);
         // Of lone datagrams the mark of one in five is read.
@@ -287,7 +297,9 @@ fn flush__keeps_frames_for_which_a_further_port_has_no_room() {
     let config = UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..several("127.0.0.1", 2) };
     let mut udp = Udp::bind(config).unwrap();
     let addr = "127.0.0.1:9".parse().unwrap();
-    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None }).unwrap();
+    let peer = udp
+        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
+        .unwrap();
     let [near, far] = local_pair();
     udp.further.replace_socket(1, near);
     let mut sent: Vec<Vec<u8>> = Vec::new();

@@ -156,7 +156,7 @@ fn receive(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     assert!(enable_gro(udp.as_fd()));
     say.send(udp.local_addr().port().to_string()).map_err(|error| error.to_string())?;
     let Ok(addr) = go.recv() else { return Ok(()) };
-    udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None }).unwrap();
+    udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None }).unwrap();
     say.send("ready".to_owned()).map_err(|error| error.to_string())?;
     let (mut heard, mut longest) = (Heard::default(), 0);
     let deadline = Instant::now() + TIME_MAX;

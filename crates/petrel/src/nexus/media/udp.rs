@@ -92,8 +92,8 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         let max_frame = Some(agreed.max_frame as usize);
         let is_any = self.attach.is_some_and(|udp| udp.local.ip().is_unspecified());
         let source = agreed.source.filter(|_| is_any);
-        let Agreed { ecn, sealed, .. } = agreed; drop(sealed);
-        Opening::Link(UdpLink { addr, max_frame, ecn, source }.into())
+        let Agreed { ecn, sealed, .. } = agreed;
+        Opening::Link(UdpLink { addr, max_frame, ecn, source, sealed }.into())
     }
 }
 

@@ -292,6 +292,7 @@ fn mux__keeps_the_ids_of_three_media_apart() {
         max_frame: None,
         ecn: false,
         source: None,
+        sealed: None,
     };
     let by_udp = a.add_peer(udp.into()).unwrap();
     let by_unix = a.add_peer(MuxLink::Far(b.far().link())).unwrap();
