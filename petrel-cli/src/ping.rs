@@ -119,7 +119,7 @@ fn warm_up(
 ) -> Result<Option<Counts>, Failure> {
     let calls = match args.size {
         0..=WARM_UP_BYTES_MAX => args.warm_up.unwrap_or(WARM_UP_CALLS),
-        // The first call has touched all of its memory.
+        // One large call is enough to touch all of its memory.
         _ => args.warm_up.unwrap_or(1).min(1),
     };
     if calls == 0 {

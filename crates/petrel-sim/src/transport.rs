@@ -433,7 +433,7 @@ struct Open {
 }
 
 impl Transport for SimTransport {
-    // By the settings: without them, frames are released at the flush.
+    // The settings decide: without `holds`, frames are released at the flush.
     const HOLDS: bool = true;
     type Link = DataLink;
     type Return = Outgoing;

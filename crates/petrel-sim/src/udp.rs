@@ -27,11 +27,11 @@ use crate::rng::Rng;
 const TRAIN_BYTES_MAX: usize = 65_507;
 const TRAIN_DATAGRAMS_MAX: usize = 64;
 
-/// Each kind of refusal happens once in this number of calls: an interruption, the error of an earlier
-/// datagram, segmentation that is not available.
+/// One call in this number, on average, is refused, for each kind of refusal: an interruption, the
+/// error of an earlier datagram, segmentation that is not available.
 const CALLS_PER_REFUSAL: u64 = 400;
 
-/// Average number of neighbouring datagrams of a flow per end of a merge.
+/// A merge ends, on average, after this number of neighbouring datagrams of a flow.
 const DATAGRAMS_PER_MERGE_END: u64 = 4;
 
 /// The transport of an endpoint.
@@ -283,7 +283,7 @@ impl Wire for FabricSocket {
         segment_bytes: usize,
     ) -> Result<(), Refusal> {
         if !self.fabric.borrow_mut().is_bound(self.binding) {
-            // The host is down; the endpoint finds out when it is removed itself.
+            // The host is down; the simulation will remove the endpoint, too.
             self.pushed.clear();
             return Ok(());
         }

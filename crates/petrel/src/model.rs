@@ -126,7 +126,7 @@ pub(crate) mod thread {
         Builder, JoinHandle, Thread, ThreadId, current, panicking, park, sleep, yield_now,
     };
 
-    /// The same on every machine: seeds repeat their schedules.
+    /// Returns the same number on every machine: seeds repeat their schedules.
     #[expect(clippy::unnecessary_wraps, reason = "the signature of `std::thread`")]
     pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
         Ok(NonZeroUsize::MIN.saturating_add(1))

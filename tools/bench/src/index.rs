@@ -43,7 +43,7 @@ use petrel_command::args::BenchTransport;
 /// Most time for PUTs of all keys.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
-/// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
+/// Pause between windows: control planes' threads without CPU time take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Windows before the first one that counts.

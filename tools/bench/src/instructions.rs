@@ -90,7 +90,7 @@ impl Workload {
         }
         let Some(reason) = obstacle() else {
             return match count(self) {
-                // The signal has ended the counted process too.
+                // The signal of Ctrl-C has ended the counted process, too.
                 Err(_) if report.is_interrupted() => Ok(()),
                 counted => report.add(judge(counted?)),
             };

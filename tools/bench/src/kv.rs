@@ -44,8 +44,7 @@ struct Row {
     p99_ns: u64,
     /// Median latency divided by the latency of the raw put in the shared windows.
     p50_over_raw_put: Option<f64>,
-    /// Rate divided by the rate of etcd's puts in the run, and etcd's median divided by the row's
-    /// median.
+    /// Rate divided by the rate of etcd's puts, and etcd's median divided by this row's median.
     rate_over_etcd: Option<f64>,
     etcd_p50_over: Option<f64>,
     /// Wrong answers.

@@ -73,8 +73,8 @@ impl FaultWindows {
         ends.filter(|&(_, end_ns)| end_ns >= from_ns).map(lasted_ns).max().unwrap_or(0)
     }
 
-    /// Returns when a stopped thread resumes. If the host is paused by then, the thread stays stopped until
-    /// the pause ends: for the turn this is one stop.
+    /// Returns when a stopped thread resumes. If the host is paused by then, the stop lasts until
+    /// the pause ends.
     fn end_ns(&self, stop: &Stopped) -> u64 {
         let end_of = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns);
         let mut end_ns = end_of(stop);

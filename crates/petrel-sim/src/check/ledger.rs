@@ -43,9 +43,9 @@ pub(super) struct Ledger {
     pub(super) late_ns_max: u64,
     /// The largest message that endpoints accept.
     pub(super) message_bytes_max: u32,
-    /// The clock as the running node has seen it last.
+    /// The last reading of the clock by the running node.
     pub(super) now_ns: u64,
-    /// How long the node's turn had been stopped by then.
+    /// How long the node's turn had been stopped at `now_ns`.
     pub(super) stopped_ns: u64,
     /// The clock reading at the beginning of the node's turn.
     pub(super) turn_ns: u64,
@@ -111,7 +111,7 @@ pub(super) struct Gap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) executed: u64,
-    /// Executed by handlers that read in place, that got the request in the application's memory, and that are futures.
+    /// Executed by handlers of a kind: reading in place, with the request in the application's memory, futures.
     pub(super) in_place: u64,
     pub(super) placed: u64,
     pub(super) futures: u64,

@@ -71,7 +71,7 @@ const IDLE_TURNS_MAX: u64 = 12;
 /// Time for a session to become idle, beside a round trip of its longest path.
 const SETTLE_NS: u64 = 500_000;
 
-/// The packets for each path after which the choice of a path has missed none by chance.
+/// Packets per path after which random choices have very probably used each path.
 const PACKETS_A_PATH: u64 = 40;
 
 /// Counters of a world.
@@ -128,9 +128,8 @@ impl World {
         Ok(())
     }
 
-    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any
-    /// more. Only `Spray` promises so much to few packets: `Coupled` may prefer its wider paths for ever, and `Reps` those
-    /// of good answers.
+    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any more. Only `Spray`
+    /// promises this for few packets: `Coupled` may prefer its wider paths for ever, and `Reps` those of good answers.
     fn measure_paths(&mut self) -> Result<(), String> {
         let Some(pair) = self.pair_with_paths() else { return Ok(()) };
         let len = SHARED_BYTES.min(self.common.scenario.message_bytes_max);
@@ -216,10 +215,9 @@ impl World {
         }
     }
 
-    /// A small call is one packet in either direction. The packet leaves in the turn of the call, and is
-    /// answered in the turn of its arrival. Either side needs one more turn to find no further work. A
-    /// chance turn may hit one call, but not all. Early probes precede the answers if a first timeout is
-    /// shorter than the path.
+    /// Measures small calls: one packet in either direction. The packet leaves in the turn of the call, and is answered in the turn of its
+    /// arrival. Either side needs one more turn to find no further work. An unneeded turn may happen in one call, but not in all. Early
+    /// probes precede the answers if a first timeout is shorter than the path.
     fn measure_small(&mut self, pair: Pair) -> Result<(), String> {
         let spec = alone(Method::Echo, SMALL_BYTES, 0);
         let (mut fewest, mut probes) = ([u64::MAX; 3], 0);
@@ -263,8 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// A client with a slow server probes at growing intervals, and sleeps in between. All other nodes
-    /// sleep, too.
+    /// Measures a client with a slow server: it probes at growing intervals, and sleeps in between. All other nodes sleep, too.
     fn measure_waiting(&mut self, pair: Pair) -> Result<(), String> {
         let taken = self.measure_call(pair, alone(Method::Deferred, SMALL_BYTES, WAIT_NS))?;
         let Taken { probes, packets, client_turns, server_turns, other_turns, .. } = taken;
@@ -291,9 +288,8 @@ impl World {
         Err(format!("a call that waits {WAIT_NS} ns alone for its answer took {taken:?}"))
     }
 
-    /// A large call fills the links, or waits for credits: a round trip for every window of credits.
-    /// Nothing is lost, and so nothing is retransmitted, except if the first timeout is shorter than the
-    /// path.
+    /// Measures large calls, which fill the links, or wait for credits: a round trip for every window of credits. Nothing is lost, and so
+    /// nothing is retransmitted, except if the first timeout is shorter than the path.
     fn measure_large(&mut self, pair: Pair) -> Result<(), String> {
         let scenario = &self.common.scenario;
         let len = LARGE_BYTES.min(scenario.message_bytes_max);
@@ -342,7 +338,7 @@ impl World {
         Err(format!("{packets} packets each way alone took {taken:?}, and not {bound_ns} ns"))
     }
 
-    /// Two sessions of one client with equal load to one server get equal shares of the link.
+    /// Measures two sessions of one client with equal load to one server: they get equal shares of the link.
     fn measure_shares(&mut self, pair: Pair) -> Result<(), String> {
         let Some(other) = self.open_session(pair.client, pair.open.target)? else { return Ok(()) };
         self.settle()?;
@@ -350,7 +346,7 @@ impl World {
         let before = self.read(pair);
         let first = self.common.ledger.borrow().call_count() as u32;
         if let Some(node) = self.simulation.actor_mut(pair.client) {
-            // The first to ask is not the winner.
+            // The session that begins must not get more than its share.
             (0..SHARED_CALLS).for_each(|_| node.issue(pair.open, spec));
             (0..SHARED_CALLS).for_each(|_| node.issue(other, spec));
         }

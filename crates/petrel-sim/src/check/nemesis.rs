@@ -88,7 +88,7 @@ pub(super) fn add_stalls(
     if rng.below(2) == 0 || scenario.fault_level != FaultLevel::Full {
         return;
     }
-    // About as long as calls may take, and many, because most stops are near no deadline.
+    // Stops as long as calls, and many of them: most stops are near no deadline.
     let are_short = rng.below(3) == 0;
     let (count, longest) =
         if are_short { (rng.between(20, 200), 21) } else { (rng.between(1, 12), 28) };

@@ -152,7 +152,7 @@ pub(super) struct Node {
     pub(super) shared: Rc<Shared>,
     pub(super) targets: Vec<Target>,
     pub(super) open: Vec<Open>,
-    /// Ended sessions, kept to be used by mistake.
+    /// Ended sessions, kept for calls on stale sessions.
     pub(super) over: Vec<Open>,
     pub(super) calls_left: u32,
     pub(super) bytes_left: u64,
@@ -203,7 +203,7 @@ impl Shared {
             self.free_list.borrow_mut().clear();
             return on_end(cx, None);
         };
-        // Taken by the continuation, or by the rejection.
+        // The continuation takes `on_end`, or the rejection does.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
         // The time of the call's clock reading, if any.
@@ -286,7 +286,7 @@ impl Shared {
 
 impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
-        // Before a stop, the turn does not know of it.
+        // The last time that the turn has seen, which may be before a stop.
         let now_ns = self.shared.common.fabric.turn_clock().last_ns;
         self.turns += 1;
         self.shared.ledger().turn_ns = now_ns;

@@ -34,7 +34,7 @@ pub(super) struct Scenario {
     pub(super) endpoints_per_host: u16,
     pub(super) topology: Topology,
     pub(super) path: Path,
-    /// The parts of the network, for another one.
+    /// The settings of the network's parts, to build another network.
     pub(super) parts: Parts,
     pub(super) fabric: FabricConfig,
     pub(super) control: ControlConfig,

@@ -53,7 +53,7 @@ pub(super) struct End {
     awaits: bool,
     /// Whether a doubt demands a PING.
     doubts: bool,
-    /// When the side is to be looked at next; earlier ticks do nothing.
+    /// When the side is to be checked next; earlier ticks do nothing.
     tick_ns: u64,
     decoder: Decoder,
     /// Items in flight to the peer, with their arrival times.
@@ -169,7 +169,7 @@ impl Network {
         self.tick_at(id, side, now_ns + heartbeat_ns);
     }
 
-    /// Has a side of a connection looked at.
+    /// Schedules a check of a side of a connection.
     fn tick_at(&mut self, id: ConnectionId, side: Side, at_ns: u64) {
         let at_ns = at_ns.max(self.now_ns() + 1);
         if let Some(connection) = self.connections.get_mut(&id) {

@@ -106,7 +106,7 @@ pub(super) struct Local {
     pub(super) max_frame: u32,
     /// Its further source ports.
     pub(super) paths: PathPorts,
-    /// Whether it announces them for its own sessions, and not only where a peer has asked.
+    /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
     asks_for_paths: bool,
     inbox: Inbox,
     /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
@@ -249,8 +249,7 @@ impl Network {
         key
     }
 
-    /// Sets the source ports that the endpoint's links announce from now on; without `asks` only links that a
-    /// peer opens, and if that peer announces some.
+    /// Sets the source ports that the endpoint's links announce from now on; without `asks`, only on links of peers that announce some.
     pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts, asks: bool) {
         if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
             (local.paths, local.asks_for_paths) = (paths, asks);

@@ -38,7 +38,7 @@ impl Default for FabricConfig {
 /// The core time of an actor's turn, in virtual nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
-    /// Each turn. At least 1 is charged: an actor that never sleeps must not stop time.
+    /// The time of each turn. At least 1 is charged: an actor that never sleeps must not stop time.
     pub poll_ns: u64,
     /// The maximum random addition to a turn.
     pub poll_jitter_ns: u64,
@@ -91,7 +91,7 @@ pub struct NicConfig {
 
 impl Default for NicConfig {
     fn default() -> Self {
-        // Usual ring sizes; the bytes never bind before the packets at a 1500-byte MTU.
+        // Usual ring sizes; at an MTU of 1500 bytes the packets reach their limit before the bytes.
         Self { tx_packets: 1024, tx_bytes: 4 << 20, rx_packets: 1024, rx_bytes: 4 << 20 }
     }
 }
@@ -108,7 +108,8 @@ pub struct SwitchConfig {
     pub ecn: Option<EcnConfig>,
     /// How much of a packet the switch must have before it forwards the packet.
     pub forwarding: Forwarding,
-    /// From this moment until the packet is in the queue of the output port, in nanoseconds.
+    /// The time of the switch to put a packet that it can forward into the queue of the output
+    /// port, in nanoseconds.
     pub latency_ns: u64,
 }
 

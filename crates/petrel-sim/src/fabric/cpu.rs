@@ -185,7 +185,8 @@ impl Fabric {
         if core.deadline <= now {
             self.wake(actor);
         } else {
-            // The deadline has moved on since. Most do, and following them costs less than cancelling.
+            // The deadline has moved on, as most do. A new event costs less than the cancellation
+            // of the old one.
             self.arm_timer(actor);
         }
     }

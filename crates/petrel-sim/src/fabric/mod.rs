@@ -108,11 +108,11 @@ pub(crate) struct Fabric {
     switches: Vec<Switch>,
     links: Vec<Link>,
     routes: Routes,
-    /// Nodes and links, to find the routes again.
+    /// Nodes and links, to find routes anew.
     topology: Topology,
     cores: Vec<Core>,
     sources: Vec<Source>,
-    /// Delays of sources count only packets that were sent since.
+    /// Delays of sources count only packets that were sent after this time.
     measured_since: Time,
     partitions: Vec<Partition>,
     pub(crate) stats: FabricStats,

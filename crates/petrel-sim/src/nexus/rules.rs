@@ -12,7 +12,7 @@ const MS: u64 = 1_000_000;
 const SILENT_HEARTBEATS: u64 = 3;
 /// Heartbeats between two questions if nothing raises a doubt of the peer (§8.6).
 pub(super) const KEEP_ALIVE_HEARTBEATS: u64 = 48;
-/// Part of the checks of time bounds in which an endpoint asks whether a server lives.
+/// In one check of time bounds in this number, endpoints ask whether their servers live.
 const CHECKS_PER_QUESTION: u64 = 3;
 /// Time for HELLO, and for the peer to read sent bytes (§9).
 const HELLO_NS: u64 = 5_000 * MS;
@@ -186,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the delays that a process may add to the time in which it declares a peer dead, except its stops.
+    /// Returns the delays, except its stops, with which a process may declare a peer dead.
     fn silence_slack_ns(&self, id: ProcessId) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =

@@ -48,7 +48,7 @@ pub struct RingLink {
     pub max_frame_bytes: usize,
 }
 
-/// Average number of links between processes with shared memory per link over packets.
+/// One link in this number, on average, between processes with shared memory uses packets.
 const LINKS_PER_FALLBACK: u64 = 8;
 
 impl RingLink {

@@ -31,16 +31,15 @@ pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
 /// The first and the longest pause between polls of a full ring; each pause is twice the previous one.
 pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
 
-/// Average number of bursts per burst after which an endpoint polls a few more times before sleep.
+/// After one burst in this number, on average, an endpoint polls a few more times before it sleeps.
 const BURSTS_PER_SPIN: u64 = 4;
 pub(crate) const SPINS_MAX: u64 = 3;
 const SPIN_NS: u64 = 1_000;
 
-/// Maximum number of rests over an impossible header: a burst with a small budget may not reach its ring,
-/// but the next bursts do.
+/// Maximum number of rests before an unread impossible header: a burst with a small budget may not reach its ring, but the next bursts do.
 const RESTS_MAX: u32 = 64;
 
-/// Average number of crashing peers per peer that leaves its rings intact.
+/// One crashing peer in this number, on average, leaves its rings intact.
 const CRASHES_PER_INTACT_RING: u64 = 3;
 
 /// The rings of one endpoint.
@@ -132,7 +131,7 @@ impl Rings {
         }
     }
 
-    /// Records the frames written on the path returned last.
+    /// Records the frames written on the path that was lent last.
     fn show_written(&mut self) {
         let mut observer = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
         self.detached.show_written(&mut observer);

@@ -55,7 +55,7 @@ const DATA_MINING: [Point; 13] = [
     (1_000_000_000, 100),
 ];
 
-/// Parts of a percent of which a draw is a number.
+/// Parts of a percent; a draw is a number of parts.
 const PARTS: u64 = 1 << 32;
 
 impl SizeDistribution {

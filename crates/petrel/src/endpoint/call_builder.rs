@@ -88,7 +88,7 @@ pub(crate) mod callee {
             to_send: ToSend<M>,
         ) -> Result<Self::Sent, Box<CallRejected>>;
 
-        /// Returns the key to cancel the call with this number as its continuation.
+        /// Returns the key to cancel a call, whose continuation has this number.
         #[doc(hidden)]
         fn key(sent: Self::Sent, number: u64) -> CallKey;
     }
@@ -277,7 +277,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         })
     }
 
-    /// The same with a continuation of the library itself.
+    /// Sends the call with a continuation that gets the state without its type.
     pub(crate) fn then_untyped(
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
@@ -355,7 +355,7 @@ impl<P, M> CallBuilder<P, M, SessionId> {
 }
 
 impl<P, M, C> CallBuilder<P, M, C> {
-    /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
+    /// Separates the call from its place; [`at`](CallBuilder::at) names another one.
     #[inline(always)]
     pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
         let Self { place, callee, method, request, response, options } = self;

@@ -16,7 +16,8 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
-    /// Of an endpoint that callers may run: those of a [`Background`](crate::client::Background).
+    /// The driver, if callers may run the endpoint: those of a
+    /// [`Background`](crate::client::Background).
     driver: OnceLock<Arc<Driver>>,
 }
 

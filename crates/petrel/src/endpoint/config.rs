@@ -40,9 +40,9 @@ pub enum IdlePolicy {
 }
 
 impl Default for IdlePolicy {
-    /// Polls for 100 µs: one to two wake-ups of a virtual machine. A call with further calls behind it, to sleeping
-    /// servers, takes about as long; an endpoint asleep by then would keep all of them slow. Puts of the replicated
-    /// store have a p99 of 34 µs instead of 63 µs with 20 µs. Other threads get the core meanwhile.
+    /// Polls for 100 µs: one to two wake-ups of a virtual machine. A call whose handler calls sleeping servers takes about as long; a
+    /// caller asleep by then would make it slower still. Puts of the replicated store have a p99 of 34 µs instead of 63 µs with 20 µs.
+    /// Other threads get the core meanwhile.
     fn default() -> Self {
         IdlePolicy::SpinThenBlock(Duration::from_micros(100))
     }

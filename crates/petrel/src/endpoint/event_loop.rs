@@ -50,7 +50,7 @@ const CONTROL_PER_TURN: usize = 16;
 /// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
-/// A time without polls after which the endpoint looks whether frames have waited, and the least wait that counts.
+/// After this time without polls, the endpoint looks whether frames have waited; and the least wait that counts.
 const PAUSE_NS: u64 = 20_000_000;
 const WAITED_NS_MIN: u64 = 1_000_000;
 
@@ -213,7 +213,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.turn_until(None);
     }
 
-    /// The same, with a sleep until this time at most. Returns true if there was work.
+    /// Takes a turn, and waits until `end_ns` at most if there was no work. Returns true if there was work.
     pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) -> bool {
         let has_worked = self.run_once();
         self.turns.rests = false;
@@ -303,7 +303,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// The same after a turn in which everything is polled, without old wake-ups.
+    /// Prepares for a rest by a turn that polls everything; forgets old wake-ups before.
     pub(crate) fn rest_anew(&mut self) -> bool {
         self.transport.waker().drain();
         self.turns.idle = IDLE_TURNS_MAX;

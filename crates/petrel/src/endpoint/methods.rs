@@ -42,9 +42,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.set_handler(method, handler);
     }
 
-    /// Sets the handler of a method whose large requests are put together in memory that the application names, replacing a
-    /// former one, and staying: the packets of a request are copied once, to their place. A server that keeps its requests,
-    /// such as a log, needs no further copy.
+    /// Sets the handler of a method whose large requests are put together in memory that the application names, replacing a former handler:
+    /// the packets of a request are copied once, to their place. A server that keeps its requests, such as a log, needs no further copy.
     ///
     /// When a request of several packets begins to arrive, `destination` gets its length, and returns a [`Destination`]; or
     /// `None`, for a buffer of the endpoint. The handler gets the destination of the whole request, whose
@@ -131,9 +130,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.set(method, Box::new(handler));
     }
 
-    /// Sets the handler of a method that reads requests in place. It pays for large requests over shared memory with
-    /// large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write
-    /// to the handler's memory, as the type says.
+    /// Sets the handler of a method that reads requests in place. Reading in place pays for large requests over shared memory with large
+    /// frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write to the handler's memory, as
+    /// the type says.
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`](super::HEALTH_METHOD), which the endpoint answers itself.

@@ -308,12 +308,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.with_in_turn(run)
     }
 
-    /// The same directly after a turn.
+    /// Runs a closure like [`with`](Self::with), directly after a turn.
     fn with_in_turn<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
         run(self.handlers.state_mut(), &mut Context::new(&mut self.local))
     }
 
-    /// Any time may have passed since the last turn, and deadlines count from now.
+    /// Sets the time to now, from which deadlines count: the last turn may be long ago.
     pub(super) fn refresh_clock(&mut self) {
         self.local.now_ns = self.transport.now();
     }
@@ -388,7 +388,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.core.path_counts(session)
     }
 
-    /// Counts everything: takes as many steps as there are slots.
+    /// Counts the objects of the endpoint: takes as many steps as there are slots.
     #[doc(hidden)]
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts::of(&self.local, &self.drain, &self.joined)

@@ -210,8 +210,7 @@ impl<N: Network> Connections<N> {
         self.awaiting_hello.len() >= self.capacity.awaiting_hello_max
     }
 
-    /// Returns the connection of least use: longest without HELLO, else longest without links, with those of
-    /// `is_last` last.
+    /// Returns the connection of least use: longest without HELLO, else longest without links. Connections with `is_last` come last.
     pub(super) fn least_used(
         &self,
         is_last: impl Fn(ConnectionId) -> bool,

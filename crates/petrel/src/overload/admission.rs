@@ -56,9 +56,9 @@ pub enum Shedding {
         /// The longest wait of the oldest request.
         target: Duration,
     },
-    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also
-    /// refuses a request that with a long service time would end after its deadline. The expectation comes from the
-    /// queue length, the workers and past service times; if lower, the oldest request's wait replaces it, as above.
+    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also refuses a request
+    /// that with a long service time would end after its deadline. The expectation comes from the queue length, the workers and past
+    /// service times; if lower, the oldest request's wait replaces it.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -93,8 +93,8 @@ pub enum Shed {
 }
 
 impl Default for Shedding {
-    /// A hundred service times, and at least a millisecond. A request without a deadline is never refused for less, so
-    /// a client may have some dozen calls outstanding to a single worker. A request with a deadline is refused by that.
+    /// A hundred service times, and at least a millisecond. A request without a deadline is never refused for less, so a client may have
+    /// some dozen calls outstanding to a single worker. The deadline decides about a request that has one.
     fn default() -> Self {
         Shedding::ExpectedWait { target: Duration::from_millis(1), services: 100 }
     }

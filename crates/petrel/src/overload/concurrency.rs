@@ -131,8 +131,8 @@ impl ConcurrencyLimit {
         limit
     }
 
-    /// Lifts the limit if no call was refused for long, and the limit is not reached: the server needs none. Returns true if the limit
-    /// is lifted, and no permit is out.
+    /// Lifts the limit after [`LIFTED_NS`] without a refusal, if it is not reached: the server needs none. Returns true if the limit is
+    /// lifted, and no call has a permit.
     pub(crate) fn try_lift(&mut self, now_ns: u64) -> bool {
         let is_full = self.outstanding >= self.limit();
         let is_needless = !is_full && now_ns.saturating_sub(self.refused_ns) >= LIFTED_NS;
@@ -255,7 +255,7 @@ impl ConcurrencyLimit {
         if self.limit >= ONE {
             return;
         }
-        // One call in 1 / limit round trips, counted from the beginning of the last call, which took one.
+        // One call in 1 / limit round trips, counted from the beginning of the last call, which took one round trip.
         let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
         let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
         let pause_ns = round_trips_ns.saturating_sub(u128::from(round_trip_ns));

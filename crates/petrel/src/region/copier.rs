@@ -27,10 +27,10 @@ pub(super) const TURN_BYTES: usize = 256 << 10;
 /// Reads up to this part of the bytes of a turn are not counted: a burst of them copies less than a turn may.
 const SMALL_PART: usize = 64;
 
-/// How often a versioned value is copied, at most, if it is written meanwhile.
+/// Most copies of a versioned value that writers change meanwhile.
 const TRIES: u32 = 8;
 
-/// Reads in progress that have memory for their answers; others wait for their turn without.
+/// Reads in progress that have memory for their answers; further reads wait without memory.
 const ACTIVE_MAX: usize = 4;
 
 /// The reads of an endpoint that go on in later turns.
@@ -93,7 +93,7 @@ enum Step {
 }
 
 impl Copier {
-    /// Makes a copier that copies so many bytes in a turn.
+    /// Makes a copier that copies up to `turn_bytes` in a turn.
     pub(super) fn new(view: Arc<View>, hub: Rc<Hub>, turn_bytes: usize) -> Self {
         assert!(turn_bytes > 0, "a read goes on in each turn");
         Self {
@@ -177,7 +177,7 @@ impl Copier {
                     continue;
                 }
             }
-            // The next read goes on: none waits for a longer one.
+            // The reads take turns: none waits for a longer one.
             let active = jobs.len().min(ACTIVE_MAX);
             jobs.make_contiguous()[..active].rotate_left(1);
         }
@@ -272,8 +272,7 @@ fn copy(
     Ok(0)
 }
 
-/// Looks at the version of a value: notes an even one at the beginning of a copy, and compares afterwards. Returns false if a writer
-/// was or is there.
+/// Reads the version of a value: notes it at the beginning of a copy, and compares it afterwards. Returns false if a writer has interfered.
 fn versioned(
     state: &ViewState,
     place: &Header,

@@ -103,7 +103,7 @@ impl World {
         let mut answer = Vec::new();
         let placed = if method == WRITE && in_packets && request.len() > PACKET_BYTES {
             let placed = execute_in_packets(&self.regions, request, PACKET_BYTES);
-            // An offset between words has packets that share words.
+            // Packets of a WRITE at an offset within a word share words.
             let has_whole_words = request[16].is_multiple_of(8);
             let may_begin = expected.is_ok() && has_whole_words;
             assert_eq!(placed.is_some(), may_begin, "a write that is refused is not begun");

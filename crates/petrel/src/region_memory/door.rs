@@ -43,7 +43,7 @@ const RESPONSE_BYTES: usize = 10;
 const _: () = assert!(REQUEST_BYTES == size_of::<u32>() + size_of::<u64>());
 const _: () = assert!(RESPONSE_BYTES == 2 + size_of::<u64>());
 
-/// A registry's end of the thread, which ends when this is dropped.
+/// A registry's handle of the thread; the thread ends when the handle is dropped.
 pub(crate) struct Door {
     name: [u8; NAME_BYTES],
     /// The thread sees this end of a pipe close.
@@ -92,7 +92,7 @@ impl Door {
 struct Keeper<L> {
     rendezvous: Rendezvous,
     end: OwnedFd,
-    /// In the order of their arrival, which is that of their ends.
+    /// The clients, in the order of their arrivals, and so of their deadlines.
     clients: VecDeque<Visitor>,
     /// The time before which no connection is accepted.
     accepts_at: Instant,
@@ -152,7 +152,7 @@ impl<L: LookUp> Keeper<L> {
     fn accept(&mut self, now: Instant) {
         while now >= self.accepts_at && self.clients.len() < CLIENTS_MAX {
             if !can_close() {
-                // A peer sends descriptors that close slowly: more of them would be leaked.
+                // A peer sent descriptors that close slowly: with more of them, more would leak.
                 self.accepts_at = now + PAUSE;
                 return;
             }

@@ -124,7 +124,7 @@ impl Header {
     }
 }
 
-/// Reads the header of a request that is nothing else.
+/// Reads the header of a request without data.
 pub(crate) fn alone(request: &[u8]) -> Result<Header, Refusal> {
     match Header::split(request)? {
         (header, []) => Ok(header),

@@ -284,8 +284,8 @@ where
         Signalled::start(|| self.start())?.wait()
     }
 
-    /// The same as a future, for programs with an executor: the server has own threads, and does not block the executor's.
-    /// Dropping the future ends the server at once.
+    /// Serves like [`run`](Self::run), as a future: the server has own threads, and does not block the executor's. Dropping the future ends
+    /// the server at once.
     ///
     /// # Errors
     /// As [`ReadyServer::run`].
@@ -325,7 +325,7 @@ fn numbered(config: &EndpointConfig, threads: usize) -> Result<Vec<EndpointId>, 
     Ok((first as u16..=last).map(EndpointId).collect())
 }
 
-/// The system lacked a thread or descriptor, or does not deliver signals.
+/// Returns the error of a system that lacks a thread or descriptor, or delivers no signals.
 fn cannot_start(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot start a server's threads: {source}"), source }
 }

@@ -155,7 +155,7 @@ fn execute(job: Job) -> RunOutcome {
     if !planted("workers_deadline_not_inherited") {
         INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline().map(Time::as_ns)));
     }
-    // State left inconsistent is the handler's own; the request is answered when it is dropped.
+    // Only the handler's own state can be inconsistent; the drop of the request answers it.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));
     match ran {

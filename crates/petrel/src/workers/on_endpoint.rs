@@ -21,8 +21,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.on_worker_with(method, workers, prepare, move |(), request| handler(request));
     }
 
-    /// [`Endpoint::on_worker`] for a handler with a part of the state. `prepare` runs on the endpoint's thread, and returns the part for the
-    /// worker: a copy, or an `Arc`.
+    /// Sets a handler like [`Endpoint::on_worker`], with a part of the state. `prepare` runs on the endpoint's thread, and returns the part
+    /// for the worker: a copy, or an `Arc`.
     ///
     /// ```
     /// # use petrel::Server;

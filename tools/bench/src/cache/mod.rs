@@ -38,7 +38,7 @@ use petrel_command::args::BenchTransport;
 /// Most calls in flight of a session.
 pub const SESSION_CALLS: u16 = 8;
 
-/// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
+/// Pause between windows: control planes' threads without CPU time take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// The operations of a window.

@@ -15,7 +15,7 @@ use crate::measure::test_bed::Cores;
 use crate::sessions::Sessions;
 use petrel_command::args::BenchTransport;
 
-/// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
+/// Number of rows that take `--duration` each, or up to twice as long with dropped windows. The
 /// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 14;
 

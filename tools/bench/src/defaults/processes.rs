@@ -1,7 +1,7 @@
 //! Many client processes of one server: the cost of idle ones, and of a connection with its first call.
 //!
-//! A client process is a nexus and a background, all of them in one process of the system: a server sees the same, and a
-//! thousand client processes fit a small machine.
+//! A simulated client process is a nexus and a background; all are in one process of the system. A server sees no difference, and a small
+//! machine has room for a thousand.
 
 use std::net::SocketAddr;
 use std::thread;

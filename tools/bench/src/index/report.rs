@@ -29,10 +29,10 @@ pub(super) struct Report {
     cpus: Option<[usize; 2]>,
     windows: usize,
     rows: Vec<Row>,
-    /// Lookups per second divided by echoes per second, round by round: the median.
+    /// The median over the rounds of lookups per second divided by echoes per second.
     lookups_of_echoes: f64,
     lookups_of_echoes_spread: Option<Spread>,
-    /// The same with clients and dispatch endpoint on one CPU.
+    /// `lookups_of_echoes` with clients and dispatch endpoint on one CPU.
     lookups_of_echoes_one_cpu: f64,
     lookups_of_echoes_one_cpu_spread: Option<Spread>,
     /// The lookups' p99 with scans in the dispatch thread, divided by the p99 with scans in workers.

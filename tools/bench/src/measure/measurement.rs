@@ -312,7 +312,7 @@ impl Measurement {
                 let (client, server) = bulk::ends(size, in_flight);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
-            // Streams take the place of datagrams, and are compared with datagrams.
+            // Streams replace datagrams, and so have datagrams as their baseline.
             (BenchTransport::Udp | BenchTransport::Stream, _) => {
                 self.baseline_udp(test_bed, baseline)
             }

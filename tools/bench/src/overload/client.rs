@@ -85,7 +85,7 @@ struct Call {
     permit: Option<(usize, Permit)>,
 }
 
-/// The report on a call's end to the limit.
+/// A function that reports a call's end to the limit.
 type LimitReport = fn(&mut ConcurrencyLimit, Permit, u64);
 
 /// Makes the calls of a figure, and waits until all have ended.

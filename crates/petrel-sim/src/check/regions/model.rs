@@ -168,7 +168,7 @@ struct Memory {
     process: usize,
     /// The server's own access.
     keeper: Region,
-    /// The words when no key could change the memory any more.
+    /// The words at the time when the last key was revoked that could change the memory.
     last: Option<Vec<u64>>,
     floors: Vec<u64>,
     /// The additions of each sum, by place.
@@ -249,7 +249,7 @@ impl Model {
         self.processes[process].is_running = false;
     }
 
-    /// Registers new memory: with all rights, and with these.
+    /// Registers new memory under two keys: with all rights, and with `few`.
     pub(super) fn register(&mut self, at: SimAddr, few: Access) {
         let Some(process) = self.running(at) else { return };
         let regions = &self.processes[process].regions;
@@ -334,7 +334,7 @@ impl Model {
         &self.memories[self.keys[key].memory]
     }
 
-    /// Returns the next addition to one of the sums; `None` if the word counts no more.
+    /// Returns the next addition to one of the sums; `None` if the word is no longer a sum.
     pub(super) fn next_add(&self, key: usize, word: usize) -> Option<Kind> {
         let place = self.memory_of(key).adds[word].len();
         (place < ADDS_PER_WORD).then(|| Kind::Add { word, bit: 1 << (2 * place) })
@@ -373,7 +373,7 @@ impl Model {
         self.operation(id).outcome == Outcome::Pending
     }
 
-    /// Records that a caller no longer waits. Returns true if it did.
+    /// Records that a caller no longer waits. Returns true if the caller had waited.
     pub(super) fn give_up(&mut self, id: u32) -> bool {
         let operation = self.operation_mut(id);
         let is_pending = operation.outcome == Outcome::Pending;
@@ -566,7 +566,7 @@ impl Model {
         })
     }
 
-    /// Checks that a value of a swapped word is another one or came later.
+    /// Checks that swaps lead from a former value of a word, `floor`, to this value.
     fn check_after(&mut self, place: usize, word: usize, value: u64, floor: u64) -> Checked {
         let mut at = value;
         while at != floor {
@@ -680,7 +680,7 @@ impl Model {
             let floor = self.memories[place].floors[word];
             self.observe(place, word, value, floor)?;
         }
-        // Each value of the chains, from the first one.
+        // Checks the chain of swaps of each word from its first value.
         SWAPPED.into_iter().try_for_each(|word| self.check_after(place, word, now[word], 0))?;
         for (index, range) in VERSIONED.into_iter().enumerate() {
             let (version, value) = (now[range.start], &now[range.start + 1..range.end]);

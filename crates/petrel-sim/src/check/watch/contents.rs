@@ -48,7 +48,7 @@ pub(in crate::check) struct ContentCounts {
     pub(in crate::check) all: u64,
     /// In retransmitted packets.
     pub(in crate::check) repeated: u64,
-    /// In answers to ended calls, which have no reader.
+    /// Payloads of answers to ended calls, which have no reader.
     pub(in crate::check) stale: u64,
 }
 

@@ -85,7 +85,7 @@ struct Session {
 pub(super) enum Event {
     /// Its sender has read the clock so.
     Sent(TurnClock),
-    /// Its receiver has it from this source port of the sender, with a mark or without.
+    /// The receiver has taken the frame from this source port of the sender, with a mark or without.
     Taken { source: u8, is_marked: bool },
 }
 
@@ -254,7 +254,7 @@ impl Session {
         }
         let Some(request) = self.slots.get_mut(&slot) else { return Ok(()) };
         if request.number != frame.header.request {
-            // For a request that the client has finished.
+            // The frame is for a request that the client has finished.
             return Ok(());
         }
         let before = request.held();

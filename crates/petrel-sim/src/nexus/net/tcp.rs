@@ -565,8 +565,8 @@ impl Net {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
     }
 
-    /// Returns since when its owner is no longer blocked by a full window; `None` until the owner is
-    /// notified of room. A cut delays the notification, too.
+    /// Returns since when the owner of a socket is no longer blocked by a full window; `None` until
+    /// the owner is notified of room. A cut delays the notification, too.
     pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> Option<u64> {
         let socket = &self.sockets[id];
         (!socket.room_is_due).then_some(socket.room_ns)

@@ -10,7 +10,7 @@ use petrel_transport::prefetch::prefetch;
 use crate::endpoint::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 
-/// Announcements between the two steps: the first one's line must have arrived when the second step reads it.
+/// Announcements between the two steps of a session: the second step reads the cache line that the first one fetches.
 const SLOT_BEHIND: usize = 4;
 
 /// The latest announced sessions, whose slots were not prefetched yet.

@@ -104,7 +104,7 @@ impl Bursts {
         if handlers.has_gathered() {
             self.run_batches(transport, local, handlers);
         }
-        // Packets of a large message come in trains: the next are as large as these.
+        // Packets of a large message come in trains: the next packets are as large.
         self.rx_budget = match local.part_bytes() {
             0 => RX_BURST_MAX,
             bytes => (RX_BURST_BYTES * received / bytes).clamp(1, RX_BURST_MAX),

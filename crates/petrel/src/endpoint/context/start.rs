@@ -15,8 +15,7 @@ use crate::values::{CallOptions, limits};
 pub(in crate::endpoint) enum CallKind {
     /// The call has no limits and owns its request.
     Plain,
-    /// As [`CallKind::Plain`]. The request leaves with the current burst. It overtakes none in the transmit queue, as
-    /// requests of several packets are.
+    /// As [`CallKind::Plain`]. The request leaves with the current burst, behind the frames of the transmit queue.
     InBurst,
     /// The call ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request leaves with the
     /// current burst.
@@ -40,7 +39,7 @@ impl CallKind {
 
 impl<S: 'static> Context<'_, S> {
     /// Starts a call.
-    // Inline: callers know the kind, and the compiler removes the others.
+    // Inline: callers know the kind, and the compiler removes the other kinds.
     #[inline(always)]
     pub(in crate::endpoint) fn start(
         &mut self,

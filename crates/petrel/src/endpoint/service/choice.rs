@@ -44,7 +44,7 @@ impl Services {
         let ready = service.servers_mut().in_turn().filter_map(|key| {
             let connection = connections.get(key)?;
             let is_ready = connection.session().is_some();
-            // The owner of a key is waited for.
+            // A call with a key waits for the key's owner.
             (is_ready || has_key && connection.may_be_waited_for()).then_some((key, connection))
         });
         let tried = |(key, connection): &(Key, &Connection)| {

@@ -24,7 +24,7 @@ pub(super) struct Connection {
     target: Target,
     /// The address of the target, for responses.
     server: ServerBytes,
-    /// Of an endpoint named by a process: the process, and the endpoint's place among all.
+    /// For an endpoint named by a process: the process, and the endpoint's index and count among the named ones.
     of_process: Option<(Key, usize, usize)>,
     /// The endpoints of the process, if there are several.
     endpoints: Vec<Key>,
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     /// Why there is no session, after a failed attempt to open one.
     failure: Option<String>,
     load: Rc<Load>,
-    /// Whether it gets no further calls, and is closed after the last.
+    /// Whether the server gets no further calls; the connection closes after the last call.
     is_retired: bool,
     /// Whether the server is removed, or the next call is a probe.
     is_special: bool,

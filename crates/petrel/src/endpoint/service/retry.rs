@@ -18,7 +18,7 @@ const DOUBLINGS_MAX: u32 = 10;
 #[derive(Debug)]
 pub(super) struct AttemptRecord {
     begun: u32,
-    /// Those that ended for lack of a server.
+    /// Attempts that ended for lack of a server.
     unreached: u32,
     /// Whether an ended attempt may have been executed.
     may_have_executed: bool,

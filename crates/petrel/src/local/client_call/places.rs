@@ -194,7 +194,7 @@ impl TakePlace {
         if self.places.free.load(Ordering::SeqCst) > 0 && !planted("client_free_place_unseen") {
             self.places.hand_on();
         }
-        // The same holds for the end.
+        // A wake-up by the endpoint's end may be missed, too.
         if self.places.is_closed.load(Ordering::SeqCst) {
             waker.wake_by_ref();
         }

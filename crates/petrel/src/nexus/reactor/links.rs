@@ -305,7 +305,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Both sides are ready: the endpoint may use the link.
+    /// Gives the link to the endpoint, as both sides are ready.
     pub(super) fn bring_up(&mut self, id: LinkId, ready: Ready<N::Link>) {
         let Ready { transport, max_frame, kind, ecn } = ready;
         let Some(link) = self.relay.links.get_mut(id) else { return };

@@ -417,7 +417,7 @@ impl<N: Network> Reactor<N> {
             Message::Ping(ping) => relay.answer_ping(id, ping),
             // Its arrival is all that matters.
             Message::Pong(_) => {}
-            // They end the decoding of the connection's bytes.
+            // These messages end the decoding of the connection's bytes.
             Message::StreamOpen(_) | Message::StreamAccept(_) => {
                 return Err(Ending::Violation("a stream amid messages"));
             }

@@ -181,7 +181,7 @@ impl Collection {
     }
 }
 
-/// Sends all who wait the counters that were collected.
+/// Sends the collected counters to all requesters.
 fn reply<N: Network>(collection: Collection, relay: &mut Relay<N>, net: &N) {
     let nexus = relay.counters().snapshot().to_json();
     let json = collection.json(relay.settings().incarnation(), &nexus, net.udp_no_ports());

@@ -1,7 +1,7 @@
 //! The links between endpoints and peers, and the messages that pass over them.
 //!
-//! The relay has the connections, the endpoints and the links between both. It passes messages on, keeps the tables in
-//! step, and returns to the reactor all that concerns more: the end of a connection, and links to be asked for again.
+//! The relay has the connections, the endpoints and the links between both. It passes messages on, keeps the tables in step, and leaves to
+//! the reactor the end of a connection, and links to be asked for again.
 //!
 //! | file | concern |
 //! | --- | --- |

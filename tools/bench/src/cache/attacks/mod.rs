@@ -70,7 +70,7 @@ struct Figure {
 impl Figure {
     /// Returns true if honest clients fare no worse than those of the other server.
     fn holds_beside(&self, other: &Self) -> bool {
-        // A ratio above 1 is an influence of the machine, and no merit.
+        // A ratio above 1 comes from the machine, and counts as 1.
         let least = RATIO_MIN * other.ratio.min(1.0);
         self.failed <= other.failed
             && self.newcomers_failed <= other.newcomers_failed
@@ -211,7 +211,7 @@ impl<'a> Observer<'a> {
     fn round(&mut self, attack: CacheAttack) -> Result<(), Failure> {
         let calm = self.window();
         let active = attack.set_up(self.server.address)?;
-        // Until then sockets fill, which takes CPU time from all processes. Failures count from the beginning.
+        // At first sockets fill, which takes CPU time from all processes. Failures count from the beginning.
         thread::sleep(SETTLE_TIME);
         let attacked = self.window();
         self.obtained = active.end();

@@ -44,7 +44,7 @@ impl NumberedEnd for HedgeEnd {
 /// Ends a first attempt.
 #[inline(always)]
 fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
-    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    // The reply is taken apart, and put together where needed: the compiler would keep a whole one in memory.
     let Reply { session, outcome, request, response } = reply;
     let Local { services, hub, now_ns, .. } = &mut *cx.local;
     let Services { connections, calls, list, .. } = &mut **services;
@@ -217,7 +217,7 @@ impl Attempts<'_, '_> {
     /// Records that a server has answered as the leader. Calls that pause for lack of a leader go on.
     fn confirm_leader(&mut self, of: Key, connection: Key) {
         let services = &mut *self.cx.local.services;
-        // The client may be gone, and the server, with this call.
+        // With this call the client may have gone, and the server.
         let Some(service) = services.list.get_mut(of) else { return };
         if !service.confirm_leader(connection) {
             return;
@@ -233,8 +233,8 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Handles a redirect by a server that does not lead: another is asked at once, or after a pause if as many as there
-    /// are have redirected.
+    /// Handles a redirect by a server that does not lead: the call tries another at once, or after a pause if there were as many redirects
+    /// as servers.
     fn redirect(&mut self, key: Key, connection: Key, target: Target, to: Option<Target>) {
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");

@@ -40,7 +40,7 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     spec: CallSpec<'_, R, E>,
     clock_ns: Option<u64>,
 ) -> Key {
-    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    // The spec is taken apart, and put together where needed: the compiler would keep a whole one in memory.
     let CallSpec { method, request, response, options, end_ns, end } = spec;
     let Local { services, core, hub, pool, now_ns, .. } = &mut *cx.local;
     let inherited_ns = core.inherited_ns();
@@ -157,7 +157,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call")
     }
 
-    /// Begins such a call, which is in the table.
+    /// Begins a call of the table that cannot be made at once, or that is special.
     fn begin_later(&mut self, key: Key, options: &CallOptions) {
         let now_ns = self.cx.local.now_ns;
         if options.hedge_after.is_some() {

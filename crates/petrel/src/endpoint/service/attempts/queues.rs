@@ -38,7 +38,7 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// The same for several connections.
+    /// Serves several connections.
     pub(super) fn serve_all(&mut self, connections: Vec<Key>) {
         connections.into_iter().for_each(|connection| self.serve(connection));
     }

@@ -208,7 +208,7 @@ impl Attempts<'_, '_> {
         if is_chosen && connection.standing().begins_measured(now_ns) { now_ns } else { 0 }
     }
 
-    /// Compares the end of an attempt with the usual. The server may be avoided from then on, or no longer.
+    /// Compares the time of an attempt that has ended with the usual time. The server may be avoided from then on, or no longer.
     pub(super) fn measure(
         &mut self,
         of: Key,
