@@ -386,10 +386,9 @@ impl Node {
         let session = self.endpoint.connect_to(target.remote, target.endpoint).ok()?;
         self.open.push(Open { session, target, is_nested });
         if is_nested {
-            let nested = NestedSession { session, server: target.at };
             let mut nested_sessions = self.shared.nested_sessions.borrow_mut();
-            nested_sessions.retain(|nested| nested.server != target.at);
-            nested_sessions.push(nested);
+            nested_sessions.retain(|former| former.server != target.at);
+            nested_sessions.push(NestedSession { session, server: target.at });
         }
         Some(session)
     }

@@ -13,6 +13,7 @@ use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::nexus::stepped::NexusHandle;
 use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, SessionOpen};
+use petrel_transport::MIN_FRAME_BYTES;
 use petrel_transport::shm::Side;
 
 use super::net::{ProcessId, SimLink, SimNetwork};
@@ -412,6 +413,7 @@ impl Actor {
         view.ok_or_else(|| format!("{what} of {link:?}, which is not up at {}", self.name()))
     }
 
+    /// Checks that a link is new, was requested or not by its side, and carries full frames. Remembers the link.
     fn on_link_up(
         &mut self,
         request: Option<u64>,
@@ -423,18 +425,20 @@ impl Actor {
         self.counts.links_up += 1;
         self.counts.links_shm += u64::from(matches!(transport, SimLink::Shm { .. }));
         if let Some(number) = request {
-            let asked = self.requests.remove(&number).is_some();
-            must(asked, || format!("link {number} is up and was not asked for"))?;
+            let was_requested = self.requests.remove(&number).is_some();
+            must(was_requested, || format!("link {number} is up and was not asked for"))?;
         }
         let max_frame_bytes = match &transport {
             SimLink::Udp(udp) => udp.max_frame.unwrap_or(0),
             SimLink::Shm { max_frame_bytes, side, .. } => {
-                let made_it = *side == Side::Creator;
-                must(made_it == request.is_some(), || format!("{link:?} is its {side:?}"))?;
+                let is_creator = *side == Side::Creator;
+                must(is_creator == request.is_some(), || format!("{link:?} is its {side:?}"))?;
                 *max_frame_bytes
             }
         } as u32;
-        must(max_frame_bytes >= 1_232, || format!("frames of {max_frame_bytes} bytes"))?;
+        must(max_frame_bytes >= MIN_FRAME_BYTES as u32, || {
+            format!("frames of {max_frame_bytes} bytes")
+        })?;
         let is_opener = request.is_some();
         let checks_ns = Vec::new();
         let view = LinkView { is_opener, incarnation, max_frame_bytes, transport, checks_ns };

@@ -267,6 +267,7 @@ impl World {
         self.after(late_ns, Event::Turn(id));
     }
 
+    /// Runs a turn of a process's nexus, after the end of a pause, and checks the turn's effects.
     fn turn(&mut self, id: ProcessId) -> Result<(), String> {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return Ok(()) };

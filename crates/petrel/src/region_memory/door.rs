@@ -133,16 +133,20 @@ impl<L: LookUp> Keeper<L> {
     fn wait(&self) -> io::Result<()> {
         let now = Instant::now();
         let accepts = now >= self.accepts_at;
-        let mut all = vec![PollFd::new(&self.end, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(&self.end, PollFlags::IN)];
         if accepts {
-            all.push(PollFd::new(&self.rendezvous, PollFlags::IN));
+            watched.push(PollFd::new(&self.rendezvous, PollFlags::IN));
         }
-        all.extend(self.clients.iter().map(|client| PollFd::new(&*client.stream, PollFlags::IN)));
-        let due = self.clients.front().map(|client| client.until);
-        let due = due.into_iter().chain((!accepts).then_some(self.accepts_at)).min();
-        let left = due.map(|due| due.saturating_duration_since(now));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut all, left.as_ref()) {
+        let clients = self.clients.iter();
+        watched.extend(clients.map(|client| PollFd::new(&*client.stream, PollFlags::IN)));
+        let client_due = self.clients.front().map(|client| client.until);
+        let accept_due = (!accepts).then_some(self.accepts_at);
+        let timeout = client_due
+            .into_iter()
+            .chain(accept_due)
+            .min()
+            .and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
+        match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -274,10 +274,8 @@ fn call_by_clients(
 ) -> Result<Taken, Failure> {
     let mut endpoint = EndpointConfig::default();
     endpoint.transports = transport.only();
-    let background = || Background::builder().endpoint(endpoint.clone()).start();
-    let backgrounds = [background(), background()];
-    let [one, two] = backgrounds.map(|background| background.map_err(Failure::because));
-    let backgrounds = [one?, two?];
+    let start = || Background::builder().endpoint(endpoint.clone()).start();
+    let backgrounds = [start().map_err(Failure::because)?, start().map_err(Failure::because)?];
     let client = |number: usize| {
         let background = &backgrounds[number % backgrounds.len()];
         Client::builder().background(background).connect_wait(server).map_err(Failure::because)
@@ -290,7 +288,7 @@ fn call_by_clients(
                 scope.spawn(move || watch_thread(client, part))
             };
             let running: Vec<_> = clients.iter().map(call).collect();
-            let ended = running.into_iter().map(|running| running.join());
+            let ended = running.into_iter().map(|thread| thread.join());
             ended.collect::<Vec<_>>()
         });
         for part in parts {

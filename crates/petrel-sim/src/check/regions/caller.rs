@@ -205,6 +205,7 @@ async fn run(shared: Rc<Shared>, id: u32, remote: RemoteRegion, kind: Kind, opti
     shared.ledger().end_operation(id, &reply);
 }
 
+/// Makes the call of an operation. Returns the words of the result.
 async fn call(
     id: u32,
     remote: &RemoteRegion,

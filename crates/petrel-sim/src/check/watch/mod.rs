@@ -215,8 +215,6 @@ impl WireChecker {
             }
             return;
         };
-        // The address of the sender, whatever the source port.
-        let from = sender;
         self.frames += 1;
         // An attempt of a client call or an operation may end without a frame, on an unknown session.
         let is_of_client = |method: u16| Work::of(method).is_some() || regions::is_method(method);
@@ -225,22 +223,23 @@ impl WireChecker {
         let of_ports = session.source_ports.follow(event, to_server, source, &frame, bytes);
         if let Err(rule) = of_ports.and_then(|()| session.follow(is_sent, to_server, &frame)) {
             let what = if is_sent { "sends" } else { "takes" };
-            let who = if is_sent { from } else { to };
+            let who = if is_sent { sender } else { to };
             let text = format!("{who} {what} {frame}: {rule}; {session:?}");
             self.violation.get_or_insert(text);
         }
         let packet_bytes = session.packet_bytes;
         if let Event::Sent(clock) = event
-            && let path = (FramePath { session: index, from, to, packet_bytes, clock })
+            && let path = (FramePath { session: index, from: sender, to, packet_bytes, clock })
             && let Some(contents) = &mut self.contents
             && let Err(wrong) = contents.check(path, &frame)
         {
-            self.violation.get_or_insert_with(|| format!("{from} sends {frame}: {wrong}"));
+            self.violation.get_or_insert_with(|| format!("{sender} sends {frame}: {wrong}"));
         }
     }
 }
 
 impl Session {
+    /// Checks a frame against the knowledge of its sender, and notes the knowledge of both sides.
     fn follow(&mut self, is_sent: bool, to_server: bool, frame: &Frame<'_>) -> Result<(), Broken> {
         let slot = frame.header.request % u64::from(self.agreement.accept.slots);
         if is_sent && to_server && is_data(&frame.header) {

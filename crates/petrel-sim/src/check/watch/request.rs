@@ -131,10 +131,13 @@ impl Request {
         Ok(())
     }
 
+    /// Checks a PULL against the packets that the client has received, and may allow.
     fn client_pulls(&mut self, pull: &Pull) -> Result<(), Broken> {
         let client = &mut self.client;
-        let all = client.response.filter(|all| client.received.cumulative() == *all);
-        if client.is_over && all == Some(pull.cumulative) && pull.limit == pull.cumulative {
+        let received = client.received.cumulative();
+        let says_all = client.response == Some(received)
+            && (pull.cumulative, pull.limit) == (received, received);
+        if client.is_over && says_all {
             if std::mem::replace(&mut client.is_acknowledged, true) || pull.resend_below > 0 {
                 return Err("it is said more than once that the response is here (§6.4)");
             }
@@ -146,20 +149,19 @@ impl Request {
         if !client.received.is_reported_by(pull.cumulative, &pull.bitmap) {
             return Err("the PULL does not tell what was received (§3.1)");
         }
-        if client.response.is_none() {
+        let Some(packets) = client.response else {
             return match pull.limit {
                 1 => Ok(()),
                 _ => Err("a limit other than 1 before the response has begun (§3.1)"),
             };
-        }
+        };
         if pull.limit < client.limit {
             return Err("the limit goes back (§3.1)");
         }
-        let is_known = client.response.is_some_and(|packets| pull.limit <= packets);
-        if pull.limit > client.limit && !is_known {
+        if pull.limit > client.limit.max(packets) {
             return Err("a packet is allowed that the response does not have (§4)");
         }
-        if pull.limit > client.received.cumulative() + WINDOW_PACKETS {
+        if pull.limit > received + WINDOW_PACKETS {
             return Err("a packet is allowed beyond the window (§4)");
         }
         client.limit = pull.limit;

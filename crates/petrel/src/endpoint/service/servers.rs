@@ -196,18 +196,17 @@ impl Servers {
     pub(super) fn better_of_two(&self, random: u64) -> Option<Key> {
         let count = self.list.len() as u64;
         assert!(count > 1, "two servers are drawn of several");
-        // Two different ones.
-        let first = (random >> 32) % count;
-        let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
-        let drawn = [first, second].map(|place| &self.list[place as usize]);
-        let chosen = match drawn.map(|server| Some(server).filter(|server| server.load.is_ready()))
-        {
-            [Some(one), Some(other)] if is_less_busy(other.load.get(), one.load.get()) => {
-                Some(other)
-            }
-            [first, second] => first.or(second),
-        };
-        chosen.map(|server| server.key)
+        // The offset to the second is at least 1: the two servers differ.
+        let place = (random >> 32) % count;
+        let offset = 1 + (random & u64::from(u32::MAX)) % (count - 1);
+        let [first, second] =
+            [place, (place + offset) % count].map(|place| &self.list[place as usize]);
+        match (first.load.is_ready(), second.load.is_ready()) {
+            (true, true) if is_less_busy(second.load.get(), first.load.get()) => Some(second.key),
+            (true, _) => Some(first.key),
+            (false, true) => Some(second.key),
+            (false, false) => None,
+        }
     }
 }
 

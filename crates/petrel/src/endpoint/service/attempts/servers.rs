@@ -88,9 +88,9 @@ impl Attempts<'_, '_> {
     pub(super) fn set_endpoints(&mut self, process: Key, named: &[EndpointId]) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let entry = connections.get_mut(process).expect("a keeper ends with its connection");
-        let (of, target, hash) = (entry.service(), entry.target(), entry.hash());
+        let (service_key, target, hash) = (entry.service(), entry.target(), entry.hash());
         let load = Rc::clone(entry.load());
-        let service = list.get_mut(of).expect("a service stays for its servers");
+        let service = list.get_mut(service_key).expect("a service stays for its servers");
         let before = connections.get(process).expect("it was there").endpoints().to_vec();
         let count = named.len();
         if count < 2 && before.is_empty() {
@@ -108,8 +108,13 @@ impl Attempts<'_, '_> {
                         let target = Target { endpoint: *id, ..target };
                         let (config, counters) = (service.config(), service.counters().clone());
                         let load = service.servers().new_load(target.weight);
-                        let dormant =
-                            Connection::new(of, target, config, counters, Rc::clone(&load));
+                        let dormant = Connection::new(
+                            service_key,
+                            target,
+                            config,
+                            counters,
+                            Rc::clone(&load),
+                        );
                         let key =
                             connections.insert(dormant.of_process((process, hash), (index, count)));
                         service.servers_mut().push(key, load);
@@ -130,7 +135,7 @@ impl Attempts<'_, '_> {
         }
         service.set_has_dormant(!kept.is_empty());
         connections.get_mut(process).expect("it was there").set_endpoints(kept.clone());
-        self.remove_servers(of, gone);
+        self.remove_servers(service_key, gone);
         let connections = &self.cx.local.services.connections;
         let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
         if !kept.is_empty() && kept.iter().all(is_dormant) {
@@ -141,9 +146,10 @@ impl Attempts<'_, '_> {
     }
 
     /// Opens a session to a further endpoint of a process, after the loss of a server.
-    pub(super) fn wake_another(&mut self, of: Key) {
+    pub(super) fn wake_another(&mut self, service_key: Key) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let Some(service) = list.get_mut(of).filter(|service| service.has_dormant()) else {
+        let Some(service) = list.get_mut(service_key).filter(|service| service.has_dormant())
+        else {
             return;
         };
         let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
@@ -157,22 +163,25 @@ impl Attempts<'_, '_> {
     /// Opens a session to a further endpoint of a process, if a call needs the endpoint: as the owner of the call's key, or because all
     /// sessions are busy.
     pub(super) fn wake_endpoint(&mut self, call: Key) {
-        let Some((of, needed)) = self.cx.local.services.needed_endpoints(call) else { return };
+        let Some((service_key, needed)) = self.cx.local.services.needed_endpoints(call) else {
+            return;
+        };
         needed.into_iter().for_each(|server| self.keep(server));
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("it was there");
+        let service = list.get_mut(service_key).expect("it was there");
         let is_dormant = |key: Key| connections.get(key).is_some_and(Connection::is_dormant);
         let has_dormant = service.servers().keys().any(is_dormant);
         service.set_has_dormant(has_dormant);
     }
 
     /// Adds a server to a service.
-    fn add_connection(&mut self, of: Key, target: Target) -> Key {
+    fn add_connection(&mut self, service_key: Key, target: Target) -> Key {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("its servers change while there is a service");
+        let service =
+            list.get_mut(service_key).expect("its servers change while there is a service");
         let (config, counters) = (service.config(), service.counters().clone());
         let load = service.servers().new_load(target.weight);
-        let key = connections.insert(Connection::new(of, target, config, counters, load));
+        let key = connections.insert(Connection::new(service_key, target, config, counters, load));
         let connection = connections.get_mut(key).expect("it was put there");
         service.servers_mut().push(key, Rc::clone(connection.load()));
         key
@@ -211,14 +220,14 @@ impl Attempts<'_, '_> {
     /// Compares the time of an attempt that has ended with the usual time. The server may be avoided from then on, or no longer.
     pub(super) fn measure(
         &mut self,
-        of: Key,
+        service_key: Key,
         attempt: &Attempt,
         method: u16,
         outcome: Result<(), &Error>,
     ) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         if service.is_judged() || service.servers().len() < 2 {
             return;
         }
@@ -234,29 +243,31 @@ impl Attempts<'_, '_> {
             _ => false,
         };
         if is_news {
-            self.review(of, attempt.connection());
+            self.review(service_key, attempt.connection());
         }
     }
 
     /// Records a measured answer. The server may be avoided from then on, or no longer.
     #[cold]
     #[inline(never)]
-    pub(super) fn record_answer(&mut self, of: Key, at: Key, method: u16, began_ns: u64) {
+    pub(super) fn record_answer(&mut self, service_key: Key, at: Key, method: u16, began_ns: u64) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let (Some(service), Some(connection)) = (list.get_mut(of), connections.get_mut(at)) else {
+        let (Some(service), Some(connection)) =
+            (list.get_mut(service_key), connections.get_mut(at))
+        else {
             return;
         };
         if service.record_answer(connection, method, (began_ns, now_ns)) {
-            self.review(of, at);
+            self.review(service_key, at);
         }
     }
 
     /// Decides whether a server is avoided from now on, or no longer, and which avoided servers are tried.
-    fn review(&mut self, of: Key, at: Key) {
+    fn review(&mut self, service_key: Key, at: Key) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let Some(service) = list.get_mut(of) else { return };
+        let Some(service) = list.get_mut(service_key) else { return };
         let Some(connection) = connections.get_mut(at) else { return };
         let calls = service.counters().calls.get();
         if connection.standing().recovers() {
@@ -275,15 +286,15 @@ impl Attempts<'_, '_> {
             }
         }
         if service.has_avoided() {
-            self.probe(of, calls);
+            self.probe(service_key, calls);
         }
     }
 
     /// Lets avoided servers have a call each, if it is time.
-    fn probe(&mut self, of: Key, calls: u64) {
+    fn probe(&mut self, service_key: Key, calls: u64) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         let mut has_avoided = false;
         for key in service.servers().keys() {
             let Some(connection) = connections.get_mut(key) else { continue };
@@ -296,23 +307,23 @@ impl Attempts<'_, '_> {
     }
 
     /// Records the leader named by a response, which may be a further server.
-    pub(super) fn hint_leader(&mut self, of: Key, target: Target) {
+    pub(super) fn hint_leader(&mut self, service_key: Key, target: Target) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         let is_it =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target().is_server(&target));
         let known = service.servers().keys().find(is_it);
         let has_room = service.servers().len() < SERVERS_NAMED_MAX;
         let connection = match known {
             None if has_room => {
-                let connection = self.add_connection(of, target);
+                let connection = self.add_connection(service_key, target);
                 self.keep(connection);
                 connection
             }
             None => return,
             Some(connection) => connection,
         };
-        let service = self.cx.local.services.list.get_mut(of).expect("it was there");
+        let service = self.cx.local.services.list.get_mut(service_key).expect("it was there");
         service.hint_leader(connection);
     }
 }
