@@ -18,8 +18,7 @@ use serde::Serialize;
 
 use crate::cli::PingArgs;
 
-/// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per
-/// call.
+/// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per call.
 const WARM_UP_BYTES_MAX: u32 = 64 << 10;
 
 /// Calls of a round of the warm-up, and the time after which no further round begins: by then the scheduler has moved the

@@ -82,10 +82,9 @@ impl Default for SimTransportConfig {
 /// The transport belongs to the incarnation of its host at the time of binding. After a crash it sends and
 /// receives nothing; the harness makes a new transport. Dropping a transport closes its port.
 ///
-/// A frame leaves with its content at the push, and must have equal content at the flush: a transport that
-/// reads the frame only then would send different bytes. If the content differs, [`Transport::flush`]
-/// panics and names the frame. A transport that [holds](SimTransportConfig::holds) frames compares them when
-/// it releases them.
+/// A frame leaves with its content at the push, and must have equal content at the flush: a transport that reads the
+/// frame only then would send different bytes. If the content differs, [`Transport::flush`] panics and names the frame.
+/// A transport that [holds](SimTransportConfig::holds) frames compares them when it releases them.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
 /// actor wants to run again, and returns.

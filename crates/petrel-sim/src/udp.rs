@@ -5,9 +5,8 @@
 //! A packet carries frames, as all packets of the fabric do: bundles are rebuilt at the receiver.
 //! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
-//! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and
-//! in order. No frame may stay behind without a backlog, and the delivered frames must be the received
-//! ones.
+//! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and in order. No
+//! frame may stay behind without a backlog, and the delivered frames must be the received ones.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -66,8 +65,7 @@ struct FabricSocket {
 struct Incoming {
     /// Frames that were received and not delivered.
     frames: VecDeque<Received>,
-    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be
-    /// left.
+    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be left.
     ambiguous: Vec<Vec<u8>>,
     /// Addresses of the peers, and the number of links to each.
     links: BTreeMap<SimAddr, u32>,

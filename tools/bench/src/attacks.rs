@@ -1,16 +1,14 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
-//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a
-//! single session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
-//! for the server's counters. Three windows take turns: without the attack, with the attack on a second
-//! server of the host, and with the attack on the clients' server. The rates of the second and the third
-//! are divided by the first of the same round; the medians over the rounds are the figures. The second
-//! window shows the CPU time that attackers take from the whole host; the third adds the attacked
-//! server's own cost.
+//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a single session.
+//! In every window a newcomer connects, makes a small call and one of 8 MiB, and asks for the server's counters. Three
+//! windows take turns: without the attack, with the attack on a second server of the host, and with the attack on the
+//! clients' server. The rates of the second and the third are divided by the first of the same round; the medians over
+//! the rounds are the figures. The second window shows the CPU time that attackers take from the whole host; the third
+//! adds the attacked server's own cost.
 //!
-//! Most attackers are silent after their set-up, so their windows measure the held resources of the
-//! server. Attackers that flood also take CPU time from every process on the machine; their rows are
-//! marked.
+//! Most attackers are silent after their set-up, so their windows measure the held resources of the server. Attackers
+//! that flood also take CPU time from every process on the machine; their rows are marked.
 
 mod active;
 mod args;

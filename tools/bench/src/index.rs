@@ -4,11 +4,10 @@
 //! lookups beside an echo, in alternating windows. The echo has a separate server without prefetching,
 //! because prefetching adds a cost to every request, whatever its method.
 //!
-//! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
-//! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
-//! the other (`one_thread`): while the dispatch endpoint runs a scan, the clients could not get an
-//! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
-//! time saved in the dispatch thread.
+//! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch and worker. On
+//! two CPUs the clients and a dispatch endpoint take turns on one, and the workers have the other (`one_thread`): while
+//! the dispatch endpoint runs a scan, the clients could not get an answer anyway. With the workers on the clients' CPU
+//! instead, workers would take from the clients the time saved in the dispatch thread.
 
 mod args;
 mod keys;
@@ -70,8 +69,7 @@ enum Kind {
     ScansInDispatch,
 }
 
-/// The server process pauses after every second window: the kernel throttles a real-time thread after
-/// most of a second.
+/// The server process pauses after every second window: the kernel throttles a real-time thread after most of a second.
 const KINDS: [Kind; 8] = [
     Kind::Echo,
     Kind::Lookups,

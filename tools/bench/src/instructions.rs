@@ -1,9 +1,8 @@
 //! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
 //!
-//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
-//! documentation explains the method. The files are linked here, and are therefore in the command's
-//! package. The benchmark counts itself; this command counts another process: `petrel bench
-//! counted-workload`.
+//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose documentation explains the
+//! method. The files are linked here, and are therefore in the command's package. The benchmark counts itself; this
+//! command counts another process: `petrel bench counted-workload`.
 
 mod args;
 mod callgrind;

@@ -1,10 +1,8 @@
-//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's
-//! client.
+//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's client.
 //!
-//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the
-//! threads. Raw calls to the replicas share the windows of the client's operations. They show the cost
-//! of the calls, and by difference the cost of the client. Keys exist before they are put again, and
-//! every answer is checked.
+//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the threads. Raw
+//! calls to the replicas share the windows of the client's operations. They show the cost of the calls, and by
+//! difference the cost of the client. Keys exist before they are put again, and every answer is checked.
 
 mod args;
 mod clients;

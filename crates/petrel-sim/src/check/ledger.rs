@@ -401,10 +401,9 @@ impl Ledger {
     /// Returns how long a call's session may have held packets or handlers back while the call waited. `gap_ns` returns
     /// the packet spacing of a call's session, which its congestion control or its credits demand.
     ///
-    /// A session has one pace for all its calls. Packets are charged individually: request packets at
-    /// departure, response packets when the client pulls them. The request covers the first response
-    /// packet. So all packets of every concurrent call may have gone first. The call also waits for nested
-    /// calls of its handler.
+    /// A session has one pace for all its calls. Packets are charged individually: request packets at departure,
+    /// response packets when the client pulls them. The request covers the first response packet. So all packets of
+    /// every concurrent call may have gone first. The call also waits for nested calls of its handler.
     ///
     /// An ordered call runs when the earlier ordered calls of the session have been answered. Each may have a slow
     /// handler, and those that wait for their turn occupy slots that other calls wait for.
@@ -577,8 +576,7 @@ impl Ledger {
         }
     }
 
-    /// Returns true if a server may refuse a call with this status: its workers are overloaded, or it
-    /// drains.
+    /// Returns true if a server may refuse a call with this status: its workers are overloaded, or it drains.
     fn may_refuse(&self, call: &Call, status: Status) -> bool {
         match status {
             Status::ResourceExhausted => {

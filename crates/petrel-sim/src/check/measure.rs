@@ -1,9 +1,8 @@
 //! The cost of a call alone: duration, turns of event loops, and packets.
 //!
-//! While faults last, the checker cannot bound the duration of a call, because of queues, losses and slow
-//! handlers. Afterwards, when everything is idle, it can: a new session makes a few calls, one at a time.
-//! Nothing is lost, and nothing else is sent. So the links determine the duration, and the protocol
-//! determines the number of turns.
+//! While faults last, the checker cannot bound the duration of a call, because of queues, losses and slow handlers.
+//! Afterwards, when everything is idle, it can: a new session makes a few calls, one at a time. Nothing is lost, and
+//! nothing else is sent. So the links determine the duration, and the protocol determines the number of turns.
 
 use petrel::endpoint::{PathPolicy, SessionState};
 use petrel_proto::Agreed;
@@ -58,8 +57,7 @@ const HELD_BACK_NS_MAX: u64 = 1_000_000_000;
 /// Maximum probes of a client while it waits: the pauses double, starting at some microseconds.
 const PROBES_MAX: u64 = 12;
 
-/// The horizon of the timer wheel for releases of paced sessions: sessions that wait longer wake in
-/// between.
+/// The horizon of the timer wheel for releases of paced sessions: sessions that wait longer wake in between.
 const RELEASE_NS: u64 = 450_000;
 
 /// The tick of timers.
@@ -104,8 +102,7 @@ struct Taken {
 }
 
 impl World {
-    /// Measures calls between a few pairs, one at a time: small calls in half of the worlds, large ones in
-    /// the rest.
+    /// Measures calls between a few pairs, one at a time: small calls in half of the worlds, large ones in the rest.
     pub(super) fn measure(&mut self, seed: u64) -> Result<(), String> {
         // In these worlds, calls may be refused, or time out before the links could have carried them.
         let scenario = &self.common.scenario;
@@ -291,21 +288,11 @@ impl World {
     /// Measures large calls, which fill the links, or wait for credits: a round trip for every window of credits. Nothing is lost, and so
     /// nothing is retransmitted, except if the first timeout is shorter than the path.
     fn measure_large(&mut self, pair: Pair) -> Result<(), String> {
-        let scenario = &self.common.scenario;
-        let len = LARGE_BYTES.min(scenario.message_bytes_max);
+        let len = LARGE_BYTES.min(self.common.scenario.message_bytes_max);
         let Some(agreed) = self.agreed(pair) else { return Ok(()) };
         let packets = u64::from(len.div_ceil(agreed.packet_bytes));
-        // A message has half of the credits if they suffice for sharing.
         let credits = u64::from(agreed.credits);
-        let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
-        let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
-        let mut round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
-        let mut one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
-        if self.shares_memory(pair) {
-            // A ring has room for at least two frames, and a producer polls a full ring after a pause.
-            round_ns = 2 * WAKE_NS.1 + FULL_PAUSE_NS.1 + self.cpu_ns(4, 4);
-            one_way_ns = packets * round_ns;
-        }
+        let one_way_ns = self.large_message_ns(pair, len, u64::from(agreed.packet_bytes), credits);
         let needed_ns = 2 * one_way_ns + self.cpu_ns(0, 4 * packets);
         // A controller with a wrong estimate of the links holds back too much.
         let bound_ns =
@@ -314,8 +301,7 @@ impl World {
         let rounds_in_ring = if self.shares_memory(pair) { 2 * packets } else { 0 };
         let spec = alone(Method::Transform, len, 0);
         let taken = self.measure_call(pair, spec)?;
-        // Queues too short for a burst drop some of it, and a dropped datagram may be a bundle of all
-        // frames.
+        // Queues too short for a burst drop some of it, and a dropped datagram may be a bundle of all frames.
         let fault_count = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
         // Over several paths the age of a packet is evidence, and the first queues of a path may exceed its estimate. One such alarm
@@ -336,6 +322,20 @@ impl World {
             return Ok(());
         }
         Err(format!("{packets} packets each way alone took {taken:?}, and not {bound_ns} ns"))
+    }
+
+    /// Returns the longest time of a message of `len` bytes from end to end.
+    fn large_message_ns(&self, pair: Pair, len: u32, packet_bytes: u64, credits: u64) -> u64 {
+        let packets = u64::from(len).div_ceil(packet_bytes);
+        if self.shares_memory(pair) {
+            // A ring has room for at least two frames, and a producer polls a full ring after a pause.
+            return packets * (2 * WAKE_NS.1 + FULL_PAUSE_NS.1 + self.cpu_ns(4, 4));
+        }
+        let path = self.common.scenario.path;
+        // A message has half of the credits if they suffice for sharing.
+        let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
+        let round_ns = 2 * path.trip_ns(packet_bytes + HEADERS_BYTES) + self.cpu_ns(4, 4);
+        path.sending_ns(u64::from(len)) + rounds * round_ns
     }
 
     /// Measures two sessions of one client with equal load to one server: they get equal shares of the link.

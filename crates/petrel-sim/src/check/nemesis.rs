@@ -77,9 +77,8 @@ pub(super) fn add_drains(
 /// Steps of a turn after which it may stop; most turns have fewer.
 const STEPS_MAX: u64 = 24;
 
-/// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a
-/// microsecond up to longer than a heartbeat. Half of the stops come between the reading of the clock and
-/// everything else.
+/// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a microsecond up to
+/// longer than a heartbeat. Half of the stops come between the reading of the clock and everything else.
 pub(super) fn add_stalls(
     scenario: &Scenario,
     rng: &mut Rng,

@@ -274,8 +274,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for
-    /// another call.
+    /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for another call.
     fn reuse_buffer(&self, mut request: MsgBuf) {
         request.storage_mut().fill(OVERWRITE_BYTE);
         if self.common.phase.get() == Phase::Active {

@@ -25,8 +25,7 @@ pub(super) fn is_request(id: u32, request: &[u8]) -> bool {
     head == id.to_le_bytes() && is_filled(u64::from(id), rest)
 }
 
-/// Returns true if these bytes are part of the request of call `id`, from `offset` on. The request has a
-/// call number.
+/// Returns true if these bytes are part of the request of call `id`, from `offset` on. The request has a call number.
 pub(super) fn is_part_of_request(id: u32, offset: usize, part: &[u8]) -> bool {
     let in_head = ID_BYTES.saturating_sub(offset).min(part.len());
     let (head, rest) = part.split_at(in_head);

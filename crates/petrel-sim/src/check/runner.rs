@@ -76,8 +76,7 @@ fn describe(frame: &[u8], line: &mut String) {
     };
 }
 
-/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and
-/// may stop the run.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and may stop the run.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

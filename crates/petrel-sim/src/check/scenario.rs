@@ -248,8 +248,7 @@ impl Scenario {
         self.active_ns % 4 == 3 && self.swarm.allows(Feature::GoBackN)
     }
 
-    /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived
-    /// without a draw.
+    /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived without a draw.
     pub(super) fn uses_timeouts(&self) -> bool {
         !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::Timeouts)
     }
@@ -288,8 +287,7 @@ impl Scenario {
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
     }
 
-    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream to keep other draws
-    /// unchanged.
+    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream to keep other draws unchanged.
     pub(super) fn draw_medium(&self, rng: &mut Rng) -> Medium {
         match rng.below(2) {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },

@@ -42,8 +42,7 @@ pub(super) const TIME_LIMIT_NS: u64 = 60_000_000_000;
 const CHECK_INTERVAL_NS: u64 = 500_000;
 const CHECK_INTERVAL_NS_MAX: u64 = 10_000_000;
 
-/// Time limit for a client to leave a draining server after its last call: twice the client's check
-/// interval.
+/// Time limit for a client to leave a draining server after its last call: twice the client's check interval.
 const LEAVE_NS: u64 = 400_000;
 
 /// One world in this number, on average, has shared memory between neighbours.

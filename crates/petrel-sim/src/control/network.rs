@@ -109,8 +109,7 @@ pub(super) struct Local {
     /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
     asks_for_paths: bool,
     inbox: Inbox,
-    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
-    /// it.
+    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake it.
     posted_ns: u64,
 }
 
@@ -202,8 +201,7 @@ impl Network {
         }
     }
 
-    /// Returns the host of the process that handles an event. The event is delayed while this host is
-    /// paused.
+    /// Returns the host of the process that handles an event. The event is delayed while this host is paused.
     fn host_of_event(&self, event: &Event) -> Option<HostId> {
         match *event {
             Event::Post(from, _) => Some(from.host),

@@ -1,5 +1,4 @@
-//! Sessions: passes proposals and answers between the wire and the endpoints (`docs/wire-protocol.md`
-//! §8.5).
+//! Sessions: passes proposals and answers between the wire and the endpoints (`docs/wire-protocol.md` §8.5).
 
 use petrel::endpoint::{EndpointId, Reason};
 use petrel::unstable::control::{FromNexus, LinkId};

@@ -101,15 +101,13 @@ impl Default for NicConfig {
 pub struct SwitchConfig {
     /// The division of the packet memory among output ports.
     pub buffer: BufferPolicy,
-    /// When output ports mark packets; `None` for never. [`Topology::set_ecn`] gives a single port another
-    /// rule.
+    /// When output ports mark packets; `None` for never. [`Topology::set_ecn`] gives a single port another rule.
     ///
     /// [`Topology::set_ecn`]: super::Topology::set_ecn
     pub ecn: Option<EcnConfig>,
     /// How much of a packet the switch must have before it forwards the packet.
     pub forwarding: Forwarding,
-    /// The time of the switch to put a packet that it can forward into the queue of the output
-    /// port, in nanoseconds.
+    /// The time of the switch to put a packet that it can forward into the queue of the output port, in nanoseconds.
     pub latency_ns: u64,
 }
 

@@ -185,8 +185,7 @@ impl Fabric {
         if core.deadline <= now {
             self.wake(actor);
         } else {
-            // The deadline has moved on, as most do. A new event costs less than the cancellation
-            // of the old one.
+            // The deadline has moved on, as most do. A new event costs less than the cancellation of the old one.
             self.arm_timer(actor);
         }
     }

@@ -1,14 +1,12 @@
 //! The network: hosts, links and switches in virtual time.
 //!
-//! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a
-//! port. A link direction sends packets in sequence at the link's rate. Then its faults apply to the
-//! packet, and the packet travels for the link's delay. A switch stores and forwards, or cuts through. It
-//! chooses among equal paths by a hash of the addresses and ports, may mark packets when its queue is long,
-//! and drops packets that find no buffer.
+//! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a port. A
+//! link direction sends packets in sequence at the link's rate. Then its faults apply to the packet, and the packet
+//! travels for the link's delay. A switch stores and forwards, or cuts through. It chooses among equal paths by a hash
+//! of the addresses and ports, may mark packets when its queue is long, and drops packets that find no buffer.
 //!
-//! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint.
-//! `docs/simulator.md` lists the omissions of the model, and compares it with closed forms and with another
-//! simulator.
+//! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint. `docs/simulator.md`
+//! lists the omissions of the model, and compares it with closed forms and with another simulator.
 //!
 //! All events are in one queue with a total order, and every random decision comes from a stream that
 //! follows from the seed. Therefore a seed makes one run, whatever else the process does. No container with

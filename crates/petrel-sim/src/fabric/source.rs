@@ -91,8 +91,7 @@ pub struct SourceStats {
     pub marked: u64,
     /// Packets and answers that were dropped, for any reason.
     pub lost: u64,
-    /// The time from the transmit queue to the arrival of the last bit, for packets sent since the
-    /// reset.
+    /// The time from the transmit queue to the arrival of the last bit, for packets sent since the reset.
     pub delay: Histogram,
 }
 

@@ -3,8 +3,7 @@
 use super::config::{BufferPolicy, EcnConfig, LinkConfig, NicConfig, SwitchConfig};
 use super::routes::Routes;
 
-/// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few
-/// megabytes.
+/// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few megabytes.
 pub const HOSTS_MAX: usize = 4_096;
 /// Maximum number of switches in one fabric.
 pub const SWITCHES_MAX: usize = 1_024;

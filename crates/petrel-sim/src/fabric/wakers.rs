@@ -73,8 +73,7 @@ impl Wakers {
 
     /// Returns the ports of wakers used since the last call, in order of the wakers' creation.
     pub(super) fn take_woken(&self) -> Vec<SimAddr> {
-        // Pairs with the increment, which follows the write to the descriptor: the descriptor is
-        // readable.
+        // Pairs with the increment, which follows the write to the descriptor: the descriptor is readable.
         let used = self.used.load(Ordering::Acquire);
         if self.used_before.replace(used) == used {
             return Vec::new();

@@ -1,5 +1,4 @@
-//! A simulated endpoint of a nexus: it makes requests, sends answers, and records the messages of the
-//! nexus.
+//! A simulated endpoint of a nexus: it makes requests, sends answers, and records the messages of the nexus.
 //!
 //! The actor has the link and session state of a real endpoint, and nothing else. It checks every message
 //! against the promises of `petrel::unstable::control` and `docs/wire-protocol.md` §8: every answer comes
@@ -515,8 +514,7 @@ impl Actor {
         }
     }
 
-    /// Returns the tokens of client and server of the sessions in which this endpoint is the client, or the
-    /// server.
+    /// Returns the tokens of client and server of the sessions in which this endpoint is the client, or the server.
     pub(super) fn agreements(&self, as_client: bool) -> impl Iterator<Item = (u32, u32)> + '_ {
         let held = self.sessions.values().filter(move |session| session.is_client == as_client);
         held.map(move |session| match as_client {

@@ -38,8 +38,7 @@ impl World {
         let heartbeat_ms = self.rng.between(1, FOREIGN_HEARTBEAT_NS_MAX / 1_000_000) as u32;
         // Two have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
-            // If connection slots are scarce, a foreign peer would use up the share of honest processes at
-            // its address.
+            // If connection slots are scarce, a foreign peer would use up the share of honest processes at its address.
             if host == 0 && self.scenario.has_few_connections && self.scenario.is_fair {
                 continue;
             }
@@ -167,6 +166,7 @@ impl World {
         }
     }
 
+    /// Has an endpoint ask for a link: to a process, to a foreign peer, or to an address without a listener.
     fn ask_for_link(&mut self, id: ActorId) {
         let own = self.actors[&id].process;
         let plan = self.rng.below(self.scenario.plans.len() as u64) as usize;

@@ -251,8 +251,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the wait of a thread. The thread may start late, and events in the meantime are for its next
-    /// turn.
+    /// Ends the wait of a thread. The thread may start late, and events in the meantime are for its next turn.
     fn wake(&mut self, id: ProcessId, wait: u64) {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return };

@@ -75,8 +75,7 @@ pub struct WakeFaults {
     pub late: Probability,
     /// Their maximum delay, in nanoseconds.
     pub late_within_ns: u64,
-    /// The share of wake-ups that the system refuses, for lack of memory. The next frame for the sleeper
-    /// sends another.
+    /// The share of wake-ups that the system refuses, for lack of memory. The next frame for the sleeper sends another.
     pub refused: Probability,
 }
 

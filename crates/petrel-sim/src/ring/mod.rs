@@ -275,8 +275,7 @@ impl Rings {
         Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at }
     }
 
-    /// Returns the pause if a ring has had no room since the last call: its consumer does not wake
-    /// producers.
+    /// Returns the pause if a ring has had no room since the last call: its consumer does not wake producers.
     fn pause_before_full_ring(&mut self) -> Option<u64> {
         let blocked = self.detached.stats().tx_blocked;
         let before = std::mem::replace(&mut self.blocked, blocked);

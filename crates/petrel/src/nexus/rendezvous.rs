@@ -238,6 +238,7 @@ impl<N: Network> Exchanges<N> {
         Some((next.link, begun))
     }
 
+    /// Opener: creates the rings of a link, and sends them with the ticket to the peer's rendezvous.
     fn send_rings(
         &mut self,
         next: &QueuedExchange,

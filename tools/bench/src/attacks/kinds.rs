@@ -267,8 +267,7 @@ fn spray_strangers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let mut number = 0;
     let work = move |count: &AtomicU64| {
         number += 1;
-        // Alternates between an address without a link and one with a link. A full buffer refuses
-        // some datagrams.
+        // Alternates between an address without a link and one with a link. A full buffer refuses some datagrams.
         let from = if number % 2 == 0 { &stranger } else { &own };
         if from.send_to(&spray::datagram(number), link.data).is_ok() {
             count.fetch_add(1, Ordering::Relaxed);

@@ -73,9 +73,10 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let row = |job, requirement| Row { job, requirement: Some(requirement) };
     use BenchTransport::{Shm, Udp};
     use Quantity::{Latency, Rate};
-    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows);
-    let counted =
-        counted.map(|row| Row { job: Job::Instructions(row), requirement: row.requirement() });
+    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows).map(|workload| Row {
+        job: Job::Instructions(workload),
+        requirement: workload.requirement(),
+    });
     let measured = [
         row(Job::Pair(small(Rate, Shm, Cores::One)), Requirement::NsPerCallAtMost(45.0)),
         row(Job::Pair(small(Rate, Shm, Cores::Two)), Requirement::RatioAtLeast(0.16)),

@@ -23,8 +23,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// that cuts this path must not end the connection, however long a busy machine takes for a window.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
-/// twice.
+/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses, twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
 /// Changes a configuration, for instance to switch an optimisation off.

@@ -144,8 +144,7 @@ impl Pairs {
         list.push(pair);
     }
 
-    /// Keeps all pairs, with an unknown distance, if the distance changed in each: better than no
-    /// figure.
+    /// Keeps all pairs, with an unknown distance, if the distance changed in each: better than no figure.
     fn fall_back(&mut self) {
         if self.kept.is_empty() {
             self.kept = std::mem::take(&mut self.dropped);

@@ -165,8 +165,7 @@ impl Load {
         Duration::from_nanos(self.offered_load.warm_up_ns + self.offered_load.measured_ns)
     }
 
-    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives
-    /// earlier.
+    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives earlier.
     fn sleep_time(&self, now_ns: u64) -> Duration {
         let state = self.state.borrow();
         let next_ns = state.next_ns as u64;

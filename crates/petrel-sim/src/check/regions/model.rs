@@ -478,6 +478,7 @@ impl Model {
 
 /// Observations.
 impl Model {
+    /// Checks the answer of an operation that has succeeded, and raises the floors of its words.
     fn succeed(&mut self, id: u32, answer: &[u64]) -> Checked {
         let Operation { kind, key, floors, begun, .. } = self.operation(id).clone();
         let place = self.keys[key].memory;
@@ -585,6 +586,7 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a version that an operation has seen with its value, and raises the floor.
     fn observe_version(
         &mut self,
         place: usize,
@@ -606,7 +608,7 @@ impl Model {
                 && operation.kind == Kind::WriteVersioned(index);
             let key = operation.key;
             let versions = &mut self.memories[place].versions[index];
-            let is_once = versions.iter().all(|(known, of)| (*known == version) == (*of == id));
+            let is_once = versions.iter().all(|(known, by)| (*known == version) == (*by == id));
             versions.insert(version, id);
             check(may_be && is_once && self.keys[key].memory == place, wrong)?;
         }
@@ -616,6 +618,7 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a plain word that an operation has seen: zero, or the value of a WRITE that may have taken effect.
     fn observe_plain(&mut self, place: usize, word: usize, value: u64, floor: u64) -> Checked {
         if value == 0 {
             return check(floor == 0, || format!("saw no WRITE in word {word}, after {floor}"));
@@ -720,16 +723,17 @@ impl Model {
         })
     }
 
+    /// Checks that a process counts each operation on its regions.
     fn check_stats(&self, process: usize) -> Checked {
         let RegionStats { reads, writes, atomics, refused, .. } =
             self.processes[process].regions.stats();
         let is_own = |operation: &&Operation| {
             self.memory_of(operation.key).process == process && self.expected(operation).is_none()
         };
-        let of = |right: Access| {
-            let has_it =
+        let bounds_of = |right: Access| {
+            let is_counted =
                 move |operation: &&Operation| is_own(operation) && operation.kind.right() == right;
-            self.count(has_it, |operation| match &operation.kind {
+            self.count(is_counted, |operation| match &operation.kind {
                 Kind::Read(pieces) => pieces.len() as u64,
                 _ => 1,
             })
@@ -738,9 +742,9 @@ impl Model {
         let attempts = self.operations.iter().filter(|operation| operation.server == at);
         let attempts = attempts.map(|operation| u64::from(operation.attempts_max)).sum();
         let all = [
-            ("reads", reads, of(Access::READ)),
-            ("writes", writes, of(Access::WRITE)),
-            ("atomics", atomics, of(Access::ATOMIC)),
+            ("reads", reads, bounds_of(Access::READ)),
+            ("writes", writes, bounds_of(Access::WRITE)),
+            ("atomics", atomics, bounds_of(Access::ATOMIC)),
             ("refused", refused, (0, attempts)),
         ];
         all.into_iter().try_for_each(|(name, count, (least, most))| {

@@ -1,10 +1,8 @@
-//! The checker of frame contents: no frame may show a buffer after its release (eRPC §4.2.2, appendices B
-//! and C).
+//! The checker of frame contents: no frame may show a buffer after its release (eRPC §4.2.2, appendices B and C).
 //!
-//! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned
-//! memory. Every departing payload is therefore compared with its message, including payloads without a
-//! reader: retransmissions, and answers to ended calls. A request must belong to a call that has not ended,
-//! with every byte as in its message.
+//! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned memory. Every
+//! departing payload is therefore compared with its message, including payloads without a reader: retransmissions, and
+//! answers to ended calls. A request must belong to a call that has not ended, with every byte as in its message.
 //!
 //! The table lists endpoints with planted defects. All further rules of the wire checker, which mostly
 //! notice first, were switched off. The seed is the first, counted from 0, with a violation of this rule.

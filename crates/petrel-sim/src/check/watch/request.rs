@@ -12,8 +12,7 @@ pub(super) struct Request {
     pub(super) number: u64,
     /// Packets of the request.
     packets: u32,
-    /// The request is for the endpoint itself, and takes no credit until its answer has several packets
-    /// (§4).
+    /// The request is for the endpoint itself, and takes no credit until its answer has several packets (§4).
     is_exempt: bool,
     /// Sides that drop packets out of order.
     in_order: InOrder,

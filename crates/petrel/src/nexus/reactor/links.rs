@@ -174,6 +174,7 @@ impl<N: Network> Reactor<N> {
         self.relay.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
     }
 
+    /// Grants a link: opens the chosen transport, or expects the peer to bring memory or a stream.
     fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
         let endpoint = EndpointId(open.to_endpoint);
         let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };

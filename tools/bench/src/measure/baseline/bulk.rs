@@ -6,11 +6,10 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer
-//! while `consumed <= number < produced`. `produced` is stored (release) after the producer's last write
-//! to a chunk and loaded (acquire) before the consumer's first read of the chunk; `consumed` likewise in
-//! the other direction. There is a single producer and a single consumer, and neither is `Clone`:
-//! neither accesses a chunk owned by its peer.
+//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer while `consumed
+//! <= number < produced`. `produced` is stored (release) after the producer's last write to a chunk and loaded
+//! (acquire) before the consumer's first read of the chunk; `consumed` likewise in the other direction. There is a
+//! single producer and a single consumer, and neither is `Clone`: neither accesses a chunk owned by its peer.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;

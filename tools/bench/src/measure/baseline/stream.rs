@@ -1,8 +1,7 @@
 //! UDP, large messages: the baseline bandwidth.
 //!
-//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other
-//! receives them joined, directly into the message's memory, and acknowledges every few runs. At most
-//! 512 KiB are in flight.
+//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other receives them joined,
+//! directly into the message's memory, and acknowledges every few runs. At most 512 KiB are in flight.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

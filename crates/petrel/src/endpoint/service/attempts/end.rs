@@ -41,7 +41,7 @@ impl NumberedEnd for HedgeEnd {
     }
 }
 
-/// Ends a first attempt.
+/// Ends a first attempt: here if its success ends an awaited call, else by [`Attempts::end_first`].
 #[inline(always)]
 fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
     // The reply is taken apart, and put together where needed: the compiler would keep a whole one in memory.

@@ -28,15 +28,14 @@ impl Attempts<'_, '_> {
         let mut before = service.servers_mut().take();
         before.append(service.processes_mut());
         let connections = &self.cx.local.services.connections;
-        let of_process =
-            |key: &Key| connections.get(*key).is_some_and(|one| one.process().is_some());
-        before.retain(|key| !of_process(key));
+        let is_own = |key: &Key| connections.get(*key).is_none_or(|one| one.process().is_none());
+        before.retain(is_own);
         for target in targets {
             let Services { list, connections, .. } = &mut *self.cx.local.services;
-            let is_it = |key: &Key| {
+            let is_target = |key: &Key| {
                 connections.get(*key).is_some_and(|one| one.target().is_server(&target))
             };
-            match before.iter().position(is_it) {
+            match before.iter().position(is_target) {
                 Some(place) => {
                     let stays = before.remove(place);
                     let connection = connections.get_mut(stays).expect("it is there");
@@ -99,24 +98,20 @@ impl Attempts<'_, '_> {
         let mut kept = Vec::new();
         if count > 1 {
             for (index, id) in named.iter().enumerate() {
-                let is_it = |key: &&Key| {
+                let is_named = |key: &&Key| {
                     connections.get(**key).is_some_and(|one| one.target().endpoint == *id)
                 };
-                let key = match before.iter().find(is_it) {
+                let key = match before.iter().find(is_named) {
                     Some(&known) => known,
                     None => {
                         let target = Target { endpoint: *id, ..target };
                         let (config, counters) = (service.config(), service.counters().clone());
                         let load = service.servers().new_load(target.weight);
-                        let dormant = Connection::new(
-                            service_key,
-                            target,
-                            config,
-                            counters,
-                            Rc::clone(&load),
-                        );
-                        let key =
-                            connections.insert(dormant.of_process((process, hash), (index, count)));
+                        let shared = Rc::clone(&load);
+                        let dormant =
+                            Connection::new(service_key, target, config, counters, shared)
+                                .of_process((process, hash), (index, count));
+                        let key = connections.insert(dormant);
                         service.servers_mut().push(key, load);
                         key
                     }
@@ -310,9 +305,9 @@ impl Attempts<'_, '_> {
     pub(super) fn hint_leader(&mut self, service_key: Key, target: Target) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let service = list.get_mut(service_key).expect("a service stays for its calls");
-        let is_it =
+        let is_target =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target().is_server(&target));
-        let known = service.servers().keys().find(is_it);
+        let known = service.servers().keys().find(is_target);
         let has_room = service.servers().len() < SERVERS_NAMED_MAX;
         let connection = match known {
             None if has_room => {
