@@ -57,7 +57,7 @@ struct Connection {
 
 /// Makes the calls and prints their outcomes.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let mut client = Client::connect(&args.server.address, &client_config(args))?;
     let connection = Connection {

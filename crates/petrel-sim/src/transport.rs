@@ -607,7 +607,7 @@ impl Transport for SimTransport {
     fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
-            // Half is for packets and UDP, to prevent starvation of either.
+            // Rings get half of the budget, so that neither they nor packets starve.
             count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
         }
         if let Some(udp) = &mut self.udp {
@@ -629,7 +629,7 @@ impl Transport for SimTransport {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        // Like the real transport, which returns at once.
+        // With frames ready the wait ends at once, as in the real transport.
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
         let now_ns = self.fabric.now_ns();

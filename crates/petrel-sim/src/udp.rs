@@ -144,7 +144,7 @@ impl Udp {
         let bytes = head.len() + body.len();
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
-        // Before the push, which may send this frame together with planned frames.
+        // The frame is noted before the push, which may send it together with planned frames.
         if let Some(address) = address {
             self.socket.pushed.entry(address).or_default().push_back([head, body].concat());
         }

@@ -23,7 +23,7 @@ std::thread_local! {
 #[derive(Default)]
 struct Clock {
     now_ns: u64,
-    /// By the end of their wait, and a unique number.
+    /// The waiting threads, by the end of their wait and a unique number.
     sleepers: BTreeMap<(u64, u64), Thread>,
     last_sleeper: u64,
     timekeeper: Option<Thread>,

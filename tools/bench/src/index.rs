@@ -39,7 +39,7 @@ use self::report::Report;
 use crate::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
-/// Most time for PUTs of all keys.
+/// Time limit for PUTs of all keys.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
 /// Pause between windows: control planes' threads without CPU time take their peers for dead.

@@ -136,7 +136,7 @@ pub(super) enum Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Pending,
-    /// Not accepted: the application got an error at once.
+    /// The call was not accepted: the application got an error at once.
     Rejected,
     /// The client crashed first.
     Lost,

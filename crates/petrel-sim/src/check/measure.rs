@@ -104,7 +104,7 @@ struct Taken {
 impl World {
     /// Measures calls between a few pairs, one at a time: small calls in half of the worlds, large ones in the rest.
     pub(super) fn measure(&mut self, seed: u64) -> Result<(), String> {
-        // In these worlds, calls may be refused, or time out before the links could have carried them.
+        // In worlds with these features, calls may be refused, or time out before the links could have carried them.
         let scenario = &self.common.scenario;
         if scenario.has_little_memory || scenario.has_few_sessions || scenario.has_short_timeouts {
             return Ok(());

@@ -69,7 +69,7 @@ pub fn is_filled(seed: u64, bytes: &[u8]) -> bool {
 
 /// Returns true if [`fill`] writes these bytes from `offset` on.
 pub(super) fn is_part_of_filled(seed: u64, offset: usize, part: &[u8]) -> bool {
-    // Up to the next whole word, and the words after it.
+    // The bytes up to the next whole word are compared first, then the words after it.
     let before = offset.next_multiple_of(8) - offset;
     let (head, rest) = part.split_at(before.min(part.len()));
     let at = offset % 8;

@@ -209,7 +209,7 @@ impl Scenario {
         if self.swarm.allows(Feature::Congestion) {
             config.protocol.congestion = congestion(controller_of(credits));
         }
-        // Equal for all endpoints: an endpoint that drops packets out of order needs their retransmission.
+        // All endpoints go back N, or none does: an endpoint that drops packets out of order needs their retransmission.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
         }
@@ -282,7 +282,7 @@ impl Scenario {
         let max_frame_bytes =
             if self.has_order { max_frame_bytes.max(1_242) } else { max_frame_bytes };
         let coalesce = rng.below(2) == 0;
-        // Two thirds of the sizes; again derived without a draw.
+        // Two thirds of the sizes are ECN-capable; again derived without a draw.
         let ecn_capable = !max_frame_bytes.is_multiple_of(3);
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
     }
@@ -367,7 +367,7 @@ fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topolog
         let switch = SwitchConfig { buffer, ..SwitchConfig::default() };
         return (Topology::pair(nic, link), Path { link, links: 1 }, (nic, switch, link));
     }
-    // Half of the rates; again derived without a draw.
+    // Half of the rates have marks; again derived without a draw.
     let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     let star = Topology::star(usize::from(hosts), nic, switch, link);

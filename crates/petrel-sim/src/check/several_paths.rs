@@ -19,14 +19,14 @@ pub(super) struct Ways {
     cut_max: usize,
 }
 
-/// Most ways between the halves.
+/// The most ways between the halves.
 const WAYS_MAX: u64 = 6;
 
 /// The longest time for which a way loses everything without a fault window: some timeouts of a call pass, and
 /// most of its repetitions are left.
 const BLACK_HOLE_NS_MAX: u64 = 300_000;
 
-/// Most cuts in a world.
+/// The most cuts in a world.
 const CUTS_MAX: u64 = 8;
 
 /// The source ports of an endpoint, and whether it announces them.

@@ -58,7 +58,7 @@ const PATH_WORLDS_PER_RINGS: u64 = 4;
 /// One world in this number has regions, if its features include them.
 const WORLDS_PER_REGIONS: u64 = 3;
 
-/// Most hosts with regions.
+/// The most hosts with regions.
 const REGION_HOSTS_MAX: u64 = 2;
 
 /// A stream of its own decides on regions: none of the seeds on the regression list has regions.

@@ -260,7 +260,7 @@ impl Network {
             return;
         }
         if matches!(message, ToNexus::Gone) {
-            // At once, because the next endpoint with this number comes later.
+            // The end is handled at once: the next endpoint with this number may follow soon.
             return self.on_gone(from.host, from.endpoint);
         }
         let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);

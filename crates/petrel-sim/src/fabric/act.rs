@@ -101,7 +101,7 @@ pub enum LinkSet {
 pub(super) struct Partition {
     number: u32,
     one_way: bool,
-    /// By host: bit 0 for the first set, bit 1 for the second.
+    /// The sides of each host: bit 0 for the first set, bit 1 for the second.
     sides: Vec<u8>,
 }
 

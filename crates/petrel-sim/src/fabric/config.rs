@@ -58,7 +58,7 @@ impl Default for CpuConfig {
 pub struct LinkConfig {
     /// Bits per second. At least 1.
     pub rate_bps: u64,
-    /// From the last bit sent to the last bit received, in nanoseconds.
+    /// The time from the last bit sent to the last bit received, in nanoseconds.
     pub delay_ns: u64,
 }
 
@@ -159,9 +159,9 @@ pub const CUT_THROUGH_BYTES: u64 = 64;
 /// packet in transmission and excluding the arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EcnConfig {
-    /// Up to this queue length in bytes, no packet is marked.
+    /// The queue length in bytes up to which no packet is marked.
     pub k_min_bytes: u64,
-    /// From this queue length in bytes on, every packet is marked.
+    /// The queue length in bytes from which on every packet is marked.
     pub k_max_bytes: u64,
     /// The probability just below `k_max_bytes`. The probability grows linearly from zero at `k_min_bytes`.
     pub p_max: Probability,

@@ -156,7 +156,7 @@ enum Event {
     Heal(u32),
     /// A crashed host comes back.
     Restart(HostId),
-    /// This number of wake-ups for the consumer of a ring arrives.
+    /// Wake-ups arrive for the consumer of a ring, as many as the number says.
     Ring(Rc<RefCell<RingState>>, u64),
 }
 

@@ -119,7 +119,7 @@ impl Fabric {
         let clock = self.note_step();
         self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
-        // For an actor that stops in this turn, later packets have not arrived yet.
+        // Packets that come after the actor's clock have not arrived yet for an actor that stops in this turn.
         if port.first_came()? > clock {
             return None;
         }

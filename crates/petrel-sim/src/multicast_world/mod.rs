@@ -25,7 +25,7 @@ pub(crate) use world::run_world;
 /// The results of a world that kept all rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Two runs share the digest if they had equal events.
+    /// Runs of equal events have equal digests.
     pub digest: u64,
     /// Calls to groups.
     pub calls: u64,

@@ -319,7 +319,7 @@ impl Actor {
         self.next_session += 1;
         let slots = match cx.rng.below(12) {
             0..3 => open.slots.min(SLOTS_LEAST),
-            // More than proposed: the nexus must reject this.
+            // More slots than proposed: the nexus must reject the answer.
             3 => 2 * open.slots,
             _ => open.slots,
         };

@@ -36,7 +36,7 @@ impl World {
     fn schedule_foreign_peers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
         let heartbeat_ms = self.rng.between(1, FOREIGN_HEARTBEAT_NS_MAX / 1_000_000) as u32;
-        // Two have their own hosts, and one shares a host with honest processes.
+        // Two foreign peers have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
             // If connection slots are scarce, a foreign peer would use up the share of honest processes at its address.
             if host == 0 && self.scenario.has_few_connections && self.scenario.is_fair {

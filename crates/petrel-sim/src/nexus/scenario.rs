@@ -229,7 +229,7 @@ fn draw_plan(
         .heartbeat(Duration::from_nanos(heartbeat_ns))
         .connect_timeout(Duration::from_nanos(step_ns));
     let settings = if family == Family::Loopback { settings } else { settings.insecure() };
-    // Rarely by much, or often by less than a tick, which does not excuse a late peer.
+    // Turns are late rarely and by much, or often and by less than a tick, which does not excuse a late peer.
     let (late, late_ns_max) = match rng.below(2) {
         0 => (Probability::percent(2), rng.between(1, 3 * heartbeat_ns / 2)),
         _ => (Probability::percent(50), heartbeat_ns / 4),

@@ -101,7 +101,7 @@ pub(super) struct World {
     pub(super) events: BinaryHeap<Reverse<(u64, u64)>>,
     contents: BTreeMap<u64, Event>,
     sequence: u64,
-    /// By number in the network, without the processes of foreign peers.
+    /// The processes by their numbers in the network, without those of foreign peers.
     pub(super) processes: BTreeMap<ProcessId, Process>,
     /// The current process of each plan.
     pub(super) current: Vec<Option<ProcessId>>,
@@ -299,7 +299,7 @@ impl World {
         }
         let is_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
         if !goes_on {
-            // Before the nexus drops the sockets: the kernel closes them in order.
+            // The kernel closes the sockets in order, before the nexus drops them.
             self.net.borrow_mut().forget_process(id, true);
         }
         if let Some(process) = self.processes.get_mut(&id) {
@@ -350,7 +350,7 @@ impl World {
         self.fetch_news(id);
     }
 
-    /// Without a thread the answers are available at once.
+    /// Fetches answers of the port, which come at once from a nexus without a thread.
     fn fetch_if_no_thread(&mut self, id: ProcessId) {
         if self.processes.get(&id).is_some_and(|process| process.nexus.is_none()) {
             self.fetch_news(id);
@@ -507,7 +507,7 @@ impl World {
         let stats = nexus.stats();
         self.add_stats(&stats);
         self.note(format_args!("p{id} KILLED, {notifies_peers}"));
-        // First, because later drops must find no process.
+        // The process is forgotten first, because later drops must find no process.
         self.net.borrow_mut().forget_process(id, notifies_peers);
         let dead: Vec<_> =
             self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();

@@ -462,7 +462,7 @@ fn number_of(state: &Arc<CallState>) -> usize {
 fn cancel_dropped(client: &Client, state: &Arc<CallState>) {
     if state.abandon() {
         let cancel = InboxMessage::Cancel(Arc::clone(state));
-        // Without the endpoint there is nothing to cancel.
+        // If the endpoint is gone, no call is left to cancel.
         client.endpoint().post(cancel);
     }
 }

@@ -87,7 +87,7 @@ impl Client {
             // Detached: the task ends by itself, or when the result is dropped.
             drop(handle.spawn_within(Closure::Task, None, running.run(task)));
         };
-        // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
+        // If the endpoint is gone, or goes before the task has begun, the task is dropped, and `Spawned` ends.
         let task = RunTask { begin: Box::new(begin), is_library };
         self.endpoint().post(InboxMessage::Run(task));
         Spawned { shared }

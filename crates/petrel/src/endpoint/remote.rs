@@ -228,7 +228,7 @@ struct DetachedRequests {
     free: Vec<Arc<AtomicBool>>,
 }
 
-/// Most flags kept for reuse.
+/// The most flags kept for reuse.
 const FREE_FLAGS_MAX: usize = 256;
 
 impl DetachedRequests {

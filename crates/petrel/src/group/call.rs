@@ -29,10 +29,10 @@ pub struct GroupCall {
 /// The fate of members' calls still outstanding when the group's outcome is certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Late {
-    /// They are executed and their responses dropped: a slow replica still gets the write.
+    /// The calls are executed and their responses dropped: a slow replica still gets the write.
     #[default]
     Finish,
-    /// They are cancelled: the caller wanted only one response.
+    /// The calls are cancelled: the caller wanted only one response.
     Cancel,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
-/// Most members of a group: a call sends to all of them at once and keeps a record of each.
+/// The most members of a group: a call sends to all of them at once and keeps a record of each.
 pub const MEMBERS_MAX: usize = 1024;
 
 /// How many members have to answer successfully.

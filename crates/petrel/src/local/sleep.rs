@@ -54,7 +54,7 @@ impl Drop for Sleep {
 /// A future with a time limit, at which it fails with DEADLINE_EXCEEDED, and the inner future is dropped.
 #[derive(Debug)]
 pub struct Timeout<F> {
-    /// On the heap: it stays in place when the `Timeout` moves.
+    /// The inner future, on the heap to stay in place when the `Timeout` moves.
     future: Pin<Box<F>>,
     sleep: Sleep,
 }

@@ -207,7 +207,7 @@ impl Tasks {
         let Some(entry) = self.entries.borrow().tasks.get(key).map(Rc::clone) else { return };
         let Some(mut future) = entry.future.take() else { return };
         self.inherited_ns.set(entry.deadline_ns);
-        // Before the poll: a wake-up from now on requests another.
+        // The task leaves the queue before the poll: a wake-up from now on requests another poll.
         entry.task.unqueue();
         self.polled.set(Some(Polled::new(key, &entry.waker)));
         let polled = match catch(|| future.as_mut().poll(&mut Context::from_waker(&entry.waker))) {

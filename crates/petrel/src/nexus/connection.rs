@@ -103,7 +103,7 @@ pub(super) enum Idle {
     AwaitingHello,
     /// The peer said HELLO and has no link.
     Linkless,
-    /// Its links have neither a session nor a proposal.
+    /// The connection's links have neither a session nor a proposal.
     Sessionless,
     /// No session has had a request.
     Requestless,
@@ -589,7 +589,7 @@ struct Outbox {
     bytes: Vec<u8>,
     /// Bytes at the beginning that are sent already.
     sent: usize,
-    /// Since when the socket has accepted nothing although bytes are queued.
+    /// The time since which the socket has accepted nothing although bytes are queued.
     stalled_since: Option<Instant>,
 }
 
@@ -608,7 +608,7 @@ impl Outbox {
         message.encode(&mut self.bytes)
     }
 
-    /// More bytes are queued than a peer that reads ever causes.
+    /// Returns true if more bytes are queued than a peer that reads ever causes.
     fn is_over_limit(&self) -> bool {
         self.len() > OUT_HARD_BYTES
     }

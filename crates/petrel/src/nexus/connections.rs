@@ -48,7 +48,7 @@ pub(super) struct Connections<N: Network> {
 pub(super) enum Admission {
     /// It may.
     Granted,
-    /// Another may open once the idle connection has ended.
+    /// A link may open once this idle connection has ended.
     InPlaceOf(ConnectionId),
     /// It may not.
     Refused(Reason),
@@ -187,7 +187,7 @@ impl<N: Network> Connections<N> {
     pub(super) fn drain(&mut self) -> Vec<Connection<N>> {
         let mut all: Vec<_> = self.by_id.drain().collect();
         self.timers.clear();
-        // In an order independent of the hash table: their sockets close in this order.
+        // The sockets close in an order that does not depend on the hash table.
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, connection)| connection).collect()
     }

@@ -18,7 +18,7 @@ pub(super) struct Signs {
     pause: Duration,
     /// When a doubt demands a PING, unless a byte arrives before.
     doubt: Option<Instant>,
-    /// Since when an answer to a PING is awaited.
+    /// The time since which an answer to a PING is awaited.
     awaits: Option<Instant>,
 }
 

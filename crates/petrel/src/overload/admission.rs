@@ -12,9 +12,9 @@ use crate::time::as_ns;
 /// Limits of an [`Admission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Most queued requests: 1 024.
+    /// The most queued requests: 1 024.
     pub requests_max: usize,
-    /// Most bytes of queued requests: 64 MiB. A larger request may wait alone.
+    /// The most bytes of queued requests: 64 MiB. A larger request may wait alone.
     pub bytes_max: usize,
     /// How requests that wait too long are shed.
     pub shedding: Shedding,
@@ -84,7 +84,7 @@ pub struct Waiting {
 pub enum Shed {
     /// The queue holds its maximum of requests.
     Requests,
-    /// With the request the queue would exceed its maximum of bytes.
+    /// The request would make the queue exceed its maximum of bytes.
     Bytes,
     /// The request's wait was or would be too long, or the response would miss its deadline.
     Delay,

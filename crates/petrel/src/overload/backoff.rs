@@ -17,8 +17,8 @@ pub struct BackoffConfig {
 }
 
 impl Default for BackoffConfig {
-    /// From 1 ms, about the least time to notice a lost packet, to 1 s: a server that is back is found within half a
-    /// second on average.
+    /// Pauses from 1 ms, about the least time to notice a lost packet, to 1 s: a server that is back is found within half a second on
+    /// average.
     fn default() -> Self {
         Self { first: Duration::from_millis(1), max: Duration::from_secs(1), growth_percent: 200 }
     }

@@ -10,7 +10,7 @@ pub(super) struct Codel {
     interval_ns: u64,
     /// When the wait will have exceeded the target for an interval, if it does not fall.
     first_above_ns: Option<u64>,
-    /// While dropping: the time of the next drop.
+    /// The time of the next drop, while dropping.
     drop_next_ns: Option<u64>,
     /// Drops since dropping began.
     count: u64,

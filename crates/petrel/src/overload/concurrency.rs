@@ -9,7 +9,7 @@ use crate::time::as_ns;
 pub struct ConcurrencyLimitConfig {
     /// Initial limit of outstanding calls; `u32::MAX`, the default, is none: the first refusal sets a limit.
     pub initial: u32,
-    /// Most calls outstanding; `u32::MAX` by default.
+    /// The most calls outstanding; `u32::MAX` by default.
     pub max: u32,
     /// The longest pause between two calls, when even one outstanding call is too much: 20 ms.
     pub pause_max: Duration,
@@ -203,7 +203,7 @@ impl ConcurrencyLimit {
 
     /// Returns the limit of outstanding calls, at least one.
     pub fn limit(&self) -> u32 {
-        // At most `limit_max`, which came from a u32.
+        // The limit is at most `limit_max`, which came from a u32.
         (self.limit / ONE).max(1) as u32
     }
 
@@ -255,7 +255,7 @@ impl ConcurrencyLimit {
         if self.limit >= ONE {
             return;
         }
-        // One call in 1 / limit round trips, counted from the beginning of the last call, which took one round trip.
+        // A limit below one allows a call in 1 / limit round trips. They count from the begin of the last call, which took one.
         let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
         let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
         let pause_ns = round_trips_ns.saturating_sub(u128::from(round_trip_ns));

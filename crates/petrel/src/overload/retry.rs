@@ -7,7 +7,7 @@ pub struct RetryBudgetConfig {
     pub per_thousand: u32,
     /// Retries per second without preceding successes, for clients with few calls: 10.
     pub reserve_per_s: u32,
-    /// Most retries in store, and the initial number: 100.
+    /// The most retries in store, and the initial number: 100.
     pub saved_max: u32,
 }
 

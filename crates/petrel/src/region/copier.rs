@@ -27,7 +27,7 @@ pub(super) const TURN_BYTES: usize = 256 << 10;
 /// Reads up to this part of the bytes of a turn are not counted: a burst of them copies less than a turn may.
 const SMALL_PART: usize = 64;
 
-/// Most copies of a versioned value that writers change meanwhile.
+/// The most copies of a versioned value that writers change meanwhile.
 const TRIES: u32 = 8;
 
 /// Reads in progress that have memory for their answers; further reads wait without memory.

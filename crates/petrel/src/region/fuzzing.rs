@@ -20,7 +20,7 @@ const RIGHTS: [&[Access]; 3] =
 /// Bytes of a packet: the header, and some data.
 const PACKET_BYTES: usize = HEADER_BYTES + 8;
 
-/// Most requests of an input, to bound the time.
+/// The most requests of an input, to bound the time.
 const REQUESTS_MAX: usize = 64;
 
 /// Executes requests that the input has. A request begins with three bytes: its method, its length, and how the first

@@ -25,7 +25,7 @@ use crate::error::Error;
 /// The time that a client has for its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most connections at a time. One more takes the place of the one that has waited longest.
+/// The most connections at a time. A further connection replaces the longest waiting one.
 const CLIENTS_MAX: usize = 64;
 
 /// The pause after a failure of the kernel: descriptors or memory are short, and may be free again soon.

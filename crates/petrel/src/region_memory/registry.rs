@@ -21,7 +21,7 @@ pub(crate) const NO_REGION: Refusal =
 const NO_RIGHT: Refusal =
     Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
-/// Most regions at a time.
+/// The most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
 
 /// The regions of a server, shared by its endpoints; clones are the same.

@@ -18,7 +18,7 @@ pub(crate) const MAP: u16 = 65_527;
 pub(crate) const METHODS: [u16; 8] =
     [READ, WRITE, COMPARE_SWAP, FETCH_ADD, READ_MANY, READ_VERSIONED, WRITE_VERSIONED, MAP];
 
-/// Most pieces of a request.
+/// The most pieces of a request.
 pub const PIECES_MAX: usize = 64;
 
 /// Bytes in front of the data of a request: number, length, secret and offset.

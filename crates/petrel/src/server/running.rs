@@ -240,7 +240,7 @@ impl Signalled {
     pub(super) fn start(
         start: impl FnOnce() -> Result<RunningServer, SetupError>,
     ) -> Result<Self, SetupError> {
-        // Before the server listens: a process may signal a listening server.
+        // Signals are handled before the server listens: a process may signal a listening server.
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
         let handle = signals.handle();
         let server = start()?;

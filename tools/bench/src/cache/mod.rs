@@ -35,7 +35,7 @@ use self::stream::Stream;
 use crate::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
-/// Most calls in flight of a session.
+/// The most calls in flight of a session.
 pub const SESSION_CALLS: u16 = 8;
 
 /// Pause between windows: control planes' threads without CPU time take their peers for dead.

@@ -19,7 +19,7 @@ use petrel_command::args::BenchTransport;
 /// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 14;
 
-/// Most time for all rows together.
+/// Time limit for all rows together.
 const TIME_MAX: Duration = Duration::from_secs(500);
 
 /// A row of the table.

@@ -22,7 +22,7 @@ use crate::rng::Rng;
 /// Maximum number of operations begun at once.
 const BURST_MAX: u64 = 6;
 
-/// Most memories that a process registers.
+/// The most memories that a process registers.
 const MEMORIES_MAX: usize = 8;
 
 /// Timeout of a read after the faults, which must succeed; and where servers have no room for sessions.

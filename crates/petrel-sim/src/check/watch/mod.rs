@@ -53,7 +53,7 @@ use source_ports::SourcePorts;
 #[derive(Debug, Default)]
 pub(super) struct WireChecker {
     sessions: Vec<Session>,
-    /// By receiver, session index and token: the session, and whether the receiver is its server.
+    /// The session, and whether the receiver is its server, by receiver, session index and token.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
     /// Endpoints that drop packets out of order.
     in_order: BTreeSet<SimAddr>,
@@ -112,7 +112,7 @@ impl WireChecker {
 
     /// Records a new endpoint, and whether it goes back N.
     pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
-        // Another endpoint may have had this address before.
+        // A former endpoint of this address may have had the other setting.
         if goes_back_n {
             self.in_order.insert(at)
         } else {

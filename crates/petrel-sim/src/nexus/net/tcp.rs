@@ -434,7 +434,7 @@ impl Net {
                 let id = self.new_socket(process, (remote, local), State::Connected);
                 self.sockets[id].peer = Some(from);
                 self.sockets[id].arrival_floor_ns = back_ns;
-                // From now on the peer may be reset.
+                // From now on the two ends may reset each other.
                 self.sockets[from].peer = Some(id);
                 self.sockets[from].arrival_floor_ns = back_ns;
                 if let Some(listening) = self.listeners.get_mut(&remote) {

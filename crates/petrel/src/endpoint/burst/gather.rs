@@ -24,7 +24,7 @@ use crate::panics::{Closure, catch};
 use crate::sync::thread;
 use crate::values::State;
 
-/// Most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
+/// The most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
 /// at once. Groups of 64 were at most 6 % faster than groups of 32 (PERFORMANCE.md, "Lookups in batches").
 const LANES_MAX: usize = 32;
 

@@ -243,7 +243,7 @@ impl Drop for Local {
 
 /// An endpoint, as seen by handlers and continuations: they use it to make calls, take buffers, and answer requests.
 /// `S` is the type of the [state](super::Endpoint::state) that the endpoint lends them.
-// With C's field order, for the same layout with any type of state: see `Context::typed`.
+// C's field order gives all types of state one layout, for `Context::typed`.
 #[repr(C)]
 pub struct Context<'a, S = ()> {
     pub(super) local: &'a mut Local,

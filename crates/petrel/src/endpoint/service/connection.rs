@@ -60,7 +60,7 @@ pub(super) struct AttemptPermit(Option<Permit>);
 /// Whether an attempt may be made now.
 pub(super) enum MayBegin {
     Now(AttemptPermit),
-    /// After another attempt has ended, or at this time.
+    /// The attempt may be made after another has ended, or at this time.
     Later(Option<u64>),
 }
 

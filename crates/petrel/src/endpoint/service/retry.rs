@@ -11,7 +11,7 @@ use crate::overload::{Backoff, BackoffConfig};
 use crate::time::as_ns;
 use crate::values::client::Target;
 
-/// Most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
+/// The most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
 const DOUBLINGS_MAX: u32 = 10;
 
 /// The number of a call's attempts, and whether one may have been executed.

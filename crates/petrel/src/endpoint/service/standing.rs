@@ -54,7 +54,7 @@ const METHODS_MAX: usize = 64;
 /// The usual time of the answers of each method, at all servers of a service.
 #[derive(Debug, Default)]
 pub(super) struct UsualTimes {
-    /// By the lowest bits of the method. Empty before the first measurement.
+    /// Methods with their usual times, placed by the method's lowest bits. Empty before the first measurement.
     methods: Vec<(u16, Option<Log>)>,
 }
 

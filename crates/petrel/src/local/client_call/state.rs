@@ -105,7 +105,7 @@ impl CallState {
         let signals = state.signals.load(Ordering::Relaxed);
         if signals != ENDED | FETCHED {
             assert!(signals & FETCHED != 0, "a state is used again after its outcome was fetched");
-            // Another waker was registered: such a call was moved between tasks.
+            // A waker was registered: the call was moved between tasks.
             return None;
         }
         state.signals.store(0, Ordering::Relaxed);

@@ -174,7 +174,7 @@ impl<N: Network> Reactor<N> {
 
     /// Answers all outstanding requests when the nexus ends by an error.
     pub(in crate::nexus) fn abandon(&mut self, reason: &Reason) {
-        // First, to refuse new requests from here on.
+        // New requests are refused from here on.
         self.refuse_commands(reason);
         for link in self.relay.links.select(|_| true) {
             self.end_link(link, reason);

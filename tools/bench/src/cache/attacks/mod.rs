@@ -33,7 +33,7 @@ use crate::measure::statistics::median;
 /// The least ratio of the cache, relative to memcached's.
 const RATIO_MIN: f64 = 0.9;
 
-/// Most connections of both servers.
+/// The most connections of both servers.
 const CONNECTIONS_MAX: &str = "1024";
 
 /// The longest time until a server listens.

@@ -252,7 +252,7 @@ impl Echo {
 impl ServerEnd for Echo {
     #[inline]
     fn poll_once(&mut self) {
-        // If the connection has broken, the other end notices.
+        // The other end reports a broken connection.
         let _ = self.poll();
     }
 }
