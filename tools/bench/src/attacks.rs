@@ -152,7 +152,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let memory_after = resident_bytes(pid)?;
     let Observer { newcomers, failures, .. } = observer;
     let report = honest.end()?;
-    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
+    let median_of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
     if rounds.iter().any(|round| round.calm.per_s == 0.0) {
         return Err(Failure::because("no call ended"));
     }
@@ -169,11 +169,11 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         newcomers,
         newcomers_failed: failures.len() as u64,
         failure: report.failure.or(failures.into_iter().next()),
-        calm_per_s: of(|round| round.calm.per_s),
+        calm_per_s: median_of(|round| round.calm.per_s),
         // The number may be zero under the attack: zero is a valid result.
-        attacked_per_s: of(|round| round.attacked.per_s),
-        ratio: of(|round| round.attacked.per_s / round.calm.per_s),
-        ratio_beside: of(|round| round.others.per_s / round.calm.per_s),
+        attacked_per_s: median_of(|round| round.attacked.per_s),
+        ratio: median_of(|round| round.attacked.per_s / round.calm.per_s),
+        ratio_beside: median_of(|round| round.others.per_s / round.calm.per_s),
         management_calm: management(|round| &round.calm),
         management_attacked: management(|round| &round.attacked),
         memory_before,

@@ -178,6 +178,7 @@ impl Pair {
         }
     }
 
+    /// Measures a policy under each load.
     fn series(
         &mut self,
         args: &BenchOverloadArgs,

@@ -462,6 +462,7 @@ impl Ledger {
         reply.outcome.is_ok()
     }
 
+    /// Checks the outcome of a call that has succeeded.
     fn end_well(&mut self, id: u32, request: &[u8], response: &[u8]) {
         self.counts.succeeded += 1;
         let call = &mut self.calls[id as usize];
@@ -491,6 +492,7 @@ impl Ledger {
         }
     }
 
+    /// Checks the outcome of a call that has failed.
     fn end_badly(&mut self, id: u32, failure: &petrel::Error, response_len: usize) {
         let call = &mut self.calls[id as usize];
         call.end = End::Failed(failure.status, failure.execution);

@@ -346,6 +346,7 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
     }
 }
 
+/// Draws two linked hosts, or a star of all hosts, with queues that overflow in some worlds.
 fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topology, Path, Parts) {
     let link = LinkConfig {
         rate_bps: rng.between(1, 100) * 1_000_000_000,

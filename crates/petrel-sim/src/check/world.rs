@@ -406,6 +406,7 @@ impl World {
         self.simulation.actors().all(|(_, node)| node.is_done()) && self.pending_crashes.is_empty()
     }
 
+    /// Describes the nodes that keep a phase from ending.
     fn describe_stuck(&self) -> String {
         let phase = self.common.phase.get();
         let pending = self.common.ledger.borrow().pending();

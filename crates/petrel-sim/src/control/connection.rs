@@ -148,6 +148,7 @@ impl Network {
         self.schedule(now_ns, Event::Pump(id, 0));
     }
 
+    /// Sends HELLO from a side, and schedules its first question.
     fn greet(&mut self, id: ConnectionId, side: Side) {
         let Some(connection) = self.connections.get(&id) else { return };
         let host = connection.ends[side].host;

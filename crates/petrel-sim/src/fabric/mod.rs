@@ -255,6 +255,7 @@ fn switches_of(topology: &Topology, seed: u64) -> Vec<Switch> {
     numbered.map(switch).collect()
 }
 
+/// Makes the links of a topology, with random streams for each.
 fn links_of(topology: &Topology, seed: u64) -> Vec<Link> {
     let numbered = topology.links.iter().zip(0u32..);
     let link = |(&direction, index): (&topology::Direction, u32)| {

@@ -246,6 +246,7 @@ impl Topology {
         Ok(())
     }
 
+    /// Checks the marking rules of output ports; only switches may mark.
     fn check_ports(&self) -> Result<(), TopologyError> {
         for (direction, link) in self.links.iter().zip((0u32..).map(LinkId)) {
             let problem = match (direction.from, direction.marking) {

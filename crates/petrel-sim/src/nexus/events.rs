@@ -33,6 +33,7 @@ impl World {
         self.after(0, Event::Tick);
     }
 
+    /// Adds foreign peers, and schedules their connections, in some worlds many at once.
     fn schedule_foreign_peers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
         let heartbeat_ms = self.rng.between(1, FOREIGN_HEARTBEAT_NS_MAX / 1_000_000) as u32;

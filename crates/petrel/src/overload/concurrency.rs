@@ -244,6 +244,7 @@ impl ConcurrencyLimit {
         }
     }
 
+    /// Ends a call, and sets the pause before the next one if the limit is below one.
     fn end(&mut self, permit: &Permit, now_ns: u64) {
         assert!(self.outstanding > 0, "each permit goes back once");
         self.outstanding -= 1;

@@ -61,6 +61,7 @@ pub(super) fn endpoint() -> Result<Endpoint, Failure> {
 }
 
 impl Honest {
+    /// Starts the thread of a client, and waits for its session.
     pub(super) fn start(address: SocketAddr) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();

@@ -96,6 +96,7 @@ pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
+/// Measures echoes and mixes of the cache in alternating windows.
 fn measure(args: &MixArgs, transport: BenchTransport) -> Result<Vec<Row>, Failure> {
     let echo = Server::start(&["serve", "--transport", transport.name()], args, "--endpoints")?;
     let cache = Server::cache(args, "--listen", &["--transport", transport.name()])?;

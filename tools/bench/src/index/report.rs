@@ -63,11 +63,11 @@ impl Report {
         cpus: Option<[usize; 2]>,
         all: &[Series; KINDS.len()],
     ) -> Self {
-        let of =
+        let series_of =
             |kind| &all[KINDS.iter().position(|other| *other == kind).expect("it is one of them")];
-        let two_cpus = ratios(of(Kind::Lookups), of(Kind::Echo));
-        let one_cpu = ratios(of(Kind::LookupsOneThread), of(Kind::EchoOneThread));
-        let p99 = |kind| Some(of(kind).latencies[0].summary()?.p99_ns as f64);
+        let two_cpus = ratios(series_of(Kind::Lookups), series_of(Kind::Echo));
+        let one_cpu = ratios(series_of(Kind::LookupsOneThread), series_of(Kind::EchoOneThread));
+        let p99 = |kind| Some(series_of(kind).latencies[0].summary()?.p99_ns as f64);
         let p99s = p99(Kind::ScansInDispatch).zip(p99(Kind::ScansInWorkers));
         Self {
             bench: "index",

@@ -46,6 +46,7 @@ impl Drop for Directory {
 }
 
 impl Cluster {
+    /// Starts the replicas, and waits until the first one leads.
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
         let addresses = free_addresses()?;
         let data = args.data.as_deref().map(Directory::within).transpose()?;

@@ -113,6 +113,7 @@ impl Node {
         self.region_caller = Some(caller);
     }
 
+    /// Revokes a key of the host, or registers new memory, now and then.
     fn change_regions(&mut self, rng: &mut Rng) {
         let at = self.shared.at;
         let regions = &mut self.shared.ledger().regions;

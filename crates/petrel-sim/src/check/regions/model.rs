@@ -673,6 +673,7 @@ impl Model {
         (0..self.processes.len()).try_for_each(|process| self.check_stats(process))
     }
 
+    /// Checks the words of a memory at the end of the run.
     fn close_memory(&mut self, place: usize) -> Checked {
         let memory = &self.memories[place];
         let now = words_of(&memory.keeper);

@@ -179,6 +179,7 @@ impl SourcePorts {
         }
     }
 
+    /// Checks the port of a response, and the marks in a CREDIT.
     fn server_sends(&mut self, source: u8, frame: &Frame<'_>, bytes: &[u8]) -> Result<(), Broken> {
         let ports = self.server.ports.len();
         let number = frame.header.request;

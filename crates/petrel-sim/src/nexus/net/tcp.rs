@@ -250,6 +250,7 @@ impl Net {
         }
     }
 
+    /// Reads received bytes; some reads are short or interrupted.
     pub(in crate::nexus) fn read(&mut self, id: SocketId, buffer: &mut [u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {
@@ -291,6 +292,7 @@ impl Net {
         }
     }
 
+    /// Writes as many bytes as the window has room for; some writes are short or interrupted.
     pub(in crate::nexus) fn write(&mut self, id: SocketId, bytes: &[u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {

@@ -182,6 +182,7 @@ impl Future for TakePlace {
 }
 
 impl TakePlace {
+    /// Enters the queue. A place that was freed before, or the end of the places, is noticed here.
     fn enter(&mut self, waker: &Waker) {
         let waiter = Waiter { has_place: AtomicBool::new(false), waker: Mutex::new(waker.clone()) };
         let waiter = Arc::new(waiter);

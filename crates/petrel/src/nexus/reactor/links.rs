@@ -85,6 +85,7 @@ impl<N: Network> Reactor<N> {
         Offering::new(&self.net, &self.relay, self.exchanges.local(), (connection, endpoint))
     }
 
+    /// Sends LINK_OPEN with these offers, and adds the requested link.
     fn send_link_open(
         &mut self,
         id: ConnectionId,

@@ -290,6 +290,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
+    /// Handles a message of an endpoint.
     fn on_post(&mut self, from: EndpointId, message: ToNexus) {
         let relay = &mut self.relay;
         match message {

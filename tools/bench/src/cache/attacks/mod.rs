@@ -236,7 +236,8 @@ impl<'a> Observer<'a> {
 
     fn end(self, attack: CacheAttack, args: &CacheAttacksArgs) -> Result<Figure, Failure> {
         let report = self.honest.end()?;
-        let of = |get: fn(&[f64; 2]) -> f64| median(self.rates.iter().map(get)).unwrap_or(0.0);
+        let median_of =
+            |get: fn(&[f64; 2]) -> f64| median(self.rates.iter().map(get)).unwrap_or(0.0);
         Ok(Figure {
             bench: "cache-attacks",
             attack: attack.name(),
@@ -249,9 +250,9 @@ impl<'a> Observer<'a> {
             newcomers: self.newcomers,
             newcomers_failed: self.failures.len() as u64,
             failure: report.failure.or(self.failures.into_iter().next()),
-            calm_per_s: of(|[calm, _]| *calm),
-            attacked_per_s: of(|[_, attacked]| *attacked),
-            ratio: of(|[calm, attacked]| attacked / calm),
+            calm_per_s: median_of(|[calm, _]| *calm),
+            attacked_per_s: median_of(|[_, attacked]| *attacked),
+            ratio: median_of(|[calm, attacked]| attacked / calm),
             memory_peak: peak_bytes(self.server.pid)?,
             holds: true,
             command: format!(

@@ -91,6 +91,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
+    /// Adds the peer of a link, and proposes the sessions that wait for the link.
     fn on_link_up(
         &mut self,
         (request, name): (Option<u64>, LinkId),
