@@ -127,6 +127,7 @@ impl<E> EventQueue<E> {
         self.run.last().is_none_or(|first| late < first)
     }
 
+    /// Puts an entry into the late heap, the wheel or the far heap.
     #[inline]
     fn place(&mut self, entry: Entry<E>) {
         let slot = slot_number(entry.at);

@@ -122,6 +122,7 @@ fn measure_wake_ups(args: &PauseArgs, pause: Duration) -> Result<Vec<WakeRow>, F
     sleepers.into_iter().map(row).collect()
 }
 
+/// Measures calls after pauses beside bare wake-ups, in turn.
 fn measure_calls(
     args: &PauseArgs,
     transport: BenchTransport,

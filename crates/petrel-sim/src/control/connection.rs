@@ -263,6 +263,7 @@ impl Network {
         }
     }
 
+    /// Delivers an item to a side. A side without the connection answers with a reset.
     fn deliver(&mut self, id: ConnectionId, side: Side, item: Item) {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.get_mut(&id) else { return };

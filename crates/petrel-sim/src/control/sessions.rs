@@ -183,6 +183,7 @@ impl Network {
         self.process(host).links.get_mut(link)?.proposals.remove(&request)
     }
 
+    /// Records the agreement on a session that opens.
     fn note_agreement(
         &mut self,
         host: HostId,

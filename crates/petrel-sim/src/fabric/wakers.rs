@@ -91,6 +91,7 @@ impl Wakers {
         keys.iter().filter_map(|key| Some(by_key.get(key)?.1)).collect()
     }
 
+    /// Adds the keys of some used wakers, and resets these wakers.
     fn take_batch(&self, keys: &mut Vec<u64>) {
         let mut events = [const { MaybeUninit::uninit() }; BATCH];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -185,6 +185,7 @@ impl Actor {
         self.links.keys().nth(rng.below(self.links.len() as u64) as usize).copied()
     }
 
+    /// Proposes a session on a link, now and then with slots that the nexus must reject.
     pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, cx: &mut ActorContext<'_>) {
         let Some(view) = self.links.get(&link) else { return };
         // Occasionally illegal slots, which the nexus must reject.
@@ -278,6 +279,7 @@ impl Actor {
         self.nexus.post(ToNexus::JoinGroup { link, join });
     }
 
+    /// Performs an action that was delayed by the endpoint's time for an answer.
     pub(super) fn perform(
         &mut self,
         action: DelayedAction,
@@ -467,6 +469,7 @@ impl Actor {
         Ok(())
     }
 
+    /// Checks a peer's proposal, and schedules the answer; a hanging endpoint may never answer.
     fn on_proposed(
         &mut self,
         link: LinkId,

@@ -73,6 +73,7 @@ impl World {
         12 * self.scenario.step_ns_max() + silence_ns + 10 * heartbeat_ns + 2 * REST_NS
     }
 
+    /// Runs until `is_done` finds nothing missing, at most for this time.
     fn run_until_done(
         &mut self,
         time_limit_ns: u64,

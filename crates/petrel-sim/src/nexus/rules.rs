@@ -94,6 +94,7 @@ impl World {
         self.check_limits(id, &nexus.table_sizes())
     }
 
+    /// Checks that the tables of a nexus stay within the limits of §9.
     fn check_limits(&self, id: ProcessId, sizes: &TableSizes) -> Result<(), String> {
         let plan = &self.processes[&id].plan;
         // A quarter of the descriptors is for other uses (§8.3: both limits shrink with few descriptors).

@@ -327,6 +327,7 @@ impl Rings {
         self.check_given_up();
     }
 
+    /// Checks that rings are given up only after a side has broken a rule.
     fn check_given_up(&self) {
         if self.detached.stats().rx_broken_rings == 0 {
             return;
@@ -406,6 +407,7 @@ struct SimBell {
 }
 
 impl Cord for SimBell {
+    /// Wakes the consumer after a drawn delay. Returns false if the system refuses.
     fn ring(&mut self) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let WakeFaults { late, late_within_ns, refused } = fabric.rings.faults;

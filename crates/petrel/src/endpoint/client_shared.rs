@@ -16,8 +16,7 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
-    /// The driver, if callers may run the endpoint: those of a
-    /// [`Background`](crate::client::Background).
+    /// The driver, if callers may run the endpoint: those of a [`Background`](crate::client::Background).
     driver: OnceLock<Arc<Driver>>,
 }
 

@@ -52,8 +52,7 @@ impl OwnRequest {
         self.peer.as_deref()
     }
 
-    /// Returns when the caller stops waiting, on the clock of [`Handle::now`]. The
-    /// handler's own calls end no later.
+    /// Returns when the caller stops waiting, on the clock of [`Handle::now`]. The handler's own calls end no later.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline_ns.map(Time::from_ns)
     }

@@ -224,8 +224,7 @@ impl<N: Network> Connections<N> {
         idle.find(|id| !is_last(*id)).or(longest)
     }
 
-    /// Returns the connection longest with links and without a session, of `source` or of the source with most of
-    /// them.
+    /// Returns the connection longest with links and without a session, of `source` or of the source with most of them.
     pub(super) fn longest_sessionless(&self, source: Option<Source>) -> Option<ConnectionId> {
         self.idle.check(&self.by_id);
         self.idle.of(Idle::Sessionless, source).next()

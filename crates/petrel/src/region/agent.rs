@@ -68,9 +68,8 @@ struct Operation<'a> {
 type Outcome<'a> = Result<Handled, (Request<'a>, Refusal)>;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
-    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
-    /// then taken.
+    /// Serves regions: executes the operations of clients on this endpoint's sessions (see [`region`](crate::region)).
+    /// Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are then taken.
     ///
     /// # Panics
     /// When one of these methods has a handler, or the endpoint serves regions already.

@@ -269,10 +269,9 @@ impl Regions {
     /// dropped.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for rights that the memory cannot have. [`Access::MAP`] needs
-    /// [shared](RegionMemory::shared) memory: for reading if the rights include no change, and for writing if they
-    /// do, because a mapping cannot be restricted to words. RESOURCE_EXHAUSTED for more than a million regions, or
-    /// without randomness.
+    /// INVALID_ARGUMENT for rights that the memory cannot have. [`Access::MAP`] needs [shared](RegionMemory::shared)
+    /// memory: for reading if the rights include no change, and for writing if they do, because a mapping cannot be
+    /// restricted to words. RESOURCE_EXHAUSTED for more than a million regions, or without randomness.
     pub fn register(&self, memory: RegionMemory, access: Access) -> Result<Region, Error> {
         self.register_again(Arc::new(memory), access)
     }

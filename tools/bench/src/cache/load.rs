@@ -159,6 +159,7 @@ impl Load {
         }
     }
 
+    /// Starts the next operation in a slot, on a session of the key's partition.
     #[inline]
     fn start(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) {
         let Some((call, number)) = self.choose() else { return };

@@ -256,6 +256,7 @@ impl Load {
         self.announced.push_back(session);
     }
 
+    /// Checks the reply of a slot's call. The last reply of a batch starts the next batch.
     #[inline]
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;

@@ -190,6 +190,7 @@ impl Load {
         self.state.borrow().pending
     }
 
+    /// Makes a call that is due, unless back-pressure or a lack of memory holds it back.
     fn call(self: &Rc<Self>, cx: &mut Context<'_>, due_ns: u64) {
         let counts = due_ns >= self.state.borrow().begin_ns + self.offered_load.warm_up_ns;
         self.count(counts, |outcomes| outcomes.offered += 1);
@@ -261,6 +262,7 @@ impl Load {
         });
     }
 
+    /// Counts the outcome of a call, and returns its permit. In a closed loop the next call begins.
     fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
         let now_ns = cx.now().as_ns();
         let taken_ns = now_ns.saturating_sub(call.due_ns);

@@ -267,6 +267,7 @@ impl Ledger {
         }
     }
 
+    /// Checks the outcome of a group's member against the executions at its server.
     fn check_member(
         &mut self,
         id: u32,

@@ -171,6 +171,7 @@ impl Node {
         self.caller.as_ref().is_some_and(|caller| caller.left > 0)
     }
 
+    /// Drops a client, changes another's servers, and makes new clients, now and then.
     fn renew_clients(&mut self, caller: &mut SimulatedCaller) {
         let rng = &mut caller.rng;
         if !caller.clients.is_empty() && rng.below(10) == 0 {

@@ -545,6 +545,8 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a sum that an operation has seen: it has the floor's bits, not the operation's own, and only
+    /// bits of additions. Of two sums seen, one includes the other.
     fn observe_sum(&self, place: usize, word: usize, value: u64, floor: u64, bit: u64) -> Checked {
         let memory = &self.memories[place];
         let may_be = |&(_, id): &(u64, u32)| {

@@ -205,6 +205,7 @@ impl Contents {
         is_right.then_some(()).ok_or_else(|| wrong("a tiny request", payload))
     }
 
+    /// Checks the payload of an answer from an offset on.
     fn check_answer(
         &self,
         message: Message,

@@ -107,6 +107,7 @@ impl Request {
         Ok(())
     }
 
+    /// Checks a packet that the client sends, and raises the response packets that it allows.
     fn client_sends_part(&mut self, part: Part) -> Result<(), Broken> {
         let client = &mut self.client;
         if client.response.is_some() || client.is_over {
@@ -167,6 +168,7 @@ impl Request {
         Ok(())
     }
 
+    /// Notes a frame in the server's knowledge: packets that arrived, a PULL, or a CANCEL.
     pub(super) fn server_takes(&mut self, frame: &Frame<'_>) {
         let server = &mut self.server;
         if frame.header.kind == Kind::Cancel {
@@ -193,6 +195,7 @@ impl Request {
         server.reported.add(pull.cumulative, &pull.bitmap);
     }
 
+    /// Checks a frame that the server sends against the server's knowledge.
     pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
         let has_all = self.server.arrived.count() == self.packets;
         match (frame.header.kind, frame.fields) {
@@ -244,6 +247,7 @@ impl Request {
         Ok(())
     }
 
+    /// Notes a frame in the client's knowledge: acknowledgements, and packets of the response.
     pub(super) fn client_takes(&mut self, frame: &Frame<'_>, packet_bytes: u32) {
         let client = &mut self.client;
         match frame.fields {

@@ -126,6 +126,7 @@ impl SourcePorts {
         if to_server { self.client.source(from) } else { self.server.source(from) }
     }
 
+    /// Counts a frame at the sender's source port, and checks frames of the server.
     pub(super) fn follow(
         &mut self,
         event: Event,
@@ -156,6 +157,7 @@ impl SourcePorts {
         }
     }
 
+    /// Notes the port of a frame that the server has taken, and the packets with a mark.
     fn server_takes(&mut self, source: u8, is_marked: bool, frame: &Frame<'_>) {
         let number = frame.header.request;
         let slot = self.slots.entry(number % self.slot_count).or_default();

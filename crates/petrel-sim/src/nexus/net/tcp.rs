@@ -375,6 +375,7 @@ impl Net {
         self.sockets[id].vanish();
     }
 
+    /// Delivers an arrival, or keeps it while its path is cut.
     pub(super) fn deliver(&mut self, arrival: Arrival) {
         if let Some((a, b)) = self.path_of(&arrival)
             && let Some(waiting) = self.cuts.get_mut(&(a.min(b), a.max(b)))

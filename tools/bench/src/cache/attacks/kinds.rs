@@ -239,6 +239,7 @@ fn huge_claims(server: SocketAddr) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(held, obtained))
 }
 
+/// Returns work that sends a get of the binary protocol, and random bytes with and without line breaks.
 fn garbage(server: SocketAddr) -> impl FnMut(&AtomicU64) + Send + 'static {
     let mut rng = Rng::with_seed(0x6761_7262);
     // A get of the binary protocol: magic, opcode, and a key and a body of the greatest length.

@@ -132,6 +132,7 @@ impl Sender {
         }
     }
 
+    /// Receives an acknowledgement. After a silence the datagrams in flight count as lost.
     #[inline]
     fn receive(&mut self) {
         let mut bytes = [0; 24];

@@ -147,6 +147,7 @@ impl Caller {
         self.requests.send(&self.socket, self.requests.end)
     }
 
+    /// Checks the responses that have become whole, and frees their memory.
     fn check(&mut self) {
         let whole = self.responses.whole();
         if whole == self.answered {
