@@ -4,8 +4,8 @@
 //! sessions get their proposals; the more sessions, the fewer slots for each further one. None gets less than a session needs for calls
 //! that do not wait.
 
-/// Slots that an endpoint agrees to as a server before sessions get only the minimum: 32 MiB, at 64 bytes each. With
-/// the nexus's charge per session it leaves a site room for tens of thousands.
+/// Slots that an endpoint agrees to as a server before sessions get only the minimum: 32 MiB, at 64 bytes each. The
+/// nexus's charge per session then allows tens of thousands of sessions.
 const SLOTS_IN_ALL_MAX: u64 = 1 << 19;
 
 /// The largest share of the remainder for a session: the first 128 sessions get the default of 2 048 slots, the next 128 a half, and so on.

@@ -237,8 +237,8 @@ impl World {
         // An endpoint that has received frames from a ring may poll a few times before it sleeps.
         let (packets, spins) = if shares_memory { (0, SPINS_MAX) } else { (2, 0) };
         // The first timeout may be shorter than the path. It is doubled until a round trip is measured, and a probe
-        // precedes it. (Seeds 2251661951 and 1390089833: four for round trips of seven and five timeouts.) Over several
-        // paths a request has several probes before its first timeout.
+        // precedes it. (Seeds 2251661951 and 1390089833: round trips of seven and five timeouts had four probes.) Over
+        // several paths a request has several probes before its first timeout.
         let doublings = bound_ns.div_ceil(self.rto_ns_min(pair)).next_power_of_two().ilog2();
         let probes_max = match self.packets_by_path(pair).is_empty() {
             true => 1 + u64::from(doublings),
@@ -304,8 +304,8 @@ impl World {
         // Queues too short for a burst drop some of it, and a dropped datagram may be a bundle of all frames.
         let fault_count = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
-        // Over several paths the age of a packet is evidence, and the first queues of a path may exceed its estimate. One such alarm
-        // may take all packets in flight (seed 981000001595: 21 of 32); packets count as overdue later from then on.
+        // Over several paths an old packet counts as lost, even if it only waits in a new queue. Such a false alarm may
+        // repeat all packets in flight (seed 981000001595: 21 of 32); afterwards packets count as lost later.
         let has_paths = !self.packets_by_path(pair).is_empty();
         let alarms = if has_paths { packets.min(credits) } else { 0 };
         // No round trip has met the queue that a long response makes on a slow way. If a probe asks for the response

@@ -271,9 +271,10 @@ impl Network {
         if !end.is_open {
             // The kernel of a running host does not know this connection.
             let answers = !matches!(item, Item::Reset) && self.fabric.is_up(end.host);
-            return if answers {
-                self.push_item(id, side, Item::Reset)
-            };
+            if answers {
+                self.push_item(id, side, Item::Reset);
+            }
+            return;
         }
         match item {
             Item::Reset => {

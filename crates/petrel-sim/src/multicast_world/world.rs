@@ -151,7 +151,7 @@ impl World {
         };
         self.connect()?;
         self.form_group();
-        // Members have answered the join before the first large call, in worlds without faults.
+        // Without faults, members answer the join before the first large call.
         self.run_for(1_000_000)?;
         self.count_refusals();
         self.fabric.set_faults(faults);

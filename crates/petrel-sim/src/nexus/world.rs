@@ -276,13 +276,13 @@ impl World {
             self.at(at_ns, Event::Turn(id));
             return Ok(());
         }
-        let late_ns = now_ns - since_ns;
-        process.lateness_ns += late_ns;
-        if late_ns > 0 {
+        process.lateness_ns += now_ns - since_ns;
+        if now_ns > since_ns {
             process.excused_ns = now_ns;
+            self.report.late_turns += 1;
         }
-        self.report.late_turns += u64::from(late_ns > 0);
         self.report.turns += 1;
+        let is_check_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
         let Some(mut nexus) = process.nexus.take() else { return Ok(()) };
         let before = nexus.stats();
         let silent = self.silent_peers(id, now_ns);
@@ -296,9 +296,7 @@ impl World {
             .note(4, id as u64 ^ after.links_opened << 8 ^ after.links_failed << 20);
         if goes_on {
             self.sleep(id, &nexus);
-        }
-        let is_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
-        if !goes_on {
+        } else {
             // The kernel closes the sockets in order, before the nexus drops them.
             self.net.borrow_mut().forget_process(id, true);
         }
@@ -306,7 +304,7 @@ impl World {
             process.nexus = goes_on.then_some(nexus);
         }
         self.check_silences(id, &before, &after, silent)?;
-        if goes_on && is_due {
+        if goes_on && is_check_due {
             self.check_tables(id)?;
         }
         self.fetch_news(id);

@@ -38,8 +38,8 @@ const QUICK_YIELDS: u32 = 24;
 /// the CPU in less than a tenth of that.
 const CROWDED_NS: u64 = 300_000;
 
-/// After such a yield the endpoint sleeps instead of yielding for this time: at first, and at most. Every further long yield doubles the
-/// time: beside a computing thread there is a long yield per second.
+/// After a yield among computing threads, the endpoint sleeps instead of yielding, for this time at first. Every
+/// further long yield doubles the time, up to the maximum: beside a computing thread there is a long yield per second.
 const SLEEPY_NS_MIN: u64 = 10_000_000;
 const SLEEPY_NS_MAX: u64 = 1_000_000_000;
 

@@ -1,8 +1,8 @@
 //! The endpoint: one thread's event loop, with its handlers, sessions and calls; and the types used with handlers,
 //! continuations and calls.
 //!
-//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, except that `client_shared` has
-//! the `driver`, by which callers run the event loop, and `context/` the calls that were announced, of `burst/`:
+//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, with two exceptions:
+//! `client_shared` imports `driver/`, and `context/` imports the announced calls of `burst/`:
 //!
 //! | parts | files |
 //! | --- | --- |
@@ -205,7 +205,7 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T, C> {
     /// Notifies the servers of cancelled calls, if the medium accepts the frames now: without waiting or repetition.
     fn drop(&mut self) {
-        // A panic may have left any state behind, and the end of the sessions notifies the servers, too.
+        // After a panic the state is unknown; the end of the sessions then notifies the servers.
         if !thread::panicking() {
             self.send_last();
         }

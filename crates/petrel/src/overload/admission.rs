@@ -217,8 +217,8 @@ impl Admission {
         self.expected.record(service_ns);
     }
 
-    /// False for an empty queue: else a mean that refuses everything would never change, since no request would run.
-    /// False also while service times are unknown: a millisecond is long for some and short for others.
+    /// Returns false for an empty queue: else no request would run, and a mean that refuses everything would never
+    /// change. Returns false also while service times are unknown: a millisecond is long for some and short for others.
     fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
         if waiting.requests == 0 || !self.expected.is_known() {
             return false;

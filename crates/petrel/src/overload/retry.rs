@@ -12,8 +12,8 @@ pub struct RetryBudgetConfig {
 }
 
 impl Default for RetryBudgetConfig {
-    /// A tenth of the successes, where gRPC's examples and Linkerd use a tenth to a fifth; ten per second besides, as
-    /// Finagle; and at most a hundred at once.
+    /// Allows retries for a tenth of the successes (gRPC's examples and Linkerd: a tenth to a fifth), ten more per
+    /// second (as Finagle), and at most a hundred at once.
     fn default() -> Self {
         Self { per_thousand: 100, reserve_per_s: 10, saved_max: 100 }
     }

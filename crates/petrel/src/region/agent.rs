@@ -25,8 +25,8 @@ use crate::values::State;
 const TOO_LARGE: Refusal =
     Refusal::new(Status::ResourceExhausted, "the response is larger than the client accepts");
 
-/// The most bytes of a versioned value that an operation may copy in vain, and most attempts: meanwhile the endpoint serves no other request,
-/// and the client can repeat the operation.
+/// The most bytes of a versioned value that an operation may copy in vain, and the most attempts: meanwhile the
+/// endpoint serves no other request, and the client can repeat the operation.
 const VAIN_BYTES_MAX: u64 = 1 << 20;
 const TRIES_MAX: u64 = 64;
 

@@ -284,7 +284,7 @@ impl Ledger {
                 self.check_client_call_answer(id, client_call, answer);
             }
             MemberOutcome::Failed(failure) => {
-                // A second session may go to this server.
+                // With two sessions to this server, the other member's call may be executed there.
                 let same = client_call.servers.iter().filter(|&&other| other == server).count();
                 let must_not_execute = if same == 1 { vec![server] } else { Vec::new() };
                 self.check_not_executed(id, failure, must_not_execute);

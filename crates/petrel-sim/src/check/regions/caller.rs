@@ -15,6 +15,7 @@ use super::model::{
     Kind, Model, Operation, PLAIN, SUMS, SWAPPED, VERSIONED, WORDS, value_of, words,
 };
 use crate::check::node::{Node, Shared, data_port};
+use crate::check::scenario::Scenario;
 use crate::control::ControlNetwork;
 use crate::fabric::{HostId, SimAddr};
 use crate::rng::Rng;
@@ -55,6 +56,21 @@ struct Options {
 }
 
 impl Options {
+    fn draw(rng: &mut Rng, scenario: &Scenario, kind: &Kind, is_probe: bool) -> Self {
+        Self {
+            timeout_ns: match rng.below(5) {
+                _ if is_probe && scenario.has_few_sessions => FEW_SESSIONS_PROBE_NS,
+                _ if is_probe => PROBE_NS,
+                0 => rng.between(2_000, 200_000),
+                1 => rng.between(20_000, 2_000_000),
+                _ => 1 << rng.between(20, 28),
+            },
+            is_ordered: scenario.has_order && !is_probe && rng.below(3) == 0,
+            is_idempotent: matches!(kind, Kind::Write(_)) && rng.below(8) == 0,
+            waits: is_probe || rng.below(3) == 0,
+        }
+    }
+
     fn set<T>(self, call: Call<T>) -> Call<T> {
         let call = call.timeout(Duration::from_nanos(self.timeout_ns));
         let call = if self.is_ordered { call.ordered() } else { call };
@@ -168,28 +184,17 @@ impl Node {
         let Some((kind, key, is_guess)) = draw_operation(rng, regions, *server, is_probe) else {
             return;
         };
-        let mut operation = Operation::new(kind, key, ends, self.shared.endpoint_number);
-        let options = Options {
-            timeout_ns: match rng.below(5) {
-                _ if is_probe && scenario.has_few_sessions => FEW_SESSIONS_PROBE_NS,
-                _ if is_probe => PROBE_NS,
-                0 => rng.between(2_000, 200_000),
-                1 => rng.between(20_000, 2_000_000),
-                _ => 1 << rng.between(20, 28),
-            },
-            is_ordered: scenario.has_order && !is_probe && rng.below(3) == 0,
-            is_idempotent: matches!(operation.kind, Kind::Write(_)) && rng.below(8) == 0,
-            waits: is_probe || rng.below(3) == 0,
-        };
+        let options = Options::draw(rng, scenario, &kind, is_probe);
+        let mut operation = Operation::new(kind.clone(), key, ends, self.shared.endpoint_number);
         operation.is_guess = is_guess;
         operation.may_repeat = options.is_idempotent;
         operation.must_succeed = is_probe;
         operation.attempts_max = *attempts_max;
-        let kind = operation.kind.clone();
-        let key = if is_guess { guess(regions.key(key)) } else { regions.key(key) };
+        let region_key = regions.key(key);
+        let region_key = if is_guess { guess(region_key) } else { region_key };
         let id = regions.issue(operation);
         drop(ledger);
-        let (shared, remote) = (Rc::clone(&self.shared), RemoteRegion::new(client, key));
+        let (shared, remote) = (Rc::clone(&self.shared), RemoteRegion::new(client, region_key));
         shared.pending.set(shared.pending.get() + 1);
         let task = self.endpoint.handle().spawn(run(shared, id, remote, kind, options));
         caller.running.push((id, task));

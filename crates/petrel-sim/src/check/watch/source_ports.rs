@@ -245,7 +245,7 @@ impl SourcePorts {
         let is_right = |(count, port): (&PathCounts, &PortCounts)| {
             count.packets == port.packets
                 && count.losses <= count.packets
-                // A response may bring the mark of a single packet, or its own.
+                // A response may carry one packet's mark, or be marked itself.
                 && count.marks <= port.marked + self.answers_marked
         };
         if counts.len() == seen.len() && counts.iter().zip(seen).all(is_right) {

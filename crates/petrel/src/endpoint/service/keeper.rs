@@ -171,8 +171,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Asks a server for its description. A server of an older version has none. If a server's event loop stands still, calls at the first
-/// endpoint wait as the question does, and the client makes them, unless the name decides.
+/// Asks a server for its description. A server of an older version has none. Unless the client needs the name, a server
+/// whose event loop stands still counts as one without a description.
 async fn describe(session: &Session, is_wanted: bool) -> Result<ServiceDescription, Error> {
     match session.call(HEALTH_METHOD, DESCRIBE).timeout(DESCRIBE_TIMEOUT).await {
         Ok(answer) => {

@@ -1,6 +1,6 @@
 //! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
 //!
-//! A part owns its state, and returns changes for other parts. The reactor is changed in five files:
+//! A part owns its state, and returns changes for other parts. Five files change the reactor:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -10,7 +10,7 @@
 //! | `links` | agreeing on links and their transports |
 //! | `streams` | connections that carry the frames of links |
 //!
-//! The others have parts of their own, or look at the reactor:
+//! The other files define parts of their own, or read the reactor:
 //!
 //! | file | concern |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! The links between endpoints and peers, and the messages that pass over them.
 //!
-//! The relay has the connections, the endpoints and the links between both. It passes messages on, keeps the tables in step, and leaves to
-//! the reactor the end of a connection, and links to be asked for again.
+//! The relay has the connections, the endpoints and the links between both. It passes messages on and keeps the tables
+//! in step. The reactor ends connections, and asks for links again.
 //!
 //! | file | concern |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! The attempts of a service's call: a server is chosen, an attempt is made, it ends, and so does the call, or another
-//! attempt follows.
+//! The attempts of a service's call. Each attempt goes to a chosen server; at its end the call ends, or another attempt
+//! follows.
 //!
 //! Continuations of the application run only where the end of an attempt was received. All other ends are kept for
 //! [`run_ended`](super::run_ended).
