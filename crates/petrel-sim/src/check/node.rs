@@ -101,7 +101,7 @@ pub(super) struct Deferred {
 /// The outcome of a deferred request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// This number of bytes, computed from the request's hash.
+    /// The answer has `len` bytes, computed from the request's hash.
     Made { seed: u64, len: usize },
     /// No answer.
     Dropped,

@@ -80,7 +80,7 @@ const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
 const STREAM_CUTS: u32 = 4;
-/// With this number the seeds on the regression list have no stalls.
+/// This number was chosen so that the seeds on the regression list draw no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_ENDPOINT: u32 = 0x1_0000;
 const STREAM_CALLER: u32 = 0x2_0000;

@@ -80,7 +80,7 @@ pub struct FabricStats {
     pub injected: u64,
     /// Taken out of a receive queue by an endpoint, or arrived from a source.
     pub delivered: u64,
-    /// In queues and on links at this moment.
+    /// Packets in queues and on links at this moment.
     pub in_flight: u64,
     /// Changed in flight; these packets are also delivered or dropped.
     pub corrupted: u64,

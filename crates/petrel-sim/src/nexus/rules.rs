@@ -3,6 +3,7 @@
 use petrel::nexus::NexusStats;
 use petrel::nexus::stepped::TableSizes;
 
+use super::actor::{Actor, LinkView};
 use super::net::ProcessId;
 use super::world::{Event, Process, World};
 
@@ -201,35 +202,14 @@ impl World {
     fn check_the_dead(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         for actor in self.actors.values() {
-            let own = &self.processes[&actor.process];
             if !self.is_prompt(actor.process) || now_ns < actor.hangs_until_ns {
                 continue;
             }
+            let slack_ns = self.silence_slack_ns(actor.process);
             for (link, view) in &actor.links {
-                let found = self.processes.values().find(|p| p.incarnation == view.incarnation);
-                let Some(peer) = found else { continue };
-                let slack_ns = self.silence_slack_ns(actor.process);
-                let hosts = (own.plan.host, peer.plan.host);
-                let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
-                let since_ns = match (peer.ended_ns, self.cut_since.get(&pair)) {
-                    (Some(ended_ns), _) => ended_ns.max(self.healed_ns),
-                    (None, Some(cut_ns)) => *cut_ns,
-                    (None, None) => continue,
-                };
-                // Stops of the own thread are no silence of the peer.
-                let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
-                // Bytes on their way may end a doubt.
-                let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
-                let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
-                let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
-                let due_ns = match (view.is_opener, asked_ns) {
-                    (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
-                    (true, None) => {
-                        quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns
-                    }
-                    (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
-                };
-                if now_ns > due_ns + slack_ns {
+                if let Some((since_ns, due_ns)) = self.silence_of_peer(actor, view)
+                    && now_ns > due_ns + slack_ns
+                {
                     return Err(format!(
                         "{} holds {link:?} to {:x}, which is gone for {} ms",
                         actor.name(),
@@ -240,6 +220,31 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Returns since when the peer of a link is dead or unreachable, and when the link has to go down; `None` if the peer is
+    /// neither.
+    fn silence_of_peer(&self, actor: &Actor, view: &LinkView) -> Option<(u64, u64)> {
+        let own = &self.processes[&actor.process];
+        let peer = self.processes.values().find(|peer| peer.incarnation == view.incarnation)?;
+        let hosts = (own.plan.host, peer.plan.host);
+        let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
+        let since_ns = match peer.ended_ns {
+            Some(ended_ns) => ended_ns.max(self.healed_ns),
+            None => *self.cut_since.get(&pair)?,
+        };
+        // Stops of the own thread are no silence of the peer.
+        let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
+        // Bytes on their way may end a doubt.
+        let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
+        let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
+        let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
+        let due_ns = match (view.is_opener, asked_ns) {
+            (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
+            (true, None) => quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns,
+            (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
+        };
+        Some((since_ns, due_ns))
     }
 
     /// Checks that PINGs go out in time (§8.6).

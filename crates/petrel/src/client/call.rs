@@ -76,11 +76,11 @@ enum Step {
 /// Whether the task of an outstanding call may run the endpoint's event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drive {
-    /// The call has just begun: the task may, if its last attempts gained time.
+    /// The task may run it if its last attempts gained time: the call has just begun.
     IfWorthIt,
-    /// If no thread or task does.
+    /// The task may run it if no thread or other task does.
     IfFree,
-    /// The task has just left the event loop: it may not.
+    /// The task may not run it: it has just left the event loop.
     No,
 }
 

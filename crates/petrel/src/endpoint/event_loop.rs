@@ -50,11 +50,11 @@ const CONTROL_PER_TURN: usize = 16;
 /// The most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
-/// After this time without polls, the endpoint looks whether frames have waited; and the least wait that counts.
+/// After this time without polls, the endpoint looks whether frames have waited, at least for the second time.
 const PAUSE_NS: u64 = 20_000_000;
 const WAITED_NS_MIN: u64 = 1_000_000;
 
-/// Bursts of a turn after a pause, and most such bursts in a row: as many as the frames that some rings hold.
+/// Bursts of a turn after a pause, and the most such bursts in a row: as many as the frames that some rings hold.
 const WAITED_PER_TURN: usize = 32;
 const WAITED_MAX: usize = 1 << 17;
 

@@ -83,7 +83,7 @@ pub struct Member<A, M = SessionId> {
 pub enum Verdict {
     /// Both outcomes are still possible.
     Undecided,
-    /// This member's outcome decides: `true` for enough successful responses. Returned once.
+    /// This member's outcome decides, which happens once: `true` for enough successful responses.
     Decided(bool),
     /// The outcome was certain before.
     Late,

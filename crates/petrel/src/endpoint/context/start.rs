@@ -15,7 +15,8 @@ use crate::values::{CallOptions, limits};
 pub(in crate::endpoint) enum CallKind {
     /// The call has no limits and owns its request.
     Plain,
-    /// As [`CallKind::Plain`]. The request leaves with the current burst, behind the frames of the transmit queue.
+    /// The call is [`CallKind::Plain`], and the request leaves with the current burst, behind the frames of the
+    /// transmit queue.
     InBurst,
     /// The call ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request leaves with the
     /// current burst.

@@ -24,7 +24,7 @@ pub(super) struct Connection {
     target: Target,
     /// The address of the target, for responses.
     server: ServerBytes,
-    /// For an endpoint named by a process: the process, and the endpoint's index and count among the named ones.
+    /// The process that named the endpoint, if any; the endpoint's index among the named ones, and their number.
     of_process: Option<(Key, usize, usize)>,
     /// The endpoints of the process, if there are several.
     endpoints: Vec<Key>,

@@ -43,7 +43,7 @@ pub(super) struct Link {
     has_paths: bool,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
-    /// In an order that a simulation repeats: the sessions end in it when the link ends.
+    /// The link's sessions, in the order in which they end with the link: simulations need a fixed one.
     sessions: BTreeSet<SessionId>,
     /// Whether the link gets no further sessions, and is closed with the last: its server drains, or another link is better.
     is_retired: bool,

@@ -217,7 +217,7 @@ impl Attempts<'_, '_> {
     /// Records that a server has answered as the leader. Calls that pause for lack of a leader go on.
     fn confirm_leader(&mut self, service_key: Key, connection: Key) {
         let services = &mut *self.cx.local.services;
-        // With this call the client may have gone, and the server.
+        // The end of this call may have removed the client or the server.
         let Some(service) = services.list.get_mut(service_key) else { return };
         if !service.confirm_leader(connection) {
             return;

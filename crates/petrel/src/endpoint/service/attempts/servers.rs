@@ -31,27 +31,13 @@ impl Attempts<'_, '_> {
         let is_own = |key: &Key| connections.get(*key).is_none_or(|one| one.process().is_none());
         before.retain(is_own);
         for target in targets {
-            let Services { list, connections, .. } = &mut *self.cx.local.services;
+            let services = &mut *self.cx.local.services;
             let is_target = |key: &Key| {
-                connections.get(*key).is_some_and(|one| one.target().is_server(&target))
+                let connection = services.connections.get(*key);
+                connection.is_some_and(|one| one.target().is_server(&target))
             };
             match before.iter().position(is_target) {
-                Some(place) => {
-                    let stays = before.remove(place);
-                    let connection = connections.get_mut(stays).expect("it is there");
-                    connection.set_target(target);
-                    let endpoints = connection.endpoints().to_vec();
-                    let service = list.get_mut(key).expect("it was there");
-                    let servers = if endpoints.is_empty() { vec![stays] } else { endpoints };
-                    if servers != [stays] {
-                        service.processes_mut().push(stays);
-                    }
-                    for server in servers {
-                        let connection = connections.get_mut(server).expect("it is there");
-                        connection.load().set_weight(target.weight);
-                        service.servers_mut().push(server, Rc::clone(connection.load()));
-                    }
-                }
+                Some(place) => restore_server(services, before.remove(place), target),
                 None => {
                     let connection = self.add_connection(key, target);
                     self.keep(connection);
@@ -85,41 +71,21 @@ impl Attempts<'_, '_> {
 
     /// Puts the endpoints named by a process among the servers, in place of the process. Without named endpoints the process is a server.
     pub(super) fn set_endpoints(&mut self, process: Key, named: &[EndpointId]) {
-        let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let entry = connections.get_mut(process).expect("a keeper ends with its connection");
-        let (service_key, target, hash) = (entry.service(), entry.target(), entry.hash());
-        let load = Rc::clone(entry.load());
-        let service = list.get_mut(service_key).expect("a service stays for its servers");
-        let before = connections.get(process).expect("it was there").endpoints().to_vec();
-        let count = named.len();
-        if count < 2 && before.is_empty() {
+        let services = &mut *self.cx.local.services;
+        let entry = services.connections.get(process).expect("a keeper ends with its connection");
+        let (service_key, load) = (entry.service(), Rc::clone(entry.load()));
+        let before = entry.endpoints().to_vec();
+        // A process with one endpoint is reached at its own address.
+        let named = if named.len() > 1 { named } else { &[] };
+        if named.is_empty() && before.is_empty() {
             return;
         }
-        let mut kept = Vec::new();
-        if count > 1 {
-            for (index, id) in named.iter().enumerate() {
-                let is_named = |key: &&Key| {
-                    connections.get(**key).is_some_and(|one| one.target().endpoint == *id)
-                };
-                let key = match before.iter().find(is_named) {
-                    Some(&known) => known,
-                    None => {
-                        let target = Target { endpoint: *id, ..target };
-                        let (config, counters) = (service.config(), service.counters().clone());
-                        let load = service.servers().new_load(target.weight);
-                        let shared = Rc::clone(&load);
-                        let dormant =
-                            Connection::new(service_key, target, config, counters, shared)
-                                .of_process((process, hash), (index, count));
-                        let key = connections.insert(dormant);
-                        service.servers_mut().push(key, load);
-                        key
-                    }
-                };
-                connections.get_mut(key).expect("it is there").set_place((index, count));
-                kept.push(key);
-            }
-        }
+        let places = named.iter().zip(0..);
+        let kept: Vec<Key> = places
+            .map(|(id, index)| find_or_add(services, process, *id, (index, named.len())))
+            .collect();
+        let Services { list, connections, .. } = services;
+        let service = list.get_mut(service_key).expect("a service stays for its servers");
         let gone: Vec<Key> = before.into_iter().filter(|key| !kept.contains(key)).collect();
         gone.iter().for_each(|key| service.servers_mut().remove(*key));
         service.processes_mut().retain(|key| *key != process);
@@ -321,4 +287,50 @@ impl Attempts<'_, '_> {
         let service = self.cx.local.services.list.get_mut(service_key).expect("it was there");
         service.hint_leader(connection);
     }
+}
+
+/// Puts a server that stays, or the endpoints that it named, back among the servers of its service.
+fn restore_server(services: &mut Services, key: Key, target: Target) {
+    let Services { list, connections, .. } = services;
+    let connection = connections.get_mut(key).expect("it is there");
+    connection.set_target(target);
+    let service = list.get_mut(connection.service()).expect("it was there");
+    let mut servers = connection.endpoints().to_vec();
+    if servers.is_empty() {
+        servers.push(key);
+    } else {
+        service.processes_mut().push(key);
+    }
+    for server in servers {
+        let load = connections.get(server).expect("it is there").load();
+        load.set_weight(target.weight);
+        service.servers_mut().push(server, Rc::clone(load));
+    }
+}
+
+/// Returns the connection to an endpoint named by a process. A new one opens its session when needed.
+fn find_or_add(
+    services: &mut Services,
+    process: Key,
+    id: EndpointId,
+    place: (usize, usize),
+) -> Key {
+    let Services { list, connections, .. } = services;
+    let entry = connections.get(process).expect("a keeper ends with its connection");
+    let is_named =
+        |key: &&Key| connections.get(**key).is_some_and(|one| one.target().endpoint == id);
+    if let Some(&known) = entry.endpoints().iter().find(is_named) {
+        connections.get_mut(known).expect("it is there").set_place(place);
+        return known;
+    }
+    let (service_key, hash) = (entry.service(), entry.hash());
+    let target = Target { endpoint: id, ..entry.target() };
+    let service = list.get_mut(service_key).expect("a service stays for its servers");
+    let load = service.servers().new_load(target.weight);
+    let (config, counters) = (service.config(), service.counters().clone());
+    let dormant = Connection::new(service_key, target, config, counters, Rc::clone(&load))
+        .of_process((process, hash), place);
+    let key = connections.insert(dormant);
+    service.servers_mut().push(key, load);
+    key
 }
