@@ -30,7 +30,7 @@ use petrel_command::args::BenchTransport;
 
 pub(crate) use self::workload::Workload;
 
-/// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
+/// The counted rows of the benchmark: rows with a required value, and similar ones.
 const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
 
 /// Runs of a row, in calls of its short run: a short and a long run per side.

@@ -125,8 +125,9 @@ impl World {
         Ok(())
     }
 
-    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any more. Only `Spray`
-    /// promises this for few packets: `Coupled` may prefer its wider paths for ever, and `Reps` those of good answers.
+    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any
+    /// more. Only `Spray` promises this for few packets: `Coupled` may prefer its wider paths for ever, and `Reps` the
+    /// paths of good answers.
     fn measure_paths(&mut self) -> Result<(), String> {
         let Some(pair) = self.pair_with_paths() else { return Ok(()) };
         let len = SHARED_BYTES.min(self.common.scenario.message_bytes_max);

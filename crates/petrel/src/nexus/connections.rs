@@ -143,7 +143,7 @@ impl<N: Network> Connections<N> {
         self.awaiting_hello.remove(&id);
     }
 
-    /// Takes a connection that ends out of the counts of those in use.
+    /// Takes a connection that ends out of the counts of connections in use.
     pub(super) fn uncount(&mut self, id: ConnectionId) {
         assert!(!self.closing.contains(&id), "a connection ends once: {id:?}");
         self.awaiting_hello.remove(&id);

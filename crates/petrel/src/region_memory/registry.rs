@@ -99,7 +99,7 @@ struct Table {
     entries: Entries,
     free: Vec<u32>,
     views: Vec<Arc<OwnerLock<ViewState>>>,
-    /// The door's counters, and those of endpoints that have ended.
+    /// The counters of the door and of ended endpoints.
     ended: RegionStats,
 }
 

@@ -274,7 +274,7 @@ impl Model {
         });
     }
 
-    /// Returns keys of the process at an address: valid ones, or those of all processes there.
+    /// Returns the valid keys of the process at an address, or the keys of all its processes.
     pub(super) fn keys_at(&self, at: SimAddr, are_valid: bool) -> Vec<usize> {
         let is_there = |key: &Key| {
             self.processes[self.memories[key.memory].process].at == at

@@ -272,7 +272,7 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that request numbers of a slot only increase.
+    /// Begins the record of a request at its first frame. Checks that request numbers of a slot only increase.
     fn begin_if_new(&mut self, slot: u64, frame: &Frame<'_>) -> Result<(), Broken> {
         let number = frame.header.request;
         let part = part_of(frame);

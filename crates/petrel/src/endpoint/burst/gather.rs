@@ -46,7 +46,8 @@ pub(super) struct Gather {
     late: Rc<LateAnswers>,
 }
 
-/// The lanes of a batch. When the handler panics, the drop answers: responses so far are sent, and the other requests fail.
+/// The lanes of a batch. When the handler panics, dropping the lanes sends the responses so far, and fails the other
+/// requests.
 struct Lanes<'a> {
     list: &'a mut Vec<Lane>,
     late: &'a LateAnswers,

@@ -123,7 +123,7 @@ impl<N: Network> Reactor<N> {
         self.relay.counters()
     }
 
-    /// Returns the number of the process among those of the address.
+    /// Returns the number that distinguishes this process from earlier ones at its address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings().incarnation()
     }

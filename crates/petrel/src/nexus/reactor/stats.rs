@@ -162,7 +162,7 @@ impl Collector {
 }
 
 impl Collection {
-    /// Formats the process's counters: the nexus's, those of the host, and the endpoints' answers.
+    /// Formats the process's counters: of the nexus, of the host, and of the endpoints.
     fn json(&self, incarnation: u64, nexus: &str, udp_no_ports: Option<u64>) -> String {
         let mut json = format!("{{\"incarnation\":{incarnation},\"nexus\":{nexus},");
         if let Some(count) = udp_no_ports {

@@ -106,7 +106,7 @@ impl<N: Network> Relay<N> {
         self.deadlines.take(self.now)
     }
 
-    /// Removes settled deadlines if there are many: `is_live` tells of those of subjects that the relay does not have.
+    /// Removes settled deadlines if there are many: `is_live` decides about subjects that the relay does not have.
     pub(super) fn sweep_deadlines(&mut self, is_live: impl Fn(&Due) -> bool) {
         if !self.deadlines.is_crowded() {
             return;

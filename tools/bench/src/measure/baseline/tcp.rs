@@ -178,7 +178,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Gives up all calls in flight: their answers would be taken for those of later calls.
+    /// Gives up all calls in flight: their answers would be taken for answers to later calls.
     fn end(&mut self) {
         self.is_stopping = true;
         self.window.lost += self.started - self.answered;

@@ -1,4 +1,4 @@
-//! The ends of attempts, and what follows for their calls.
+//! The ends of attempts, and their effects on calls.
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 

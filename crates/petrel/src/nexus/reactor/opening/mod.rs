@@ -1,6 +1,6 @@
-//! The beginning of connections: those that peers make, those to peers (one per remote control address, shared by all
-//! endpoints), and HELLO, by which both sides learn each other's identity and agree on a version
-//! (`docs/wire-protocol.md` §8.3).
+//! The beginning of connections (`docs/wire-protocol.md` §8.3). Peers connect to this process, and this process
+//! connects to each remote control address once, for all endpoints. By HELLO both sides learn each other's identity and
+//! agree on a version.
 
 #[cfg(test)]
 mod tests;
