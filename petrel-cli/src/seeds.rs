@@ -96,6 +96,7 @@ impl Seeds<'_> {
         Ok(if is_good { Outcome::Success } else { Outcome::Failure })
     }
 
+    /// Runs the seeds of the arguments, with a progress bar. Returns the first seed, and the results.
     fn run_many(
         &self,
         run: impl FnOnce(Range<u64>, usize, &Watch<'_>) -> Summary,

@@ -92,6 +92,7 @@ impl Answer {
     }
 }
 
+/// Registers a handler that reads requests in place.
 fn in_place(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     let shared = Rc::clone(shared);
     endpoint.on_in_place(method.number(), move |_, cx, request| {

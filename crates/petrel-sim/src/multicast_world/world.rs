@@ -409,6 +409,7 @@ impl World {
         })
     }
 
+    /// Checks that nothing is left of a run that has ended, and reports its counters.
     fn check_end(mut self) -> Result<Report, String> {
         let listeners = self.fabric.group_listeners();
         if listeners > 0 {

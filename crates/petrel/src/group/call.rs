@@ -126,6 +126,7 @@ struct ToCall<'a> {
 }
 
 impl ToCall<'_> {
+    /// Calls a member, by multicast if it reaches the member. The reply ends the group's call when it decides the outcome.
     fn call(
         &self,
         cx: &mut Context<'_>,

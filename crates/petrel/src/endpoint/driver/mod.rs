@@ -38,9 +38,9 @@ const ABSENT_MAX: Duration = Duration::from_millis(4);
 /// loop to the endpoint's thread.
 const ALONE_CALLS: u32 = 8;
 
-/// A task without a poll for 2 ms leaves the event loop: the executor is busy with other tasks, or the executor's thread had no CPU
-/// (Linux runs a thread for 3 ms). A thread that mostly sleeps gets a CPU sooner than threads of an executor. An executor polls
-/// a thousand tasks with a call each in a millisecond.
+/// A task without a poll for 2 ms leaves the event loop: its executor has many other tasks (a thousand calls take a
+/// millisecond), or no CPU (Linux runs a thread for 3 ms). The endpoint's thread, which mostly sleeps, gets a CPU
+/// sooner.
 const POLLED_NS: u64 = 2_000_000;
 
 /// From this number of outstanding calls on, tasks of an executor are busy with calls.
