@@ -125,7 +125,7 @@ impl World {
         Ok(())
     }
 
-    /// A session that has lost packets, and has left paths for that, uses each of them again when nothing is lost any
+    /// Checks that a session that has left paths because of losses uses each of them again when nothing is lost any
     /// more. Only `Spray` promises this for few packets: `Coupled` may prefer its wider paths for ever, and `Reps` the
     /// paths of good answers.
     fn measure_paths(&mut self) -> Result<(), String> {

@@ -187,7 +187,8 @@ impl Rings {
         count
     }
 
-    /// Called when the endpoint has nothing to do. Returns the time of the next poll without a wake-up; `None` if asleep.
+    /// Lets an endpoint rest that has nothing to do. Returns the time of the next poll without a wake-up; `None` if
+    /// asleep.
     pub(crate) fn rest(&mut self) -> Option<u64> {
         if self.pairs.iter().all(Option::is_none) {
             return None;

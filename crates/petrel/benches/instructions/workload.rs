@@ -123,7 +123,7 @@ const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usiz
     Workload { name, medium, policy, way, sessions: 8, in_flight, batch, unit, calls }
 }
 
-/// The cost of a convenience, compared with `shm-60`.
+/// Returns the workload of a convenience, whose cost is compared with `shm-60`.
 const fn with(name: &'static str, way: Way) -> Workload {
     Workload { name, way, ..small(name, Medium::Shm, 60, 3) }
 }

@@ -271,7 +271,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
     ) -> Result<CallKey, Box<CallRejected>> {
         self.then_untyped(|state, cx, reply| {
-            // SAFETY: the continuation of an endpoint with this type of state.
+            // SAFETY: this continuation belongs to an endpoint with this type of state.
             continuation(unsafe { state.get() }, cx.typed(), reply);
         })
     }

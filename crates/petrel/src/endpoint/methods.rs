@@ -36,7 +36,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>) -> Handled + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.set_handler(method, handler);
@@ -82,13 +82,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) {
         let run = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
             let placed = cx.take_placed();
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request, placed)
         };
         self.set_handler(method, run);
         let panics = Rc::clone(self.local.panics());
         let place = move |state: State<'_>, len: usize, _: Option<&[u8]>| {
-            // SAFETY: a closure of an endpoint with this type of state.
+            // SAFETY: this closure belongs to an endpoint with this type of state.
             let state = unsafe { state.get::<S>() };
             let placed = panics.contain(Closure::Handler, || destination(state, len));
             placed.flatten().map(Placed::new)
@@ -142,7 +142,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, InPlaceRequest<'_>) -> Handled + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, request: InPlaceRequest<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.handlers.set_in_place(method, handler);
@@ -182,7 +182,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, &Batch<'_>) + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, batch: &Batch<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), batch);
         };
         let late = Rc::clone(self.local.late_answers());
@@ -249,7 +249,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             panics.contain(Closure::Handler, || locate(message)).unwrap_or((ptr::null(), 0))
         };
         let then = move |state: State<'_>, word| {
-            // SAFETY: the locator of an endpoint with this type of state.
+            // SAFETY: this locator belongs to an endpoint with this type of state.
             let state = unsafe { state.get::<S>() };
             of_then.contain(Closure::Handler, || then(state, word)).unwrap_or(());
         };

@@ -192,7 +192,7 @@ impl<N: Network> Connections<N> {
         all.into_iter().map(|(_, connection)| connection).collect()
     }
 
-    /// The lists of idle connections follow every change of a connection.
+    /// Updates the lists of idle connections after a change of a connection.
     pub(super) fn note_use(&mut self, id: ConnectionId) {
         self.note_change(id);
         if let Some(connection) = self.by_id.get_mut(&id) {

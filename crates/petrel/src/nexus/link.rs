@@ -152,7 +152,7 @@ impl Link {
         self.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
     }
 
-    /// Opener: the exchange of memory has begun.
+    /// Opener: notes that the exchange of memory has begun.
     pub(super) fn note_exchange(&mut self, begun: ExchangeId) {
         let Stage::Exchanging { exchange, .. } = &mut self.stage else {
             panic!("an exchange begins after the agreement on memory: {:?}", self.stage)

@@ -210,7 +210,7 @@ fn answer(stream: &PeerStream, found: Option<Mappable>) -> io::Result<()> {
     send_with_fds(stream, &response, &[file.as_fd()]).map(|_| ())
 }
 
-/// Fills `to`, with at most one descriptor, until a time.
+/// Receives bytes until `to` is full, and at most one descriptor. Gives up at `until`.
 fn receive(
     stream: &PeerStream,
     mut to: &mut [u8],

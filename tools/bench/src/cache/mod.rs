@@ -211,7 +211,7 @@ impl Server {
     }
 }
 
-/// The time that the threads of a process have run.
+/// Returns the time that the threads of a process have run.
 fn run_time_ns(pid: u32) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let time = |task: fs::DirEntry| {

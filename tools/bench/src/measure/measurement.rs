@@ -334,7 +334,8 @@ impl Measurement {
         })
     }
 
-    /// The server thread creates the server socket, possibly in another network namespace.
+    /// Returns the baseline over UDP. The server thread creates the server socket, possibly in another network
+    /// namespace.
     fn baseline_udp(
         &self,
         test_bed: &TestBed,

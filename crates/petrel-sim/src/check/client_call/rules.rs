@@ -223,7 +223,7 @@ impl Ledger {
         }
     }
 
-    /// After the faults, a call may fail only if all its servers have crashed for good.
+    /// Checks that a call after the faults fails only if all its servers have crashed for good.
     fn check_need_to_fail(&mut self, id: u32, client_call: &ClientCall, failure: &petrel::Error) {
         let client = client_call.client_at.host;
         let is_gone = |server: &SimAddr| {

@@ -21,7 +21,7 @@ pub(in crate::endpoint) struct Announced {
 }
 
 impl Announced {
-    /// Takes the first step for a session, and the second one for an earlier session.
+    /// Prefetches a session's entry, and the slot of a session announced earlier, whose entry has come.
     #[inline]
     pub(in crate::endpoint) fn announce(
         &mut self,

@@ -56,7 +56,7 @@ impl Locators {
         self.taken = 0;
     }
 
-    /// Takes the first step for a request that will be received.
+    /// Locates and prefetches the first memory of a request that will be received.
     #[inline]
     pub(super) fn show(&mut self, method: u16, message: &[u8]) {
         let Some(Some(locator)) = self.by_method.get(usize::from(method)) else { return };

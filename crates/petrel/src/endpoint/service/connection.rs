@@ -259,7 +259,7 @@ impl Connection {
         self.load.add();
     }
 
-    /// The one call that an avoided server gets begins now.
+    /// Begins the one call that an avoided server gets.
     #[cold]
     #[inline(never)]
     fn begin_special(&mut self) {
