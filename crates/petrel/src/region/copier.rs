@@ -189,47 +189,20 @@ impl Copier {
 impl Job {
     /// Copies up to `most` bytes. Between steps the region may be revoked, and the read is then refused.
     fn step(&mut self, view: &View, hub: &Hub, most: usize) -> Step {
-        let message = match &mut self.message {
-            Some(message) => message,
-            None => match MsgBuf::from_pool(hub.pool(), self.plan.bytes) {
+        if self.message.is_none() {
+            match MsgBuf::from_pool(hub.pool(), self.plan.bytes) {
                 Ok(mut message) => {
                     message.set_len(self.plan.bytes);
-                    self.message.insert(message)
+                    self.message = Some(message);
                 }
                 Err(error) => return Step::Ended(Err(error.into())),
-            },
-        };
+            }
+        }
         let state = &mut *view.lock();
-        let whole = self.plan.bytes;
-        let copied = match &mut self.plan {
-            Plan { pieces, version: None, .. } => {
-                copy(state, pieces, self.done, &mut message.storage_mut()[self.done..], most)
-            }
-            Plan { pieces, version: Some((version, tries)), .. } => {
-                let at = WORD_BYTES as usize + self.done;
-                match versioned(state, version, &mut self.began_at, self.done == 0) {
-                    Ok(true) if at == whole => {
-                        let word = self.began_at.to_le_bytes();
-                        message.storage_mut()[..word.len()].copy_from_slice(&word);
-                        Ok(0)
-                    }
-                    Ok(true) => {
-                        copy(state, pieces, self.done, &mut message.storage_mut()[at..], most)
-                    }
-                    Ok(false) => {
-                        if !planted("region_second_copy_goes_on") {
-                            self.done = 0;
-                        }
-                        *tries -= 1;
-                        if *tries > 0 {
-                            return Step::Again;
-                        }
-                        let why = "the value was being written all the time";
-                        Err(Refusal::new(Status::Aborted, why))
-                    }
-                    Err(refusal) => Err(refusal),
-                }
-            }
+        let copied = match self.check_version(state) {
+            Ok(true) => self.copy_more(state, most),
+            Ok(false) => return Step::Again,
+            Err(refusal) => Err(refusal),
         };
         match copied {
             Ok(0) => {
@@ -246,6 +219,33 @@ impl Job {
                 Step::Ended(Err(Error::new(refusal.status(), refusal.why())))
             }
         }
+    }
+
+    /// Returns false if a writer has changed a versioned value since the copy began: the copy then begins again.
+    fn check_version(&mut self, state: &ViewState) -> Result<bool, Refusal> {
+        let Some((version, tries)) = &mut self.plan.version else { return Ok(true) };
+        if versioned(state, version, &mut self.began_at, self.done == 0)? {
+            return Ok(true);
+        }
+        if !planted("region_second_copy_goes_on") {
+            self.done = 0;
+        }
+        *tries -= 1;
+        if *tries > 0 {
+            return Ok(false);
+        }
+        Err(Refusal::new(Status::Aborted, "the value was being written all the time"))
+    }
+
+    /// Copies up to `most` bytes, behind the version if there is one. At the end writes the version, and returns 0.
+    fn copy_more(&mut self, state: &ViewState, most: usize) -> Result<usize, Refusal> {
+        let to = self.message.as_mut().expect("a copy has memory").storage_mut();
+        let head = if self.plan.version.is_some() { WORD_BYTES as usize } else { 0 };
+        let bytes = copy(state, &self.plan.pieces, self.done, &mut to[head + self.done..], most)?;
+        if bytes == 0 {
+            to[..head].copy_from_slice(&self.began_at.to_le_bytes()[..head]);
+        }
+        Ok(bytes)
     }
 }
 

@@ -28,7 +28,7 @@ use crate::check::pattern::{self, OVERWRITE_BYTE};
 use crate::check::regions;
 use crate::fabric::{SimAddr, TurnClock};
 
-/// A repetition of this length is no accident.
+/// This number of bytes of a fill pattern, one after the other, is no accident.
 const RUN_BYTES: usize = 4;
 
 /// The contents checker, with its state.
