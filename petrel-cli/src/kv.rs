@@ -61,7 +61,7 @@ impl Cluster {
         endpoint.data_address = farthest.map(|address| data_address(address.ip()));
         endpoint.sessions.accept = false;
         if addresses.iter().any(|address| is_far(&address)) {
-            // As in `Client::connect_to`: naming another host expresses the wish to call it.
+            // Who names another host wants to call it, as in `Client::connect_to`.
             builder = builder.insecure();
         }
         let mut endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;

@@ -158,7 +158,7 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
     for address in args.address.resolve()? {
         let mut builder = Client::builder().config(config.clone());
         if !address.ip().to_canonical().is_loopback() {
-            // Naming another host expresses the wish to call it.
+            // Who names another host wants to call it.
             builder = builder.insecure();
         }
         match CacheClient::connect_wait(builder, address) {

@@ -246,6 +246,7 @@ impl Network {
         }
     }
 
+    /// Reports a link that is up to an endpoint, and the round trip if the endpoint has asked for the link.
     fn tell_up(
         &mut self,
         (connection, side): (ConnectionId, Side),

@@ -44,7 +44,7 @@ pub struct BackgroundBuilder {
 struct Threads {
     settings: BackgroundBuilder,
     nexus: Nexus,
-    /// By the family of their data ports; empty before the first client of the family.
+    /// The endpoints of each family of data ports; none before the first client of the family.
     endpoints: [Mutex<Vec<Running>>; 2],
     /// Assigns clients to endpoints in turn.
     turn: AtomicUsize,
@@ -151,7 +151,7 @@ impl BackgroundBuilder {
         self.start_for(Family::V4)
     }
 
-    /// The same for clients with servers of this family.
+    /// Starts the threads, for clients with servers of this family.
     fn start_for(self, family: Family) -> Result<Background, Error> {
         let nexus = self.nexus.clone().start().map_err(|error| cannot_start(&error))?;
         let (endpoints, turn) = (Default::default(), AtomicUsize::new(0));

@@ -8,8 +8,8 @@ use crate::control::PeerName;
 
 /// The caller of a handler, or the server of a session, as known to this side.
 ///
-/// Over UDP and streams the fields are unproven: any process that can send from an address can be the peer. Over shared memory the
-/// kernel vouches for the process and its user.
+/// Over UDP and streams nothing proves the fields: any process that can send from an address can be the peer. Over shared memory the kernel
+/// vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {

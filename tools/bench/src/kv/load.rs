@@ -183,6 +183,7 @@ impl CallSlot {
     }
 }
 
+/// Makes a slot's next call. Its reply makes the call after it, until the load ends.
 fn call(
     cx: &mut Context<'_>,
     shared: &Rc<RefCell<State>>,
