@@ -1,8 +1,8 @@
-//! The paths of good answers, to be used again: first in, first out.
+//! The paths of answers, to be used again: first in, first out.
 
 use super::PathId;
 
-/// Paths kept: at 40 Gbit/s and 1.4 KB as many answers come in 9 µs, less than a round trip. REPS keeps 8.
+/// Paths kept: at 40 Gbit/s and 1.4 KB as many answers come in 9 µs, less than a round trip.
 const PLACES: usize = 32;
 
 /// A queue of paths in 34 bytes. Without a place the oldest path is dropped.
