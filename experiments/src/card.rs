@@ -12,9 +12,9 @@ use petrel_command::output::Output;
 use serde::Serialize;
 
 use crate::args::CardArgs;
+use crate::report::chart::{self, Axis, Chart};
+use crate::report::rows::{Column, Report, Row, digits};
 use petrel_bench::cache::Popularity;
-use petrel_bench::report::chart::{self, Axis, Chart};
-use petrel_bench::report::rows::{Column, Report, Row, digits};
 
 pub(crate) use self::schemes::Scheme;
 

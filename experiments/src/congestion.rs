@@ -78,7 +78,7 @@ pub(crate) fn run(args: &CongestionArgs, output: Output) -> Result<Outcome, Fail
     let mut report = Figures::new(output);
     let (cores, busy, pace) = (Cores::requested(args.cores), args.busy, args.windows.pace());
     Congestion { cores, busy, pace }.add_to(&mut report)?;
-    report.show("Petrel with congestion control beside without", args.windows.plot.as_deref())
+    report.show()
 }
 
 /// The measurement of all controls.

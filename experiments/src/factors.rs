@@ -184,7 +184,7 @@ pub(crate) fn run(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure
         let small = args.calls.rate(*transport, args.cores, &args.windows, plan);
         Factors { small }.add_to(&mut report)?;
     }
-    report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
+    report.show()
 }
 
 /// The measurement of all optimisations.

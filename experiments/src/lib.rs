@@ -9,9 +9,9 @@
 //! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
 //! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
 //! | `puts` | the store's puts in the network of eRPC's paper |
-//! | `command`, `args` | the command `petrel-experiment`: tables, JSON and plots |
+//! | `command`, `args`, `report` | the command `petrel-experiment`: tables, JSON and plots |
 //!
-//! `docs/experiments.md` shows the results.
+//! `experiments/README.md` shows the results.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
@@ -27,6 +27,7 @@ mod lookups;
 mod lossy;
 mod paths_veth;
 mod puts;
+mod report;
 pub mod sim;
 mod sweep;
 

@@ -12,7 +12,7 @@ use petrel_bench::measure::test_bed::Cores;
 use petrel_bench::report::figures::Figures;
 
 use crate::args::{SweepArgs, SweepKind};
-use petrel_bench::report::chart::{self, Axis, Chart};
+use crate::report::chart::{self, Axis, Chart};
 
 /// Calls in flight of a sweep over batches: eRPC's figure has 60 (§6.2).
 const IN_FLIGHT: u16 = 60;
@@ -34,11 +34,11 @@ pub(crate) fn run(args: &SweepArgs, output: Output) -> Result<Outcome, Failure> 
     for measurement in measurements(args) {
         report.measure(&measurement, |figure| figure)?;
     }
-    if let Some(path) = args.windows.plot.as_deref() {
+    if let Some(path) = args.plot.as_deref() {
         chart::draw(path, &plot(args.what, report.all()))?;
         output.line(format!("Plot: {}", path.display()))?;
     }
-    report.show("", None)
+    report.show()
 }
 
 fn measurements(args: &SweepArgs) -> Vec<Measurement> {
@@ -50,7 +50,7 @@ fn measurements(args: &SweepArgs) -> Vec<Measurement> {
         in_flight: 1,
         batch: 1,
         pace: args.windows.pace(),
-        plan: SessionPlan::Default,
+        plan: SessionPlan::DEFAULT,
         beside: Beside::Bare,
         connect: None,
     };
@@ -116,9 +116,9 @@ mod tests {
 
     fn args(what: SweepKind, size_max: usize) -> SweepArgs {
         let [duration, window] = [Duration::from_secs(1), Duration::from_millis(5)];
-        let windows = WindowArgs { duration, window, realtime: false, plot: None };
+        let windows = WindowArgs { duration, window, realtime: false };
         let transport = vec![BenchTransport::Udp, BenchTransport::Shm];
-        SweepArgs { what, transport, size_max, cores: 2, windows }
+        SweepArgs { what, transport, size_max, cores: 2, windows, plot: None }
     }
 
     #[test]

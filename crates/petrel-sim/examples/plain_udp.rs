@@ -1,5 +1,5 @@
 //! Plain UDP sources over store-and-forward switches with short queues: the same scenarios, in the same
-//! table, as `bench/ns3/plain-udp.cc` on ns-3. `docs/simulator.md` compares the results.
+//! table, as `bench/ns3/plain-udp.cc` on ns-3. `bench/ns3/README.md` compares the results.
 //!
 //! `cargo run --release -p petrel-sim --example plain_udp [runs]`
 

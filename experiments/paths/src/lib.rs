@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | [`World`], [`Setup`] | a world to run |
 //! | [`Link`], [`Marking`] | a link with a queue, marks, loss, and cuts |
-//! | [`rows`] | the measurements of `docs/design/12-coupled-windows-for-several-paths.md` |
+//! | [`rows`] | the measurements of `docs/design/12-a-window-for-each-path.md` |
 //!
 //! [`Paths`]: petrel_proto::path::Paths
 

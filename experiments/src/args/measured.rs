@@ -8,10 +8,10 @@ use petrel_bench::args::{CallsArgs, WindowArgs};
 use petrel_bench::cache::MixArgs;
 use petrel_cache::Lookups;
 use petrel_command::args::BenchTransport;
-use petrel_command::args::values::parse_plot;
 use petrel_command::units::{parse_duration, parse_size};
 
 use crate::card::{PaperFigure, Scheme};
+use crate::report::plot::parse_plot;
 
 /// Arguments of `petrel-experiment factors`.
 #[derive(Args, Debug)]
@@ -71,6 +71,10 @@ pub(crate) struct SweepArgs {
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
+
+    /// Draw the figures into an SVG file
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 /// The swept value.

@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::sim::Controller;
 use crate::sim::overload::{Policy, Service};
 use clap::{Args, Subcommand};
-use petrel_command::args::values::{Share, parse_plot, parse_seed};
+use petrel_command::args::values::{Share, parse_seed};
 use petrel_command::units::parse_duration;
+
+use crate::report::plot::parse_plot;
 
 mod measured;
 mod paths;
@@ -56,7 +58,7 @@ Examples:
   petrel-experiment batch --table ipv6 --transport shm
   petrel-experiment lookups --how plain,batched --accesses 0,8
 
-docs/experiments.md says what each does and what came of it.";
+experiments/README.md says what each does and what came of it.";
 
 /// The experiment to run.
 #[derive(Debug, Subcommand)]

@@ -10,8 +10,8 @@ use super::{FORMS, Form};
 use petrel_command::args::BenchTransport;
 
 use crate::args::{BatchArgs, LookupTable};
+use crate::report::plot::{Bar, draw_bars};
 use petrel_bench::measure::statistics::{Spread, format_ratio, median, spread};
-use petrel_bench::report::plot::{Bar, draw_bars};
 
 /// A table over a transport, as `--json` prints it.
 #[derive(Serialize)]

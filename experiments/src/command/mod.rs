@@ -20,8 +20,8 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
 use crate::args::{CommonArgs, ExperimentArgs, ExperimentCommand};
-use petrel_bench::report::rows::{Report, Row};
-use petrel_bench::report::{chart, rows};
+use crate::report::rows::{Report, Row};
+use crate::report::{chart, rows};
 
 /// Runs the experiment and prints its figures.
 pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {

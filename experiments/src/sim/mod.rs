@@ -1,7 +1,7 @@
 //! Experiments: real endpoints on a simulated network, measured in virtual time.
 //!
 //! An experiment has a configuration with a full and a quick variant, a function that runs it, and rows of
-//! results. The function passes on single rows, and returns all rows. `docs/experiments.md` shows the
+//! results. The function passes on single rows, and returns all rows. `experiments/README.md` shows the
 //! results.
 //!
 //! ```

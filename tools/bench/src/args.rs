@@ -1,10 +1,9 @@
 //! Arguments that several benchmarks share.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use petrel_command::args::values::{parse_at_least, parse_plot};
+use petrel_command::args::values::parse_at_least;
 use petrel_command::args::{BenchTransport, ServerAddress};
 use petrel_command::units::parse_size;
 
@@ -28,10 +27,6 @@ pub struct WindowArgs {
     /// needs root
     #[arg(long)]
     pub realtime: bool,
-
-    /// Draw the figures into an SVG file
-    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
-    pub plot: Option<PathBuf>,
 }
 
 impl WindowArgs {
@@ -80,46 +75,21 @@ pub struct EndsArgs {
 /// The sessions of the calling end.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// Sessions that the calls are spread over [default: 1]
-    #[arg(long, value_name = "N", conflicts_with = "raised")]
+    /// Sessions that the calls are spread over
+    #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
-    sessions: Option<u16>,
-
-    /// Slots of a session, a power of two [default: the library's]
-    #[arg(long, value_name = "N", conflicts_with = "raised", value_parser = parse_slots)]
-    slots: Option<u16>,
-
-    /// Credits of a session [default: the library's]
-    #[arg(long, value_name = "N", conflicts_with = "raised")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
-    credits: Option<u16>,
-
-    /// Raised settings: up to eight sessions, with a slot and a credit for each call
-    #[arg(long)]
-    raised: bool,
+    sessions: u16,
 
     /// Run beside it: the bare medium, the same calls with raised settings, or a polled TCP stream (of `rate` and `latency`)
-    #[arg(long, value_enum, default_value = "bare", conflicts_with_all = ["raised", "connect"])]
+    #[arg(long, value_enum, default_value = "bare", conflicts_with = "connect")]
     pub beside: Beside,
 }
 
 impl PlanArgs {
     /// Returns the sessions of the calling end.
     pub fn plan(&self) -> SessionPlan {
-        let Self { sessions, slots, credits, raised, .. } = *self;
-        match (sessions, slots, credits) {
-            _ if raised => SessionPlan::Raised,
-            (None, None, None) => SessionPlan::Default,
-            _ => SessionPlan::Given { sessions: sessions.unwrap_or(1), slots, credits },
-        }
+        SessionPlan::Default { sessions: self.sessions }
     }
-}
-
-/// Parses a number of slots.
-fn parse_slots(text: &str) -> Result<u16, String> {
-    let slots: u16 = text.parse().map_err(|error| format!("{error}"))?;
-    let is_allowed = slots.is_power_of_two() && slots <= petrel_proto::limits::SLOTS_MAX;
-    is_allowed.then_some(slots).ok_or_else(|| "a power of two, 1 to 4096, is expected".to_owned())
 }
 
 /// Small calls, many at a time.

@@ -1,9 +1,7 @@
-//! `petrel bench`: the measurements of each subcommand, and their figures as a table, as JSON and as a plot.
+//! `petrel bench`: the measurements of each subcommand, and their figures as a table and as JSON.
 
 mod all;
 mod args;
-
-use std::path::Path;
 
 use petrel_command::Outcome;
 use petrel_command::args::BenchTransport;
@@ -16,7 +14,7 @@ pub use self::args::BenchArgs;
 use self::args::{AllArgs, BenchCommand, RateArgs};
 use crate::args::{EndsArgs, PlanArgs, WindowArgs};
 use crate::measure::figure::{Figure, Quantity};
-use crate::measure::measurement::{Beside, Measurement};
+use crate::measure::measurement::Measurement;
 use crate::measure::test_bed::Cores;
 use crate::measure::veth;
 use crate::report::figures::{Figures, Skipped};
@@ -36,14 +34,14 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Latency, calls, ends, &args.windows);
-            run_and_show(&list, args.windows.plot.as_deref(), output)
+            run_and_show(&list, output)
         }
         BenchCommand::Rate(args) => run_rate(args, output),
         BenchCommand::Bandwidth(args) => {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Bandwidth, calls, ends, &args.windows);
-            run_and_show(&list, args.windows.plot.as_deref(), output)
+            run_and_show(&list, output)
         }
         BenchCommand::Pause(args) => pause::run(args, output),
         BenchCommand::Sessions(args) => sessions::run(args, output),
@@ -103,9 +101,8 @@ fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
     let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
     let ends = (&args.plan, &args.ends);
     let list = measurements(Quantity::Rate, calls, ends, &args.windows);
-    let plot = args.windows.plot.as_deref();
     if !args.veth {
-        return run_and_show(&list, plot, output);
+        return run_and_show(&list, output);
     }
     if !args.ends.transport.contains(&BenchTransport::Udp) {
         return Err(Failure::because("--veth measures UDP; name it among --transport"));
@@ -115,24 +112,15 @@ fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
     for measurement in udp {
         measure_veth(&mut report, measurement, |figure| figure)?;
     }
-    report.show("Petrel between two network namespaces", plot)
+    report.show()
 }
 
-fn run_and_show(
-    list: &[Measurement],
-    plot: Option<&Path>,
-    output: Output,
-) -> Result<Outcome, Failure> {
+fn run_and_show(list: &[Measurement], output: Output) -> Result<Outcome, Failure> {
     let mut report = Figures::new(output);
     for measurement in list {
         report.measure(measurement, |figure| figure)?;
     }
-    let beside = match list.first().map(|measurement| measurement.beside) {
-        Some(Beside::Raised) => "raised settings",
-        Some(Beside::Tcp) => "a TCP stream",
-        Some(Beside::Bare) | None => "the bare medium",
-    };
-    report.show(&format!("Petrel beside {beside}"), plot)
+    report.show()
 }
 
 /// Adds the figure of a measurement between two network namespaces.
@@ -171,5 +159,5 @@ fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
             Job::Instructions(workload) => workload.add_to(&mut report, judge)?,
         }
     }
-    report.show("Petrel and what it must reach", args.windows.plot.as_deref())
+    report.show()
 }

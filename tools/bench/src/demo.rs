@@ -209,7 +209,7 @@ fn measurements() -> Vec<Measurement> {
         in_flight,
         batch,
         pace: Pace { duration: BENCH_TIME, window: BENCH_TIME, is_realtime: false },
-        plan: SessionPlan::Default,
+        plan: SessionPlan::DEFAULT,
         beside: Beside::Bare,
         connect: None,
     };

@@ -125,9 +125,6 @@ pub fn run(args: &IndexBenchArgs, output: Output) -> Result<Outcome, Failure> {
         reports.push(report);
     }
     report::show(&reports, args, output)?;
-    if let Some(path) = &args.plot {
-        report::draw(&reports, path)?;
-    }
     let is_valid = reports.iter().all(|report| report.wrong == 0);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }

@@ -57,7 +57,7 @@ pub(super) fn run(args: &InstructionsArgs, output: Output) -> Result<Outcome, Fa
     for workload in args.transport.iter().copied().flat_map(rows) {
         workload.add_to(&mut report, |figure| figure)?;
     }
-    report.show("Instructions of Petrel", None)
+    report.show()
 }
 
 /// Counts the instructions of a row; takes seconds.

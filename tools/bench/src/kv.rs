@@ -14,7 +14,6 @@ mod load;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -29,7 +28,6 @@ use self::cluster::Cluster;
 use self::load::Loader;
 use self::workload::{Counts, Kind};
 use crate::measure::statistics::format_ratio;
-use crate::report::plot::{self, Bar};
 use petrel_command::args::BenchTransport;
 
 /// A result row, for one number of outstanding operations.
@@ -63,9 +61,6 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     output.line(format!("Again:\n  {}", command(args)))?;
-    if let Some(path) = &args.plot {
-        draw(&rows, path)?;
-    }
     let is_right = rows.iter().all(|row| row.wrong == 0);
     Ok(if is_right { Outcome::Success } else { Outcome::Failure })
 }
@@ -166,16 +161,6 @@ const COLUMNS: [Column<Row>; 10] = [
     ("etcd's p50 / p50", |row| format_ratio(row.etcd_p50_over)),
     ("wrong", |row| row.wrong.to_string()),
 ];
-
-/// Draws medians relative to the raw puts of the same windows.
-fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
-    let bar = |row: &Row| {
-        let label = format!("{}, {} clients: {}", row.transport, row.clients, row.what);
-        row.p50_over_raw_put.map(|ratio| Bar::new(label, ratio, None))
-    };
-    let bars: Vec<Bar> = rows.iter().filter_map(bar).collect();
-    plot::draw_bars(path, "The replicated store", "median over that of a put by raw calls", &bars)
-}
 
 /// Returns the command that repeats the measurement.
 fn command(args: &KvBenchArgs) -> String {

@@ -3,18 +3,10 @@
 //! | module | concern |
 //! | --- | --- |
 //! | [`table`] | figures of measurements as a table, with the lines below it |
-//! | `figures` | the figures of a command: JSON at once, at the end table and plot |
-//! | `rows` | rows of other kinds, with their own columns |
-//! | `plot`, `chart` | bars and lines, as SVG |
+//! | `figures` | the figures of a command: JSON at once, the table at the end |
 
 #[cfg(feature = "full")]
-pub mod chart;
-#[cfg(feature = "full")]
 pub mod figures;
-#[cfg(feature = "full")]
-pub mod plot;
-#[cfg(feature = "full")]
-pub mod rows;
 pub mod table;
 
 use petrel_command::output::Output;

@@ -34,13 +34,13 @@ const BOTH_HINTS: &[bool] = &[false, true];
 pub(super) fn run(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Figures::new(output);
     for transport in &args.transport {
-        let calls = args.calls.rate(*transport, args.cores, &args.windows, SessionPlan::Default);
+        let calls = args.calls.rate(*transport, args.cores, &args.windows, SessionPlan::DEFAULT);
         let hints = BOTH_HINTS;
         let sessions = Sessions { calls, count: args.sessions, hints, has_steps: true };
         sessions.add_to(&mut report, |figure| figure)?;
         add_memory(&mut report, *transport, args.sessions, |figure| figure)?;
     }
-    report.show("Petrel with many sessions beside one", args.windows.plot.as_deref())
+    report.show()
 }
 
 /// Adds the figures of the memory of idle sessions.
@@ -164,7 +164,7 @@ mod tests {
             in_flight: 60,
             batch: 3,
             pace,
-            plan: SessionPlan::Default,
+            plan: SessionPlan::DEFAULT,
             beside: Beside::Bare,
             connect: None,
         };

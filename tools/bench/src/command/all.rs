@@ -50,7 +50,7 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         in_flight: if quantity == Quantity::Latency { 1 } else { 60 },
         batch: if quantity == Quantity::Latency { 1 } else { 3 },
         pace,
-        plan: SessionPlan::Default,
+        plan: SessionPlan::DEFAULT,
         beside: Beside::Bare,
         connect: None,
     };

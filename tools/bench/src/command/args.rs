@@ -36,7 +36,7 @@ Examples:
   petrel bench rate --transport udp --in-flight 60 --duration 3s
   petrel bench rate --veth
   petrel bench rate --beside raised
-  petrel bench latency --in-flight 64 --slots 64 --credits 32
+  petrel bench latency --in-flight 64 --sessions 8
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
   petrel bench pause --pause 10ms --idle spin,50us,block
@@ -46,7 +46,7 @@ Examples:
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
   petrel bench instructions --transport shm
-  petrel bench all --json --plot bench.svg
+  petrel bench all --json
 
 Each run prints the command that repeats it. `petrel doctor` says what holds this host back.";
 

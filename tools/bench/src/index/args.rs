@@ -1,11 +1,9 @@
 //! The arguments of `petrel index bench`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use petrel_command::args::BenchTransport;
-use petrel_command::args::values::parse_plot;
 use petrel_command::units::parse_duration;
 use petrel_index::limits;
 
@@ -63,8 +61,4 @@ pub struct IndexBenchArgs {
     /// Prefetch no memory for lookups, to see what prefetching is worth
     #[arg(long)]
     pub(crate) no_prefetch: bool,
-
-    /// Draw the ratios into a file (SVG)
-    #[arg(long, value_name = "FILE", value_parser = parse_plot)]
-    pub(crate) plot: Option<PathBuf>,
 }

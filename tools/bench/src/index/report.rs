@@ -1,7 +1,5 @@
 //! The figures computed from the windows, as a table and as JSON.
 
-use std::path::Path;
-
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::{LatencySummary, format_percentile};
 use petrel_command::output::{Column, Output};
@@ -11,7 +9,6 @@ use serde::Serialize;
 use super::IndexBenchArgs;
 use super::{KINDS, Kind, Series};
 use crate::measure::statistics::{Spread, median, spread};
-use crate::report::plot::{self, Bar};
 use petrel_command::args::BenchTransport;
 
 /// The figures of a transport.
@@ -130,13 +127,6 @@ fn command(args: &IndexBenchArgs) -> String {
     )
 }
 
-/// Draws the ratios.
-pub(super) fn draw(reports: &[Report], path: &Path) -> Result<(), Failure> {
-    let bars: Vec<Bar> = reports.iter().flat_map(Report::bars).collect();
-    let axis = "thin line: quartiles of the windows";
-    plot::draw_bars(path, "The ordered index: a million words", axis, &bars)
-}
-
 /// Prints the tables.
 pub(super) fn show(
     reports: &[Report],
@@ -166,23 +156,6 @@ pub(super) fn show(
 }
 
 impl Report {
-    fn bars(&self) -> Vec<Bar> {
-        let over = self.transport;
-        let bar = |text: &str, ratio: f64, spread: Option<Spread>| {
-            let quartiles = spread.map(|spread| (spread.q1, spread.q3));
-            Bar::new(format!("{over}: {text}: {ratio:.2}"), ratio, quartiles)
-        };
-        let of_echoes = "GETs over echoes per second";
-        let (two_cpus, one_cpu) = (self.lookups_of_echoes, self.lookups_of_echoes_one_cpu);
-        let mut bars = vec![
-            bar(of_echoes, two_cpus, self.lookups_of_echoes_spread),
-            bar(&format!("{of_echoes}, one CPU"), one_cpu, self.lookups_of_echoes_one_cpu_spread),
-        ];
-        let p99 = self.p99_dispatch_over_workers;
-        bars.extend(p99.map(|ratio| bar("GET p99, scans in dispatch over workers", ratio, None)));
-        bars
-    }
-
     fn verdict(&self) -> String {
         let two_cpus = share(self.lookups_of_echoes, self.lookups_of_echoes_spread);
         let one_cpu = share(self.lookups_of_echoes_one_cpu, self.lookups_of_echoes_one_cpu_spread);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use petrel_command::args::values::{IdleChoice, parse_plot};
+use petrel_command::args::values::IdleChoice;
 use petrel_command::args::{BenchTransport, ReadsChoice};
 use petrel_command::units::parse_duration;
 
@@ -51,10 +51,6 @@ pub(crate) struct KvBenchArgs {
     /// Measure etcd afterwards, by the program of bench/etcd
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) etcd: Option<PathBuf>,
-
-    /// Draw medians, relative to those of puts by raw calls, into a file (SVG)
-    #[arg(long, value_name = "FILE", value_parser = parse_plot)]
-    pub(crate) plot: Option<PathBuf>,
 }
 
 fn parse_clients(text: &str) -> Result<usize, String> {

@@ -97,7 +97,7 @@ pub struct Setting {
     /// Calls started together.
     pub batch: u16,
     pub sessions: usize,
-    /// `default`, `raised` or `given`: the sessions and their slots and credits.
+    /// `default` or `raised`: the slots and credits of the sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<&'static str>,
     /// Whether calls were announced ahead.

@@ -35,13 +35,11 @@ const CALLS_PER_SESSION: u16 = 8;
 /// The sessions of the calling end, and their settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionPlan {
-    /// One session, all settings as the library has them.
-    Default,
+    /// All settings as the library has them, one session unless the command asks for more.
+    Default { sessions: u16 },
     /// Eight calls in flight on each of up to eight sessions, as in eRPC's measurements (§6.2), and a slot
     /// and a credit for each call.
     Raised,
-    /// These sessions; `None` stands for the library's settings.
-    Given { sessions: u16, slots: Option<u16>, credits: Option<u16> },
 }
 
 /// The other side of a comparison.
@@ -259,27 +257,24 @@ impl Measurement {
 
     fn sessions(&self) -> u16 {
         match self.plan {
-            SessionPlan::Default => 1,
+            SessionPlan::Default { sessions } => sessions,
             SessionPlan::Raised => {
                 self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_RAISED_MAX)
             }
-            SessionPlan::Given { sessions, .. } => sessions,
         }
     }
 
     fn plan_slots(&self) -> u16 {
         match self.plan {
-            SessionPlan::Default => SLOTS_DEFAULT,
+            SessionPlan::Default { .. } => SLOTS_DEFAULT,
             SessionPlan::Raised => self.slots(self.sessions()),
-            SessionPlan::Given { slots, .. } => slots.unwrap_or(SLOTS_DEFAULT),
         }
     }
 
     fn plan_credits(&self) -> u16 {
         match self.plan {
-            SessionPlan::Default => CREDITS_DEFAULT,
+            SessionPlan::Default { .. } => CREDITS_DEFAULT,
             SessionPlan::Raised => self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
-            SessionPlan::Given { credits, .. } => credits.unwrap_or(CREDITS_DEFAULT),
         }
     }
 
@@ -428,24 +423,23 @@ impl Measurement {
 }
 
 impl SessionPlan {
+    /// One session, all settings as the library has them.
+    pub const DEFAULT: Self = Self::Default { sessions: 1 };
+
     /// Returns the plan in one word.
     fn name(self) -> &'static str {
         match self {
-            Self::Default => "default",
+            Self::Default { .. } => "default",
             Self::Raised => "raised",
-            Self::Given { .. } => "given",
         }
     }
 
     /// Returns the flags that choose this plan.
     fn flags(self) -> String {
-        let Self::Given { sessions, slots, credits } = self else {
-            return if self == Self::Raised { " --raised".to_owned() } else { String::new() };
-        };
-        let flag = |name: &str, value: Option<u16>| {
-            value.map_or(String::new(), |value| format!(" --{name} {value}"))
-        };
-        format!(" --sessions {sessions}{}{}", flag("slots", slots), flag("credits", credits))
+        match self {
+            Self::Default { sessions } if sessions > 1 => format!(" --sessions {sessions}"),
+            Self::Default { .. } | Self::Raised => String::new(),
+        }
     }
 }
 
@@ -476,7 +470,7 @@ mod tests {
         let library = petrel::endpoint::EndpointConfig::default().sessions;
         for in_flight in [1, 60, 4096] {
             let Shape { sessions, slots, credits, .. } =
-                rate(SessionPlan::Default, in_flight).shape();
+                rate(SessionPlan::DEFAULT, in_flight).shape();
             assert_eq!((sessions, slots, credits), (1, library.slots, library.credits));
         }
     }
@@ -492,11 +486,9 @@ mod tests {
 
     #[test]
     fn command__names_the_settings_that_are_not_defaults() {
-        let given = SessionPlan::Given { sessions: 2, slots: Some(64), credits: Some(32) };
         for (plan, flags) in [
-            (SessionPlan::Default, "--batch 3 --duration"),
-            (SessionPlan::Raised, "--batch 3 --raised --duration"),
-            (given, "--batch 3 --sessions 2 --slots 64 --credits 32 --duration"),
+            (SessionPlan::DEFAULT, "--batch 3 --duration"),
+            (SessionPlan::Default { sessions: 2 }, "--batch 3 --sessions 2 --duration"),
         ] {
             let command = rate(plan, 60).command();
             assert!(command.contains(flags), "{command}");

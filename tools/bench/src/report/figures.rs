@@ -1,6 +1,4 @@
-//! The figures of a command: each is printed as JSON as soon as available, and the table and the plot at the end.
-
-use std::path::Path;
+//! The figures of a command: each is printed as JSON as soon as available, and the table at the end.
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -9,8 +7,8 @@ use petrel_command::output::Output;
 use petrel_command::units::format_bytes;
 use serde::Serialize;
 
+use super::progress_bar;
 use super::table::{footer, table};
-use super::{plot, progress_bar};
 use crate::measure::figure::{self, Figure};
 use crate::measure::measurement::Measurement;
 
@@ -87,8 +85,8 @@ impl Figures {
         Ok(())
     }
 
-    /// Prints the table, the footer, and the plot.
-    pub fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
+    /// Prints the table and the footer.
+    pub fn show(self) -> Result<Outcome, Failure> {
         let Self { output, figures, skipped, is_cut } = self;
         if !figures.is_empty() {
             output.line(table(&figures, output))?;
@@ -99,10 +97,6 @@ impl Figures {
         }
         if !figures.is_empty() {
             output.line(footer(&figures))?;
-        }
-        if let Some(path) = plot {
-            plot::draw(path, title, &figures)?;
-            output.line(format!("Plot: {}", path.display()))?;
         }
         Ok(figure::outcome(&figures))
     }

@@ -1,7 +1,7 @@
 //! Values that several subcommands accept.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -226,24 +226,6 @@ pub fn parse_at_least(text: &str, shortest: Duration) -> Result<Duration, String
         }
         false => Ok(duration),
     }
-}
-
-/// Parses the path of a plot. Its folder must exist and be writable: the check happens before anything
-/// is measured.
-pub fn parse_plot(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    let folder = match path.parent() {
-        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
-        Some(folder) => folder,
-        None => return Err(format!("'{text}' is no file")),
-    };
-    if path.is_dir() {
-        return Err(format!("'{text}' is a folder"));
-    }
-    let target = if path.exists() { path.as_path() } else { folder };
-    rustix::fs::access(target, rustix::fs::Access::WRITE_OK)
-        .map_err(|error| format!("'{text}' cannot be written: {error}"))?;
-    Ok(path)
 }
 
 /// How the leader verifies its leadership before a read.

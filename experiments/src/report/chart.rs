@@ -7,8 +7,8 @@ use petrel_command::failure::Failure;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
+use super::plot::{self, Area, DrawResult, GRID};
 use super::rows::{digits, probability};
-use crate::report::plot::{self, Area, DrawResult, GRID};
 
 // All lengths are in pixels.
 const SIZE: (u32, u32) = (900, 480);
@@ -28,23 +28,23 @@ const COLOURS: [RGBColor; 8] = [
 ];
 /// The contents of a chart.
 #[derive(Clone, Debug)]
-pub struct Chart {
-    pub title: &'static str,
-    pub x: Axis,
-    pub y: Axis,
-    pub lines: Vec<Line>,
+pub(crate) struct Chart {
+    pub(crate) title: &'static str,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// An axis.
 #[derive(Clone, Copy, Debug)]
-pub struct Axis {
-    pub title: &'static str,
-    pub scale: Scale,
+pub(crate) struct Axis {
+    pub(crate) title: &'static str,
+    pub(crate) scale: Scale,
 }
 
 /// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// From zero, evenly.
     Linear,
     /// Logarithmic. Values of zero and less are not drawn.
@@ -53,19 +53,19 @@ pub enum Scale {
 
 /// The points of a line.
 #[derive(Clone, Debug)]
-pub struct Line {
-    pub name: String,
-    pub points: Vec<(f64, f64)>,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Chart {
     /// Creates a chart without lines.
-    pub fn new(title: &'static str, x: Axis, y: Axis) -> Self {
+    pub(crate) fn new(title: &'static str, x: Axis, y: Axis) -> Self {
         Self { title, x, y, lines: Vec::new() }
     }
 
     /// Adds a point to the line of this name, which is created if necessary.
-    pub fn add(&mut self, name: &str, point: (f64, f64)) {
+    pub(crate) fn add(&mut self, name: &str, point: (f64, f64)) {
         match self.lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => self.lines.push(Line { name: name.to_owned(), points: vec![point] }),
@@ -74,17 +74,17 @@ impl Chart {
 }
 
 impl Axis {
-    pub const fn linear(title: &'static str) -> Self {
+    pub(crate) const fn linear(title: &'static str) -> Self {
         Self { title, scale: Scale::Linear }
     }
 
-    pub const fn log(title: &'static str) -> Self {
+    pub(crate) const fn log(title: &'static str) -> Self {
         Self { title, scale: Scale::Log }
     }
 }
 
 /// Draws a chart into a file.
-pub fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
+pub(crate) fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
     plot::save(path, SIZE, |area| render(area, chart))
 }
 
