@@ -338,11 +338,6 @@ impl Paths {
         }
     }
 
-    /// Returns the number of paths.
-    pub fn count(&self) -> usize {
-        self.set.count() as usize
-    }
-
     /// Returns the path for a packet that is sent again, and whose last copy took `last`: another one, if the
     /// policy has a choice. Repetitions need no room in the window.
     pub fn choose_again(&mut self, last: PathId) -> PathId {
@@ -437,13 +432,6 @@ impl Paths {
         let most = MARGIN_ROUND_TRIPS_MAX * self.set.srtt_least_ns();
         let longer_ns = u64::from(self.margin_ns) * 3 / 2 + MARGIN_STEP_NS;
         self.margin_ns = u32::try_from(longer_ns.min(most)).unwrap_or(u32::MAX);
-    }
-
-    /// Notes that the session has nothing to send, though answers would allow packets.
-    pub fn note_idle(&mut self) {
-        if let State::MpRdma(mp_rdma) = &mut self.state {
-            mp_rdma.note_idle();
-        }
     }
 
     /// Returns the lead in nanoseconds of an arrived copy by which one on this path is overdue: that sent earlier by more than

@@ -199,20 +199,6 @@ fn note_answer__plb_leaves_a_path_after_three_marked_rounds() {
 }
 
 #[test]
-fn note_idle__mp_rdma_loses_the_window_that_it_does_not_use() {
-    let mut paths = paths(PathPolicy::MpRdma);
-    let sent = fill(&mut paths, 0);
-    assert_eq!(sent.len(), 32);
-    for path in &sent[..10] {
-        paths.note_answer(12 * US, *path, GOOD);
-    }
-    paths.note_idle();
-    // Ten places of ten answers are lost; the burst timer does not allow them again.
-    assert_eq!(fill(&mut paths, 12 * US).len(), 0);
-    assert_eq!(fill(&mut paths, 100 * US).len(), 0);
-}
-
-#[test]
 fn lead_ns__grows_with_false_alarms_and_falls_with_answers() {
     let mut paths = paths(PathPolicy::Coupled);
     assert_eq!((paths.lead_ns(PathId(0)), paths.rtt_least_ns()), (None, 0));
