@@ -310,7 +310,7 @@ fn nothing(bytes: &[u8]) -> Result<(), Malformed> {
     read("nothing", bytes, |_| Ok(()))
 }
 
-fn put_counters(counters: &Vec<(String, u64)>) -> Vec<u8> {
+fn put_counters(counters: &[(String, u64)]) -> Vec<u8> {
     let lines: Vec<_> = counters.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
     lines.concat().into_bytes()
 }

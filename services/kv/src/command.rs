@@ -74,6 +74,7 @@ impl<'a> Command<'a> {
     /// # Panics
     ///
     /// As [`Command::encode`].
+    #[expect(clippy::wrong_self_convention, reason = "as that of all messages")]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);

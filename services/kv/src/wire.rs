@@ -73,6 +73,7 @@ macro_rules! messages {
             /// # Panics
             ///
             /// As `encode`.
+            #[allow(clippy::wrong_self_convention, reason = "some messages are `Copy`, and some are not")]
             pub fn to_vec(&self) -> Vec<u8> {
                 let mut out = Vec::new();
                 self.write(&mut out);
