@@ -124,8 +124,7 @@ fn status(endpoint: &mut Endpoint, address: SocketAddr) -> Option<Status> {
 }
 
 fn transfer(endpoint: &mut Endpoint, address: SocketAddr) {
-    let mut request = Vec::new();
-    TransferRequest { node: 1 }.encode(&mut request);
+    let request = TransferRequest { node: 1 }.to_vec();
     if let Ok(session) = endpoint.connect_wait(address) {
         // The replica may have lost leadership; then the next round asks the new leader.
         let _ = endpoint.call(session, methods::TRANSFER, &request).wait();

@@ -138,8 +138,7 @@ fn exhausted(error: petrel::Error) -> Failure {
 impl CallSlot {
     fn open(endpoint: &mut Endpoint, cluster: &Cluster) -> Result<Self, Failure> {
         let session = endpoint.connect_wait(cluster.addresses[0])?;
-        let mut command = Vec::new();
-        Command::OpenSession.encode(&mut command);
+        let command = Command::OpenSession.to_vec();
         let answer = endpoint.call(session, methods::WRITE, &command).wait()?;
         match WriteReply::decode(&answer) {
             Ok(WriteReply::Applied(applied)) => {
