@@ -80,8 +80,6 @@ impl Column {
             }
             (PathPolicy::Single, _) => |_| (),
             (PathPolicy::Plb, _) => |config| several(config, PathPolicy::Plb),
-            (PathPolicy::Spray, _) => |config| several(config, PathPolicy::Spray),
-            (PathPolicy::Reps, _) => |config| several(config, PathPolicy::Reps),
             (PathPolicy::Coupled, _) => |config| several(config, PathPolicy::Coupled),
             (PathPolicy::MpRdma, _) => |config| several(config, PathPolicy::MpRdma),
         }

@@ -2,15 +2,11 @@
 //!
 //! # Ownership
 //!
-//! The ring lies on the heap, in words that may change behind a shared reference: atomics for the
-//! control words, [`UnsafeCell`]s for the bytes. A single thread owns the whole ring: no data race is
-//! possible. Of the conditions of [`Memory`], bounds and alignment are checked at every access, because
-//! trust in a forged length violates exactly these conditions. The remaining condition is that no write
-//! happens while a frame is lent: frames are lent to read-only closures.
+//! The ring lies on the heap, and a single thread owns the whole ring: no data race is possible. Of the conditions of [`Memory`],
+//! the memory of the ring's tests checks bounds and alignment at every access, because trust in a forged length violates exactly
+//! these conditions. The remaining condition is that no write happens while a frame is lent: frames are lent to read-only closures.
 
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use petrel_transport::shm::ring::{
@@ -19,6 +15,11 @@ use petrel_transport::shm::ring::{
 };
 
 use crate::input::Input;
+
+#[path = "../../crates/petrel-transport/src/shm/ring/heap.rs"]
+mod heap;
+
+use heap::Heap;
 
 /// Room for few frames, so the ring wraps often.
 const CAPACITY: usize = 1_024;
@@ -59,16 +60,9 @@ struct World {
 
 impl World {
     fn new(is_honest: bool) -> Self {
-        let heap = Heap::new();
-        Self {
-            producer: Producer::new(heap.clone(), FRAME_BYTES_MAX),
-            consumer: Consumer::new(heap.clone(), FRAME_BYTES_MAX),
-            heap,
-            is_honest,
-            pushed: VecDeque::new(),
-            published: 0,
-            next: 0,
-        }
+        let heap = Heap::new(CAPACITY);
+        let (producer, consumer) = heap.ends(FRAME_BYTES_MAX);
+        Self { producer, consumer, heap, is_honest, pushed: VecDeque::new(), published: 0, next: 0 }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -132,7 +126,7 @@ impl World {
 
     /// Writes a control word: 0 the head, 1 the sleep word.
     fn spoil_control(&mut self, input: &mut Input<'_>) {
-        let word = self.heap.control_word(input.below(2));
+        let word = control_word(&self.heap, input.below(2));
         let before = word.load(Ordering::Relaxed);
         let after = match input.below(4) {
             0 => before.wrapping_add(LINE * u64::from(input.byte())),
@@ -177,89 +171,11 @@ impl World {
     }
 }
 
-/// A ring on the heap.
-#[derive(Clone, Debug)]
-struct Heap(Rc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    control: Control,
-    words: Box<[UnsafeCell<u64>]>,
-}
-
-impl Heap {
-    fn new() -> Self {
-        let words = (0..CAPACITY / 8).map(|_| UnsafeCell::new(0)).collect();
-        Self(Rc::new(Shared { control: Control::new(), words }))
-    }
-
-    fn control_word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < 2);
-        let first: *const AtomicU64 = std::ptr::from_ref(&self.0.control).cast();
-        // SAFETY: `Control` consists of two lines in C layout (its size was compared), both beginning
-        // with an atomic word; the value lives as long as `self`.
-        unsafe { &*first.byte_add(index * LINE_BYTES) }
-    }
-
-    /// Returns a pointer to the bytes from `offset` on. An `UnsafeCell<u64>` is a `u64` in memory.
-    fn at(&self, offset: usize, length: usize) -> *mut u8 {
-        assert!(offset.is_multiple_of(8) && offset + length <= CAPACITY, "outside of the ring");
-        let words: *const UnsafeCell<u64> = self.0.words.as_ptr();
-        words.cast::<u8>().cast_mut().wrapping_add(offset)
-    }
-
-    fn header(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(RECORD_ALIGN));
-        // SAFETY: `at` checked the offset and its alignment; one thread owns the ring.
-        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
-    }
-}
-
-// SAFETY: the capacity is a constant power of two, and `at` checks every access.
-unsafe impl Memory for Heap {
-    type View<'a> = Heap;
-
-    fn view(&self) -> Heap {
-        self.clone()
-    }
-
-    fn control(&self) -> &Control {
-        &self.0.control
-    }
-
-    fn capacity(&self) -> usize {
-        CAPACITY
-    }
-
-    unsafe fn store_word(&self, offset: usize, word: u64) {
-        self.header(offset).store(word, Ordering::Relaxed);
-    }
-
-    unsafe fn publish_word(&self, offset: usize, word: u64) {
-        self.header(offset).store(word, Ordering::Release);
-    }
-
-    unsafe fn load_word(&self, offset: usize) -> u64 {
-        self.header(offset).load(Ordering::Acquire)
-    }
-
-    unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
-        let to = self.at(offset, head.len() + body.len());
-        // SAFETY: `at` checked the range for both parts, which lie elsewhere.
-        unsafe {
-            to.copy_from_nonoverlapping(head.as_ptr(), head.len());
-            to.add(head.len()).copy_from_nonoverlapping(body.as_ptr(), body.len());
-        }
-    }
-
-    unsafe fn with_frame<R>(
-        &self,
-        offset: usize,
-        length: usize,
-        f: impl FnOnce(RingFrame<'_>) -> R,
-    ) -> R {
-        let start = std::ptr::NonNull::new(self.at(offset, length)).expect("it is on the heap");
-        // SAFETY: `at` checked the range; records have whole lines.
-        f(unsafe { RingFrame::new(start, length) })
-    }
+/// Returns a control word of a ring: 0 the head, 1 the sleep word.
+fn control_word(ring: &Heap, index: usize) -> &AtomicU64 {
+    assert!(index < 2);
+    let first: *const AtomicU64 = std::ptr::from_ref(ring.control()).cast();
+    // SAFETY: `Control` consists of two lines in C layout (its size was compared), both beginning with an atomic word; the value
+    // lives as long as the ring.
+    unsafe { &*first.byte_add(index * LINE_BYTES) }
 }

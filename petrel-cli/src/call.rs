@@ -136,8 +136,7 @@ fn print_response(
     output.record(&Answer { transport, status, length_bytes, text, hex, elapsed_ns })
 }
 
-/// Ends the line on a terminal, to separate the reply from the shell's prompt; a file gets the reply
-/// alone.
+/// Ends the line on a terminal, to separate the reply from the shell's prompt; a file gets the reply alone.
 fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()> {
     if stdout.is_terminal() && !response.ends_with(b"\n") {
         stdout.write_all(b"\n")?;

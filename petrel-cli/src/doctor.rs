@@ -1,9 +1,8 @@
 //! `petrel doctor`: the features of this host that Petrel uses, and advice about missing ones.
 //!
-//! A check tries the feature itself wherever that is harmless: kernels are patched, containers filtered
-//! and virtual network cards incomplete, so a version number proves little. Untestable properties are
-//! read from `/proc` and `/sys`, where any file may be missing. Every wait is bounded, no check needs
-//! privileges, and none leaves a trace.
+//! A check tries the feature itself wherever that is harmless: kernels are patched, containers filtered and virtual
+//! network cards incomplete, so a version number proves little. Untestable properties are read from `/proc` and `/sys`,
+//! where any file may be missing. Every wait is bounded, no check needs privileges, and none leaves a trace.
 //!
 //! | file | subject |
 //! | --- | --- |

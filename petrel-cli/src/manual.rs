@@ -13,7 +13,7 @@ use crate::cli::{Cli, CompletionsArgs, ManArgs};
 
 /// Prints a shell's completions.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Outcome, Failure> {
-    // By a single write, because the reader may close the pipe between two lines.
+    // A single write: the reader may close the pipe between two lines.
     io::stdout().write_all(&completions_of(args.shell))?;
     Ok(Outcome::Success)
 }

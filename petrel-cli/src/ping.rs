@@ -18,8 +18,7 @@ use serde::Serialize;
 
 use crate::cli::PingArgs;
 
-/// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per
-/// call.
+/// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per call.
 const WARM_UP_BYTES_MAX: u32 = 64 << 10;
 
 /// Calls of a round of the warm-up, and the time after which no further round begins: by then the scheduler has moved the
@@ -58,7 +57,7 @@ struct Connection {
 
 /// Makes the calls and prints their outcomes.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let mut client = Client::connect(&args.server.address, &client_config(args))?;
     let connection = Connection {
@@ -119,7 +118,7 @@ fn warm_up(
 ) -> Result<Option<Counts>, Failure> {
     let calls = match args.size {
         0..=WARM_UP_BYTES_MAX => args.warm_up.unwrap_or(WARM_UP_CALLS),
-        // The first call has touched all of its memory.
+        // One large call is enough to touch all of its memory.
         _ => args.warm_up.unwrap_or(1).min(1),
     };
     if calls == 0 {

@@ -30,7 +30,7 @@ struct Record<'a> {
     skipped: Option<&'static str>,
     failures: Vec<FailedSeed>,
     totals: &'a BTreeMap<&'static str, u64>,
-    /// Events that as many seeds always met, and these did not: a failure.
+    /// Events that no seed has met, although enough seeds ran: a failure.
     never_met: &'a [&'a str],
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Seeds<'a> {
     pub(crate) args: &'a SeedsArgs,
     /// The reason why a check is skipped, if any.
     pub(crate) skipped: Option<&'static str>,
-    /// Returns the events that no seed has met, although as many seeds always did.
+    /// Returns the events that no seed has met, although enough seeds ran.
     pub(crate) never_met: fn(&Summary) -> Vec<&'static str>,
     pub(crate) output: Output,
 }
@@ -96,6 +96,7 @@ impl Seeds<'_> {
         Ok(if is_good { Outcome::Success } else { Outcome::Failure })
     }
 
+    /// Runs the seeds of the arguments, with a progress bar. Returns the first seed, and the results.
     fn run_many(
         &self,
         run: impl FnOnce(Range<u64>, usize, &Watch<'_>) -> Summary,

@@ -42,7 +42,7 @@ struct Stopped {
 
 /// Serves until interrupted, then finishes the outstanding calls, within a time limit.
 pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let config = config(args);
     let server = Server::start(&config)?;

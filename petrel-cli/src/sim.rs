@@ -17,7 +17,7 @@ pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
     let traced = |seed, trace: Trace| {
         run_seed_traced(seed, &options, trace).map(|report| report.iter().collect())
     };
-    // Worlds with everything lack what was added later.
+    // Worlds with all features lack the features that were added later.
     let never_met = if args.everything { |_: &Summary| Vec::new() } else { never_met };
     Seeds { args: &args.seeds, skipped: None, never_met, output }
         .run(traced, |seeds, jobs, progress| run_seeds(seeds, jobs, &options, progress))

@@ -9,12 +9,13 @@
 //!
 //! States stand in the order of the text, since the compiler infers the types of a state's kept values from the states before.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{Attribute, Block, Ident, ItemFn, Meta, Path, Result, parse_quote};
 
 use crate::machine::{self, Machine};
+use crate::names::words;
 use crate::normal::{label, witnesses};
 use crate::options::Options;
 use crate::signature::{Arguments, batch_name};
@@ -41,7 +42,6 @@ pub(crate) fn batch(
         with_inputs(arguments, body, &options.krate),
         &function.sig.ident,
         &options.krate,
-        &|has_loops| Box::new(move |mark, values| suspend(has_loops, mark, values)),
     )?;
     let run = match machine.has_loops {
         true => lanes(&machine, arguments, options, &names),
@@ -71,26 +71,16 @@ struct ParameterNames {
 impl ParameterNames {
     /// Finds names that the function does not use.
     fn free_in(function: &ItemFn) -> Self {
-        let mut words = Vec::new();
-        collect_words(function.to_token_stream(), &mut words);
+        let mut taken = Vec::new();
+        words(function.to_token_stream(), &mut |name| taken.push(name.to_string()));
         let free = |name: &str| {
             let mut name = name.to_owned();
-            while words.contains(&name) {
+            while taken.contains(&name) {
                 name.push('_');
             }
             Ident::new(&name, Span::call_site())
         };
         Self { inputs: free("inputs"), each: free("each") }
-    }
-}
-
-fn collect_words(tokens: TokenStream, words: &mut Vec<String>) {
-    for token in tokens {
-        match token {
-            TokenTree::Group(group) => collect_words(group.stream(), words),
-            TokenTree::Ident(name) => words.push(name.to_string()),
-            _ => {}
-        }
     }
 }
 
@@ -170,7 +160,8 @@ fn with_inputs(arguments: &Arguments, body: &Block, krate: &Path) -> Block {
     body
 }
 
-fn suspend(has_loops: bool, mark: usize, values: TokenStream) -> TokenStream {
+/// How a state ends at a mark, with the values to be kept.
+pub(crate) fn suspend(has_loops: bool, mark: usize, values: &TokenStream) -> TokenStream {
     let step = label("step", Span::call_site());
     let store = match has_loops {
         true => {

@@ -6,7 +6,7 @@ use syn::visit_mut::VisitMut;
 use syn::{Error, Item, ItemFn, ItemMod, Path, Result};
 
 use crate::inline::{self, Callee, Callees};
-use crate::marks::{Replace, Strip, note};
+use crate::marks::{Replace, note};
 use crate::normal::{Returns, label};
 use crate::options::Options;
 use crate::signature::{self, Arguments};
@@ -58,7 +58,7 @@ fn checked(function: &ItemFn, krate: &Path) -> Result<Arguments> {
 /// Returns the body with the marks as internal calls.
 fn with_marks(function: &ItemFn, krate: &Path) -> Result<syn::Block> {
     let mut body = (*function.block).clone();
-    let mut replace = Replace { krate, error: None };
+    let mut replace = Replace { krate, is_plain: false, error: None };
     replace.visit_block_mut(&mut body);
     replace.error.map_or(Ok(body), Err)
 }
@@ -67,7 +67,7 @@ fn with_marks(function: &ItemFn, krate: &Path) -> Result<syn::Block> {
 fn plain(function: &ItemFn, krate: &Path) -> TokenStream {
     let mut plain = function.clone();
     signature::strip(&mut plain.sig);
-    Strip { krate }.visit_block_mut(&mut plain.block);
+    Replace { krate, is_plain: true, error: None }.visit_block_mut(&mut plain.block);
     quote!(#[allow(dead_code)] #plain)
 }
 

@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Ident, Lifetime, Local, Macro, Pat, Stmt};
 
 use crate::copies::kept_name;
 use crate::marks;
-use crate::names::{Names, bound};
+use crate::names::{Names, bound, words};
 
 /// Unique names.
 pub(crate) type Set = BTreeSet<String>;
@@ -64,29 +63,19 @@ struct Mentions<'a> {
 }
 
 impl Mentions<'_> {
-    fn tokens(&mut self, tokens: TokenStream) {
-        for token in tokens {
-            match token {
-                TokenTree::Group(group) => self.tokens(group.stream()),
-                TokenTree::Ident(name) if self.names.is_local(&name) => {
-                    self.found.insert(name.to_string());
-                }
-                _ => {}
-            }
+    fn note(&mut self, name: &Ident) {
+        if self.names.is_local(name) {
+            self.found.insert(name.to_string());
         }
     }
 }
 
 impl<'ast> Visit<'ast> for Mentions<'_> {
     fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
-        if let Some(name) = path.path.get_ident()
-            && self.names.is_local(name)
-        {
-            self.found.insert(name.to_string());
-        }
+        path.path.get_ident().into_iter().for_each(|name| self.note(name));
     }
     fn visit_macro(&mut self, mac: &'ast Macro) {
-        self.tokens(mac.tokens.clone());
+        words(mac.tokens.clone(), &mut |name| self.note(&name));
     }
     fn visit_item(&mut self, _: &'ast syn::Item) {}
 }

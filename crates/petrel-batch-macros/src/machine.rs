@@ -1,6 +1,6 @@
 //! A body as states: the code from the beginning and from each mark to the next ones, with the locals that lanes keep.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -12,6 +12,7 @@ use syn::{
 
 use crate::copies::{kept_name, resume_block};
 use crate::cut::cut_block;
+use crate::emit::suspend;
 use crate::live::{Set, live};
 use crate::marks;
 use crate::names::{Names, Restore, bound};
@@ -37,19 +38,11 @@ pub(crate) struct Machine {
     pub(crate) items: Vec<Stmt>,
 }
 
-/// How a state ends at a mark: from the mark's number and the values to be kept to code.
-pub(crate) type Suspend<'a> = &'a dyn Fn(usize, TokenStream) -> TokenStream;
-
 /// Builds the states of a body whose marks are internal calls and whose `return` are jumps.
 ///
 /// # Errors
 /// If a mark stands in an operand, or a local cannot be kept.
-pub(crate) fn build(
-    mut block: Block,
-    function: &Ident,
-    krate: &Path,
-    suspend: &dyn Fn(bool) -> Box<dyn Fn(usize, TokenStream) -> TokenStream>,
-) -> Result<Machine> {
+pub(crate) fn build(mut block: Block, function: &Ident, krate: &Path) -> Result<Machine> {
     let count = marks::number(&mut block, function)?;
     Temporaries { krate }.visit_block_mut(&mut block);
     Loops::default().visit_block_mut(&mut block);
@@ -69,11 +62,10 @@ pub(crate) fn build(
     let live = live(&names, &codes);
     names.keep_shadowed(&live)?;
     check_kept(&names, &codes, &live)?;
-    let suspend = suspend(has_loops);
     let states = codes.into_iter().enumerate().map(|(number, mut code)| {
         let kept = live[number].iter().map(|name| kept_ident(name)).collect();
         Kept { names: &names, live: &live[number] }.visit_block_mut(&mut code);
-        End { live: &live, names: &names, krate, suspend: &*suspend }.visit_block_mut(&mut code);
+        End { live: &live, names: &names, krate, has_loops }.visit_block_mut(&mut code);
         Restore(&names).visit_block_mut(&mut code);
         State { kept, code }
     });
@@ -259,7 +251,7 @@ struct End<'a> {
     names: &'a Names,
     live: &'a [Set],
     krate: &'a Path,
-    suspend: Suspend<'a>,
+    has_loops: bool,
 }
 
 impl VisitMut for End<'_> {
@@ -274,7 +266,7 @@ impl VisitMut for End<'_> {
         });
         let krate = self.krate;
         let kept = quote!(#krate::__private::kept((#(#values,)*)));
-        let (fetches, suspend) = (&mark.fetches, (self.suspend)(mark.number, kept));
+        let (fetches, suspend) = (&mark.fetches, suspend(self.has_loops, mark.number, &kept));
         *expression = parse_quote!({ #(#fetches;)* #suspend });
     }
 }

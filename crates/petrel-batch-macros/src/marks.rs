@@ -92,9 +92,11 @@ pub(crate) fn fetches(mac: &Macro, krate: &Path) -> Result<Option<Expr>> {
     }
 }
 
-/// Turns marks into internal calls. Consecutive marks become a single mark for the memory of all.
+/// Turns marks into internal calls, or takes them out of a plain function. Consecutive marks become a single mark for the
+/// memory of all.
 pub(crate) struct Replace<'a> {
     pub(crate) krate: &'a Path,
+    pub(crate) is_plain: bool,
     pub(crate) error: Option<Error>,
 }
 
@@ -116,6 +118,11 @@ impl VisitMut for Replace<'_> {
                 continue;
             };
             let fetches = self.fetches(mac);
+            if self.is_plain {
+                // The address stays in a branch that never runs, so that a local which only a mark names is no unused one.
+                stmts.extend(fetches.map(|fetch| -> Stmt { parse_quote!(if false { #fetch; }) }));
+                continue;
+            }
             if let Some(Stmt::Expr(before, _)) = stmts.last_mut()
                 && let Some(before) = mark_mut(before)
             {
@@ -271,39 +278,4 @@ pub(crate) fn any_in_loop(block: &Block) -> bool {
 pub(crate) fn span(expression: &Expr, number: usize) -> Span {
     let found = search(Some(number), |search| search.visit_expr(expression)).found;
     found.unwrap_or_else(Span::call_site)
-}
-
-/// Takes the marks out of a body: the plain function.
-///
-/// The address stays in a branch that never runs, so that a local which only a mark names is no unused one.
-pub(crate) struct Strip<'a> {
-    pub(crate) krate: &'a Path,
-}
-
-impl VisitMut for Strip<'_> {
-    fn visit_block_mut(&mut self, block: &mut Block) {
-        let mut stmts = Vec::with_capacity(block.stmts.len());
-        for statement in block.stmts.drain(..) {
-            let Some(mac) = macro_of(&statement) else {
-                stmts.push(statement);
-                continue;
-            };
-            if let Ok(Some(fetch)) = fetches(mac, self.krate) {
-                stmts.push(parse_quote!(if false { #fetch; }));
-            }
-        }
-        block.stmts = stmts;
-        visit_mut::visit_block_mut(self, block);
-    }
-
-    fn visit_arm_mut(&mut self, arm: &mut Arm) {
-        if let Expr::Macro(body) = &*arm.body
-            && name_of(&body.mac).is_some()
-        {
-            arm.body = parse_quote!({ #body; });
-        }
-        visit_mut::visit_arm_mut(self, arm);
-    }
-
-    fn visit_item_mut(&mut self, _: &mut syn::Item) {}
 }

@@ -18,6 +18,17 @@ use crate::marks;
 /// Stands before a macro's arguments, with the locals that their literals name.
 const USES: &str = "__petrel_uses";
 
+/// Calls a function for each word of a program's text.
+pub(crate) fn words(tokens: TokenStream, each: &mut dyn FnMut(Ident)) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => words(group.stream(), each),
+            TokenTree::Ident(name) => each(name),
+            _ => {}
+        }
+    }
+}
+
 /// A local of the function, by its unique name.
 pub(crate) struct Binding {
     pub(crate) ident: Ident,

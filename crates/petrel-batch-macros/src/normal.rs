@@ -8,8 +8,8 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Block, Expr, ExprBreak, ExprForLoop, Ident, Label, Lifetime, Local, Pat, Path, Stmt, Token,
-    Type, parse_quote,
+    Block, Expr, ExprBreak, ExprForLoop, Ident, Label, Lifetime, Local, Pat, Path, Token, Type,
+    parse_quote,
 };
 
 use crate::marks;
@@ -241,9 +241,6 @@ impl VisitMut for Ties<'_> {
             }
             _ => {}
         }
-    }
-    fn visit_stmt_mut(&mut self, statement: &mut Stmt) {
-        visit_mut::visit_stmt_mut(self, statement);
     }
     fn visit_expr_closure_mut(&mut self, _: &mut syn::ExprClosure) {}
     fn visit_item_mut(&mut self, _: &mut syn::Item) {}

@@ -1,10 +1,9 @@
 //! Whether code uses a local that stands before it.
 
-use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Arm, Block, Expr, Ident, Macro, Pat, Stmt};
 
-use crate::names::bound;
+use crate::names::{bound, words};
 
 /// Returns whether statements use a local that is declared before them.
 pub(crate) fn is_used(name: &Ident, stmts: &[Stmt]) -> bool {
@@ -42,16 +41,6 @@ impl Uses<'_> {
             }
         }
     }
-
-    fn tokens(&mut self, tokens: TokenStream) {
-        for token in tokens {
-            match token {
-                TokenTree::Group(group) => self.tokens(group.stream()),
-                TokenTree::Ident(name) => self.found |= name == *self.name,
-                _ => {}
-            }
-        }
-    }
 }
 
 impl<'ast> Visit<'ast> for Uses<'_> {
@@ -77,6 +66,6 @@ impl<'ast> Visit<'ast> for Uses<'_> {
         }
     }
     fn visit_macro(&mut self, mac: &'ast Macro) {
-        self.tokens(mac.tokens.clone());
+        words(mac.tokens.clone(), &mut |name| self.found |= name == *self.name);
     }
 }

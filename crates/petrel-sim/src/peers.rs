@@ -109,7 +109,7 @@ const TABLE_PORTS: u16 = 64;
 /// clusters, hosts and ports counted from zero, are in tables.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// By host, then by port: the packed sender, or 0 without a peer.
+    /// The packed sender, or 0 without a peer, by host and then by port.
     tables: Vec<Vec<u32>>,
     others: BTreeMap<SimAddr, Sender>,
 }

@@ -1,10 +1,9 @@
 //! Checks the promise of [`Transport::push`] to leave the bytes of pushed frames in place.
 //!
-//! A transport may keep only the addresses of pushed frames until the next `flush` returns, as UDP does
-//! with large frames, or until it releases them, as a network card does. Therefore this module compares the
-//! bytes at the push with those at the flush or release. A core that changes,
-//! frees or returns a buffer in between would send other bytes over a real transport; here the first
-//! changed frame causes a panic.
+//! A transport may keep only the addresses of pushed frames until the next `flush` returns, as UDP does with large
+//! frames, or until it releases them, as a network card does. Therefore this module compares the bytes at the push with
+//! those at the flush or release. A core that changes, frees or returns a buffer in between would send other bytes over
+//! a real transport; here the first changed frame causes a panic.
 //!
 //! [`Transport::push`]: petrel_transport::Transport::push
 

@@ -127,6 +127,7 @@ impl<E> EventQueue<E> {
         self.run.last().is_none_or(|first| late < first)
     }
 
+    /// Puts an entry into the late heap, the wheel or the far heap.
     #[inline]
     fn place(&mut self, entry: Entry<E>) {
         let slot = slot_number(entry.at);
@@ -228,7 +229,7 @@ impl Bitmap {
         if self.summary == 0 {
             return None;
         }
-        // Words in the order of their distance; the word of `index` (its lower bits) comes last.
+        // Searches words in the order of their distance. The word of `index`, with its lower bits, comes last.
         let distance = self.summary.rotate_right((word as u32 + 1) % 64).trailing_zeros() as usize;
         let word = (word + 1 + distance) % 64;
         Some(word * 64 + self.words[word].trailing_zeros() as usize)

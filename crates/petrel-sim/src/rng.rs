@@ -113,9 +113,8 @@ fn split_mix(state: &mut u64) -> u64 {
 
 /// A probability in parts per billion: links lose one packet of ten million.
 ///
-/// An integer can be neither negative nor NaN, and compares equally everywhere. A draw has 32 bits: a part
-/// is 4 or 5 of its values. A whole number of millionths succeeds at exactly the draws at which it did when
-/// the unit was millionths.
+/// An integer can be neither negative nor NaN, and compares equally everywhere. A draw has 32 bits: a part is 4 or 5 of
+/// its values. Whole millionths succeed at the same draws as in versions whose unit was the millionth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(u32);
 

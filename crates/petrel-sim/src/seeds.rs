@@ -123,10 +123,10 @@ where
             if result.is_err() && !keeps_going {
                 stops.store(true, Ordering::Relaxed);
             }
-            let Ok(mut summary) = summary.lock() else { break };
-            summary.add(result);
-            let (done, failures) = (summary.seeds, summary.failures.len() as u64);
-            drop(summary);
+            let Ok(mut so_far) = summary.lock() else { break };
+            so_far.add(result);
+            let (done, failures) = (so_far.seeds, so_far.failures.len() as u64);
+            drop(so_far);
             if progress(Progress { done, all, failures }).is_break() {
                 stops.store(true, Ordering::Relaxed);
             }

@@ -82,10 +82,9 @@ impl Default for SimTransportConfig {
 /// The transport belongs to the incarnation of its host at the time of binding. After a crash it sends and
 /// receives nothing; the harness makes a new transport. Dropping a transport closes its port.
 ///
-/// A frame leaves with its content at the push, and must have equal content at the flush: a transport that
-/// reads the frame only then would send different bytes. If the content differs, [`Transport::flush`]
-/// panics and names the frame. A transport that [holds](SimTransportConfig::holds) frames compares them when
-/// it releases them.
+/// A frame leaves with its content at the push, and must have equal content at the flush: a transport that reads the
+/// frame only then would send different bytes. If the content differs, [`Transport::flush`] panics and names the frame.
+/// A transport that [holds](SimTransportConfig::holds) frames compares them when it releases them.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
 /// actor wants to run again, and returns.
@@ -433,7 +432,7 @@ struct Open {
 }
 
 impl Transport for SimTransport {
-    // By the settings: without them, frames are released at the flush.
+    // The settings decide: without `holds`, frames are released at the flush.
     const HOLDS: bool = true;
     type Link = DataLink;
     type Return = Outgoing;
@@ -608,7 +607,7 @@ impl Transport for SimTransport {
     fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
-            // Half is for packets and UDP, to prevent starvation of either.
+            // Rings get half of the budget, so that neither they nor packets starve.
             count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
         }
         if let Some(udp) = &mut self.udp {
@@ -630,7 +629,7 @@ impl Transport for SimTransport {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        // Like the real transport, which returns at once.
+        // With frames ready the wait ends at once, as in the real transport.
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
         let now_ns = self.fabric.now_ns();

@@ -5,9 +5,8 @@
 //! A packet carries frames, as all packets of the fabric do: bundles are rebuilt at the receiver.
 //! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
-//! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and
-//! in order. No frame may stay behind without a backlog, and the delivered frames must be the received
-//! ones.
+//! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and in order. No
+//! frame may stay behind without a backlog, and the delivered frames must be the received ones.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,11 +26,11 @@ use crate::rng::Rng;
 const TRAIN_BYTES_MAX: usize = 65_507;
 const TRAIN_DATAGRAMS_MAX: usize = 64;
 
-/// Each kind of refusal happens once in this number of calls: an interruption, the error of an earlier
-/// datagram, segmentation that is not available.
+/// One call in this number, on average, is refused, for each kind of refusal: an interruption, the
+/// error of an earlier datagram, segmentation that is not available.
 const CALLS_PER_REFUSAL: u64 = 400;
 
-/// Average number of neighbouring datagrams of a flow per end of a merge.
+/// A merge ends, on average, after this number of neighbouring datagrams of a flow.
 const DATAGRAMS_PER_MERGE_END: u64 = 4;
 
 /// The transport of an endpoint.
@@ -66,8 +65,7 @@ struct FabricSocket {
 struct Incoming {
     /// Frames that were received and not delivered.
     frames: VecDeque<Received>,
-    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be
-    /// left.
+    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be left.
     ambiguous: Vec<Vec<u8>>,
     /// Addresses of the peers, and the number of links to each.
     links: BTreeMap<SimAddr, u32>,
@@ -146,7 +144,7 @@ impl Udp {
         let bytes = head.len() + body.len();
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
-        // Before the push, which may send this frame together with planned frames.
+        // The frame is noted before the push, which may send it together with planned frames.
         if let Some(address) = address {
             self.socket.pushed.entry(address).or_default().push_back([head, body].concat());
         }
@@ -283,7 +281,7 @@ impl Wire for FabricSocket {
         segment_bytes: usize,
     ) -> Result<(), Refusal> {
         if !self.fabric.borrow_mut().is_bound(self.binding) {
-            // The host is down; the endpoint finds out when it is removed itself.
+            // The host is down; the simulation will remove the endpoint, too.
             self.pushed.clear();
             return Ok(());
         }

@@ -15,6 +15,7 @@
 //! | [`shm`] | rings in shared memory, between processes of one host |
 //! | [`stream`] | frames over TCP connections, where datagrams do not get through |
 //! | [`heap`] | returning freed memory from the allocator to the system |
+//! | [`huge_pages`] | memory in huge pages, for tables |
 //! | [`words`] | memory that several processes access word by word |
 //! | [`path`] | the kernel's measurements of the path to a peer |
 //! | [`mux`] | two media as one transport |
@@ -36,6 +37,7 @@ mod copy;
 pub mod far;
 pub mod heap;
 pub mod host;
+pub mod huge_pages;
 mod link;
 pub mod mux;
 pub mod path;

@@ -57,7 +57,7 @@ pub(crate) fn session_ended(
     reason: &Reason,
 ) {
     let (status, why) = (reason.status.name(), reason.message.as_str());
-    // The caller gets the reason of a session without an opening.
+    // The caller gets the reason if the session did not open.
     if end.is_expected() || end == SessionEnd::NotReached {
         emit!(
             DEBUG,

@@ -146,7 +146,7 @@ impl<T> Drop for Inbox<T> {
         let mut queue = lock(&self.shared.queue);
         queue.is_open = false;
         let messages = mem::take(&mut queue.messages);
-        // Not under the lock: dropping messages may wake other threads, which may post.
+        // The lock is released: dropping messages may wake other threads, which may post.
         drop(queue);
         drop(messages);
     }
@@ -166,7 +166,7 @@ impl<T> InboxSender<T> {
         }
         queue.messages.push(message);
         self.shared.work_flag.raise();
-        // Only the first of many has to wake the owner. Under the lock: see the module.
+        // Only the first of many messages has to wake the owner. The flag is read under the lock: see the module.
         let sleeps = before_lock.unwrap_or_else(sleeps);
         if sleeps {
             self.shared.sleeps.store(false, Ordering::Relaxed);

@@ -23,7 +23,7 @@ std::thread_local! {
 #[derive(Default)]
 struct Clock {
     now_ns: u64,
-    /// By the end of their wait, and a unique number.
+    /// The waiting threads, by the end of their wait and a unique number.
     sleepers: BTreeMap<(u64, u64), Thread>,
     last_sleeper: u64,
     timekeeper: Option<Thread>,
@@ -126,7 +126,7 @@ pub(crate) mod thread {
         Builder, JoinHandle, Thread, ThreadId, current, panicking, park, sleep, yield_now,
     };
 
-    /// The same on every machine: seeds repeat their schedules.
+    /// Returns the same number on every machine: seeds repeat their schedules.
     #[expect(clippy::unnecessary_wraps, reason = "the signature of `std::thread`")]
     pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
         Ok(NonZeroUsize::MIN.saturating_add(1))

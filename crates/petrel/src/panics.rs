@@ -99,7 +99,7 @@ pub(crate) fn catch<R>(run: impl FnOnce() -> R) -> Result<R, PanicPayload> {
     if cfg!(shuttle) {
         return Ok(run());
     }
-    // The state is the application's: `PanicPolicy` says what becomes of it.
+    // The state is the application's, by the rules of `PanicPolicy`.
     panic::catch_unwind(AssertUnwindSafe(run))
 }
 

@@ -1,15 +1,15 @@
 //! The number of slots that a server agrees to (`docs/wire-protocol.md` §8.5).
 //!
-//! A slot used by a client takes memory at the server. The total of all clients is bounded here, when sessions are
-//! agreed on. A few sessions get their proposals, and further ones get the fewer, the more there are. None gets less
-//! than a session needs for calls that do not wait.
+//! A slot used by a client takes memory at the server. The total of all clients is bounded here, when sessions are agreed on. The first
+//! sessions get their proposals; the more sessions, the fewer slots for each further one. None gets less than a session needs for calls
+//! that do not wait.
 
-/// Slots that an endpoint agrees to as a server before sessions get only the minimum: 32 MiB, at 64 bytes each. With
-/// the nexus's charge per session it leaves a site room for tens of thousands.
+/// Slots that an endpoint agrees to as a server before sessions get only the minimum: 32 MiB, at 64 bytes each. The
+/// nexus's charge per session then allows tens of thousands of sessions.
 const SLOTS_IN_ALL_MAX: u64 = 1 << 19;
 
-/// The largest share of the remainder for a session: the first 128 sessions get the default of 2 048 slots, the next
-/// 128 a half, and so on. A single process gets less: the share of its connection ends sooner (`nexus`).
+/// The largest share of the remainder for a session: the first 128 sessions get the default of 2 048 slots, the next 128 a half, and so on.
+/// A single process reaches the share of its connection earlier (`nexus`).
 const SESSIONS_TO_COME: u64 = 128;
 
 /// The minimum for every session that proposes at least as many: twice eRPC's number.

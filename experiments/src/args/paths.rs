@@ -62,7 +62,7 @@ pub(crate) struct PathArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 
-    /// How sessions choose paths, separated by commas: single, plb, spray, reps, coupled, mp-rdma
+    /// How sessions choose paths, separated by commas: single, plb, coupled, mp-rdma
     /// [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) policy: Vec<Policy>,

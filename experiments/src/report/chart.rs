@@ -47,7 +47,7 @@ pub(crate) struct Axis {
 pub(crate) enum Scale {
     /// From zero, evenly.
     Linear,
-    /// Logarithmic. Values of zero and less are not drawn.
+    /// A logarithmic scale, which does not show values of zero and less.
     Log,
 }
 

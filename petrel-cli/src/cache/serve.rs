@@ -42,7 +42,7 @@ struct Ended {
 
 /// Serves until interrupted, then closes the connections.
 pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     raise_descriptor_limit(args)?;
     let server = CacheServer::start(&config(args)).map_err(server_failure)?;

@@ -1,4 +1,4 @@
-//! Socket buffers: the size that the kernel grants of the UDP transport's request.
+//! Socket buffers: the size that the kernel grants when the UDP transport requests one.
 
 use std::io;
 use std::net::UdpSocket;

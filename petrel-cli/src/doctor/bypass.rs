@@ -20,7 +20,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
     (39, "CAP_BPF"),
 ];
 
-/// Most devices named in a finding; further devices are only counted.
+/// The most devices named in a finding; further devices are only counted.
 const NAMES_MAX: usize = 8;
 
 pub(super) fn checks() -> Vec<Check> {

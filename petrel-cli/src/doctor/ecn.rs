@@ -13,7 +13,7 @@ use super::sys::set_int_option;
 const AREA: &str = "udp";
 const NAME: &str = "udp-ecn";
 
-/// The same limit as for the other datagrams.
+/// The time limit of the other checks of datagrams.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// *Congestion Experienced*, as if a switch had set it.

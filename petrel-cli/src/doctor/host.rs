@@ -6,8 +6,7 @@
 use std::fs::File;
 use std::io::Read;
 
-/// Longest file read: the longest of interest, `/proc/cpuinfo` of a machine with a thousand CPUs,
-/// has some 2 MiB.
+/// Longest file read: the longest of interest, `/proc/cpuinfo` of a machine with a thousand CPUs, has some 2 MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Returns the trimmed text of a file, if the file is readable.
@@ -22,8 +21,7 @@ pub(super) fn read_number<T: std::str::FromStr>(path: &str) -> Option<T> {
     read(path)?.parse().ok()
 }
 
-/// Returns the value of the first `name: value` line, as in `/proc/meminfo`, `/proc/self/status` and
-/// `/proc/cpuinfo`.
+/// Returns the value of the first `name: value` line, as in `/proc/meminfo`, `/proc/self/status` and `/proc/cpuinfo`.
 pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;

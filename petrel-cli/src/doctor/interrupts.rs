@@ -47,7 +47,7 @@ impl Coalescing {
         format!("{} us or {} frames{adaptive}", self.usecs, self.frames)
     }
 
-    /// One frame at a time is never held back, whatever the time.
+    /// Returns true if the card delays frames: a card that interrupts for each frame does not, whatever its time.
     fn holds_back(self) -> bool {
         self.frames != 1 && (self.is_adaptive || self.usecs > HELD_BACK_US_MAX)
     }

@@ -26,9 +26,8 @@ pub(super) fn checks() -> Vec<Check> {
 }
 
 fn reserved_huge_pages(meminfo: &str) -> Check {
-    let found = [("HugePages_Total", "reserved"), ("HugePages_Free", "free")]
-        .map(|(name, word)| meminfo_count(meminfo, name).map(|count| (count, word)));
-    let [Some((total, _)), Some((free, _))] = found else {
+    let counts = ["HugePages_Total", "HugePages_Free"].map(|name| meminfo_count(meminfo, name));
+    let [Some(total), Some(free)] = counts else {
         return Check::info(AREA, "huge-pages", "none, or not visible here");
     };
     let size =

@@ -18,8 +18,7 @@ pub(super) fn set_int_option(
 ) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `value` lives until the call returns, and `bytes` is its size; `socket` is borrowed,
-    // so `fd` is open.
+    // SAFETY: `value` lives until the call returns, and `bytes` is its size; `socket` is borrowed, so `fd` is open.
     let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), bytes) };
     check(result.into())
 }
@@ -30,8 +29,7 @@ pub(super) fn set_int_option(
 pub(super) fn make_thread_real_time() -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
     let parameters = [1 as libc::c_int];
-    // SAFETY: the kernel reads one `int`, the priority, from `parameters`, which lives until the
-    // call returns.
+    // SAFETY: the kernel reads one `int`, the priority, from `parameters`, which lives until the call returns.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,

@@ -38,7 +38,7 @@ pub(super) fn checks() -> Vec<Check> {
     let loopback = loopback();
     let offloads = match loopback.status {
         Status::Ok => [segmentation(), coalescing()],
-        // These checks would fail as well, and blame the kernel.
+        // Without loopback these checks would fail as well, and blame the kernel.
         _ => ["udp-gso", "udp-gro"]
             .map(|name| Check::info(AREA, name, "not tried: see udp-loopback")),
     };

@@ -42,7 +42,7 @@ struct Ended {
 
 /// Serves until interrupted, then drains.
 pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let server = Server::start(&config(args)).map_err(server_failure)?;
     announce(args, server.address(), output)?;

@@ -110,8 +110,7 @@ fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Returns the date `days` days after 1 January 1970, by counting from 1 March of year 0, which puts
-/// leap days last.
+/// Returns the date `days` days after 1 January 1970, by counting from 1 March of year 0, which puts leap days last.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let days = days + 719_468;

@@ -53,7 +53,7 @@ pub(super) fn run(
     log: Option<EventLevel>,
     output: Output,
 ) -> Result<Outcome, Failure> {
-    // Before any thread starts: this thread alone must receive the signals.
+    // Installed before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let config = config(args, log)?;
     let address = config.address;

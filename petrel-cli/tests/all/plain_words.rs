@@ -46,7 +46,7 @@ fn call__that_takes_too_long_sends_its_cancel() {
             let how = ["--method", "9", "--timeout", "100ms", "--transport", transport];
             let output = petrel(&[&["call", &address][..], &how].concat());
             assert_eq!(output.status.code(), Some(1));
-            stderr(&output)
+            stderr(&output).to_owned()
         });
         let texts: Vec<_> = calls.collect();
         assert!(texts.iter().any(|text| text.contains("no reply within 100ms")), "{texts:?}");

@@ -35,6 +35,7 @@ mod key;
 pub mod limits;
 pub mod memcached;
 mod net;
+mod numbers;
 mod pages;
 mod partition;
 mod rpc;

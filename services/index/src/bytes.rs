@@ -13,7 +13,7 @@ use petrel_planted::planted;
 
 use crate::error::StoreError;
 use crate::limits::{KEY_BYTES_MAX, PAIR_OVERHEAD_BYTES, VALUE_BYTES_MAX};
-use crate::map::{OrderedMap, Tree};
+use crate::map::Tree;
 
 /// Locks for writers.
 const LOCKS: usize = 256;
@@ -30,8 +30,8 @@ pub struct Cell(Mutex<Value>);
 
 /// A map from byte strings to byte strings, in order.
 #[derive(Debug)]
-pub struct Bytes<M = Tree<Key, Arc<Cell>>> {
-    map: M,
+pub struct Bytes {
+    map: Tree<Key, Arc<Cell>>,
     locks: Box<[Mutex<()>]>,
     hasher: RandomState,
     count: AtomicU64,
@@ -49,11 +49,11 @@ impl Cell {
     }
 }
 
-impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
+impl Bytes {
     /// An empty table for at most `bytes_max` bytes of keys and values, with [`PAIR_OVERHEAD_BYTES`] for each pair.
     pub fn new(bytes_max: u64) -> Self {
         Self {
-            map: M::default(),
+            map: Tree::default(),
             locks: (0..LOCKS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             count: AtomicU64::new(0),

@@ -1,12 +1,8 @@
 //! A client, for any thread and any executor.
 
-use std::fmt;
-use std::future::Future;
 use std::ops::Bound;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use petrel::client::Targets;
+use petrel::client::{Pending, Targets};
 use petrel_planted::planted;
 
 use crate::bytes;
@@ -19,7 +15,7 @@ use crate::wire::{
 
 /// Calls the service, from any thread and in any executor. Clones share a client, which outlives sessions and servers.
 ///
-/// A method returns a [`Call`], to be awaited, or [waited for](Call::wait). Any [`petrel::Client`] can call the
+/// A method returns a [`Call`], to be awaited, or [waited for](Pending::wait). Any [`petrel::Client`] can call the
 /// service, with its own time limits, transports and threads: `Client::from(petrel::Client::builder()…)`.
 #[derive(Clone, Debug)]
 pub struct Client(petrel::Client);
@@ -51,7 +47,7 @@ impl Client {
     pub fn call<M: Method + 'static>(&self, request: &M::Request<'_>) -> Call<M::Response> {
         let call = self.0.call(M::NUMBER, M::encode_request(request));
         let read = M::decode_response;
-        Call::of(async move { Ok(read(&call.await?)?) })
+        Call::new(async move { Ok(read(&call.await?)?) })
     }
 
     /// Returns a word's value.
@@ -77,7 +73,7 @@ impl Client {
     /// Up to `limit` words, in ascending order, with the necessary number of calls.
     pub fn scan_words(&self, mut from: Bound<u64>, limit: usize) -> Call<Vec<(u64, u64)>> {
         let client = self.clone();
-        Call::of(async move {
+        Call::new(async move {
             let mut all = Vec::new();
             loop {
                 let wanted = page_limit(limit - all.len());
@@ -104,7 +100,7 @@ impl Client {
     pub fn put_bytes(&self, key: &[u8], value: &[u8]) -> Call<bool> {
         match bytes::check(key, value) {
             Ok(()) => self.call::<PutBytes>(&(key, value)),
-            Err(error) => Call::of(async move { Err(error.into()) }),
+            Err(error) => Call::new(async move { Err(error.into()) }),
         }
     }
 
@@ -116,7 +112,7 @@ impl Client {
     /// Up to `limit` pairs, in ascending order, with the necessary number of calls.
     pub fn scan_bytes(&self, from: Bound<&[u8]>, limit: usize) -> Call<Vec<BytesPair>> {
         let (client, first) = (self.clone(), from.map(<[u8]>::to_vec));
-        Call::of(async move {
+        Call::new(async move {
             let mut all: Vec<BytesPair> = Vec::new();
             loop {
                 let first = first.as_ref().map(Vec::as_slice);
@@ -147,38 +143,6 @@ fn is_last<P>(page: &Page<P>, wanted: u32) -> bool {
     !page.is_cut && page.pairs.len() < wanted as usize
 }
 
-/// A call, or the consecutive calls of a scan. Awaiting or [waiting](Call::wait) begins the call; an answer or a
+/// A call, or the consecutive calls of a scan. Awaiting or [waiting](Pending::wait) begins the call; an answer or a
 /// [`ClientError`] ends it.
-#[must_use = "a call begins when it is awaited or waited for"]
-pub struct Call<T>(Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>);
-
-impl<T> Call<T> {
-    fn of(calls: impl Future<Output = Result<T, ClientError>> + Send + 'static) -> Self {
-        Self(Box::pin(calls))
-    }
-
-    /// Waits for the end, and parks the thread meanwhile.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    ///
-    /// # Panics
-    /// In code run by an endpoint's event loop, as [`petrel::client::wait`].
-    pub fn wait(self) -> Result<T, ClientError> {
-        petrel::client::wait(self)
-    }
-}
-
-impl<T> Future for Call<T> {
-    type Output = Result<T, ClientError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl<T> fmt::Debug for Call<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").finish_non_exhaustive()
-    }
-}
+pub type Call<T> = Pending<T, ClientError>;

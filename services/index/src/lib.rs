@@ -30,8 +30,8 @@
 //!
 //! | table | keys and values | made of |
 //! | --- | --- | --- |
-//! | words, [`Words`] | 8 bytes each | [`Points`], a hash table of cache lines, has the values; an [`OrderedMap`] the keys |
-//! | bytes, [`Bytes`] | up to [`limits`] | an [`OrderedMap`] of cells with values |
+//! | words, [`Words`] | 8 bytes each | [`Points`], a hash table of cache lines, has the values; a [`Tree`] the keys |
+//! | bytes, [`Bytes`] | up to [`limits`] | a [`Tree`] of cells with values |
 //!
 //! | type | purpose |
 //! | --- | --- |
@@ -48,11 +48,12 @@
 //! **Limitations.** Nothing is kept on disk or on another host: all data ends with the process. PUT and DELETE are not
 //! safe to repeat in general, because their answers depend on the former value.
 
+#![forbid(unsafe_code)]
+
 mod bytes;
 mod client;
 mod error;
 mod handlers;
-mod huge;
 pub mod limits;
 mod map;
 mod metrics;
@@ -66,7 +67,7 @@ pub use bytes::{Bytes, Cell, Key, Value};
 pub use client::{Call, Client};
 pub use error::{ClientError, Malformed, ServerError, StoreError};
 pub use handlers::{Scans, prefetch_words, register};
-pub use map::{OrderedMap, Tree};
+pub use map::Tree;
 pub use metrics::Metrics;
 pub use points::{Points, Writer};
 pub use server::{Placement, Server, ServerConfig, Stopped, ThreadKind};

@@ -1,4 +1,4 @@
-//! The ordered map: a trait with the service's requirements, and its implementation.
+//! The ordered map.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 
 use scc::{Guard, TreeIndex};
 
-/// An ordered map for concurrent use by many threads.
+/// An ordered map for concurrent use by many threads: [`TreeIndex`], a B+ tree with lock-free readers.
 ///
 /// The service relies on the following properties, checked by `tests/all/churn.rs`:
 ///
@@ -14,27 +14,6 @@ use scc::{Guard, TreeIndex};
 /// - **A key present from before a scan's begin until after the end is visited**, regardless of concurrent insertions
 ///   and removals.
 /// - A scan visits only inserted keys. A key inserted or removed meanwhile may be visited or not.
-pub trait OrderedMap<K, V>: Default + Send + Sync {
-    /// Inserts a pair unless the key exists. Returns true if the pair was inserted.
-    fn insert(&self, key: K, value: V) -> bool;
-
-    /// Removes a key. Returns true if the key existed.
-    fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>;
-
-    /// Returns the result of `read` for a key's value.
-    fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
-    where
-        K: Borrow<Q>;
-
-    /// Visits pairs in ascending order from `from`, until `visit` breaks.
-    fn scan<Q: Ord + ?Sized>(&self, from: Bound<&Q>, visit: impl FnMut(&K, &V) -> ControlFlow<()>)
-    where
-        K: Borrow<Q>;
-}
-
-/// [`TreeIndex`], a B+ tree with lock-free readers. PERFORMANCE.md compares the alternatives.
 pub struct Tree<K, V>(TreeIndex<K, V>);
 
 impl<K, V> Default for Tree<K, V> {
@@ -43,30 +22,34 @@ impl<K, V> Default for Tree<K, V> {
     }
 }
 
-impl<K, V> OrderedMap<K, V> for Tree<K, V>
+impl<K, V> Tree<K, V>
 where
     K: Clone + Ord + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    fn insert(&self, key: K, value: V) -> bool {
+    /// Inserts a pair unless the key exists. Returns true if the pair was inserted.
+    pub fn insert(&self, key: K, value: V) -> bool {
         self.0.insert_sync(key, value).is_ok()
     }
 
-    fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    /// Removes a key. Returns true if the key existed.
+    pub fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
         self.0.remove_sync(key)
     }
 
-    fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    /// Returns the result of `read` for a key's value.
+    pub(crate) fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
     {
         self.0.peek_with(key, |_, value| read(value))
     }
 
-    fn scan<Q: Ord + ?Sized>(
+    /// Visits pairs in ascending order from `from`, until `visit` breaks.
+    pub fn scan<Q: Ord + ?Sized>(
         &self,
         from: Bound<&Q>,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
@@ -74,12 +57,8 @@ where
         K: Borrow<Q>,
     {
         let guard = Guard::new();
-        let range = self.0.range::<Q, _>((from, Bound::Unbounded), &guard);
-        for (key, value) in range {
-            if visit(key, value).is_break() {
-                return;
-            }
-        }
+        let mut range = self.0.range::<Q, _>((from, Bound::Unbounded), &guard);
+        let _ = range.try_for_each(|(key, value)| visit(key, value));
     }
 }
 

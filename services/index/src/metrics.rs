@@ -3,26 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::store::Store;
-use crate::wire::{
-    DeleteBytes, DeleteWord, Echo, GetBytes, GetWord, Method, PutBytes, PutWord, ScanBytes,
-    ScanWords, Status, SumWords,
-};
-
-/// Names by method number.
-const NAMES: [&str; 12] = [
-    "",
-    GetWord::NAME,
-    PutWord::NAME,
-    DeleteWord::NAME,
-    SumWords::NAME,
-    ScanWords::NAME,
-    GetBytes::NAME,
-    PutBytes::NAME,
-    DeleteBytes::NAME,
-    ScanBytes::NAME,
-    Status::NAME,
-    Echo::NAME,
-];
+use crate::wire::NAMES;
 
 /// The counters of a server: a part for each dispatch thread, and a part for all workers.
 #[derive(Debug)]
@@ -95,19 +76,7 @@ impl Part {
 mod tests {
     use super::*;
     use crate::store::StoreConfig;
-
-    #[test]
-    fn names__stand_at_the_methods_numbers() {
-        for (number, name) in [
-            (GetWord::NUMBER, GetWord::NAME),
-            (SumWords::NUMBER, SumWords::NAME),
-            (ScanBytes::NUMBER, ScanBytes::NAME),
-            (Status::NUMBER, Status::NAME),
-            (Echo::NUMBER, Echo::NAME),
-        ] {
-            assert_eq!(NAMES[usize::from(number)], name);
-        }
-    }
+    use crate::wire::{GetWord, Method, SumWords};
 
     #[test]
     fn report__adds_up_the_parts() {

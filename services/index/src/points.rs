@@ -95,7 +95,7 @@ impl Points {
     pub fn for_keys(expected: u64) -> Self {
         let homes = expected.clamp(LOCKS as u64, crate::limits::WORDS_MAX).next_power_of_two();
         Self {
-            homes: crate::huge::filled(homes as usize, Line::default),
+            homes: petrel_transport::huge_pages::filled(homes as usize, Line::default),
             shift: u64::BITS - homes.trailing_zeros(),
             seed: random_seed(),
             locks: (0..LOCKS).map(|_| Lock::default()).collect(),

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use petrel_planted::planted;
 
 use crate::error::StoreError;
-use crate::map::{OrderedMap, Tree};
+use crate::map::Tree;
 use crate::points::Points;
 
 /// Number of keys whose values are looked up together, with overlapping cache misses.
@@ -23,19 +23,19 @@ const PREFETCH_BATCH: usize = 128;
 
 /// A map from numbers to numbers, in order.
 #[derive(Debug)]
-pub struct Words<M = Tree<u64, ()>> {
+pub struct Words {
     points: Points,
-    keys: M,
+    keys: Tree<u64, ()>,
     count: AtomicU64,
     count_max: u64,
 }
 
-impl<M: OrderedMap<u64, ()>> Words<M> {
+impl Words {
     /// An empty table, made for about `expected` keys, with at most `count_max`.
     pub fn new(expected: u64, count_max: u64) -> Self {
         Self {
             points: Points::for_keys(expected),
-            keys: M::default(),
+            keys: Tree::default(),
             count: AtomicU64::new(0),
             count_max,
         }
@@ -165,7 +165,7 @@ mod tests {
     /// As a scan between the two steps of a PUT or DELETE finds the tables.
     #[test]
     fn scan__passes_over_keys_without_a_value_and_goes_on() {
-        let words = Words::<Tree<u64, ()>>::new(1, u64::MAX);
+        let words = Words::new(1, u64::MAX);
         for key in 0..400 {
             match key % 4 {
                 0 => assert_eq!(words.put(key, key), Ok(None)),

@@ -1,17 +1,17 @@
 //! A client with consecutive operations. As the protocol requires, the client repeats an operation until a result
 //! arrives.
 
-use std::collections::BTreeMap;
-
 use petrel_kv::api::{
     Applied, Consistency, GetReply, GetRequest, Outcome, ScanReply, ScanRequest, WriteReply,
     methods,
 };
-use petrel_kv::command::{Command, Expected, Op};
+use petrel_kv::command::Command;
 
 use crate::connection::{AfterRefusal, Connection};
-use crate::history::{Expectation, Found, Invocation, Response};
-use crate::value::{key_of, number_of, tag_of, value_of};
+use crate::history::{Found, Invocation, Response};
+use crate::operation::Change;
+use crate::script::Known;
+use crate::value::{key_of, number_of, tag_of};
 
 pub(crate) struct Client {
     connection: Connection,
@@ -21,8 +21,7 @@ pub(crate) struct Client {
     sequence: u64,
     /// Writes that the client may still abandon.
     abandons_left: u64,
-    /// The last known tag and revision of keys: for conditions.
-    known: BTreeMap<u8, (String, u64)>,
+    known: Known,
 }
 
 /// The outcome of an operation.
@@ -37,7 +36,7 @@ enum Answer {
 impl Client {
     pub(crate) fn new(connection: Connection, number: u32) -> Self {
         let abandons_left = connection.common.scenario.load.abandon_max;
-        Self { connection, number, session: 0, sequence: 0, abandons_left, known: BTreeMap::new() }
+        Self { connection, number, session: 0, sequence: 0, abandons_left, known: Known::default() }
     }
 
     /// All operations during the fault window.
@@ -76,8 +75,7 @@ impl Client {
     }
 
     async fn open(&mut self) -> Option<()> {
-        let mut command = Vec::new();
-        Command::OpenSession.encode(&mut command);
+        let command = Command::OpenSession.to_vec();
         let applied = self.write(&command, false).await.ok()??;
         if applied.outcome != Outcome::SessionOpened {
             self.fail(format!("a session was asked for, and {applied:?} came"));
@@ -103,18 +101,9 @@ impl Client {
         match kind {
             0..4 => Invocation::Put { key, tag },
             4 => Invocation::Delete { key },
-            5 => Invocation::Cas { key, expected: self.draw_expected(key), tag },
-            6 => Invocation::CasDelete { key, expected: self.draw_expected(key) },
+            5 => Invocation::Cas { key, expected: self.known.draw_expected(rng, key), tag },
+            6 => Invocation::CasDelete { key, expected: self.known.draw_expected(rng, key) },
             _ => Invocation::Get { key },
-        }
-    }
-
-    fn draw_expected(&mut self, key: u8) -> Expectation {
-        let known = self.known.get(&key);
-        match (self.connection.rng.below(4), known) {
-            (0, _) | (_, None) => Expectation::Absent,
-            (1, Some((tag, _))) => Expectation::Tag(tag.clone()),
-            (_, Some((_, revision))) => Expectation::Revision(*revision),
         }
     }
 
@@ -139,7 +128,7 @@ impl Client {
             Answer::Wrong => return None,
         };
         common.fabric.note(format_args!("CLIENT {} #{id} receives {response:?}", self.number));
-        self.remember(&invocation, &response);
+        self.known.remember(&invocation, &response);
         match common.history.borrow_mut().end(id, response) {
             Err(what) if !common.histories_only => {
                 self.fail(what);
@@ -149,27 +138,9 @@ impl Client {
         }
     }
 
-    fn remember(&mut self, invocation: &Invocation, response: &Response) {
-        match (invocation, response) {
-            (_, Response::Found(found)) => {
-                for Found { key, tag, revision } in found {
-                    self.known.insert(*key, (tag.clone(), *revision));
-                }
-            }
-            (
-                Invocation::Put { key, tag } | Invocation::Cas { key, tag, .. },
-                Response::Changed { index, .. },
-            ) => {
-                self.known.insert(*key, (tag.clone(), *index));
-            }
-            _ => {}
-        }
-    }
-
     async fn get(&mut self, key: u8) -> Answer {
         let name = key_of(key);
-        let mut request = Vec::new();
-        GetRequest { consistency: Consistency::Linearizable, key: &name }.encode(&mut request);
+        let request = GetRequest { consistency: Consistency::Linearizable, key: &name }.to_vec();
         loop {
             if self.connection.rng.below(16) == 0 {
                 self.get_stale(key).await;
@@ -205,8 +176,7 @@ impl Client {
     async fn get_stale(&mut self, key: u8) {
         self.connection.choose_other();
         let name = key_of(key);
-        let mut request = Vec::new();
-        GetRequest { consistency: Consistency::Stale, key: &name }.encode(&mut request);
+        let request = GetRequest { consistency: Consistency::Stale, key: &name }.to_vec();
         let Some(reply) = self.connection.attempt(methods::GET, &request).await else { return };
         if let Ok(GetReply::Found { revision, value }) = GetReply::decode(&reply)
             && let Some(Found { tag, .. }) = self.found(key, value, revision)
@@ -221,15 +191,14 @@ impl Client {
 
     async fn scan(&mut self, from: u8, until: u8, max: u32) -> Answer {
         let (first, end) = (key_of(from), key_of(until));
-        let mut request = Vec::new();
-        ScanRequest {
+        let request = ScanRequest {
             consistency: Consistency::Linearizable,
             from: &first,
             until: Some(&end),
             pairs_max: max,
             bytes_max: 1 << 20,
         }
-        .encode(&mut request);
+        .to_vec();
         loop {
             let Some(reply) = self.connection.attempt(methods::SCAN, &request).await else {
                 continue;
@@ -305,33 +274,9 @@ impl Client {
     }
 
     fn command(&self, invocation: &Invocation, first_pending: u64) -> Vec<u8> {
-        let (key, tag, expectation) = match invocation {
-            Invocation::Put { key, tag } => (*key, tag.as_str(), &Expectation::Absent),
-            Invocation::Delete { key } => (*key, "", &Expectation::Absent),
-            Invocation::Cas { key, expected, tag } => (*key, tag.as_str(), expected),
-            Invocation::CasDelete { key, expected } => (*key, "", expected),
-            Invocation::Get { .. } | Invocation::Scan { .. } => {
-                unreachable!("reads are no commands")
-            }
-        };
-        let (name, new) = (key_of(key), value_of(tag));
-        let old = if let Expectation::Tag(tag) = expectation { value_of(tag) } else { Vec::new() };
-        let (key, value) = (&name[..], &new[..]);
-        let expected = match expectation {
-            Expectation::Absent => Expected::Absent,
-            Expectation::Revision(revision) => Expected::Revision(*revision),
-            Expectation::Tag(_) => Expected::Value(&old),
-        };
-        let op = match invocation {
-            Invocation::Put { .. } => Op::Put { key, value },
-            Invocation::Cas { .. } => Op::Cas { key, expected, value },
-            Invocation::CasDelete { .. } => Op::CasDelete { key, expected },
-            _ => Op::Delete { key },
-        };
-        let (session, sequence) = (self.session, self.sequence);
-        let mut command = Vec::new();
-        Command::Write { session, sequence, first_pending, op }.encode(&mut command);
-        command
+        let change = Change::of(invocation, &|key| key_of(key).to_vec());
+        let (session, sequence, op) = (self.session, self.sequence, change.op());
+        Command::Write { session, sequence, first_pending, op }.to_vec()
     }
 
     /// Sends a command until a result arrives, or the client abandons the write: `Ok(None)`.

@@ -42,7 +42,6 @@ pub(crate) struct Counters {
     pub(crate) nodes_removed: u64,
     pub(crate) images: u64,
     pub(crate) snapshots_fetched: u64,
-    pub(crate) elections: u64,
 }
 
 impl Common {

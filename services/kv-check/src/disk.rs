@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use petrel_kv::persist::{Batch, Checkpoint, Identity, LogFailure, LogStore, Recovered};
-use petrel_kv::store::{Builder, Cursor, Store};
+use petrel_kv::store::Builder;
 use petrel_sim::fabric::FabricHandle;
 use petrel_sim::{Probability, Rng};
 use raft::eraftpb::{Entry, HardState};
@@ -129,7 +129,7 @@ impl SimDisk {
         Some(Recovered {
             identity: kept.identity?,
             hard_state: kept.hard_state.clone(),
-            store: store_of(&checkpoint),
+            store: Builder::build(checkpoint.image.chunks(1 << 20)).expect("an image is whole"),
             checkpoint,
             entries: kept.entries.clone(),
         })
@@ -191,17 +191,6 @@ impl Kept {
         self.entries.retain(|entry| entry.index > checkpoint.index);
         self.checkpoint = Some(checkpoint);
     }
-}
-
-fn store_of(checkpoint: &Checkpoint) -> Store {
-    let mut builder = Builder::new();
-    let mut cursor = Some(Cursor::default());
-    while let Some(at) = cursor {
-        let chunk = checkpoint.image.chunk(&at, 1 << 20);
-        builder.add(&chunk.bytes).expect("an image can be read");
-        cursor = chunk.next;
-    }
-    builder.finish().expect("an image is whole")
 }
 
 impl LogStore for SimDisk {

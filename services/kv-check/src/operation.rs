@@ -68,31 +68,51 @@ async fn change(
     key_of: KeyOf<'_>,
     invocation: &Invocation,
 ) -> Result<Response, KvError> {
-    let (key, tag, expectation) = match invocation {
-        Invocation::Put { key, tag } => (key, Some(tag), None),
-        Invocation::Delete { key } => (key, None, None),
-        Invocation::Cas { key, expected, tag } => (key, Some(tag), Some(expected)),
-        Invocation::CasDelete { key, expected } => (key, None, Some(expected)),
-        Invocation::Get { .. } | Invocation::Scan { .. } => unreachable!("reads change nothing"),
-    };
-    let key = &key_of(*key)[..];
-    let value = tag.map(|tag| value_of(tag)).unwrap_or_default();
-    let wanted = match expectation {
-        Some(Expectation::Tag(tag)) => value_of(tag),
-        _ => Vec::new(),
-    };
-    let expected = expectation.map(|expectation| match expectation {
-        Expectation::Absent => Expected::Absent,
-        Expectation::Revision(revision) => Expected::Revision(*revision),
-        Expectation::Tag(_) => Expected::Value(&wanted),
-    });
-    let value = &value[..];
-    let op = match (tag.is_some(), expected) {
-        (true, None) => Op::Put { key, value },
-        (false, None) => Op::Delete { key },
-        (true, Some(expected)) => Op::Cas { key, expected, value },
-        (false, Some(expected)) => Op::CasDelete { key, expected },
-    };
-    let applied = client.write(&op).await?;
+    let applied = client.write(&Change::of(invocation, key_of).op()).await?;
     Response::of(applied).ok_or(KvError::Unknown { last: format!("{applied:?}") })
+}
+
+/// A write, with the bytes of its names and values.
+pub(crate) struct Change<'a> {
+    invocation: &'a Invocation,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    wanted: Vec<u8>,
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn of(invocation: &'a Invocation, key_of: KeyOf<'_>) -> Self {
+        let (key, tag, expected) = match invocation {
+            Invocation::Put { key, tag } => (key, Some(tag), None),
+            Invocation::Delete { key } => (key, None, None),
+            Invocation::Cas { key, expected, tag } => (key, Some(tag), Some(expected)),
+            Invocation::CasDelete { key, expected } => (key, None, Some(expected)),
+            Invocation::Get { .. } | Invocation::Scan { .. } => {
+                unreachable!("reads change nothing")
+            }
+        };
+        let wanted = match expected {
+            Some(Expectation::Tag(tag)) => Some(tag),
+            _ => None,
+        };
+        let [value, wanted] = [tag, wanted].map(|tag| tag.map_or(vec![], |tag| value_of(tag)));
+        Self { invocation, key: key_of(*key), value, wanted }
+    }
+
+    pub(crate) fn op(&self) -> Op<'_> {
+        let (key, value) = (&self.key[..], &self.value[..]);
+        let expect = |expected: &Expectation| match expected {
+            Expectation::Absent => Expected::Absent,
+            Expectation::Revision(revision) => Expected::Revision(*revision),
+            Expectation::Tag(_) => Expected::Value(&self.wanted),
+        };
+        match self.invocation {
+            Invocation::Put { .. } => Op::Put { key, value },
+            Invocation::Cas { expected, .. } => Op::Cas { key, expected: expect(expected), value },
+            Invocation::CasDelete { expected, .. } => {
+                Op::CasDelete { key, expected: expect(expected) }
+            }
+            _ => Op::Delete { key },
+        }
+    }
 }

@@ -62,8 +62,7 @@ pub(crate) async fn operate(mut connection: Connection, queue: Rc<RefCell<Operat
 
 async fn ask_until_done(connection: &mut Connection, change: MemberChange, host: HostId) {
     let address = address_of(host).to_string();
-    let mut request = Vec::new();
-    MemberRequest { change, node: node_of(host), address: &address }.encode(&mut request);
+    let request = MemberRequest { change, node: node_of(host), address: &address }.to_vec();
     while !is_done(connection, methods::MEMBER, &request).await {
         // A leader does not remove itself.
         if change == MemberChange::Remove && connection.rng.below(3) == 0 {
@@ -77,8 +76,7 @@ async fn ask_until_done(connection: &mut Connection, change: MemberChange, host:
 }
 
 async fn transfer(connection: &mut Connection, host: HostId) -> bool {
-    let mut request = Vec::new();
-    TransferRequest { node: node_of(host) }.encode(&mut request);
+    let request = TransferRequest { node: node_of(host) }.to_vec();
     is_done(connection, methods::TRANSFER, &request).await
 }
 

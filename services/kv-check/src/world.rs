@@ -341,7 +341,6 @@ impl World {
                 match name.as_ref() {
                     "images" => counters.images += value,
                     "snapshots_fetched" => counters.snapshots_fetched += value,
-                    "elections_won" => counters.elections += value,
                     _ => {}
                 }
             }

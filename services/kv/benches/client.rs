@@ -104,8 +104,7 @@ impl Ends {
         let session = self.run(async move { handle.connect(address).await }).expect("it is there");
         self.run(async move {
             let op = Op::Put { key: KEY, value: VALUE };
-            let mut request = Vec::new();
-            Command::Write { session: 1, sequence: 1, first_pending: 1, op }.encode(&mut request);
+            let request = Command::Write { session: 1, sequence: 1, first_pending: 1, op }.to_vec();
             let begin = Instant::now();
             for _ in 0..calls {
                 let reply = session.call(methods::WRITE, &request).await.expect("an answer");
@@ -144,8 +143,7 @@ fn register(server: &mut Endpoint) {
         request.reply(cx, &reply)
     });
     server.on(methods::STATUS, |_, cx, request| {
-        let mut reply = Vec::new();
-        Status { role: Role::Leader, ..Status::default() }.encode(&mut reply);
+        let reply = Status { role: Role::Leader, ..Status::default() }.to_vec();
         request.reply(cx, &reply)
     });
 }

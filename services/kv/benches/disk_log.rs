@@ -59,7 +59,7 @@ fn baseline(path: &Path, batches: u64, entries: u64) {
 /// With up to `outstanding` batches at any time.
 fn disk_log(path: &Path, batches: u64, entries: u64, outstanding: usize) {
     let mut log = begin(path);
-    let syncs = log.meter().read().syncs;
+    let syncs = log.stats().syncs;
     let mut times = Vec::new();
     let mut handed = VecDeque::new();
     let start = Instant::now();
@@ -76,7 +76,7 @@ fn disk_log(path: &Path, batches: u64, entries: u64, outstanding: usize) {
             }
         }
     }
-    let syncs = log.meter().read().syncs - syncs;
+    let syncs = log.stats().syncs - syncs;
     report(&format!("log, {outstanding} on their way"), entries, start, times, syncs);
     drop(log);
     let (_, recovered) = DiskLog::open(path, &DiskOptions::of_node(1)).unwrap();

@@ -30,9 +30,6 @@ pub enum Command<'a> {
     },
 }
 
-/// A command that borrows from the encoded bytes.
-pub type CommandView<'a> = Command<'a>;
-
 const OPEN_SESSION: u8 = 1;
 const WRITE: u8 = 2;
 
@@ -66,12 +63,22 @@ impl<'a> Command<'a> {
             Command::OpenSession => out.put_u8(OPEN_SESSION),
             Command::Write { session, sequence, first_pending, op } => {
                 out.put_u8(WRITE);
-                out.put_u64(*session);
-                out.put_u64(*sequence);
-                out.put_u64(*first_pending);
+                [session, sequence, first_pending].into_iter().for_each(|it| out.put_u64(*it));
                 op.write(out);
             }
         }
+    }
+
+    /// Returns the encoded command.
+    ///
+    /// # Panics
+    ///
+    /// As [`Command::encode`].
+    #[expect(clippy::wrong_self_convention, reason = "as that of all messages")]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out
     }
 }
 

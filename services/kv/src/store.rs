@@ -56,26 +56,6 @@ pub struct Store {
     applied: u64,
     map: Map,
     sessions: Sessions,
-    counters: Counters,
-}
-
-/// Counters since the store was made. Not part of the replicated state: a store built from an image starts at zero.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Applied writes, including mismatches.
-    pub writes: u64,
-    /// Writes that had been applied before and got their former result.
-    pub repeats: u64,
-    /// Conditional writes with a failed expectation.
-    pub mismatches: u64,
-    /// Refused writes: session unknown, sequence too old, too many pending.
-    pub refusals: u64,
-    /// Commands that could not be decoded.
-    pub malformed: u64,
-    /// Sessions opened.
-    pub sessions_opened: u64,
-    /// Sessions ended to make room.
-    pub sessions_evicted: u64,
 }
 
 impl Store {
@@ -96,14 +76,15 @@ impl Store {
         assert!(index > self.applied, "entry {index} after entry {}", self.applied);
         self.applied = index;
         match Command::decode(command) {
-            Ok(Command::OpenSession) => self.open_session(index).encode(reply),
+            Ok(Command::OpenSession) => {
+                self.sessions.open(index);
+                let outcome = Outcome::SessionOpened;
+                WriteReply::Applied(Applied { index, outcome }).encode(reply);
+            }
             Ok(Command::Write { session, sequence, first_pending, op }) => {
                 self.write(index, session, sequence, first_pending, &op).encode(reply);
             }
-            Err(error) => {
-                self.counters.malformed += 1;
-                Refusal::Malformed(&error.to_string()).encode(reply);
-            }
+            Err(error) => Refusal::Malformed(&error.to_string()).encode(reply),
         }
     }
 
@@ -168,11 +149,6 @@ impl Store {
         self.sessions.len() as u64
     }
 
-    /// The store's counters.
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
     /// The state at this moment, readable while the store continues. The cost grows with the sessions and with the
     /// directories of some ten thousand keys, but not with single keys.
     pub fn image(&self) -> Image {
@@ -184,13 +160,6 @@ impl Store {
         self.image().digest()
     }
 
-    fn open_session(&mut self, index: u64) -> WriteReply<'static> {
-        let evicted = self.sessions.open(index);
-        self.counters.sessions_opened += 1;
-        self.counters.sessions_evicted += u64::from(evicted);
-        WriteReply::Applied(Applied { index, outcome: Outcome::SessionOpened })
-    }
-
     fn write(
         &mut self,
         index: u64,
@@ -200,32 +169,18 @@ impl Store {
         op: &Op<'_>,
     ) -> WriteReply<'static> {
         let Some(session) = self.sessions.touch(session, index) else {
-            return self.refuse(Refusal::SessionUnknown);
+            return WriteReply::Refused(Refusal::SessionUnknown);
         };
         match session.admit(sequence, first_pending) {
             Admission::New => {
-                let applied =
-                    Applied { index, outcome: execute::execute(&mut self.map, index, op) };
+                let outcome = execute::execute(&mut self.map, index, op);
+                let applied = Applied { index, outcome };
                 session.record(sequence, applied);
-                self.count(applied.outcome);
                 WriteReply::Applied(applied)
             }
-            Admission::Repeat(applied) => {
-                self.counters.repeats += 1;
-                WriteReply::Applied(applied)
-            }
-            Admission::TooOld => self.refuse(Refusal::SequenceTooOld),
-            Admission::TooMany => self.refuse(Refusal::TooManyPending),
+            Admission::Repeat(applied) => WriteReply::Applied(applied),
+            Admission::TooOld => WriteReply::Refused(Refusal::SequenceTooOld),
+            Admission::TooMany => WriteReply::Refused(Refusal::TooManyPending),
         }
-    }
-
-    fn count(&mut self, outcome: Outcome) {
-        self.counters.writes += 1;
-        self.counters.mismatches += u64::from(matches!(outcome, Outcome::Mismatch { .. }));
-    }
-
-    fn refuse(&mut self, refusal: Refusal<'static>) -> WriteReply<'static> {
-        self.counters.refusals += 1;
-        WriteReply::Refused(refusal)
     }
 }

@@ -55,6 +55,68 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), DecodeError> {
     if len > VALUE_BYTES_MAX { Err(DecodeError::ValueLength(len)) } else { Ok(()) }
 }
 
+/// Gives messages their public functions, by functions `write` and `read` for their fields.
+macro_rules! messages {
+    ($($name:ident $(<$life:lifetime>)?),*) => {$(
+        impl $(<$life>)? $name $(<$life>)? {
+            /// Appends the message.
+            ///
+            /// # Panics
+            ///
+            /// If a key or value is longer than its [limit](crate::limits).
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                self.write(out);
+            }
+
+            /// Returns the message.
+            ///
+            /// # Panics
+            ///
+            /// As `encode`.
+            #[allow(clippy::wrong_self_convention, reason = "some messages are `Copy`, and some are not")]
+            pub fn to_vec(&self) -> Vec<u8> {
+                let mut out = Vec::new();
+                self.write(&mut out);
+                out
+            }
+
+            /// Decodes a message.
+            ///
+            /// # Errors
+            ///
+            /// If the bytes are not a valid message: the field and its defect.
+            pub fn decode(bytes: & $($life)? [u8]) -> Result<Self, $crate::wire::DecodeError> {
+                let mut reader = $crate::wire::Reader::new(bytes);
+                let message = Self::read(&mut reader)?;
+                reader.end()?;
+                Ok(message)
+            }
+        }
+    )*};
+}
+
+/// Gives the variants of an enum their numbers in messages.
+macro_rules! kinds {
+    ($name:ident, $field:literal, $($variant:ident = $number:literal),*) => {
+        impl $name {
+            pub(crate) fn write(self, out: &mut Vec<u8>) {
+                $crate::wire::Write::put_u8(out, match self { $(Self::$variant => $number),* });
+            }
+
+            pub(crate) fn read(
+                reader: &mut $crate::wire::Reader<'_>,
+            ) -> Result<Self, $crate::wire::DecodeError> {
+                match reader.u8($field)? {
+                    $($number => Ok(Self::$variant),)*
+                    kind => Err($crate::wire::DecodeError::UnknownKind { field: $field, kind }),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {kinds, messages};
+
 /// Reads a message from its front.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -119,6 +181,14 @@ impl<'a> Reader<'a> {
         str::from_utf8(bytes).map_err(|_| DecodeError::NotText(field))
     }
 
+    pub(crate) fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            kind => Err(DecodeError::UnknownKind { field, kind }),
+        }
+    }
+
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -152,6 +222,9 @@ impl<'a> Reader<'a> {
 /// Appends fields to a message.
 pub(crate) trait Write {
     fn put_u8(&mut self, value: u8);
+    fn put_bool(&mut self, value: bool) {
+        self.put_u8(value.into());
+    }
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);

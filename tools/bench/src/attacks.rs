@@ -1,16 +1,14 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
-//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a
-//! single session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
-//! for the server's counters. Three windows take turns: without the attack, with the attack on a second
-//! server of the host, and with the attack on the clients' server. The rates of the second and the third
-//! are divided by the first of the same round; the medians over the rounds are the figures. The second
-//! window shows the CPU time that attackers take from the whole host; the third adds the attacked
-//! server's own cost.
+//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a single session.
+//! In every window a newcomer connects, makes a small call and one of 8 MiB, and asks for the server's counters. Three
+//! windows take turns: without the attack, with the attack on a second server of the host, and with the attack on the
+//! clients' server. The rates of the second and the third are divided by the first of the same round; the medians over
+//! the rounds are the figures. The second window shows the CPU time that attackers take from the whole host; the third
+//! adds the attacked server's own cost.
 //!
-//! Most attackers are silent after their set-up, so their windows measure the held resources of the
-//! server. Attackers that flood also take CPU time from every process on the machine; their rows are
-//! marked.
+//! Most attackers are silent after their set-up, so their windows measure the held resources of the server. Attackers
+//! that flood also take CPU time from every process on the machine; their rows are marked.
 
 mod active;
 mod args;
@@ -154,7 +152,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let memory_after = resident_bytes(pid)?;
     let Observer { newcomers, failures, .. } = observer;
     let report = honest.end()?;
-    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
+    let median_of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
     if rounds.iter().any(|round| round.calm.per_s == 0.0) {
         return Err(Failure::because("no call ended"));
     }
@@ -171,11 +169,11 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         newcomers,
         newcomers_failed: failures.len() as u64,
         failure: report.failure.or(failures.into_iter().next()),
-        calm_per_s: of(|round| round.calm.per_s),
+        calm_per_s: median_of(|round| round.calm.per_s),
         // The number may be zero under the attack: zero is a valid result.
-        attacked_per_s: of(|round| round.attacked.per_s),
-        ratio: of(|round| round.attacked.per_s / round.calm.per_s),
-        ratio_beside: of(|round| round.others.per_s / round.calm.per_s),
+        attacked_per_s: median_of(|round| round.attacked.per_s),
+        ratio: median_of(|round| round.attacked.per_s / round.calm.per_s),
+        ratio_beside: median_of(|round| round.others.per_s / round.calm.per_s),
         management_calm: management(|round| &round.calm),
         management_attacked: management(|round| &round.attacked),
         memory_before,

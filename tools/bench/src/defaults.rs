@@ -82,10 +82,10 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
         output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     }
     if args.processes > 0 {
-        let of = |transport: &BenchTransport| {
+        let measure = |transport: &BenchTransport| {
             processes::measure(args, *transport, command(args), output)
         };
-        let rows = args.transport.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+        let rows = args.transport.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
         output.line(output.rows(&processes::COLUMNS, processes::COLUMNS.len(), &rows))?;
     }
     output.line(
@@ -122,7 +122,8 @@ fn measure(
         }
     }
     let row = |(Case { way, server_threads }, taken): (&Case, Vec<Taken>)| {
-        let of = |field: fn(&Taken) -> f64| median(taken.iter().map(field)).unwrap_or(f64::NAN);
+        let median_of =
+            |field: fn(&Taken) -> f64| median(taken.iter().map(field)).unwrap_or(f64::NAN);
         let row = Row {
             bench: "defaults",
             way: way.name().to_owned(),
@@ -130,12 +131,14 @@ fn measure(
             in_flight: way.in_flight(),
             server_threads: *server_threads,
             work_ns: work.as_nanos() as u64,
-            calls_per_s: of(|taken| taken.calls as f64 / taken.time.as_secs_f64()),
-            p50_ns: of(|taken| taken.p50_ns as f64),
-            p99_ns: of(|taken| taken.p99_ns as f64),
-            client_cpu_ns: of(|taken| taken.client_cpu_ns as f64 / taken.calls as f64),
-            server_cpu_ns: of(|taken| taken.server_cpu_ns as f64 / taken.calls as f64),
-            bulk_gbit_per_s: of(|taken| taken.bulk_bytes as f64 * 8e-9 / taken.time.as_secs_f64()),
+            calls_per_s: median_of(|taken| taken.calls as f64 / taken.time.as_secs_f64()),
+            p50_ns: median_of(|taken| taken.p50_ns as f64),
+            p99_ns: median_of(|taken| taken.p99_ns as f64),
+            client_cpu_ns: median_of(|taken| taken.client_cpu_ns as f64 / taken.calls as f64),
+            server_cpu_ns: median_of(|taken| taken.server_cpu_ns as f64 / taken.calls as f64),
+            bulk_gbit_per_s: median_of(|taken| {
+                taken.bulk_bytes as f64 * 8e-9 / taken.time.as_secs_f64()
+            }),
             checked: taken.iter().map(|taken| taken.calls).sum(),
             command: command(args),
         };

@@ -4,11 +4,10 @@
 //! lookups beside an echo, in alternating windows. The echo has a separate server without prefetching,
 //! because prefetching adds a cost to every request, whatever its method.
 //!
-//! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
-//! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
-//! the other (`one_thread`): while the dispatch endpoint runs a scan, the clients could not get an
-//! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
-//! time saved in the dispatch thread.
+//! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch and worker. On
+//! two CPUs the clients and a dispatch endpoint take turns on one, and the workers have the other (`one_thread`): while
+//! the dispatch endpoint runs a scan, the clients could not get an answer anyway. With the workers on the clients' CPU
+//! instead, workers would take from the clients the time saved in the dispatch thread.
 
 mod args;
 mod keys;
@@ -40,10 +39,10 @@ use self::report::Report;
 use crate::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
-/// Most time for PUTs of all keys.
+/// Time limit for PUTs of all keys.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
-/// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
+/// Pause between windows: control planes' threads without CPU time take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Windows before the first one that counts.
@@ -70,8 +69,7 @@ enum Kind {
     ScansInDispatch,
 }
 
-/// The server process pauses after every second window: the kernel throttles a real-time thread after
-/// most of a second.
+/// The server process pauses after every second window: the kernel throttles a real-time thread after most of a second.
 const KINDS: [Kind; 8] = [
     Kind::Echo,
     Kind::Lookups,

@@ -1,9 +1,8 @@
 //! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
 //!
-//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
-//! documentation explains the method. The files are linked here, and are therefore in the command's
-//! package. The benchmark counts itself; this command counts another process: `petrel bench
-//! counted-workload`.
+//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose documentation explains the
+//! method. The files are linked here, and are therefore in the command's package. The benchmark counts itself; this
+//! command counts another process: `petrel bench counted-workload`.
 
 mod args;
 mod callgrind;
@@ -31,7 +30,7 @@ use petrel_command::args::BenchTransport;
 
 pub(crate) use self::workload::Workload;
 
-/// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
+/// The counted rows of the benchmark: rows with a required value, and similar ones.
 const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
 
 /// Runs of a row, in calls of its short run: a short and a long run per side.
@@ -90,7 +89,7 @@ impl Workload {
         }
         let Some(reason) = obstacle() else {
             return match count(self) {
-                // The signal has ended the counted process too.
+                // The signal of Ctrl-C has ended the counted process, too.
                 Err(_) if report.is_interrupted() => Ok(()),
                 counted => report.add(judge(counted?)),
             };

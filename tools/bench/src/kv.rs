@@ -1,10 +1,8 @@
-//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's
-//! client.
+//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's client.
 //!
-//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the
-//! threads. Raw calls to the replicas share the windows of the client's operations. They show the cost
-//! of the calls, and by difference the cost of the client. Keys exist before they are put again, and
-//! every answer is checked.
+//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the threads. Raw
+//! calls to the replicas share the windows of the client's operations. They show the cost of the calls, and by
+//! difference the cost of the client. Keys exist before they are put again, and every answer is checked.
 
 mod args;
 mod clients;
@@ -42,8 +40,7 @@ struct Row {
     p99_ns: u64,
     /// Median latency divided by the latency of the raw put in the shared windows.
     p50_over_raw_put: Option<f64>,
-    /// Rate divided by the rate of etcd's puts in the run, and etcd's median divided by the row's
-    /// median.
+    /// Rate divided by the rate of etcd's puts, and etcd's median divided by this row's median.
     rate_over_etcd: Option<f64>,
     etcd_p50_over: Option<f64>,
     /// Wrong answers.

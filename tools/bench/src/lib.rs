@@ -23,7 +23,7 @@
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
-// The demonstration alone uses a part of the measurements.
+// Without the feature `full`, the demonstration uses a part of the measurements.
 #![cfg_attr(not(feature = "full"), allow(dead_code))]
 
 pub mod demo;

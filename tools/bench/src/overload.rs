@@ -68,8 +68,7 @@ struct Figure {
     held_back: u64,
     unsent: u64,
     wrong: u64,
-    /// Requests executed, from the first call of the figure to the last, and the executed requests that
-    /// ended too late.
+    /// Requests executed, from the first call of the figure to the last, and the executed requests that ended too late.
     executed: u64,
     wasted: u64,
     /// Mean time that a worker was busy with a request.
@@ -141,8 +140,7 @@ impl Pair {
         ])?;
         let Ready { address } = parse(&process.line()?)?;
         let config = EndConfig {
-            // The two ends sleep when they can: the scheduler preempts a polling thread more often on a
-            // busy machine.
+            // The two ends sleep when they can: the scheduler preempts a polling thread more often on a busy machine.
             adjust: |config: &mut EndpointConfig| {
                 config.host.shm.never_sleeps = false;
                 config.idle = IdlePolicy::default();
@@ -180,6 +178,7 @@ impl Pair {
         }
     }
 
+    /// Measures a policy under each load.
     fn series(
         &mut self,
         args: &BenchOverloadArgs,

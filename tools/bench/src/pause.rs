@@ -1,9 +1,8 @@
 //! The first call after a pause: both ends have gone to sleep by their idle policy, and the call wakes them.
 //!
-//! A call to a sleeping server has to wake the server, and its response the client, unless the client still polls by
-//! then. The measure is a bare wake-up, of a thread that sleeps as an endpoint does ([`Mechanism::Eventfd`]): how many
-//! of them a call takes. The two sides take turns: a machine that wakes threads slowly slows both. The price of polling is
-//! the CPU time of both ends.
+//! A call to a sleeping server has to wake the server, and its response the client, unless the client still polls by then. The unit is a
+//! bare wake-up of a thread that sleeps as an endpoint does ([`Mechanism::Eventfd`]). The two sides take turns: a machine that wakes
+//! threads slowly slows both. The price of polling is the CPU time of both ends.
 
 mod args;
 mod sleeper;
@@ -123,6 +122,7 @@ fn measure_wake_ups(args: &PauseArgs, pause: Duration) -> Result<Vec<WakeRow>, F
     sleepers.into_iter().map(row).collect()
 }
 
+/// Measures calls after pauses beside bare wake-ups, in turn.
 fn measure_calls(
     args: &PauseArgs,
     transport: BenchTransport,
@@ -135,7 +135,7 @@ fn measure_calls(
     let mut cpu = Vec::new();
     for round in 0..args.rounds {
         let cpu_before = cpu_time()?;
-        // The event loop runs meanwhile, as that of an application without work.
+        // The event loop runs during the pause, as in an application without work.
         client.endpoint.run_for(pause, |(), _| false);
         let request = [round as u8; CALL_BYTES];
         let begun = Instant::now();

@@ -39,7 +39,7 @@ const ECHO: u16 = 1;
 const ENDS: u16 = 2;
 
 const SMALL_BYTES: usize = 64;
-/// With the header of a WRITE, the largest message by default.
+/// Bytes of a large operation; with the header of a WRITE, the largest message by default.
 const BULK_BYTES: usize = (8 << 20) - 24;
 /// The words that small reads visit.
 const TABLE_BYTES: u64 = 1 << 20;
@@ -119,7 +119,7 @@ struct Row {
     bytes: usize,
     command: String,
     latency: LatencySummary,
-    /// The median, divided by that of the call of the same size.
+    /// The median, divided by the median of the call of this size.
     of_call: f64,
     /// 10⁹ bits a second of the median.
     gigabits_per_second: f64,
@@ -284,8 +284,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Runs an operation. Returns its time, without those of making its message and of checking its result, and true if
-    /// the result is right.
+    /// Runs an operation. Returns its time, without making the message and checking the result, and true if the result is right.
     async fn run(&mut self, kind: Kind) -> Result<(Duration, bool), Error> {
         self.number += 1;
         let offset = self.number * SMALL_BYTES as u64 % TABLE_BYTES;
@@ -343,8 +342,7 @@ impl Caller {
         self.mapped.as_ref().expect("the window has mapped the region")
     }
 
-    /// Returns true if the region has these as first and last word of a large write; and, for the first write of a window, all
-    /// bytes of its message.
+    /// Returns true if the region has the `expected` first and last word of a large write, and all bytes of the window's first write.
     fn has_written(&mut self, expected: &[u8]) -> Result<bool, Error> {
         // The write covers the counter.
         self.last = None;
@@ -360,7 +358,7 @@ impl Caller {
         Ok(seen == expected)
     }
 
-    /// Returns true if bytes have the ends of a large message, and for the first of a window all of its bytes.
+    /// Returns true if `seen` has the ends of a large message, and all bytes of the window's first message.
     fn is_bulk(&self, number: u64, seen: &[u8]) -> bool {
         match self.number {
             1 => seen == bulk(number),
@@ -381,7 +379,7 @@ impl Caller {
     }
 }
 
-/// Returns the bytes of a table's row: each word is the offset of itself.
+/// Returns the bytes of a table's row: each word is its own offset.
 fn words(offset: u64) -> [u8; SMALL_BYTES] {
     let mut bytes = [0; SMALL_BYTES];
     for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -391,7 +389,7 @@ fn words(offset: u64) -> [u8; SMALL_BYTES] {
 }
 
 fn bulk(number: u64) -> Vec<u8> {
-    // The room for the header of a WRITE: all kinds have it.
+    // With room for the header of a WRITE, for each kind of operation.
     let mut message = Vec::with_capacity(BULK_BYTES + 24);
     message.resize(BULK_BYTES, number as u8);
     let [first, last] = bulk_ends(number);

@@ -54,7 +54,7 @@ pub(super) fn add_memory(
         return Ok(());
     }
     let figures = match memory::run(transport, sessions) {
-        // The signal has ended the measured process too.
+        // The signal of Ctrl-C has ended the measured process, too.
         Err(_) if report.is_interrupted() => return Ok(()),
         measured => measured?,
     };

@@ -50,7 +50,9 @@ const fn tags(kind: Kind) -> &'static Tags {
     }
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
-        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11, 13], repeated: Some(4) } },
+        Kind::LinkOpen => {
+            const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11, 13], repeated: Some(4) } }
+        }
         Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11, 12, 13]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{
-    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, KEY_PATH_END, Kind,
-    LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
-    OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX,
-    STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
-    StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello,
+    KEY_PATH_END, Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse,
+    MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong,
+    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,

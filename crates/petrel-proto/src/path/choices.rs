@@ -91,7 +91,7 @@ impl Paths {
                         .ids()
                         .for_each(|path| burst.allow(path, self.set.packets_of_room(path)));
                 }
-                State::Coupled(_) | State::Spray(_) | State::Reps(..) | State::MpRdma(_) => {}
+                State::Coupled(_) | State::MpRdma(_) => {}
             }
             if burst.room > 0 && burst.roomy != 0 {
                 return Some(burst);
@@ -146,7 +146,7 @@ impl Paths {
             State::Single(window) => window.is_widest(),
             State::Plb(plb, window) => window.is_widest() && plb.is_in_round(now_ns),
             State::Coupled(coupled) => self.set.are_all_open() && coupled.is_widest(&self.set),
-            State::Spray(_) | State::Reps(..) | State::MpRdma(_) => false,
+            State::MpRdma(_) => false,
         };
         is_steady && self.margin_ns >> MARGIN_DECAY_LOG2 == 0 && behind_packets <= LATE_PACKETS
     }

@@ -144,11 +144,10 @@ impl Coupled {
     fn note_good(&mut self, path: PathId, set: &mut PathSet) {
         assert!(self.pool <= self.total_most, "windows gave up the pool");
         assert!(self.growth < 1 << GROWTH_LOG2, "the remainder of the growth is below a unit");
-        set.note_good(path);
         if !set.is_open(path) {
-            self.open(path, set);
-            return;
+            return self.open(path, set);
         }
+        set.note_good(path);
         if self.is_widest(set) {
             return self.note_goods(1, set);
         }

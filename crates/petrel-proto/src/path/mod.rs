@@ -47,10 +47,8 @@ mod order;
 mod plb;
 mod random;
 mod recycled;
-mod reps;
 mod senders;
 mod set;
-mod spray;
 mod window;
 
 pub(crate) use choices::{Burst, PathTally};
@@ -62,7 +60,6 @@ use coupled::Coupled;
 use mp_rdma::MpRdma;
 use plb::Plb;
 use random::Random;
-use reps::Reps;
 use set::{PACKET, PathSet};
 use window::SharedWindow;
 
@@ -104,10 +101,6 @@ pub enum PathPolicy {
     Single,
     /// One path at a time, and another one after a timeout, a probe, or three marked rounds.
     Plb,
-    /// A random path for each packet, but none that lost a packet lately.
-    Spray,
-    /// The path of an unmarked answer again, else a random one.
-    Reps,
     /// A window for each path, coupled to a sum.
     Coupled,
     /// MP-RDMA's scheme, which US patent 11,934,340 describes: chosen by name only, never by a default.
@@ -116,16 +109,13 @@ pub enum PathPolicy {
 
 impl PathPolicy {
     /// All policies.
-    pub const ALL: [Self; 6] =
-        [Self::Single, Self::Plb, Self::Spray, Self::Reps, Self::Coupled, Self::MpRdma];
+    pub const ALL: [Self; 4] = [Self::Single, Self::Plb, Self::Coupled, Self::MpRdma];
 
     /// Returns the name in commands and documents.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
             Self::Plb => "plb",
-            Self::Spray => "spray",
-            Self::Reps => "reps",
             Self::Coupled => "coupled",
             Self::MpRdma => "mp-rdma",
         }
@@ -198,8 +188,6 @@ const FIRST_PACKETS: u32 = 32;
 enum State {
     Single(SharedWindow),
     Plb(Plb, SharedWindow),
-    Spray(SharedWindow),
-    Reps(Reps, SharedWindow),
     Coupled(Coupled),
     MpRdma(MpRdma),
 }
@@ -240,8 +228,6 @@ impl Paths {
         let state = match policy {
             PathPolicy::Single => State::Single(shared),
             PathPolicy::Plb => State::Plb(Plb::new(set.random(&mut random, None)), shared),
-            PathPolicy::Spray => State::Spray(shared),
-            PathPolicy::Reps => State::Reps(Reps::default(), shared),
             PathPolicy::Coupled => State::Coupled(Coupled::new(packets_most)),
             PathPolicy::MpRdma => State::MpRdma(MpRdma::new(packets_most)),
         };
@@ -303,10 +289,7 @@ impl Paths {
     fn has_room_on_burst_path(&self) -> bool {
         let (set, path) = (&self.set, self.burst_path);
         let has_room = match &self.state {
-            State::Single(window)
-            | State::Plb(_, window)
-            | State::Spray(window)
-            | State::Reps(_, window) => set.in_flight() < window.packets(),
+            State::Single(window) | State::Plb(_, window) => set.in_flight() < window.packets(),
             State::Coupled(coupled) => set.room(path) >= PACKET as i32 && coupled.room(set) > 0,
             // An answer clocks a packet out on its own path.
             State::MpRdma(_) => false,
@@ -321,8 +304,6 @@ impl Paths {
         match state {
             State::Single(window) => has_room(window).then_some(PathId::FIRST),
             State::Plb(plb, window) => has_room(window).then(|| plb.path()),
-            State::Spray(window) => has_room(window).then(|| spray::choose(now_ns, set, random)),
-            State::Reps(reps, window) => has_room(window).then(|| reps.choose(now_ns, set, random)),
             State::Coupled(coupled) => coupled.choose(now_ns, set),
             State::MpRdma(mp_rdma) => mp_rdma.choose(now_ns, set, random),
         }
@@ -333,10 +314,9 @@ impl Paths {
     pub fn room(&self) -> u32 {
         let in_flight = self.set.in_flight();
         match &self.state {
-            State::Single(window)
-            | State::Plb(_, window)
-            | State::Spray(window)
-            | State::Reps(_, window) => window.packets().saturating_sub(in_flight),
+            State::Single(window) | State::Plb(_, window) => {
+                window.packets().saturating_sub(in_flight)
+            }
             State::Coupled(coupled) => coupled.room(&self.set),
             State::MpRdma(mp_rdma) => mp_rdma.packets().saturating_sub(in_flight),
         }
@@ -358,11 +338,6 @@ impl Paths {
         }
     }
 
-    /// Returns the number of paths.
-    pub fn count(&self) -> usize {
-        self.set.count() as usize
-    }
-
     /// Returns the path for a packet that is sent again, and whose last copy took `last`: another one, if the
     /// policy has a choice. Repetitions need no room in the window.
     pub fn choose_again(&mut self, last: PathId) -> PathId {
@@ -371,7 +346,7 @@ impl Paths {
             State::Single(_) => PathId::FIRST,
             State::Plb(plb, _) => plb.path(),
             State::Coupled(coupled) => coupled.choose_again(set, last, random),
-            State::Spray(_) | State::Reps(..) | State::MpRdma(_) => set.random(random, Some(last)),
+            State::MpRdma(_) => set.random(random, Some(last)),
         }
     }
 
@@ -459,13 +434,6 @@ impl Paths {
         self.margin_ns = u32::try_from(longer_ns.min(most)).unwrap_or(u32::MAX);
     }
 
-    /// Notes that the session has nothing to send, though answers would allow packets.
-    pub fn note_idle(&mut self) {
-        if let State::MpRdma(mp_rdma) = &mut self.state {
-            mp_rdma.note_idle();
-        }
-    }
-
     /// Returns the lead in nanoseconds of an arrived copy by which one on this path is overdue: that sent earlier by more than
     /// this time, and not acknowledged. `None` before the first round trip.
     pub fn lead_ns(&self, path: PathId) -> Option<u64> {
@@ -525,14 +493,6 @@ impl Paths {
             State::Plb(plb, window) => {
                 window.note(what);
                 plb.note(now_ns, path, what, set, random);
-            }
-            State::Spray(window) => {
-                window.note(what);
-                spray::note_health(now_ns, path, what, set);
-            }
-            State::Reps(reps, window) => {
-                window.note(what);
-                reps.note(now_ns, path, what, set);
             }
             State::Coupled(coupled) => coupled.note(now_ns, path, what, set),
             State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set),

@@ -85,10 +85,4 @@ impl MpRdma {
             (0..room.min(CLOCKED_MAX)).for_each(|_| self.clocked.push(path));
         }
     }
-
-    /// Answers that clock out nothing, for lack of packets, shrink the window.
-    pub(super) fn note_idle(&mut self) {
-        let unused = self.clocked.clear();
-        self.window.note_unused(unused);
-    }
 }

@@ -43,7 +43,7 @@ struct Path {
     due: u16,
     /// Doublings of the time until the next look.
     backoff: u8,
-    /// Good answers since the last closing, opening or failed look, up to 255.
+    /// Good answers since the last opening, up to 255.
     goods: u8,
 }
 
@@ -322,23 +322,18 @@ impl PathSet {
         Some(path)
     }
 
-    /// Counts a good answer, and returns the number since the last closing, opening or failed look. The time
-    /// until the next look becomes shorter with them, and a closed path may be looked at again at once.
-    pub(super) fn note_good(&mut self, path: PathId) -> u8 {
+    /// Counts a good answer on an open path. The time that the path will stay closed becomes shorter with them.
+    pub(super) fn note_good(&mut self, path: PathId) {
         let entry = &mut self.paths[path.index()];
-        if entry.window == 0 {
-            entry.due = entry.due.wrapping_sub(due_step(LOOK_NS << entry.backoff));
-        }
         entry.goods = entry.goods.saturating_add(1);
         if entry.goods.is_multiple_of(GOODS_PER_STEP) {
             entry.backoff = entry.backoff.saturating_sub(1);
         }
-        entry.goods
     }
 
     /// Counts good answers on an open path, as [`PathSet::note_good`] for each of them.
     pub(super) fn note_goods(&mut self, path: PathId, count: u32) {
-        assert!(self.is_open(path), "good answers open a closed path, or let it be looked at");
+        assert!(self.is_open(path), "a good answer opens a closed path");
         let entry = &mut self.paths[path.index()];
         let goods = (u32::from(entry.goods) + count).min(u8::MAX.into()) as u8;
         let steps = goods / GOODS_PER_STEP - entry.goods / GOODS_PER_STEP;

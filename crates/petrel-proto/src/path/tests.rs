@@ -65,7 +65,7 @@ fn choose__single_is_the_first_path_and_plb_one_path() {
 
 #[test]
 fn choose__every_spreading_policy_uses_every_path() {
-    for policy in [PathPolicy::Spray, PathPolicy::Coupled, PathPolicy::MpRdma] {
+    for policy in [PathPolicy::Coupled, PathPolicy::MpRdma] {
         let used = run(&mut paths(policy), 0..30, |_| Some(GOOD));
         assert!(used.iter().all(|count| *count > 3), "{policy:?}: {used:?}");
     }
@@ -81,26 +81,22 @@ fn choose__no_more_packets_than_allowed() {
 
 #[test]
 fn note_lost__a_path_that_drops_everything_is_left() {
-    for policy in [PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled] {
-        let used = run(&mut paths(policy), 0..100, |path| (path.index() != 3).then_some(GOOD));
-        assert!(used[3] <= 1, "{policy:?}: {used:?}");
-        assert!(used.iter().sum::<usize>() > 90, "{policy:?}: {used:?}");
-    }
+    let mut paths = paths(PathPolicy::Coupled);
+    let used = run(&mut paths, 0..100, |path| (path.index() != 3).then_some(GOOD));
+    assert!(used[3] <= 1, "{used:?}");
+    assert!(used.iter().sum::<usize>() > 90, "{used:?}");
 }
 
 #[test]
 fn note_answer__a_path_that_returned_is_used_again() {
-    for policy in [PathPolicy::Spray, PathPolicy::Coupled] {
-        let mut paths = paths(policy);
-        let is_cut = |path: PathId| path.index() < 2;
-        run(&mut paths, 0..1_000, |path| (!is_cut(path)).then_some(GOOD));
-        assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)));
-        // Within 10 ms, as the looks are at most 3.2 ms apart.
-        let used = run(&mut paths, 1_000..1_800, |_| Some(GOOD));
-        // Coupled's sum is at its largest: the paths have the packet that they were opened with.
-        let least = if policy == PathPolicy::Coupled { 1 } else { 4 };
-        assert!(used[0] >= least && used[1] >= least, "{policy:?}: {used:?}");
-    }
+    let mut paths = paths(PathPolicy::Coupled);
+    let is_cut = |path: PathId| path.index() < 2;
+    run(&mut paths, 0..1_000, |path| (!is_cut(path)).then_some(GOOD));
+    assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)));
+    // Within 10 ms, as the looks are at most 3.2 ms apart.
+    let used = run(&mut paths, 1_000..1_800, |_| Some(GOOD));
+    // The sum is at its largest: the paths have the packet that they were opened with.
+    assert!(used[0] >= 1 && used[1] >= 1, "{used:?}");
 }
 
 #[test]
@@ -127,14 +123,11 @@ fn note_answer__late_answers_close_a_slow_path() {
 /// A closed path whose answers are marked does not keep other closed paths from being looked at.
 #[test]
 fn note_answer__a_marked_look_leaves_turns_to_other_closed_paths() {
-    for policy in [PathPolicy::Spray, PathPolicy::Reps] {
-        let mut paths = paths(policy);
-        run(&mut paths, 0..1_000, |path| (path.index() > 1).then_some(GOOD));
-        assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)), "{policy:?}");
-        let answer = |path: PathId| Some(if path.index() == 0 { MARKED } else { GOOD });
-        run(&mut paths, 1_000..3_000, answer);
-        assert!(!paths.is_open(PathId(0)) && paths.is_open(PathId(1)), "{policy:?}");
-    }
+    let mut paths = paths(PathPolicy::Coupled);
+    run(&mut paths, 0..1_000, |path| (path.index() > 1).then_some(GOOD));
+    assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)));
+    run(&mut paths, 1_000..3_000, |path| Some(if path.index() == 0 { MARKED } else { GOOD }));
+    assert!(!paths.is_open(PathId(0)) && paths.is_open(PathId(1)));
 }
 
 /// Looks are more easily late than packets on open paths.
@@ -206,20 +199,6 @@ fn note_answer__plb_leaves_a_path_after_three_marked_rounds() {
 }
 
 #[test]
-fn note_idle__mp_rdma_loses_the_window_that_it_does_not_use() {
-    let mut paths = paths(PathPolicy::MpRdma);
-    let sent = fill(&mut paths, 0);
-    assert_eq!(sent.len(), 32);
-    for path in &sent[..10] {
-        paths.note_answer(12 * US, *path, GOOD);
-    }
-    paths.note_idle();
-    // Ten places of ten answers are lost; the burst timer does not allow them again.
-    assert_eq!(fill(&mut paths, 12 * US).len(), 0);
-    assert_eq!(fill(&mut paths, 100 * US).len(), 0);
-}
-
-#[test]
 fn lead_ns__grows_with_false_alarms_and_falls_with_answers() {
     let mut paths = paths(PathPolicy::Coupled);
     assert_eq!((paths.lead_ns(PathId(0)), paths.rtt_least_ns()), (None, 0));
@@ -260,29 +239,24 @@ fn lead_ns__is_longer_for_a_slower_path() {
 /// Short messages of a burst leave together, and the next burst takes its own path.
 #[test]
 fn choose_alone__keeps_to_one_path_for_a_burst_while_it_has_room() {
-    for policy in [PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled] {
-        let mut paths = paths(policy);
-        let mut burst = |now_ns, count| {
-            let sent = (0..count).map(|_| {
-                let path = paths.choose_alone(now_ns).expect("the window has room");
-                assert_eq!(
-                    paths.choose_alone(now_ns),
-                    Some(path),
-                    "the choice stays until it is used"
-                );
-                paths.note_new(path);
-                path
-            });
-            sent.collect::<Vec<_>>()
-        };
-        // Each of eight paths has a window of four packets.
-        let first = burst(US, 4);
-        assert!(first.iter().all(|path| *path == first[0]), "{policy:?}: {first:?}");
-        let mut used: Vec<PathId> = (2..10).flat_map(|at| burst(at * US, 2)).collect();
-        assert!(used.chunks(2).all(|pair| pair[0] == pair[1]), "{policy:?}: {used:?}");
-        used.dedup();
-        assert!(used.len() > 3, "{policy:?}: {used:?}");
-    }
+    let mut several = paths(PathPolicy::Coupled);
+    let mut burst = |now_ns, count| {
+        let sent = (0..count).map(|_| {
+            let path = several.choose_alone(now_ns).expect("the window has room");
+            let again = several.choose_alone(now_ns);
+            assert_eq!(again, Some(path), "the choice stays until it is used");
+            several.note_new(path);
+            path
+        });
+        sent.collect::<Vec<_>>()
+    };
+    // Each of eight paths has a window of four packets.
+    let first = burst(US, 4);
+    assert!(first.iter().all(|path| *path == first[0]), "{first:?}");
+    let mut used: Vec<PathId> = (2..10).flat_map(|at| burst(at * US, 2)).collect();
+    assert!(used.chunks(2).all(|pair| pair[0] == pair[1]), "{used:?}");
+    used.dedup();
+    assert!(used.len() > 3, "{used:?}");
     let mut paths = paths(PathPolicy::Coupled);
     let sent: Vec<PathId> = std::iter::from_fn(|| {
         let path = paths.choose_alone(US)?;
@@ -361,10 +335,9 @@ proptest! {
     /// Whatever happened, good answers open every path again.
     #[test]
     fn paths__recover_from_anything(
-        policy in prop::sample::select(&[PathPolicy::Coupled, PathPolicy::Spray, PathPolicy::Reps]),
         steps in prop::collection::vec((0..3u8, 0..8usize), 0..400),
     ) {
-        let mut paths = paths(policy);
+        let mut paths = paths(PathPolicy::Coupled);
         for (at, (step, index)) in steps.into_iter().enumerate() {
             let path = PathId(index as u8);
             paths.note_repeat(path);
@@ -390,5 +363,5 @@ fn note_new__on_another_path() {
 #[test]
 #[should_panic(expected = "1 to 256 packets are in flight")]
 fn new__with_more_packets_than_a_window() {
-    Paths::new(PathPolicy::Reps, 8, 257, 0);
+    Paths::new(PathPolicy::Coupled, 8, 257, 0);
 }

@@ -52,11 +52,6 @@ impl SharedWindow {
         }
     }
 
-    /// Takes the packets that nothing was there to send for: "use it or lose it" (§3.5).
-    pub(super) fn note_unused(&mut self, packets: u32) {
-        self.take(packets.saturating_mul(ONE));
-    }
-
     /// Begins anew after a pause (§3.5).
     pub(super) fn restart(&mut self, first_packets: u32) {
         self.window = (first_packets * ONE).clamp(ONE, self.most);
@@ -84,8 +79,6 @@ mod tests {
         window.note(Feedback::Late);
         window.note(Feedback::Lost);
         assert_eq!(window.packets(), 18);
-        window.note_unused(3);
-        assert_eq!(window.packets(), 15);
         window.restart(20);
         assert_eq!(window.packets(), 20);
     }
@@ -94,15 +87,14 @@ mod tests {
         #[test]
         fn packets__stay_between_one_and_the_most(
             most in 1..256u32,
-            steps in prop::collection::vec(0..4u32, 0..500),
+            steps in prop::collection::vec(0..3u32, 0..500),
         ) {
             let mut window = SharedWindow::new(32, most);
             for step in steps {
                 match step {
                     0 => window.note(Feedback::Good),
                     1 => window.note(Feedback::Marked),
-                    2 => window.note(Feedback::Late),
-                    unused => window.note_unused(unused),
+                    _ => window.note(Feedback::Late),
                 }
                 prop_assert!((1..=most).contains(&window.packets()));
             }

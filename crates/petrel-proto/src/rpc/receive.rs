@@ -1,6 +1,6 @@
 //! The receive path: finds the session and the state machine of a frame (`docs/wire-protocol.md` §3.5).
 
-use super::client::by_paths::{hear_response, on_credit_by_paths};
+use super::client::by_paths::hear_response;
 use super::client::credit::on_credit;
 use super::client::response::{on_response, on_response_part};
 use super::multicast::{on_announce, on_multicast};
@@ -154,7 +154,7 @@ fn enter_by_paths<B: Buffer, T>(
     match (kind, entry.role_mut()) {
         (Kind::Credit, Role::Client(client)) => {
             client.note_sign_by_paths();
-            on_credit_by_paths(shared, now_ns, id, client, header, rest);
+            on_credit(shared, now_ns, id, client, header, rest);
             false
         }
         (_, Role::Client(client)) => {

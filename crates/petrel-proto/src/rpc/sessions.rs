@@ -8,8 +8,8 @@ use super::server::watched::note_abandoned;
 use super::{Core, Membership, Recovery};
 use crate::buffer::Buffer;
 use crate::limits::PATHS_MAX;
-use crate::path::{PathCounts, PathPolicy};
-use crate::session::client::ClientSession;
+use crate::path::{PathCounts, PathId, PathPolicy};
+use crate::session::client::{ClientPaths, ClientSession};
 use crate::session::server::ServerSession;
 use crate::session::{Agreed, PeerKey, Role, SOURCE_OF_PATHS, SessionId};
 use crate::status::Status;
@@ -190,11 +190,19 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns the counters of each path of a client session of several paths; nothing for others.
     pub fn path_counts(&self, id: SessionId) -> &[PathCounts] {
-        let paths = match self.sessions.get(id).map(|entry| entry.role()) {
-            Some(Role::Client(client)) => client.paths(),
+        self.paths_of(id).map_or(&[], |paths| paths.counts())
+    }
+
+    /// Returns true if new packets of a client session of several paths may take the path, not looks alone.
+    pub fn is_path_open(&self, id: SessionId, path: PathId) -> bool {
+        self.paths_of(id).is_some_and(|paths| paths.is_open(path))
+    }
+
+    fn paths_of(&self, id: SessionId) -> Option<&ClientPaths> {
+        match self.sessions.get(id)?.role() {
+            Role::Client(client) => client.paths(),
             _ => None,
-        };
-        paths.map_or(&[], |paths| paths.counts())
+        }
     }
 
     /// Returns the counters of each path, of all client sessions of several paths together, ended ones included. Takes

@@ -1,8 +1,10 @@
 //! The turn of a slot in the transmit queue: its parameters, its result, and the writing of frames.
 
 use super::FrameSink;
+use super::sink::OnPath;
 use crate::buffer::Buffer;
 use crate::limits::{CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, TRANSMIT_FRAMES_MAX, packet_span};
+use crate::path::PathId;
 use crate::session::PeerKey;
 use crate::wire::{Destination, Part};
 
@@ -84,6 +86,20 @@ pub(super) struct Out<'a, S> {
     pub(super) may_take_credits: bool,
     pub(super) control: &'a mut ControlFrames,
     pub(super) sink: &'a mut S,
+}
+
+impl<S: FrameSink> Out<'_, S> {
+    /// Runs a turn whose frames take a single path of a session of several.
+    pub(super) fn on_path<R>(
+        &mut self,
+        path: PathId,
+        peer: PeerKey,
+        turn: impl FnOnce(&mut Out<'_, OnPath<'_, S>>) -> R,
+    ) -> R {
+        let Self { now_ns, budget, may_take_credits, .. } = *self;
+        let sink = &mut OnPath::new(self.sink, path, peer);
+        turn(&mut Out { now_ns, budget, may_take_credits, control: self.control, sink })
+    }
 }
 
 /// The destination of a session's frames, and the payload bytes of a full packet.

@@ -69,6 +69,18 @@ pub struct Agreed {
 }
 
 impl Agreed {
+    /// Some parameters, for tests.
+    #[cfg(test)]
+    pub(crate) const SAMPLE: Self = Self {
+        peer: PeerKey(1),
+        peer_session: 2,
+        peer_token: 3,
+        slots: 32,
+        credits: 8,
+        packet_bytes: 1_200,
+        peer_message_bytes_max: 1 << 20,
+    };
+
     /// Returns true if the values are within the protocol's limits. The control plane has checked values from
     /// the network already; this is the second check.
     pub(crate) fn is_sound(&self, first_request: u64) -> bool {

@@ -136,7 +136,7 @@ pub(super) enum Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Pending,
-    /// Not accepted: the application got an error at once.
+    /// The call was not accepted: the application got an error at once.
     Rejected,
     /// The client crashed first.
     Lost,
@@ -149,7 +149,7 @@ pub(super) enum End {
 pub(super) enum Expected {
     /// The request.
     Same,
-    /// This number of bytes, computed from the request.
+    /// An answer of this number of bytes, computed from the request.
     Made(u32),
     /// An error; the text begins with these bytes, if known.
     Error(Status, Option<Vec<u8>>),

@@ -38,8 +38,7 @@ impl FaultWindows {
         self.all.push(FaultWindow { hosts, from_ns, until_ns, is_drain: false });
     }
 
-    /// Records a stop of a host's threads: a fault window, and the only kind that allows a client to be
-    /// late.
+    /// Records a stop of a host's threads: a fault window, and the only kind that allows a client to be late.
     pub(crate) fn add_stop(&mut self, stopped: Stopped) {
         self.add([stopped.host], stopped.from_ns, stopped.for_ns);
         self.stops.push(stopped);
@@ -73,8 +72,7 @@ impl FaultWindows {
         ends.filter(|&(_, end_ns)| end_ns >= from_ns).map(lasted_ns).max().unwrap_or(0)
     }
 
-    /// Returns when a stopped thread resumes. If the host is paused by then, the thread stays stopped until
-    /// the pause ends: for the turn this is one stop.
+    /// Returns when a stopped thread resumes. If the host is paused by then, the stop lasts until the pause ends.
     fn end_ns(&self, stop: &Stopped) -> u64 {
         let end_of = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns);
         let mut end_ns = end_of(stop);

@@ -35,7 +35,7 @@ impl Kind {
 
 const NO_CALL: &str = "no such call";
 
-/// Registers the handler of a method, if the endpoint's kind has another than the plain one for it.
+/// Registers the handler of a method, unless the endpoint's kind uses the plain one.
 pub(super) fn register(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) -> bool {
     if !matches!(method, Method::Echo | Method::Transform) || shared.common.has_batches {
         return false;
@@ -92,6 +92,7 @@ impl Answer {
     }
 }
 
+/// Registers a handler that reads requests in place.
 fn in_place(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     let shared = Rc::clone(shared);
     endpoint.on_in_place(method.number(), move |_, cx, request| {
@@ -111,7 +112,7 @@ fn in_place(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     });
 }
 
-/// Two of three large requests arrive in memory of the application.
+/// Registers a handler for which two of three large requests arrive in memory of the application.
 fn placed(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     let shared = Rc::clone(shared);
     let destination = |_: &mut (), len: usize| (!len.is_multiple_of(3)).then(|| vec![0; len]);
@@ -130,7 +131,7 @@ fn placed(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     });
 }
 
-/// A future answers after two sleeps, or at once.
+/// Registers a future, which answers after two sleeps, or at once.
 fn future(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     let shared = Rc::clone(shared);
     endpoint.on_async(method.number(), move |handle, request| {
@@ -149,7 +150,7 @@ fn future(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     });
 }
 
-/// The second step gets the words of the first, for requests that have come.
+/// Registers both steps of a prefetch. The second step must get each word of the first step once.
 fn fetch_ahead(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) {
     if method == Method::Echo {
         return endpoint.prefetch(method.number(), |message| message.as_ptr());

@@ -43,9 +43,9 @@ pub(super) struct Ledger {
     pub(super) late_ns_max: u64,
     /// The largest message that endpoints accept.
     pub(super) message_bytes_max: u32,
-    /// The clock as the running node has seen it last.
+    /// The last reading of the clock by the running node.
     pub(super) now_ns: u64,
-    /// How long the node's turn had been stopped by then.
+    /// How long the node's turn had been stopped at `now_ns`.
     pub(super) stopped_ns: u64,
     /// The clock reading at the beginning of the node's turn.
     pub(super) turn_ns: u64,
@@ -111,7 +111,7 @@ pub(super) struct Gap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) executed: u64,
-    /// Executed by handlers that read in place, that got the request in the application's memory, and that are futures.
+    /// Executed by handlers of a kind: reading in place, with the request in the application's memory, futures.
     pub(super) in_place: u64,
     pub(super) placed: u64,
     pub(super) futures: u64,
@@ -401,10 +401,9 @@ impl Ledger {
     /// Returns how long a call's session may have held packets or handlers back while the call waited. `gap_ns` returns
     /// the packet spacing of a call's session, which its congestion control or its credits demand.
     ///
-    /// A session has one pace for all its calls. Packets are charged individually: request packets at
-    /// departure, response packets when the client pulls them. The request covers the first response
-    /// packet. So all packets of every concurrent call may have gone first. The call also waits for nested
-    /// calls of its handler.
+    /// A session has one pace for all its calls. Packets are charged individually: request packets at departure,
+    /// response packets when the client pulls them. The request covers the first response packet. So all packets of
+    /// every concurrent call may have gone first. The call also waits for nested calls of its handler.
     ///
     /// An ordered call runs when the earlier ordered calls of the session have been answered. Each may have a slow
     /// handler, and those that wait for their turn occupy slots that other calls wait for.
@@ -463,6 +462,7 @@ impl Ledger {
         reply.outcome.is_ok()
     }
 
+    /// Checks the outcome of a call that has succeeded.
     fn end_well(&mut self, id: u32, request: &[u8], response: &[u8]) {
         self.counts.succeeded += 1;
         let call = &mut self.calls[id as usize];
@@ -492,6 +492,7 @@ impl Ledger {
         }
     }
 
+    /// Checks the outcome of a call that has failed.
     fn end_badly(&mut self, id: u32, failure: &petrel::Error, response_len: usize) {
         let call = &mut self.calls[id as usize];
         call.end = End::Failed(failure.status, failure.execution);
@@ -577,8 +578,7 @@ impl Ledger {
         }
     }
 
-    /// Returns true if a server may refuse a call with this status: its workers are overloaded, or it
-    /// drains.
+    /// Returns true if a server may refuse a call with this status: its workers are overloaded, or it drains.
     fn may_refuse(&self, call: &Call, status: Status) -> bool {
         match status {
             Status::ResourceExhausted => {

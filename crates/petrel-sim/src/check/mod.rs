@@ -1,9 +1,8 @@
 //! Whole worlds drawn from a seed, and the rules that must hold in all of them.
 //!
-//! A seed draws hosts and processes, their settings, a network, a workload and a fault schedule. Real
-//! endpoints then exchange calls: echoes and transformations of every size, deferred and nested answers,
-//! errors, dropped requests, calls of unknown methods. After the faults comes a quiet time in which
-//! everything must end. The checker verifies
+//! A seed draws hosts and processes, their settings, a network, a workload and a fault schedule. Real endpoints then
+//! exchange calls: echoes and transformations of every size, deferred and nested answers, errors, dropped requests,
+//! calls of unknown methods. After the faults comes a quiet time in which everything must end. The checker verifies
 //!
 //! - **calls**: a call ends exactly once, with the right answer, byte for byte, or with a failure that has
 //!   a reason: the call asked for it, or a crash, partition, pause, closed session or heavy loss hit one of
@@ -54,9 +53,8 @@
 //! ```
 //! use petrel_sim::check::{Options, run_seed};
 //!
-//! let report = run_seed(7, &Options::default())?;
-//! assert!(report.calls > 0);
-//! assert_eq!(run_seed(7, &Options::default())?.digest, report.digest);
+//! let report = run_seed(7, &Options::default())?; assert!(report.calls > 0); assert_eq!(run_seed(7,
+//! &Options::default())?.digest, report.digest);
 //! # Ok::<(), petrel_sim::check::Failure>(())
 //! ```
 

@@ -77,9 +77,8 @@ pub(super) fn add_drains(
 /// Steps of a turn after which it may stop; most turns have fewer.
 const STEPS_MAX: u64 = 24;
 
-/// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a
-/// microsecond up to longer than a heartbeat. Half of the stops come between the reading of the clock and
-/// everything else.
+/// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a microsecond up to
+/// longer than a heartbeat. Half of the stops come between the reading of the clock and everything else.
 pub(super) fn add_stalls(
     scenario: &Scenario,
     rng: &mut Rng,
@@ -88,7 +87,7 @@ pub(super) fn add_stalls(
     if rng.below(2) == 0 || scenario.fault_level != FaultLevel::Full {
         return;
     }
-    // About as long as calls may take, and many, because most stops are near no deadline.
+    // Stops as long as calls, and many of them: most stops are near no deadline.
     let are_short = rng.below(3) == 0;
     let (count, longest) =
         if are_short { (rng.between(20, 200), 21) } else { (rng.between(1, 12), 28) };

@@ -101,7 +101,7 @@ pub(super) struct Deferred {
 /// The outcome of a deferred request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// This number of bytes, computed from the request's hash.
+    /// The answer has `len` bytes, computed from the request's hash.
     Made { seed: u64, len: usize },
     /// No answer.
     Dropped,
@@ -152,7 +152,7 @@ pub(super) struct Node {
     pub(super) shared: Rc<Shared>,
     pub(super) targets: Vec<Target>,
     pub(super) open: Vec<Open>,
-    /// Ended sessions, kept to be used by mistake.
+    /// Ended sessions, kept for calls on stale sessions.
     pub(super) over: Vec<Open>,
     pub(super) calls_left: u32,
     pub(super) bytes_left: u64,
@@ -203,7 +203,7 @@ impl Shared {
             self.free_list.borrow_mut().clear();
             return on_end(cx, None);
         };
-        // Taken by the continuation, or by the rejection.
+        // The continuation takes `on_end`, or the rejection does.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
         // The time of the call's clock reading, if any.
@@ -274,8 +274,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for
-    /// another call.
+    /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for another call.
     fn reuse_buffer(&self, mut request: MsgBuf) {
         request.storage_mut().fill(OVERWRITE_BYTE);
         if self.common.phase.get() == Phase::Active {
@@ -286,7 +285,7 @@ impl Shared {
 
 impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
-        // Before a stop, the turn does not know of it.
+        // The last time that the turn has seen, which may be before a stop.
         let now_ns = self.shared.common.fabric.turn_clock().last_ns;
         self.turns += 1;
         self.shared.ledger().turn_ns = now_ns;
@@ -386,10 +385,9 @@ impl Node {
         let session = self.endpoint.connect_to(target.remote, target.endpoint).ok()?;
         self.open.push(Open { session, target, is_nested });
         if is_nested {
-            let nested = NestedSession { session, server: target.at };
             let mut nested_sessions = self.shared.nested_sessions.borrow_mut();
-            nested_sessions.retain(|nested| nested.server != target.at);
-            nested_sessions.push(nested);
+            nested_sessions.retain(|former| former.server != target.at);
+            nested_sessions.push(NestedSession { session, server: target.at });
         }
         Some(session)
     }

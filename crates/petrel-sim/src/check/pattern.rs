@@ -25,8 +25,7 @@ pub(super) fn is_request(id: u32, request: &[u8]) -> bool {
     head == id.to_le_bytes() && is_filled(u64::from(id), rest)
 }
 
-/// Returns true if these bytes are part of the request of call `id`, from `offset` on. The request has a
-/// call number.
+/// Returns true if these bytes are part of the request of call `id`, from `offset` on. The request has a call number.
 pub(super) fn is_part_of_request(id: u32, offset: usize, part: &[u8]) -> bool {
     let in_head = ID_BYTES.saturating_sub(offset).min(part.len());
     let (head, rest) = part.split_at(in_head);
@@ -70,7 +69,7 @@ pub fn is_filled(seed: u64, bytes: &[u8]) -> bool {
 
 /// Returns true if [`fill`] writes these bytes from `offset` on.
 pub(super) fn is_part_of_filled(seed: u64, offset: usize, part: &[u8]) -> bool {
-    // Up to the next whole word, and the words after it.
+    // The bytes up to the next whole word are compared first, then the words after it.
     let before = offset.next_multiple_of(8) - offset;
     let (head, rest) = part.split_at(before.min(part.len()));
     let at = offset % 8;

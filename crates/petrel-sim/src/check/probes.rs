@@ -1,12 +1,12 @@
-//! Probes: each counter of a [`Report`](super::Report) is an event that enough seeds meet. An event that no seed meets any more
-//! shows that a fault, a feature or a path through the library is lost, and that rules about it hold for nothing.
+//! Probes: each counter of a [`Report`](super::Report) is an event that enough seeds meet. An event that no seed meets any more shows that
+//! a fault, a feature or a path through the library is lost, and that no run tests the rules about it.
 
 use crate::seeds::Summary;
 
-/// So many seeds meet every event that the tables below do not name: more than 15 of these seeds did.
+/// This number of seeds meets every event that the tables below do not name: more than 15 of such seeds met each.
 const SEEDS: u64 = 1_000;
 
-/// Events that so many seeds are needed for.
+/// Events that need this number of seeds.
 const RARE_SEEDS: u64 = 40_000;
 const RARE: &[&str] = &[
     "answers_dropped_idle",
@@ -40,7 +40,7 @@ const UNSURE: &[&str] = &[
     "requests_dropped_short",
 ];
 
-/// Returns the events that no seed of a run has met, although always one did of as many seeds.
+/// Returns the events that no seed of a run has met, although the run has the number of seeds for them.
 pub fn never_met(summary: &Summary) -> Vec<&'static str> {
     let needed = |name: &str| match name {
         _ if UNSURE.contains(&name) => u64::MAX,

@@ -16,7 +16,7 @@ use crate::{multicast_world, nexus};
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share the digest if, and almost certainly only if, they had equal events.
+    /// Runs of equal events have equal digests; other runs almost certainly differ.
     pub digest: u64,
     /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,

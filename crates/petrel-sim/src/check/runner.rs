@@ -15,7 +15,7 @@ use crate::{multicast_world, nexus};
 /// Number of seeds per additional multicast world.
 const SEEDS_PER_MULTICAST_WORLD: u64 = 8;
 
-/// Number of seeds per nexus world, which costs a quarter of a world of endpoints.
+/// One seed in this number runs a nexus world, which costs a quarter of a world of endpoints.
 const SEEDS_PER_NEXUS: u64 = 2;
 
 /// Runs the world of a seed, for every second seed also a [nexus](crate::nexus) world, and for every eighth
@@ -76,8 +76,7 @@ fn describe(frame: &[u8], line: &mut String) {
     };
 }
 
-/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and
-/// may stop the run.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and may stop the run.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

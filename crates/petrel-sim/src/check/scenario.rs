@@ -34,7 +34,7 @@ pub(super) struct Scenario {
     pub(super) endpoints_per_host: u16,
     pub(super) topology: Topology,
     pub(super) path: Path,
-    /// The parts of the network, for another one.
+    /// The settings of the network's parts, to build another network.
     pub(super) parts: Parts,
     pub(super) fabric: FabricConfig,
     pub(super) control: ControlConfig,
@@ -209,7 +209,7 @@ impl Scenario {
         if self.swarm.allows(Feature::Congestion) {
             config.protocol.congestion = congestion(controller_of(credits));
         }
-        // Equal for all endpoints: an endpoint that drops packets out of order needs their retransmission.
+        // All endpoints go back N, or none does: an endpoint that drops packets out of order needs their retransmission.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
         }
@@ -248,8 +248,7 @@ impl Scenario {
         self.active_ns % 4 == 3 && self.swarm.allows(Feature::GoBackN)
     }
 
-    /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived
-    /// without a draw.
+    /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived without a draw.
     pub(super) fn uses_timeouts(&self) -> bool {
         !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::Timeouts)
     }
@@ -283,13 +282,12 @@ impl Scenario {
         let max_frame_bytes =
             if self.has_order { max_frame_bytes.max(1_242) } else { max_frame_bytes };
         let coalesce = rng.below(2) == 0;
-        // Two thirds of the sizes; again derived without a draw.
+        // Two thirds of the sizes are ECN-capable; again derived without a draw.
         let ecn_capable = !max_frame_bytes.is_multiple_of(3);
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
     }
 
-    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream to keep other draws
-    /// unchanged.
+    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream to keep other draws unchanged.
     pub(super) fn draw_medium(&self, rng: &mut Rng) -> Medium {
         match rng.below(2) {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },
@@ -348,6 +346,7 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
     }
 }
 
+/// Draws two linked hosts, or a star of all hosts, with queues that overflow in some worlds.
 fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topology, Path, Parts) {
     let link = LinkConfig {
         rate_bps: rng.between(1, 100) * 1_000_000_000,
@@ -369,7 +368,7 @@ fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topolog
         let switch = SwitchConfig { buffer, ..SwitchConfig::default() };
         return (Topology::pair(nic, link), Path { link, links: 1 }, (nic, switch, link));
     }
-    // Half of the rates; again derived without a draw.
+    // Half of the rates have marks; again derived without a draw.
     let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     let star = Topology::star(usize::from(hosts), nic, switch, link);

@@ -83,6 +83,7 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
     handled
 }
 
+/// Records the execution of a request, and answers by its method.
 fn handle(
     shared: &Rc<Shared>,
     cx: &mut Context<'_>,
@@ -186,6 +187,7 @@ fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u
     }
 }
 
+/// Defers the answer by the delay of the call, in half of the calls with the request's message.
 fn defer(
     shared: &Rc<Shared>,
     cx: &mut Context<'_>,

@@ -19,28 +19,28 @@ pub(super) struct Ways {
     cut_max: usize,
 }
 
-/// Most ways between the halves.
+/// The most ways between the halves.
 const WAYS_MAX: u64 = 6;
 
 /// The longest time for which a way loses everything without a fault window: some timeouts of a call pass, and
 /// most of its repetitions are left.
 const BLACK_HOLE_NS_MAX: u64 = 300_000;
 
-/// Most cuts in a world.
+/// The most cuts in a world.
 const CUTS_MAX: u64 = 8;
 
 /// The source ports of an endpoint, and whether it announces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announcing {
-    /// As a peer that does not know the record.
+    /// Announces nothing, as a peer that does not know the record.
     Nothing,
-    /// To peers that announce some: its own sessions have one path.
+    /// Announces ports to peers that announce some; its own sessions have one path.
     Answers,
     /// With its own sessions too.
     Asks,
 }
 
-/// Marks from the second packet of a queue on: the few packets of these worlds fill no longer ones.
+/// Marks from the second packet of a queue on: the few packets of these worlds fill no longer queues.
 const EARLY: EcnConfig =
     EcnConfig { k_min_bytes: 1_000, k_max_bytes: 8_000, p_max: Probability::percent(50) };
 
@@ -125,8 +125,8 @@ impl Scenario {
         }
     }
 
-    /// Adds ways that are cut and mended again. A cut is silent, or the routes lead around it after a while. In
-    /// worlds without fault windows each loses everything for a short time only.
+    /// Adds ways that are cut and mended again. A cut is silent, or the routes lead around it after a while. In worlds without fault
+    /// windows a cut way loses everything for a short time only.
     pub(super) fn add_cuts(&self, rng: &mut Rng, actions: &mut Vec<(u64, FaultAction)>) {
         let Some(ways) = &self.ways else { return };
         if self.fault_level == FaultLevel::None || ways.cut_max == 0 {

@@ -1,10 +1,9 @@
 //! The features of a world: every other world has about half of them.
 //!
-//! If everything can happen, much happens together, and some events hardly ever alone: a world with
-//! deadlines on all calls shows few calls that wait for ever. So half of the seeds omit about half of the
-//! features (swarm testing, Groce et al., ISSTA 2012). One seed in a thousand is a large world instead. A
-//! separate random stream makes the choice: seeds on the regression list, which run without it, keep their
-//! meaning.
+//! In a world with all features, events hardly ever occur alone: a world with deadlines on all calls shows few calls
+//! that wait for ever. So half of the seeds omit about half of the features (swarm testing, Groce et al., ISSTA 2012).
+//! One seed in a thousand is a large world instead. A separate random stream makes the choice: seeds on the regression
+//! list, which run without it, keep their meaning.
 
 use super::call::Method;
 use super::nemesis::FaultAction;

@@ -70,6 +70,7 @@ impl World {
         Ok(())
     }
 
+    /// Checks that nothing is left of a run that has ended, and reports its counters.
     pub(super) fn check_end(mut self, seed: u64) -> Result<Report, String> {
         self.common.ledger.borrow_mut().close();
         self.common.ledger.borrow_mut().close_regions();
@@ -145,11 +146,10 @@ impl World {
         }
     }
 
-    /// Checks that retransmissions and probes are in proportion to faults of packets. One loss must not
-    /// lead to thousands of retransmissions, and timeouts do not justify further timeouts. A long call is
-    /// probed at growing intervals: the number of probes is logarithmic in the duration. The factors are
-    /// several times the values seen in 3 000 worlds. Endpoints that go back N are not economical, and
-    /// fault windows lose whole windows of packets.
+    /// Checks that retransmissions and probes are in proportion to faults of packets. One loss must not lead to
+    /// thousands of retransmissions, and timeouts do not justify further timeouts. A long call is probed at growing
+    /// intervals: the number of probes is logarithmic in the duration. The factors are several times the values seen in
+    /// 3 000 worlds. Endpoints that go back N are not economical, and fault windows lose whole windows of packets.
     fn check_economy(&self) -> Result<(), String> {
         let ledger = self.common.ledger.borrow();
         if self.common.scenario.goes_back_n() || ledger.fault_windows.count() > 0 {
@@ -225,8 +225,7 @@ impl World {
         } = self.counters;
         // A slow handler is probed.
         let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
-        // A request without memory or time, over a share, or dropped in favour of others, is refused once
-        // per packet.
+        // A request without memory or time, over a share, or dropped in favour of others, is refused once per packet.
         let refused = self.counters.refused_no_memory
             + self.counters.refused_over_share
             + self.counters.requests_expired

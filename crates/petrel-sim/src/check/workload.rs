@@ -165,6 +165,7 @@ impl Node {
         }
     }
 
+    /// Draws the method, lengths and delay of a call.
     fn draw_spec(&self, open: Open) -> Spec {
         let rng = &mut *self.shared.rng.borrow_mut();
         let scenario = &self.shared.common.scenario;

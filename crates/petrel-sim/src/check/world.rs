@@ -42,11 +42,10 @@ pub(super) const TIME_LIMIT_NS: u64 = 60_000_000_000;
 const CHECK_INTERVAL_NS: u64 = 500_000;
 const CHECK_INTERVAL_NS_MAX: u64 = 10_000_000;
 
-/// Time limit for a client to leave a draining server after its last call: twice the client's check
-/// interval.
+/// Time limit for a client to leave a draining server after its last call: twice the client's check interval.
 const LEAVE_NS: u64 = 400_000;
 
-/// Average number of worlds per world with shared memory between neighbours.
+/// One world in this number, on average, has shared memory between neighbours.
 const WORLDS_PER_RINGS: u64 = 2;
 
 /// Worlds for each world with ordered calls.
@@ -56,10 +55,10 @@ const WORLDS_PER_ORDER: u64 = 4;
 const WORLDS_PER_PATHS: u64 = 3;
 const PATH_WORLDS_PER_RINGS: u64 = 4;
 
-/// Worlds for each world with regions, of those whose features include regions.
+/// One world in this number has regions, if its features include them.
 const WORLDS_PER_REGIONS: u64 = 3;
 
-/// Most hosts with regions.
+/// The most hosts with regions.
 const REGION_HOSTS_MAX: u64 = 2;
 
 /// A stream of its own decides on regions: none of the seeds on the regression list has regions.
@@ -68,11 +67,11 @@ const STREAM_OF_REGIONS: u32 = 872_970;
 /// Average number of worlds per large world.
 const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
-/// Number of worlds drawn with messages of the largest size per world that keeps the messages, on average.
-/// A world with such messages costs as much as twenty without.
+/// Of the worlds drawn with the largest messages, one in this number keeps them: such a world costs as much as twenty
+/// others.
 const WORLDS_PER_LARGEST: u64 = 4;
 
-/// Average number of endpoints per endpoint whose transport holds frames after the flush.
+/// One endpoint in this number, on average, has a transport that holds frames after the flush.
 const ENDPOINTS_PER_HOLDING: u64 = 3;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
@@ -81,7 +80,7 @@ const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
 const STREAM_CUTS: u32 = 4;
-/// A number with which the seeds on the regression list have no stalls.
+/// This number was chosen so that the seeds on the regression list draw no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_ENDPOINT: u32 = 0x1_0000;
 const STREAM_CALLER: u32 = 0x2_0000;
@@ -407,6 +406,7 @@ impl World {
         self.simulation.actors().all(|(_, node)| node.is_done()) && self.pending_crashes.is_empty()
     }
 
+    /// Describes the nodes that keep a phase from ending.
     fn describe_stuck(&self) -> String {
         let phase = self.common.phase.get();
         let pending = self.common.ledger.borrow().pending();

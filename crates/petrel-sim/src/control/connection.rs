@@ -53,7 +53,7 @@ pub(super) struct End {
     awaits: bool,
     /// Whether a doubt demands a PING.
     doubts: bool,
-    /// When the side is to be looked at next; earlier ticks do nothing.
+    /// When the side is to be checked next; earlier ticks do nothing.
     tick_ns: u64,
     decoder: Decoder,
     /// Items in flight to the peer, with their arrival times.
@@ -148,6 +148,7 @@ impl Network {
         self.schedule(now_ns, Event::Pump(id, 0));
     }
 
+    /// Sends HELLO from a side, and schedules its first question.
     fn greet(&mut self, id: ConnectionId, side: Side) {
         let Some(connection) = self.connections.get(&id) else { return };
         let host = connection.ends[side].host;
@@ -169,7 +170,7 @@ impl Network {
         self.tick_at(id, side, now_ns + heartbeat_ns);
     }
 
-    /// Has a side of a connection looked at.
+    /// Schedules a check of a side of a connection.
     fn tick_at(&mut self, id: ConnectionId, side: Side, at_ns: u64) {
         let at_ns = at_ns.max(self.now_ns() + 1);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -262,6 +263,7 @@ impl Network {
         }
     }
 
+    /// Delivers an item to a side. A side without the connection answers with a reset.
     fn deliver(&mut self, id: ConnectionId, side: Side, item: Item) {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -269,9 +271,10 @@ impl Network {
         if !end.is_open {
             // The kernel of a running host does not know this connection.
             let answers = !matches!(item, Item::Reset) && self.fabric.is_up(end.host);
-            return if answers {
-                self.push_item(id, side, Item::Reset)
-            };
+            if answers {
+                self.push_item(id, side, Item::Reset);
+            }
+            return;
         }
         match item {
             Item::Reset => {

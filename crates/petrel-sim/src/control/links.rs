@@ -134,7 +134,11 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
-            features: LinkFeatures { paths: local.asked_paths(), order: true, ..LinkFeatures::NONE },
+            features: LinkFeatures {
+                paths: local.asked_paths(),
+                order: true,
+                ..LinkFeatures::NONE
+            },
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -195,8 +199,7 @@ impl Network {
         let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
         // An acceptor announces ports only if the opener did.
         let paths = if open.features.paths.is_empty() { PathPorts::NONE } else { local.paths };
-        let features =
-            LinkFeatures { paths, ..open.features };
+        let features = LinkFeatures { paths, ..open.features };
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
@@ -251,6 +254,7 @@ impl Network {
         }
     }
 
+    /// Reports a link that is up to an endpoint, and the round trip if the endpoint has asked for the link.
     fn tell_up(
         &mut self,
         (connection, side): (ConnectionId, Side),

@@ -126,9 +126,8 @@ impl ControlNetwork {
         self.with(|network| network.stop_process(host, kind));
     }
 
-    /// Makes every pair of hosts (0 and 1, 2 and 3, and so on) stand for two processes of one machine, with
-    /// rings in shared memory. `seed` chooses the sizes of rings, and the links that use packets
-    /// nevertheless.
+    /// Makes every pair of hosts (0 and 1, 2 and 3, and so on) stand for two processes of one machine, with rings in
+    /// shared memory. `seed` chooses the sizes of rings, and the links that use packets nevertheless.
     pub fn share_memory(&self, seed: u64) {
         self.network.borrow_mut().memory_seed = Some(seed);
     }

@@ -106,11 +106,10 @@ pub(super) struct Local {
     pub(super) max_frame: u32,
     /// Its further source ports.
     pub(super) paths: PathPorts,
-    /// Whether it announces them for its own sessions, and not only where a peer has asked.
+    /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
     asks_for_paths: bool,
     inbox: Inbox,
-    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
-    /// it.
+    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake it.
     posted_ns: u64,
 }
 
@@ -202,8 +201,7 @@ impl Network {
         }
     }
 
-    /// Returns the host of the process that handles an event. The event is delayed while this host is
-    /// paused.
+    /// Returns the host of the process that handles an event. The event is delayed while this host is paused.
     fn host_of_event(&self, event: &Event) -> Option<HostId> {
         match *event {
             Event::Post(from, _) => Some(from.host),
@@ -249,8 +247,7 @@ impl Network {
         key
     }
 
-    /// Sets the source ports that the endpoint's links announce from now on; without `asks` only links that a
-    /// peer opens, and if that peer announces some.
+    /// Sets the source ports that the endpoint's links announce from now on; without `asks`, only on links of peers that announce some.
     pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts, asks: bool) {
         if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
             (local.paths, local.asks_for_paths) = (paths, asks);
@@ -263,7 +260,7 @@ impl Network {
             return;
         }
         if matches!(message, ToNexus::Gone) {
-            // At once, because the next endpoint with this number comes later.
+            // The end is handled at once: the next endpoint with this number may follow soon.
             return self.on_gone(from.host, from.endpoint);
         }
         let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);

@@ -1,5 +1,4 @@
-//! Sessions: passes proposals and answers between the wire and the endpoints (`docs/wire-protocol.md`
-//! §8.5).
+//! Sessions: passes proposals and answers between the wire and the endpoints (`docs/wire-protocol.md` §8.5).
 
 use petrel::endpoint::{EndpointId, Reason};
 use petrel::unstable::control::{FromNexus, LinkId};
@@ -184,6 +183,7 @@ impl Network {
         self.process(host).links.get_mut(link)?.proposals.remove(&request)
     }
 
+    /// Records the agreement on a session that opens.
     fn note_agreement(
         &mut self,
         host: HostId,

@@ -67,9 +67,8 @@ pub enum Action {
     Stall {
         /// The host.
         host: HostId,
-        /// Number of steps of the turn before the stop: clock readings, and frames taken, pushed and
-        /// flushed. With 1, the turn stops between its clock reading and everything else. 0 stops before the
-        /// reading.
+        /// Number of steps of the turn before the stop: clock readings, and frames taken, pushed and flushed. With 1,
+        /// the turn stops between its clock reading and everything else. 0 stops before the reading.
         after: u64,
         /// The duration.
         for_ns: u64,
@@ -102,7 +101,7 @@ pub enum LinkSet {
 pub(super) struct Partition {
     number: u32,
     one_way: bool,
-    /// By host: bit 0 for the first set, bit 1 for the second.
+    /// The sides of each host: bit 0 for the first set, bit 1 for the second.
     sides: Vec<u8>,
 }
 

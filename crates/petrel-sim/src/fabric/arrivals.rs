@@ -19,7 +19,7 @@ pub enum Arrivals {
     },
     /// Bursts and silences, with exponentially distributed durations.
     OnOff {
-        /// From one packet of a burst to the next, in picoseconds.
+        /// The time from one packet of a burst to the next, in picoseconds.
         every_ps: u64,
         /// How long a burst lasts on average, in picoseconds.
         on_mean_ps: u64,

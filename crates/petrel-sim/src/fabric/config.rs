@@ -38,7 +38,7 @@ impl Default for FabricConfig {
 /// The core time of an actor's turn, in virtual nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
-    /// Each turn. At least 1 is charged: an actor that never sleeps must not stop time.
+    /// The time of each turn. At least 1 is charged: an actor that never sleeps must not stop time.
     pub poll_ns: u64,
     /// The maximum random addition to a turn.
     pub poll_jitter_ns: u64,
@@ -58,7 +58,7 @@ impl Default for CpuConfig {
 pub struct LinkConfig {
     /// Bits per second. At least 1.
     pub rate_bps: u64,
-    /// From the last bit sent to the last bit received, in nanoseconds.
+    /// The time from the last bit sent to the last bit received, in nanoseconds.
     pub delay_ns: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct NicConfig {
 
 impl Default for NicConfig {
     fn default() -> Self {
-        // Usual ring sizes; the bytes never bind before the packets at a 1500-byte MTU.
+        // Usual ring sizes; at an MTU of 1500 bytes the packets reach their limit before the bytes.
         Self { tx_packets: 1024, tx_bytes: 4 << 20, rx_packets: 1024, rx_bytes: 4 << 20 }
     }
 }
@@ -101,14 +101,13 @@ impl Default for NicConfig {
 pub struct SwitchConfig {
     /// The division of the packet memory among output ports.
     pub buffer: BufferPolicy,
-    /// When output ports mark packets; `None` for never. [`Topology::set_ecn`] gives a single port another
-    /// rule.
+    /// When output ports mark packets; `None` for never. [`Topology::set_ecn`] gives a single port another rule.
     ///
     /// [`Topology::set_ecn`]: super::Topology::set_ecn
     pub ecn: Option<EcnConfig>,
     /// How much of a packet the switch must have before it forwards the packet.
     pub forwarding: Forwarding,
-    /// From this moment until the packet is in the queue of the output port, in nanoseconds.
+    /// The time of the switch to put a packet that it can forward into the queue of the output port, in nanoseconds.
     pub latency_ns: u64,
 }
 
@@ -160,9 +159,9 @@ pub const CUT_THROUGH_BYTES: u64 = 64;
 /// packet in transmission and excluding the arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EcnConfig {
-    /// Up to this queue length in bytes, no packet is marked.
+    /// The queue length in bytes up to which no packet is marked.
     pub k_min_bytes: u64,
-    /// From this queue length in bytes on, every packet is marked.
+    /// The queue length in bytes from which on every packet is marked.
     pub k_max_bytes: u64,
     /// The probability just below `k_max_bytes`. The probability grows linearly from zero at `k_min_bytes`.
     pub p_max: Probability,

@@ -185,7 +185,7 @@ impl Fabric {
         if core.deadline <= now {
             self.wake(actor);
         } else {
-            // The deadline has moved on since. Most do, and following them costs less than cancelling.
+            // The deadline has moved on, as most do. A new event costs less than the cancellation of the old one.
             self.arm_timer(actor);
         }
     }
@@ -202,23 +202,32 @@ impl Fabric {
             self.queue.push(paused_until, Event::Poll { actor, token });
             return None;
         }
-        if let Some(stall) = &mut core.stall {
-            let Some(began) = stall.began else {
-                stall.began = Some(self.now);
-                let until = self.now.plus_ns(stall.for_ns);
-                let (host, from_ns, for_ns) = (core.host, self.now.ns(), stall.for_ns);
-                self.stopped.push(Stopped { host, from_ns, for_ns });
-                let token = core.poll.arm(until);
-                self.queue.push(until, Event::Poll { actor, token });
+        match core.stall {
+            None => {}
+            Some(Stall { began: None, .. }) => {
+                self.begin_stall(actor);
                 return None;
-            };
-            self.before_stop =
-                (stall.after > 0).then_some(BeforeStop { began, steps_left: stall.after });
-            core.stall = None;
+            }
+            Some(Stall { began: Some(began), after, .. }) => {
+                self.before_stop = (after > 0).then_some(BeforeStop { began, steps_left: after });
+                core.stall = None;
+            }
         }
         (core.deadline, core.noted_deadline) = (Time::NEVER, Time::NEVER);
         self.frames_in_turn = 0;
         Some(Step::Poll(actor))
+    }
+
+    /// Stops a core at the begin of a turn. The turn runs at the end of the stop, as if a part of it had run before.
+    fn begin_stall(&mut self, actor: ActorId) {
+        let core = &mut self.cores[actor.0 as usize];
+        let Some(stall) = &mut core.stall else { return };
+        stall.began = Some(self.now);
+        let until = self.now.plus_ns(stall.for_ns);
+        let (host, from_ns, for_ns) = (core.host, self.now.ns(), stall.for_ns);
+        self.stopped.push(Stopped { host, from_ns, for_ns });
+        let token = core.poll.arm(until);
+        self.queue.push(until, Event::Poll { actor, token });
     }
 
     /// Makes the next turn of each core of a host stop in the middle. Returns true if there is a core.

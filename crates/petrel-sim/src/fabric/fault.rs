@@ -93,7 +93,7 @@ pub(super) struct Fate {
     pub(super) lost: bool,
     /// A spike begins with this packet.
     pub(super) spike: bool,
-    /// Until when the link holds all packets back.
+    /// The time until which the link holds all packets back.
     pub(super) held_until: Time,
     /// The additional delay of this packet.
     pub(super) reorder_ns: Option<u64>,

@@ -69,14 +69,12 @@ impl FabricHandle {
         self.borrow_mut().read_clock().ns()
     }
 
-    /// Returns the clock as the current actor has seen it. Unlike a reading, this is not a step of its
-    /// turn.
+    /// Returns the clock as the current actor has seen it. Unlike a reading, this is not a step of its turn.
     pub(crate) fn turn_clock(&self) -> TurnClock {
         self.fabric.borrow().turn_clock()
     }
 
-    /// Returns the time that the current actor would read from the clock now; not a step of its turn
-    /// either.
+    /// Returns the time that the current actor would read from the clock now; not a step of its turn either.
     pub(crate) fn next_reading_ns(&self) -> u64 {
         self.fabric.borrow().next_reading().ns()
     }
@@ -113,8 +111,7 @@ impl FabricHandle {
         self.borrow_mut().inject(from, to, frame, delay_ns);
     }
 
-    /// Shows all frames that endpoints send and receive to `watcher` from now on. `watcher` must not use
-    /// the fabric.
+    /// Shows all frames that endpoints send and receive to `watcher` from now on. `watcher` must not use the fabric.
     pub fn watch(&self, watcher: impl FnMut(Observation<'_>) + 'static) {
         self.borrow_mut().watch(watcher);
     }
@@ -232,8 +229,8 @@ impl FabricHandle {
         self.fabric.borrow().switches.iter().map(super::switch::Switch::used_bytes).sum()
     }
 
-    /// Returns a number shared by two runs if, and almost certainly only if, they had equal events at equal
-    /// times. The digest is cheap and needs no trace.
+    /// Returns a number that is equal for runs of equal events at equal times, and almost certainly
+    /// differs for others. The digest is cheap and needs no trace.
     pub fn digest(&self) -> u64 {
         self.fabric.borrow().digest
     }

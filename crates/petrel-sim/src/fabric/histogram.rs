@@ -89,7 +89,8 @@ impl Histogram {
     }
 }
 
-/// Small numbers have one bucket each. From there on, the bits after the first one choose the bucket.
+/// Returns the bucket of a time. Small numbers have one bucket each. For larger ones, the bits after the first one
+/// choose the bucket.
 fn bucket_of(ps: u64) -> usize {
     let Some(shift) = (ps | 1).ilog2().checked_sub(PARTS_LOG2) else { return ps as usize };
     (u64::from(shift) * PARTS + (ps >> shift)) as usize

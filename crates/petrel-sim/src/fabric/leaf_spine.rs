@@ -3,8 +3,7 @@
 use super::config::{BufferPolicy, Forwarding, LinkConfig, NicConfig, SwitchConfig};
 use super::topology::{HostId, SwitchId, Topology};
 
-/// A network of two tiers: hosts under leaf switches ("top of rack"), and each leaf linked to each spine
-/// switch.
+/// A network of two tiers: hosts under leaf switches ("top of rack"), and each leaf linked to each spine switch.
 ///
 /// Hosts are numbered leaf by leaf, and switches leaves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +29,9 @@ pub struct LeafSpine {
 }
 
 impl LeafSpine {
-    /// The cluster "CX4" on which eRPC was measured (Kalia et al., NSDI 2019, Table 1 and §3.3). Five
-    /// leaves have downlinks of 25 Gbit/s and five uplinks of 100 Gbit/s each to one spine; the cut-through
-    /// switches have 12 MB of dynamic buffer. Full leaves have 40 hosts, for an oversubscription of 2:1;
-    /// the paper uses 100 of the 200 hosts.
+    /// The cluster "CX4" on which eRPC was measured (Kalia et al., NSDI 2019, Table 1 and §3.3). Five leaves have
+    /// downlinks of 25 Gbit/s and five uplinks of 100 Gbit/s each to one spine; the cut-through switches have 12 MB of
+    /// dynamic buffer. Full leaves have 40 hosts, for an oversubscription of 2:1; the paper uses 100 of the 200 hosts.
     ///
     /// The paper states 6 µs as the round trip between leaves, below 500 ns for a switch, and 2.9 µs for an
     /// RDMA read under one leaf. 450 ns for each link, including the NIC at its end, and 400 ns for each

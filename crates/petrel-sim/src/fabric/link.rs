@@ -93,8 +93,7 @@ impl Link {
         self.queue.len() == 1
     }
 
-    /// Removes the first entry after its last bit was sent. Returns the size, and the packet unless taken
-    /// before.
+    /// Removes the first entry after its last bit was sent. Returns the size, and the packet unless taken before.
     pub(super) fn pop_sent(&mut self, now: Time) -> Option<(Option<PacketRef>, u64)> {
         self.sum_up(now);
         let Queued { packet, bytes } = self.queue.pop_front()?;
@@ -159,8 +158,7 @@ impl Link {
         self.stats = LinkStats { queued_bytes_max: self.queued_bytes, ..LinkStats::default() };
     }
 
-    /// Returns the time to send this number of bytes, in picoseconds. Rounded up: a link is never faster
-    /// than its rate.
+    /// Returns the time to send this number of bytes, in picoseconds. Rounded up: a link is never faster than its rate.
     #[inline]
     pub(super) fn serialization_ps(&self, bytes: u64) -> u64 {
         if let Some(ps) = self.ps_per_byte {

@@ -1,14 +1,12 @@
 //! The network: hosts, links and switches in virtual time.
 //!
-//! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a
-//! port. A link direction sends packets in sequence at the link's rate. Then its faults apply to the
-//! packet, and the packet travels for the link's delay. A switch stores and forwards, or cuts through. It
-//! chooses among equal paths by a hash of the addresses and ports, may mark packets when its queue is long,
-//! and drops packets that find no buffer.
+//! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a port. A
+//! link direction sends packets in sequence at the link's rate. Then its faults apply to the packet, and the packet
+//! travels for the link's delay. A switch stores and forwards, or cuts through. It chooses among equal paths by a hash
+//! of the addresses and ports, may mark packets when its queue is long, and drops packets that find no buffer.
 //!
-//! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint.
-//! `docs/simulator.md` lists the omissions of the model, and compares it with closed forms and with another
-//! simulator.
+//! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint. `docs/simulator.md`
+//! lists the omissions of the model, and compares it with closed forms and with another simulator.
 //!
 //! All events are in one queue with a total order, and every random decision comes from a stream that
 //! follows from the seed. Therefore a seed makes one run, whatever else the process does. No container with
@@ -108,11 +106,11 @@ pub(crate) struct Fabric {
     switches: Vec<Switch>,
     links: Vec<Link>,
     routes: Routes,
-    /// Nodes and links, to find the routes again.
+    /// Nodes and links, to find routes anew.
     topology: Topology,
     cores: Vec<Core>,
     sources: Vec<Source>,
-    /// Delays of sources count only packets that were sent since.
+    /// Delays of sources count only packets that were sent after this time.
     measured_since: Time,
     partitions: Vec<Partition>,
     pub(crate) stats: FabricStats,
@@ -158,7 +156,7 @@ enum Event {
     Heal(u32),
     /// A crashed host comes back.
     Restart(HostId),
-    /// This number of wake-ups for the consumer of a ring arrives.
+    /// Wake-ups arrive for the consumer of a ring, as many as the number says.
     Ring(Rc<RefCell<RingState>>, u64),
 }
 
@@ -257,6 +255,7 @@ fn switches_of(topology: &Topology, seed: u64) -> Vec<Switch> {
     numbered.map(switch).collect()
 }
 
+/// Makes the links of a topology, with random streams for each.
 fn links_of(topology: &Topology, seed: u64) -> Vec<Link> {
     let numbered = topology.links.iter().zip(0u32..);
     let link = |(&direction, index): (&topology::Direction, u32)| {

@@ -39,8 +39,7 @@ struct Listener {
 }
 
 impl Multicast {
-    /// Returns the fabric's address of a group; `None` for other than multicast addresses, or above the
-    /// limit.
+    /// Returns the fabric's address of a group; `None` for other than multicast addresses, or above the limit.
     pub(crate) fn group(&mut self, address: SocketAddr) -> Option<SimAddr> {
         if !address.ip().is_multicast() {
             return None;

@@ -20,8 +20,7 @@ impl Fabric {
         link.queued_packets() < nic.tx_packets && link.queued_bytes() + bytes <= nic.tx_bytes
     }
 
-    /// Returns true if the transmit queue of a NIC has room for this number of packets with this total
-    /// payload.
+    /// Returns true if the transmit queue of a NIC has room for this number of packets with this total payload.
     pub(crate) fn has_tx_room_for(&self, host: HostId, packets: usize, bytes: usize) -> bool {
         let link = &self.links[self.routes.uplink(host).0 as usize];
         let queued = (link.queued_packets(), link.queued_bytes());
@@ -120,7 +119,7 @@ impl Fabric {
         let clock = self.note_step();
         self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
-        // For an actor that stops in this turn, later packets have not arrived yet.
+        // Packets that come after the actor's clock have not arrived yet for an actor that stops in this turn.
         if port.first_came()? > clock {
             return None;
         }
@@ -189,8 +188,7 @@ impl Fabric {
         self.routes.next_hop(switch, to.host, || ecmp_hash(from, to, salt))
     }
 
-    /// Wakes actors whose transmissions were refused, once the queue is half empty, with room for several
-    /// packets.
+    /// Wakes actors whose transmissions were refused, once the queue is half empty, with room for several packets.
     fn wake_tx_waiters(&mut self, host: HostId, uplink: LinkId) {
         let link = &self.links[uplink.0 as usize];
         let nic = &self.hosts[usize::from(host.0)].nic;

@@ -25,8 +25,7 @@ pub enum BindError {
     /// The port is already bound.
     #[error("{0} is bound already; take another port or close the transport that has it")]
     InUse(SimAddr),
-    /// The largest frame is below the size that every transport must carry, or above the size of a
-    /// datagram.
+    /// The largest frame is below the size that every transport must carry, or above the size of a datagram.
     #[error("frames of {bytes} bytes are outside of {min} to {max} bytes", min = crate::transport::FRAME_BYTES.start(), max = crate::transport::FRAME_BYTES.end())]
     FrameBytes {
         /// The requested size.

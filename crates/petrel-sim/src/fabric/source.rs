@@ -91,7 +91,7 @@ pub struct SourceStats {
     pub marked: u64,
     /// Packets and answers that were dropped, for any reason.
     pub lost: u64,
-    /// From the transmit queue to the last bit's arrival, for packets sent since the reset.
+    /// The time from the transmit queue to the arrival of the last bit, for packets sent since the reset.
     pub delay: Histogram,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Source {
     pub(super) stats: SourceStats,
     /// Packets of a window that are not in flight.
     owed: u32,
-    /// Whether an event is scheduled that tries to send them.
+    /// Whether an event is scheduled that tries to send owed packets.
     is_waiting: bool,
 }
 

@@ -12,7 +12,7 @@ pub enum DropReason {
     SwitchBuffer,
     /// The receive queue of the NIC was full.
     RxQueue,
-    /// No endpoint is bound to its destination port.
+    /// No endpoint is bound to the packet's destination port.
     NoPort,
     /// Its destination names no host.
     NoRoute,
@@ -80,7 +80,7 @@ pub struct FabricStats {
     pub injected: u64,
     /// Taken out of a receive queue by an endpoint, or arrived from a source.
     pub delivered: u64,
-    /// In queues and on links at this moment.
+    /// Packets in queues and on links at this moment.
     pub in_flight: u64,
     /// Changed in flight; these packets are also delivered or dropped.
     pub corrupted: u64,
@@ -96,7 +96,7 @@ pub struct FabricStats {
     pub trains: u64,
     /// Datagrams received in a buffer with their predecessor.
     pub joined: u64,
-    /// Frames kept by these endpoints for lack of room.
+    /// Frames kept by endpoints with this planner for lack of room.
     pub frames_kept: u64,
     /// Frames that endpoints wrote into rings in shared memory.
     pub ring_frames: u64,

@@ -57,6 +57,7 @@ impl Switch {
             SwitchStats { used_bytes, used_bytes_max: used_bytes, ..SwitchStats::default() };
     }
 
+    /// Returns why a packet may not enter a port, by the buffer policy.
     fn refusal(&self, packet_bytes: u64, port_queued_bytes: u64) -> Option<DropReason> {
         let wanted = port_queued_bytes + packet_bytes;
         match self.config.buffer {

@@ -3,8 +3,7 @@
 use super::config::{BufferPolicy, EcnConfig, LinkConfig, NicConfig, SwitchConfig};
 use super::routes::Routes;
 
-/// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few
-/// megabytes.
+/// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few megabytes.
 pub const HOSTS_MAX: usize = 4_096;
 /// Maximum number of switches in one fabric.
 pub const SWITCHES_MAX: usize = 1_024;
@@ -247,6 +246,7 @@ impl Topology {
         Ok(())
     }
 
+    /// Checks the marking rules of output ports; only switches may mark.
     fn check_ports(&self) -> Result<(), TopologyError> {
         for (direction, link) in self.links.iter().zip((0u32..).map(LinkId)) {
             let problem = match (direction.from, direction.marking) {

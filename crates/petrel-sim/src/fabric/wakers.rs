@@ -73,7 +73,7 @@ impl Wakers {
 
     /// Returns the ports of wakers used since the last call, in order of the wakers' creation.
     pub(super) fn take_woken(&self) -> Vec<SimAddr> {
-        // Pairs with the increment by a wake, which comes after the wake: the descriptor is readable.
+        // Pairs with the increment, which follows the write to the descriptor: the descriptor is readable.
         let used = self.used.load(Ordering::Acquire);
         if self.used_before.replace(used) == used {
             return Vec::new();
@@ -91,6 +91,7 @@ impl Wakers {
         keys.iter().filter_map(|key| Some(by_key.get(key)?.1)).collect()
     }
 
+    /// Adds the keys of some used wakers, and resets these wakers.
     fn take_batch(&self, keys: &mut Vec<u64>) {
         let mut events = [const { MaybeUninit::uninit() }; BATCH];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -67,7 +67,7 @@ pub(super) struct Wiretap {
     recorded: Vec<Recorded>,
 }
 
-/// Average number of packets per packet that enters a full sample.
+/// One packet in this number, on average, enters a full sample.
 const PACKETS_PER_SAMPLE: u64 = 8;
 
 impl Wiretap {

@@ -1,11 +1,9 @@
-//! Worlds of one client and a group of members that receive large requests by multicast
-//! (`docs/wire-protocol.md` §12).
+//! Worlds of one client and a group of members that receive large requests by multicast (`docs/wire-protocol.md` §12).
 //!
-//! A seed draws the members, the settings of their endpoints, the faults of packets, and the client's
-//! actions: calls to all members, to a majority or to any, from a few bytes to hundreds of packets, some at
-//! a time. Members crash and restart, stop, or lose multicast for a while because their switch port blocks
-//! it; some refuse multicast. The client closes and opens sessions, and rebuilds its group. Then everything
-//! must end. The checker verifies
+//! A seed draws the members, the settings of their endpoints, the faults of packets, and the client's actions: calls to
+//! all members, to a majority or to any, from a few bytes to hundreds of packets, some at a time. Members crash and
+//! restart, stop, or lose multicast for a while because their switch port blocks it; some refuse multicast. The client
+//! closes and opens sessions, and rebuilds its group. Then everything must end. The checker verifies
 //!
 //! - **calls**: a call ends once, with the needed number of right answers, or with a failure that has a
 //!   reason: a deadline, or fault windows of enough members. A member executes a call at most once, and
@@ -27,7 +25,7 @@ pub(crate) use world::run_world;
 /// The results of a world that kept all rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Two runs share the digest if they had equal events.
+    /// Runs of equal events have equal digests.
     pub digest: u64,
     /// Calls to groups.
     pub calls: u64,

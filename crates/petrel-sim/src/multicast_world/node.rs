@@ -43,6 +43,7 @@ impl Node {
     }
 }
 
+/// Records the execution of a request, and answers with bytes that follow from its seed.
 fn answer(
     ledger: &RefCell<Ledger>,
     (at, answer_bytes_max): (SimAddr, usize),

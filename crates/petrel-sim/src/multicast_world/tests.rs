@@ -18,8 +18,7 @@ fn run_world__keeps_all_rules_and_meets_everything() {
     }
 }
 
-/// Regression: members learned of a group's end in the order of a hash table, which differs from run to
-/// run.
+/// Regression: members learned of a group's end in the order of a hash table, which differs from run to run.
 #[test]
 fn run_world__is_the_same_every_time() {
     for seed in 0..10 {

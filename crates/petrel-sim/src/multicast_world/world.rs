@@ -50,8 +50,7 @@ const FAULTS_MOST: FaultPlan = FaultPlan {
 /// More packets than any request has.
 const PACKETS_MAX: u64 = 256;
 
-/// Upper bounds of answer lengths: for answers of one packet, and for larger ones. The lengths depend on
-/// the call.
+/// Upper bounds of answer lengths: for answers of one packet, and for larger ones. The lengths depend on the call.
 const ANSWER_BYTES: (usize, usize) = (200, 20_000);
 
 /// Maximum number of outstanding calls.
@@ -152,7 +151,7 @@ impl World {
         };
         self.connect()?;
         self.form_group();
-        // Members have answered the join before the first large call, in worlds without faults.
+        // Without faults, members answer the join before the first large call.
         self.run_for(1_000_000)?;
         self.count_refusals();
         self.fabric.set_faults(faults);
@@ -410,6 +409,7 @@ impl World {
         })
     }
 
+    /// Checks that nothing is left of a run that has ended, and reports its counters.
     fn check_end(mut self) -> Result<Report, String> {
         let listeners = self.fabric.group_listeners();
         if listeners > 0 {

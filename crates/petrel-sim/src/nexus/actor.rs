@@ -1,5 +1,4 @@
-//! A simulated endpoint of a nexus: it makes requests, sends answers, and records the messages of the
-//! nexus.
+//! A simulated endpoint of a nexus: it makes requests, sends answers, and records the messages of the nexus.
 //!
 //! The actor has the link and session state of a real endpoint, and nothing else. It checks every message
 //! against the promises of `petrel::unstable::control` and `docs/wire-protocol.md` §8: every answer comes
@@ -13,6 +12,7 @@ use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::nexus::stepped::NexusHandle;
 use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, SessionOpen};
+use petrel_transport::MIN_FRAME_BYTES;
 use petrel_transport::shm::Side;
 
 use super::net::{ProcessId, SimLink, SimNetwork};
@@ -185,6 +185,7 @@ impl Actor {
         self.links.keys().nth(rng.below(self.links.len() as u64) as usize).copied()
     }
 
+    /// Proposes a session on a link, now and then with slots that the nexus must reject.
     pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, cx: &mut ActorContext<'_>) {
         let Some(view) = self.links.get(&link) else { return };
         // Occasionally illegal slots, which the nexus must reject.
@@ -278,6 +279,7 @@ impl Actor {
         self.nexus.post(ToNexus::JoinGroup { link, join });
     }
 
+    /// Performs an action that was delayed by the endpoint's time for an answer.
     pub(super) fn perform(
         &mut self,
         action: DelayedAction,
@@ -319,7 +321,7 @@ impl Actor {
         self.next_session += 1;
         let slots = match cx.rng.below(12) {
             0..3 => open.slots.min(SLOTS_LEAST),
-            // More than proposed: the nexus must reject this.
+            // More slots than proposed: the nexus must reject the answer.
             3 => 2 * open.slots,
             _ => open.slots,
         };
@@ -412,6 +414,7 @@ impl Actor {
         view.ok_or_else(|| format!("{what} of {link:?}, which is not up at {}", self.name()))
     }
 
+    /// Checks that a link is new, was requested or not by its side, and carries full frames. Remembers the link.
     fn on_link_up(
         &mut self,
         request: Option<u64>,
@@ -423,18 +426,20 @@ impl Actor {
         self.counts.links_up += 1;
         self.counts.links_shm += u64::from(matches!(transport, SimLink::Shm { .. }));
         if let Some(number) = request {
-            let asked = self.requests.remove(&number).is_some();
-            must(asked, || format!("link {number} is up and was not asked for"))?;
+            let was_requested = self.requests.remove(&number).is_some();
+            must(was_requested, || format!("link {number} is up and was not asked for"))?;
         }
         let max_frame_bytes = match &transport {
             SimLink::Udp(udp) => udp.max_frame.unwrap_or(0),
             SimLink::Shm { max_frame_bytes, side, .. } => {
-                let made_it = *side == Side::Creator;
-                must(made_it == request.is_some(), || format!("{link:?} is its {side:?}"))?;
+                let is_creator = *side == Side::Creator;
+                must(is_creator == request.is_some(), || format!("{link:?} is its {side:?}"))?;
                 *max_frame_bytes
             }
         } as u32;
-        must(max_frame_bytes >= 1_232, || format!("frames of {max_frame_bytes} bytes"))?;
+        must(max_frame_bytes >= MIN_FRAME_BYTES as u32, || {
+            format!("frames of {max_frame_bytes} bytes")
+        })?;
         let is_opener = request.is_some();
         let checks_ns = Vec::new();
         let view = LinkView { is_opener, incarnation, max_frame_bytes, transport, checks_ns };
@@ -464,6 +469,7 @@ impl Actor {
         Ok(())
     }
 
+    /// Checks a peer's proposal, and schedules the answer; a hanging endpoint may never answer.
     fn on_proposed(
         &mut self,
         link: LinkId,
@@ -511,8 +517,7 @@ impl Actor {
         }
     }
 
-    /// Returns the tokens of client and server of the sessions in which this endpoint is the client, or the
-    /// server.
+    /// Returns the tokens of client and server of the sessions in which this endpoint is the client, or the server.
     pub(super) fn agreements(&self, as_client: bool) -> impl Iterator<Item = (u32, u32)> + '_ {
         let held = self.sessions.values().filter(move |session| session.is_client == as_client);
         held.map(move |session| match as_client {

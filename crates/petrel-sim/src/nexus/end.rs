@@ -15,8 +15,7 @@ const MS: u64 = 1_000_000;
 const CHECK_INTERVAL_NS: u64 = 2 * MS;
 /// How long connections without links may stay (§9), including the time to close them.
 const IDLE_NS: u64 = 65_000 * MS;
-/// Longest of the time limits that do not depend on settings: HELLO, message, write, linger, early link,
-/// counters.
+/// Longest of the time limits that do not depend on settings: HELLO, message, write, linger, early link, counters.
 const REST_NS: u64 = 12_000 * MS;
 
 impl World {
@@ -74,6 +73,7 @@ impl World {
         12 * self.scenario.step_ns_max() + silence_ns + 10 * heartbeat_ns + 2 * REST_NS
     }
 
+    /// Runs until `is_done` finds nothing missing, at most for this time.
     fn run_until_done(
         &mut self,
         time_limit_ns: u64,
@@ -319,8 +319,7 @@ impl World {
         }
     }
 
-    /// Checks that connections lead to running processes, and that all tables are empty without
-    /// connections.
+    /// Checks that connections lead to running processes, and that all tables are empty without connections.
     fn has_no_strays(&self) -> Result<(), String> {
         let net = self.net.borrow();
         for (id, sizes) in self.all_table_sizes() {

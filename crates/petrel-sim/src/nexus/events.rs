@@ -33,13 +33,13 @@ impl World {
         self.after(0, Event::Tick);
     }
 
+    /// Adds foreign peers, and schedules their connections, in some worlds many at once.
     fn schedule_foreign_peers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
         let heartbeat_ms = self.rng.between(1, FOREIGN_HEARTBEAT_NS_MAX / 1_000_000) as u32;
-        // Two have their own hosts, and one shares a host with honest processes.
+        // Two foreign peers have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
-            // If connection slots are scarce, a foreign peer would use up the share of honest processes at
-            // its address.
+            // If connection slots are scarce, a foreign peer would use up the share of honest processes at its address.
             if host == 0 && self.scenario.has_few_connections && self.scenario.is_fair {
                 continue;
             }
@@ -47,26 +47,36 @@ impl World {
             let is_flood = self.scenario.features.foreign_peers && self.rng.below(4) == 0;
             let connects = if is_flood { self.rng.between(20, 80) } else { self.rng.below(8) };
             let from_ns = self.rng.below(active_ns);
-            let behaviour = self.draw_behaviour();
-            let target = self.some_process();
+            // All connections of a flood come within a millisecond, to one process.
+            let flood = (from_ns, self.draw_behaviour(), self.some_process());
             for _ in 0..connects {
-                let target_now = self.some_process();
-                if host == 0 && self.rng.below(2) == 0 {
-                    let at_ns = self.rng.below(active_ns);
-                    target_now
-                        .into_iter()
-                        .for_each(|id| self.at(at_ns, Event::ConnectRendezvous(foreign_peer, id)));
-                }
-                let (at_ns, behaviour, target) = match is_flood {
-                    true => (from_ns + self.rng.below(1_000_000), behaviour, target),
-                    false => {
-                        (self.rng.below(active_ns), self.draw_behaviour(), self.some_process())
-                    }
-                };
-                if let Some(target) = target {
-                    self.at(at_ns, Event::Connect(foreign_peer, target, behaviour));
-                }
+                self.schedule_connection(foreign_peer, host == 0, is_flood.then_some(flood));
             }
+        }
+    }
+
+    /// Schedules a connection of a foreign peer to a process, and sometimes to a rendezvous of the peer's host.
+    fn schedule_connection(
+        &mut self,
+        foreign_peer: ProcessId,
+        shares_host: bool,
+        flood: Option<(u64, Behaviour, Option<ProcessId>)>,
+    ) {
+        let active_ns = self.scenario.active_ns;
+        let met = self.some_process();
+        if shares_host && self.rng.below(2) == 0 {
+            let at_ns = self.rng.below(active_ns);
+            met.into_iter()
+                .for_each(|id| self.at(at_ns, Event::ConnectRendezvous(foreign_peer, id)));
+        }
+        let (at_ns, behaviour, target) = match flood {
+            Some((from_ns, behaviour, target)) => {
+                (from_ns + self.rng.below(1_000_000), behaviour, target)
+            }
+            None => (self.rng.below(active_ns), self.draw_behaviour(), self.some_process()),
+        };
+        if let Some(target) = target {
+            self.at(at_ns, Event::Connect(foreign_peer, target, behaviour));
         }
     }
 
@@ -167,6 +177,7 @@ impl World {
         }
     }
 
+    /// Has an endpoint ask for a link: to a process, to a foreign peer, or to an address without a listener.
     fn ask_for_link(&mut self, id: ActorId) {
         let own = self.actors[&id].process;
         let plan = self.rng.below(self.scenario.plans.len() as u64) as usize;

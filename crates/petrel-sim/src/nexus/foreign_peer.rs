@@ -208,6 +208,7 @@ impl Connection {
         }
     }
 
+    /// Sends the first bytes of a connection, by the peer's behaviour.
     fn begin(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
         let mut bytes = hello(rng, heartbeat_ms);
         match self.behaviour {
@@ -249,6 +250,7 @@ impl Connection {
         self.say(net, &bytes);
     }
 
+    /// Continues a connection: sends more at a tick, and reads what has come, by the peer's behaviour.
     fn go_on(&mut self, net: &mut Net, rng: &mut Rng, is_tick: bool, heartbeat_ms: u32) {
         if is_tick {
             self.on_tick(net, rng, heartbeat_ms);
@@ -275,6 +277,7 @@ impl Connection {
         net.close(self.socket);
     }
 
+    /// Sends further bytes by the peer's behaviour, and ends the connection now and then.
     fn on_tick(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
         let mut bytes = Vec::new();
         match self.behaviour {
@@ -390,6 +393,7 @@ fn session_open(rng: &mut Rng, link: u32, request: u32) -> SessionOpen {
     }
 }
 
+/// Answers a link request, not at all, with a refusal, or with a grant, which may be wrong.
 fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: &LinkOpen) {
     let link = open.link;
     let udp = Offer::Udp { port: 9, max_frame: 1_472 };
@@ -431,6 +435,7 @@ fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: 
     }
 }
 
+/// Answers a proposal, not at all, with a refusal, or with an acceptance, which may be wrong.
 fn answer_session(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: &SessionOpen) {
     let SessionOpen { link, request, slots, credits, packet_bytes, .. } = *open;
     let slots = if behaviour == Behaviour::Odd && rng.below(4) == 0 { 4_096 } else { slots };

@@ -1,5 +1,4 @@
-//! The production nexus in virtual time: worlds of control planes drawn from a seed, and the rules for all
-//! of them.
+//! The production nexus in virtual time: worlds of control planes drawn from a seed, and the rules for all of them.
 //!
 //! Every process of a world has a production nexus (`petrel::nexus`): reactor, timers, tables and queues.
 //! Below it, `petrel::nexus::net::Network` is simulated: connections that hang, break or fall silent, short
@@ -22,8 +21,7 @@
 //!   connections, links, early links, proposals, tickets, exchanges, requests, shares and deadlines.
 //!
 //! ```
-//! let report = petrel_sim::nexus::run_seed(7)?;
-//! assert!(report.turns > 0);
+//! let report = petrel_sim::nexus::run_seed(7)?; assert!(report.turns > 0);
 //! assert_eq!(petrel_sim::nexus::run_seed(7)?.digest, report.digest);
 //! # Ok::<(), petrel_sim::seeds::Failure>(())
 //! ```
@@ -69,8 +67,7 @@ pub(crate) fn run_world(seed: u64, trace: Trace) -> (Result<Report, String>, Tra
     (result.map_err(|violation| format!("nexus world: {violation}")), world.into_trace())
 }
 
-/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and
-/// may stop the run.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed, and may stop the run.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

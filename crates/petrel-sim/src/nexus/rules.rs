@@ -3,6 +3,7 @@
 use petrel::nexus::NexusStats;
 use petrel::nexus::stepped::TableSizes;
 
+use super::actor::{Actor, LinkView};
 use super::net::ProcessId;
 use super::world::{Event, Process, World};
 
@@ -12,7 +13,7 @@ const MS: u64 = 1_000_000;
 const SILENT_HEARTBEATS: u64 = 3;
 /// Heartbeats between two questions if nothing raises a doubt of the peer (§8.6).
 pub(super) const KEEP_ALIVE_HEARTBEATS: u64 = 48;
-/// Part of the checks of time bounds in which an endpoint asks whether a server lives.
+/// In one check of time bounds in this number, endpoints ask whether their servers live.
 const CHECKS_PER_QUESTION: u64 = 3;
 /// Time for HELLO, and for the peer to read sent bytes (§9).
 const HELLO_NS: u64 = 5_000 * MS;
@@ -94,6 +95,7 @@ impl World {
         self.check_limits(id, &nexus.table_sizes())
     }
 
+    /// Checks that the tables of a nexus stay within the limits of §9.
     fn check_limits(&self, id: ProcessId, sizes: &TableSizes) -> Result<(), String> {
         let plan = &self.processes[&id].plan;
         // A quarter of the descriptors is for other uses (§8.3: both limits shrink with few descriptors).
@@ -186,7 +188,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the delays that a process may add to the time in which it declares a peer dead, except its stops.
+    /// Returns the delays, except its stops, with which a process may declare a peer dead.
     fn silence_slack_ns(&self, id: ProcessId) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =
@@ -200,35 +202,14 @@ impl World {
     fn check_the_dead(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         for actor in self.actors.values() {
-            let own = &self.processes[&actor.process];
             if !self.is_prompt(actor.process) || now_ns < actor.hangs_until_ns {
                 continue;
             }
+            let slack_ns = self.silence_slack_ns(actor.process);
             for (link, view) in &actor.links {
-                let found = self.processes.values().find(|p| p.incarnation == view.incarnation);
-                let Some(peer) = found else { continue };
-                let slack_ns = self.silence_slack_ns(actor.process);
-                let hosts = (own.plan.host, peer.plan.host);
-                let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
-                let since_ns = match (peer.ended_ns, self.cut_since.get(&pair)) {
-                    (Some(ended_ns), _) => ended_ns.max(self.healed_ns),
-                    (None, Some(cut_ns)) => *cut_ns,
-                    (None, None) => continue,
-                };
-                // Stops of the own thread are no silence of the peer.
-                let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
-                // Bytes on their way may end a doubt.
-                let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
-                let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
-                let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
-                let due_ns = match (view.is_opener, asked_ns) {
-                    (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
-                    (true, None) => {
-                        quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns
-                    }
-                    (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
-                };
-                if now_ns > due_ns + slack_ns {
+                if let Some((since_ns, due_ns)) = self.silence_of_peer(actor, view)
+                    && now_ns > due_ns + slack_ns
+                {
                     return Err(format!(
                         "{} holds {link:?} to {:x}, which is gone for {} ms",
                         actor.name(),
@@ -239,6 +220,31 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Returns since when the peer of a link is dead or unreachable, and when the link has to go down; `None` if the peer is
+    /// neither.
+    fn silence_of_peer(&self, actor: &Actor, view: &LinkView) -> Option<(u64, u64)> {
+        let own = &self.processes[&actor.process];
+        let peer = self.processes.values().find(|peer| peer.incarnation == view.incarnation)?;
+        let hosts = (own.plan.host, peer.plan.host);
+        let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
+        let since_ns = match peer.ended_ns {
+            Some(ended_ns) => ended_ns.max(self.healed_ns),
+            None => *self.cut_since.get(&pair)?,
+        };
+        // Stops of the own thread are no silence of the peer.
+        let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
+        // Bytes on their way may end a doubt.
+        let quiet_ns = since_ns + self.scenario.conditions.delay_ns.1 + own.tick_ns();
+        let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
+        let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
+        let due_ns = match (view.is_opener, asked_ns) {
+            (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
+            (true, None) => quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns,
+            (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
+        };
+        Some((since_ns, due_ns))
     }
 
     /// Checks that PINGs go out in time (§8.6).

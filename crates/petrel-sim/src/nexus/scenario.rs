@@ -136,8 +136,7 @@ pub(super) struct Scenario {
     pub(super) plans: Vec<Plan>,
     pub(super) active_ns: u64,
     pub(super) requests: u64,
-    /// Whether only foreign peers misbehave, and there is room for all: honest processes get everything
-    /// they request.
+    /// Whether only foreign peers misbehave, and there is room for all: honest processes get everything they request.
     pub(super) is_fair: bool,
     /// Whether connection slots are scarce.
     pub(super) has_few_connections: bool,
@@ -159,11 +158,10 @@ impl Scenario {
         let has_few_connections = rng.below(4) == 0;
         // Descriptors run out before the connection slots do.
         let is_poor = has_few_connections && rng.below(2) == 0 && !is_fault_free;
-        let draw = |index: usize, rng: &mut Rng| {
-            let room = (has_few_connections, is_poor);
-            draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, room)
-        };
-        let plans = (0..count).map(|index| draw(index, rng)).collect();
+        let kind = (features, conditions.family);
+        let limits = (has_few_connections, is_poor);
+        let draw = |index| draw_plan(rng, index, hosts, kind, heartbeat_ns, limits);
+        let plans = (0..count).map(draw).collect();
         let Features { cuts, crashes, stalls, hangs, changes, .. } = features;
         let is_fair = !(cuts || crashes || stalls || hangs || changes || is_scarce || is_poor);
         Self {
@@ -207,6 +205,7 @@ fn draw_conditions(
     }
 }
 
+/// Draws the settings and the faults of a process.
 fn draw_plan(
     rng: &mut Rng,
     index: usize,
@@ -216,13 +215,12 @@ fn draw_plan(
     (has_few_connections, is_poor): (bool, bool),
 ) -> Plan {
     let host = index % hosts;
-    let port = CONTROL_PORT + (index / hosts) as u16;
-    let address = SocketAddr::new(family.address(host), port);
+    let address = SocketAddr::new(family.address(host), CONTROL_PORT + (index / hosts) as u16);
     let heartbeat_ns = heartbeat_ns * rng.between(1, 2);
     let step_ns = (heartbeat_ns * rng.between(4, 40)).clamp(50 * MS, 5_000 * MS);
     let has_shm = features.shm && rng.below(4) != 0;
     let allows_udp = rng.below(16) != 0 || !has_shm;
-    let port = DataPort::draw(rng);
+    let data_port = DataPort::draw(rng);
     let transports = AllowedTransports { udp: allows_udp, shm: has_shm, stream: false };
     let descriptors_max = if has_few_connections { rng.between(20, 60) } else { 4_096 };
     let settings = Nexus::builder()
@@ -231,7 +229,7 @@ fn draw_plan(
         .heartbeat(Duration::from_nanos(heartbeat_ns))
         .connect_timeout(Duration::from_nanos(step_ns));
     let settings = if family == Family::Loopback { settings } else { settings.insecure() };
-    // Rarely by much, or often by less than a tick, which does not excuse a late peer.
+    // Turns are late rarely and by much, or often and by less than a tick, which does not excuse a late peer.
     let (late, late_ns_max) = match rng.below(2) {
         0 => (Probability::percent(2), rng.between(1, 3 * heartbeat_ns / 2)),
         _ => (Probability::percent(50), heartbeat_ns / 4),
@@ -243,8 +241,8 @@ fn draw_plan(
         heartbeat_ns,
         step_ns,
         has_shm,
-        can_udp: allows_udp && port.is_usable(),
-        port,
+        can_udp: allows_udp && data_port.is_usable(),
+        port: data_port,
         descriptors_max,
         // The rest of the process may have used more descriptors than assumed.
         descriptors_real: if is_poor {

@@ -101,7 +101,7 @@ pub(super) struct World {
     pub(super) events: BinaryHeap<Reverse<(u64, u64)>>,
     contents: BTreeMap<u64, Event>,
     sequence: u64,
-    /// By number in the network, without the processes of foreign peers.
+    /// The processes by their numbers in the network, without those of foreign peers.
     pub(super) processes: BTreeMap<ProcessId, Process>,
     /// The current process of each plan.
     pub(super) current: Vec<Option<ProcessId>>,
@@ -251,8 +251,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends the wait of a thread. The thread may start late, and events in the meantime are for its next
-    /// turn.
+    /// Ends the wait of a thread. The thread may start late, and events in the meantime are for its next turn.
     fn wake(&mut self, id: ProcessId, wait: u64) {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return };
@@ -267,6 +266,7 @@ impl World {
         self.after(late_ns, Event::Turn(id));
     }
 
+    /// Runs a turn of a process's nexus, after the end of a pause, and checks the turn's effects.
     fn turn(&mut self, id: ProcessId) -> Result<(), String> {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return Ok(()) };
@@ -276,13 +276,13 @@ impl World {
             self.at(at_ns, Event::Turn(id));
             return Ok(());
         }
-        let late_ns = now_ns - since_ns;
-        process.lateness_ns += late_ns;
-        if late_ns > 0 {
+        process.lateness_ns += now_ns - since_ns;
+        if now_ns > since_ns {
             process.excused_ns = now_ns;
+            self.report.late_turns += 1;
         }
-        self.report.late_turns += u64::from(late_ns > 0);
         self.report.turns += 1;
+        let is_check_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
         let Some(mut nexus) = process.nexus.take() else { return Ok(()) };
         let before = nexus.stats();
         let silent = self.silent_peers(id, now_ns);
@@ -296,17 +296,15 @@ impl World {
             .note(4, id as u64 ^ after.links_opened << 8 ^ after.links_failed << 20);
         if goes_on {
             self.sleep(id, &nexus);
-        }
-        let is_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
-        if !goes_on {
-            // Before the nexus drops the sockets: the kernel closes them in order.
+        } else {
+            // The kernel closes the sockets in order, before the nexus drops them.
             self.net.borrow_mut().forget_process(id, true);
         }
         if let Some(process) = self.processes.get_mut(&id) {
             process.nexus = goes_on.then_some(nexus);
         }
         self.check_silences(id, &before, &after, silent)?;
-        if goes_on && is_due {
+        if goes_on && is_check_due {
             self.check_tables(id)?;
         }
         self.fetch_news(id);
@@ -350,7 +348,7 @@ impl World {
         self.fetch_news(id);
     }
 
-    /// Without a thread the answers are available at once.
+    /// Fetches answers of the port, which come at once from a nexus without a thread.
     fn fetch_if_no_thread(&mut self, id: ProcessId) {
         if self.processes.get(&id).is_some_and(|process| process.nexus.is_none()) {
             self.fetch_news(id);
@@ -507,7 +505,7 @@ impl World {
         let stats = nexus.stats();
         self.add_stats(&stats);
         self.note(format_args!("p{id} KILLED, {notifies_peers}"));
-        // First, because later drops must find no process.
+        // The process is forgotten first, because later drops must find no process.
         self.net.borrow_mut().forget_process(id, notifies_peers);
         let dead: Vec<_> =
             self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();

@@ -48,7 +48,7 @@ pub struct RingLink {
     pub max_frame_bytes: usize,
 }
 
-/// Average number of links between processes with shared memory per link over packets.
+/// One link in this number, on average, between processes with shared memory uses packets.
 const LINKS_PER_FALLBACK: u64 = 8;
 
 impl RingLink {
@@ -75,8 +75,7 @@ pub struct WakeFaults {
     pub late: Probability,
     /// Their maximum delay, in nanoseconds.
     pub late_within_ns: u64,
-    /// The share of wake-ups that the system refuses, for lack of memory. The next frame for the sleeper
-    /// sends another.
+    /// The share of wake-ups that the system refuses, for lack of memory. The next frame for the sleeper sends another.
     pub refused: Probability,
 }
 

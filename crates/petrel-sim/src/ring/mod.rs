@@ -31,16 +31,15 @@ pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
 /// The first and the longest pause between polls of a full ring; each pause is twice the previous one.
 pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
 
-/// Average number of bursts per burst after which an endpoint polls a few more times before sleep.
+/// After one burst in this number, on average, an endpoint polls a few more times before it sleeps.
 const BURSTS_PER_SPIN: u64 = 4;
 pub(crate) const SPINS_MAX: u64 = 3;
 const SPIN_NS: u64 = 1_000;
 
-/// Maximum number of rests over an impossible header: a burst with a small budget may not reach its ring,
-/// but the next bursts do.
+/// Maximum number of rests before an unread impossible header: a burst with a small budget may not reach its ring, but the next bursts do.
 const RESTS_MAX: u32 = 64;
 
-/// Average number of crashing peers per peer that leaves its rings intact.
+/// One crashing peer in this number, on average, leaves its rings intact.
 const CRASHES_PER_INTACT_RING: u64 = 3;
 
 /// The rings of one endpoint.
@@ -132,7 +131,7 @@ impl Rings {
         }
     }
 
-    /// Records the frames written on the path returned last.
+    /// Records the frames written on the path that was lent last.
     fn show_written(&mut self) {
         let mut observer = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
         self.detached.show_written(&mut observer);
@@ -188,7 +187,8 @@ impl Rings {
         count
     }
 
-    /// Called when the endpoint has nothing to do. Returns the time of the next poll without a wake-up; `None` if asleep.
+    /// Lets an endpoint rest that has nothing to do. Returns the time of the next poll without a wake-up; `None` if
+    /// asleep.
     pub(crate) fn rest(&mut self) -> Option<u64> {
         if self.pairs.iter().all(Option::is_none) {
             return None;
@@ -276,8 +276,7 @@ impl Rings {
         Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at }
     }
 
-    /// Returns the pause if a ring has had no room since the last call: its consumer does not wake
-    /// producers.
+    /// Returns the pause if a ring has had no room since the last call: its consumer does not wake producers.
     fn pause_before_full_ring(&mut self) -> Option<u64> {
         let blocked = self.detached.stats().tx_blocked;
         let before = std::mem::replace(&mut self.blocked, blocked);
@@ -329,6 +328,7 @@ impl Rings {
         self.check_given_up();
     }
 
+    /// Checks that rings are given up only after a side has broken a rule.
     fn check_given_up(&self) {
         if self.detached.stats().rx_broken_rings == 0 {
             return;
@@ -408,6 +408,7 @@ struct SimBell {
 }
 
 impl Cord for SimBell {
+    /// Wakes the consumer after a drawn delay. Returns false if the system refuses.
     fn ring(&mut self) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let WakeFaults { late, late_within_ns, refused } = fabric.rings.faults;

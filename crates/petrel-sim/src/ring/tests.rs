@@ -130,8 +130,7 @@ fn rest__is_not_granted_over_a_frame() {
     assert_eq!(two.receive(1).len(), 1);
 }
 
-/// Whatever a crashing process does to its rings, the peer detects the damage or is not harmed. Earlier
-/// frames arrive.
+/// Whatever a crashing process does to its rings, the peer detects the damage or is not harmed. Earlier frames arrive.
 #[test]
 fn corrupt__ends_the_link_and_nothing_else() {
     let (mut given_up, mut kept) = (0, 0);

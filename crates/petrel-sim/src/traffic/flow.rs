@@ -1,4 +1,4 @@
-//! Flows: their times, and what is told of many of them.
+//! Flows: their times, and statistics of many flows.
 
 use serde::Serialize;
 

@@ -14,8 +14,8 @@ mod size;
 pub use flow::{FlowRecord, FlowSummary, SizeClass};
 pub use size::SizeDistribution;
 
-/// Returns the mean time between two flows, in picoseconds, at which flows of `flow_bytes_mean` bytes on
-/// average have `load` (1 for all) of a link of `rate_bps`. Bytes are those on the link, headers included.
+/// Returns the mean time between two flows, in picoseconds, at which flows of `flow_bytes_mean` bytes on average use
+/// the share `load` of a link of `rate_bps`; 1 is the whole link. Bytes are those on the link, headers included.
 ///
 /// # Panics
 /// Unless the load is above zero.

@@ -21,8 +21,7 @@ pub enum SizeDistribution {
 /// A size in bytes, and the percentage of flows that are not larger.
 type Point = (u64, u32);
 
-/// The points of `conf/DCTCP_CDF.txt` of github.com/HKUST-SING/TrafficGenerator, which most later
-/// simulations use.
+/// The points of `conf/DCTCP_CDF.txt` of github.com/HKUST-SING/TrafficGenerator, which most later simulations use.
 const WEB_SEARCH: [Point; 12] = [
     (0, 0),
     (10_000, 15),
@@ -55,7 +54,7 @@ const DATA_MINING: [Point; 13] = [
     (1_000_000_000, 100),
 ];
 
-/// Parts of a percent of which a draw is a number.
+/// Parts of a percent; a draw is a number of parts.
 const PARTS: u64 = 1 << 32;
 
 impl SizeDistribution {

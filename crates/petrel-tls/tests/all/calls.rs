@@ -25,7 +25,8 @@ struct World {
 
 impl World {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("petrel-calls-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("petrel-calls-{name}-{}", std::process::id()));
         let authority = issue::Authority::new("the test", 10 * DAY).unwrap();
         Self { authority, folder }
     }
@@ -59,7 +60,8 @@ impl World {
                 endpoint.on(WHO, |_, cx, request| {
                     let peer = request.peer(cx).expect("the session is open");
                     let identity = peer.identity.as_deref().expect("the peer has proven who it is");
-                    let text = format!("{} {}", peer.medium, identity.spiffe_id.as_deref().unwrap());
+                    let text =
+                        format!("{} {}", peer.medium, identity.spiffe_id.as_deref().unwrap());
                     request.reply(cx, text.as_bytes())
                 });
                 endpoint.on(SECRET, |_, cx, request| request.reply(cx, b"42"));
@@ -103,10 +105,16 @@ fn calls__over_every_medium_by_clients_that_have_proven_who_they_are() {
     for (medium, transports) in media() {
         let client = connect(&admin, address, transports).unwrap();
         let who = client.call(WHO, b"").wait().unwrap();
-        assert_eq!(String::from_utf8(who.to_vec()).unwrap(), format!("{medium} spiffe://test/admin"));
+        assert_eq!(
+            String::from_utf8(who.to_vec()).unwrap(),
+            format!("{medium} spiffe://test/admin")
+        );
         for bytes in [0, 1, 100, 5_000, 1 << 20] {
             let message: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
-            assert!(client.call(ECHO, message.clone()).wait().unwrap() == message[..], "{medium} {bytes}");
+            assert!(
+                client.call(ECHO, message.clone()).wait().unwrap() == message[..],
+                "{medium} {bytes}"
+            );
         }
     }
 }

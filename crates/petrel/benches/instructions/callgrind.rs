@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use super::dump::{self, Costs};
 use super::workload::Workload;
 
-/// Runs until one is without loss: another process may fill a socket's buffer meanwhile.
+/// Most runs until one loses nothing: another process may fill a socket's buffer.
 const ATTEMPTS: u32 = 3;
 
 /// Makes the C library copy by plain loops. Otherwise large copies use a single repeated instruction, which valgrind

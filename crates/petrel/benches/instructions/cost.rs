@@ -1,4 +1,4 @@
-//! From counts of whole runs to instructions per RPC or packet.
+//! Computes instructions per RPC or packet from counts of whole runs.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::workload::{Unit, Workload};
 
 /// Instructions of one side, per unit.
 pub(crate) struct Cost {
-    /// Without copying, if the unit is a packet.
+    /// Instructions per unit; without copying if the unit is a packet.
     pub(crate) instructions: f64,
     /// Instructions for copying.
     pub(crate) copying: f64,

@@ -70,8 +70,7 @@ pub(crate) enum Way {
     Read,
 }
 
-/// The values of [`Way`] for calls by continuations, as constants: chosen at compile time, the others cost `shm-60`
-/// nothing.
+/// The values of [`Way`] for calls by continuations, as constants: the choice at compile time costs `shm-60` nothing.
 const FUNCTION: u8 = 0;
 const BOXED: u8 = 1;
 const DEADLINE: u8 = 2;
@@ -124,7 +123,7 @@ const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usiz
     Workload { name, medium, policy, way, sessions: 8, in_flight, batch, unit, calls }
 }
 
-/// The cost of a convenience, compared with `shm-60`.
+/// Returns the workload of a convenience, whose cost is compared with `shm-60`.
 const fn with(name: &'static str, way: Way) -> Workload {
     Workload { name, way, ..small(name, Medium::Shm, 60, 3) }
 }
@@ -434,8 +433,8 @@ fn places(len: usize) -> [usize; 4] {
 /// # Errors
 /// A packet was lost, or a session could not be opened in time.
 pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
-    // Valgrind translates code when it first runs, which stops an endpoint for tens of milliseconds: after such a pause, frames are
-    // read in another way, and by chance. Uncounted calls of other endpoints come first.
+    // Valgrind translates code when it first runs, which stops an endpoint for tens of milliseconds: after such a pause, an endpoint may
+    // read frames on another path. Uncounted calls of other endpoints come first.
     run_round(workload, workload.calls, Turns { client: warm_client, server: warm_server })?;
     let turns = Turns { client: client_turn, server: server_turn };
     let (packets, elapsed) = run_round(workload, calls, turns)?;

@@ -45,7 +45,7 @@ pub struct BackgroundBuilder {
 struct Threads {
     settings: BackgroundBuilder,
     nexus: Nexus,
-    /// By the family of their data ports; empty before the first client of the family.
+    /// The endpoints of each family of data ports; none before the first client of the family.
     endpoints: [Mutex<Vec<Running>>; 2],
     /// Assigns clients to endpoints in turn.
     turn: AtomicUsize,
@@ -113,7 +113,10 @@ impl Background {
 }
 
 /// Returns the settings of the control plane of a client's own threads.
-pub(super) fn nexus(is_insecure: bool, security: Option<std::sync::Arc<dyn Security>>) -> NexusBuilder {
+pub(super) fn nexus(
+    is_insecure: bool,
+    security: Option<std::sync::Arc<dyn Security>>,
+) -> NexusBuilder {
     let nexus = Nexus::builder();
     let nexus = if is_insecure { nexus.insecure() } else { nexus };
     match security {
@@ -157,7 +160,7 @@ impl BackgroundBuilder {
         self.start_for(Family::V4)
     }
 
-    /// The same for clients with servers of this family.
+    /// Starts the threads, for clients with servers of this family.
     fn start_for(self, family: Family) -> Result<Background, Error> {
         let nexus = self.nexus.clone().start().map_err(|error| cannot_start(&error))?;
         let (endpoints, turn) = (Default::default(), AtomicUsize::new(0));

@@ -68,7 +68,7 @@ enum Step {
     New,
     /// Outstanding.
     Outstanding(Arc<CallState>),
-    /// Neither, which is rare: in a box, so that little is to be dropped at the end of most calls.
+    /// A rare state, in a box: most calls then have little to drop at their end.
     Delayed(Box<Delayed>),
     Ended,
 }
@@ -76,11 +76,11 @@ enum Step {
 /// Whether the task of an outstanding call may run the endpoint's event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drive {
-    /// The call has just begun: if the last attempts were worth it.
+    /// The task may run it if its last attempts gained time: the call has just begun.
     IfWorthIt,
-    /// If no thread or task does.
+    /// The task may run it if no thread or other task does.
     IfFree,
-    /// The task has just left the event loop.
+    /// The task may not run it: it has just left the event loop.
     No,
 }
 
@@ -203,7 +203,7 @@ impl<T> Call<T> {
 
     /// Replaces all options of the call.
     pub fn options(mut self, options: CallOptions) -> Self {
-        // The first is a part of the request, the second is set by `ordered` alone.
+        // `head_last` describes the request, and only `ordered` asks for an order.
         let CallOptions { head_last, ordered, .. } = self.options;
         let options = if ordered { options.in_order() } else { options };
         self.options = CallOptions { head_last, ..options };
@@ -253,7 +253,7 @@ impl<T> Call<T> {
             let clock_ns = hub.clock_now_ns();
             let end_ns = hub.end_ns(&call.options, call.client.call_timeout(), clock_ns);
             let state = call.make_here(hub, local, place, (Some(clock_ns), end_ns));
-            // A call that has ended is not woken for.
+            // A call that has ended wakes no task.
             match hub.task_of(waker) {
                 Some(task) if state.key().is_some() => {
                     state.set_task(task);
@@ -264,7 +264,7 @@ impl<T> Call<T> {
         })
     }
 
-    /// Advances the call until it is outstanding, or has failed before.
+    /// Advances the call until it is outstanding, or has failed.
     #[inline(never)]
     fn begin_elsewhere(&mut self, cx: &mut Context<'_>) {
         if let Step::New = self.step {
@@ -290,8 +290,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// Begins the call. If no other call is outstanding, the caller runs the endpoint's event loop until the end of the call, or for
-    /// this long.
+    /// Begins the call. If no other call is outstanding, the caller runs the endpoint's event loop until the end of the call, at most for
+    /// `limit_ns`.
     #[inline(never)]
     fn begin_and_drive(&mut self, cx: &mut Context<'_>, limit_ns: Option<u64>) {
         let endpoint = Arc::clone(self.client.endpoint());
@@ -314,7 +314,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// Begins the call, or runs the event loop for a turn. Returns whether the task may drive, unless it does and is polled again.
+    /// Begins the call, or runs the event loop for a turn. Is ready once the task does not drive, with whether it may.
     #[inline(never)]
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Drive> {
         let Some(state) = self.step.driving() else {
@@ -372,8 +372,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// Looks for the response of a call that has just begun, if no other call of the endpoint is outstanding: the response may come
-    /// before an executor has put the task away.
+    /// Looks for the response of a call that has just begun, if no other call of the endpoint is outstanding: the response may come before
+    /// an executor has suspended the task.
     fn look(&self) {
         if let Step::Outstanding(state) = &self.step
             && self.client.endpoint().places().has_one_taken()
@@ -457,12 +457,12 @@ fn number_of(state: &Arc<CallState>) -> usize {
     Arc::as_ptr(state).addr()
 }
 
-/// Apart from the drop of calls that have ended, which needs no stack.
+/// A separate function: the drop of a call that has ended then needs no stack.
 #[inline(never)]
 fn cancel_dropped(client: &Client, state: &Arc<CallState>) {
     if state.abandon() {
         let cancel = InboxMessage::Cancel(Arc::clone(state));
-        // Without the endpoint there is nothing to cancel.
+        // If the endpoint is gone, no call is left to cancel.
         client.endpoint().post(cancel);
     }
 }
@@ -502,7 +502,7 @@ impl<T: 'static> Future for Call<T> {
 }
 
 impl<T: 'static> Call<T> {
-    /// Reads the response. The compiler knows whether it is wanted as it is.
+    /// Reads the response, or returns it if `T` is [`Response`]: the compiler removes the comparison of types.
     #[inline(always)]
     fn read(&self, response: Response) -> Result<T, Error> {
         let mut response = Some(response);

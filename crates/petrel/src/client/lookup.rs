@@ -35,7 +35,7 @@ impl Found {
         }
     }
 
-    /// The same for a client that may begin without a server: names may have no address yet.
+    /// Finds the servers of a client that may begin without one: names may have no address yet.
     pub(super) fn of_lazy(targets: Targets) -> Result<Self, Error> {
         let names = match &targets.0 {
             Kind::Names(names) if names.have_to_be_asked_for() => Some(names.clone()),

@@ -89,7 +89,7 @@ pub(super) fn waits() -> bool {
     PARKING.with(|parking| parking.waits.get() > 0)
 }
 
-/// The same on any thread.
+/// Waits for a future, on any thread.
 pub(super) fn park<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     PARKING.with(|parking| {

@@ -21,7 +21,7 @@ use crate::values::client::Target;
 /// The time between two checks: soon enough for people, at a cost of some ten microseconds a second.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest file: some thirty thousand servers. The path may lead to something else.
+/// The longest file: some thirty thousand servers. A wrong path may lead to a larger one.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// A file with its state at the last check.
@@ -31,7 +31,7 @@ pub(super) struct ServersFile {
     text: String,
     /// Sorted, because a resolver may shuffle the addresses of a name.
     targets: Vec<Target>,
-    /// Why the last check failed, if it did.
+    /// The reason if the last check failed.
     failure: Option<String>,
 }
 

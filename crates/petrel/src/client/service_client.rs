@@ -167,38 +167,38 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the transports to be used; all by default. A client with a setting of an endpoint has a thread of its own.
+    /// Sets the transports to be used; all by default. This setting gives the client a thread of its own.
     #[must_use]
     pub fn transports(mut self, allowed: AllowedTransports) -> Self {
         self.own_endpoint().transports = allowed;
         self
     }
 
-    /// Sets the largest request and response, in bytes: up to 1 GiB, and 8 MiB by default. Servers have a limit of their own. The client
-    /// has a thread of its own.
+    /// Sets the largest request and response, in bytes: up to 1 GiB, and 8 MiB by default. Servers have a limit of their own. This setting
+    /// gives the client a thread of its own.
     #[must_use]
     pub fn message_bytes_max(mut self, bytes: u32) -> Self {
         self.own_endpoint().sessions.message_bytes_max = bytes;
         self
     }
 
-    /// Sets how the client's thread waits when it is idle; by default the thread polls for 100 µs, then sleeps. The client has a
-    /// thread of its own.
+    /// Sets how the client's thread waits when it is idle; by default the thread polls for 100 µs, then sleeps. This setting gives the
+    /// client a thread of its own.
     #[must_use]
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.own_endpoint().idle = idle;
         self
     }
 
-    /// Sets how the client's sessions over UDP react to congestion; DCQCN by default. The client has a thread of its own.
+    /// Sets how the client's sessions over UDP react to congestion; DCQCN by default. This setting gives the client a thread of its own.
     #[must_use]
     pub fn congestion(mut self, control: CongestionControl) -> Self {
         self.own_endpoint().protocol.congestion = control;
         self
     }
 
-    /// Sets all of the settings of the client's endpoint. The client has a thread of its own. Call the method first: settings made before are
-    /// replaced.
+    /// Sets all of the settings of the client's endpoint. The client then has a thread of its own. Call this method first: it replaces
+    /// earlier settings.
     #[must_use]
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         *self.own_endpoint() = config;

@@ -70,7 +70,7 @@ impl Client {
         self.spawn_by(task, false)
     }
 
-    /// The same for a task of the library itself, which keeps no object of the endpoint elsewhere.
+    /// Spawns a task of the application, or of the library, which keeps no object of the endpoint elsewhere.
     fn spawn_by<T, F>(
         &self,
         task: impl FnOnce(Handle) -> F + Send + 'static,
@@ -87,7 +87,7 @@ impl Client {
             // Detached: the task ends by itself, or when the result is dropped.
             drop(handle.spawn_within(Closure::Task, None, running.run(task)));
         };
-        // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
+        // If the endpoint is gone, or goes before the task has begun, the task is dropped, and `Spawned` ends.
         let task = RunTask { begin: Box::new(begin), is_library };
         self.endpoint().post(InboxMessage::Run(task));
         Spawned { shared }
@@ -137,7 +137,7 @@ impl<T> Future for Spawned<T> {
 impl<T> Drop for Spawned<T> {
     fn drop(&mut self) {
         let before = std::mem::replace(&mut *lock(&self.shared), State::Dropped);
-        // Wakers and destructors of results run arbitrary code, hence not under the lock.
+        // Wakers and destructors of results run arbitrary code, so the lock is free by then.
         if let State::Going { runs: Some(runs), .. } = before {
             runs.wake();
         }

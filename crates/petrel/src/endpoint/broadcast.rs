@@ -55,7 +55,7 @@ impl Broadcast {
         self.receivers.contains(&session)
     }
 
-    /// Calls a method of a member that it reaches.
+    /// Calls a method of a member that the multicast reaches.
     pub(crate) fn call(
         &self,
         cx: &mut Context<'_>,

@@ -88,7 +88,7 @@ pub(crate) mod callee {
             to_send: ToSend<M>,
         ) -> Result<Self::Sent, Box<CallRejected>>;
 
-        /// Returns the key to cancel the call with this number as its continuation.
+        /// Returns the key to cancel a call, whose continuation has this number.
         #[doc(hidden)]
         fn key(sent: Self::Sent, number: u64) -> CallKey;
     }
@@ -133,9 +133,8 @@ pub(crate) mod callee {
 /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
 /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
 /// // The endpoint owns the answers, and lends them to the continuation.
-/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
-/// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
-/// endpoint
+/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?; let session =
+/// endpoint.connect(nexus.local_addr().expect("it listens"))?; endpoint
 ///     .call(session, DOUBLE, &[21])
 ///     .timeout(Duration::from_secs(5))
 ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
@@ -272,12 +271,12 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
     ) -> Result<CallKey, Box<CallRejected>> {
         self.then_untyped(|state, cx, reply| {
-            // SAFETY: the continuation of an endpoint with this type of state.
+            // SAFETY: this continuation belongs to an endpoint with this type of state.
             continuation(unsafe { state.get() }, cx.typed(), reply);
         })
     }
 
-    /// The same with a continuation of the library itself.
+    /// Sends the call with a continuation that gets the state without its type.
     pub(crate) fn then_untyped(
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
@@ -330,11 +329,9 @@ impl<P, M> CallBuilder<P, M, SessionId> {
     ///     log.push(request.data()[0]);
     ///     request.reply(cx, &[])
     /// });
-    /// let mut config = EndpointConfig::default();
-    /// config.sessions.ordered = true;
-    /// let mut endpoint = nexus.endpoint_with(config, 0)?;
-    /// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
-    /// for entry in 0..10 {
+    /// let mut config = EndpointConfig::default(); config.sessions.ordered = true; let mut endpoint =
+    /// nexus.endpoint_with(config, 0)?; let session = endpoint.connect(nexus.local_addr().expect("it listens"))?; for
+    /// entry in 0..10 {
     ///     endpoint.call(session, APPEND, &[entry]).ordered().then(|done, _, reply| {
     ///         reply.message().expect("an answer");
     ///         *done += 1;
@@ -355,7 +352,7 @@ impl<P, M> CallBuilder<P, M, SessionId> {
 }
 
 impl<P, M, C> CallBuilder<P, M, C> {
-    /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
+    /// Separates the call from its place; [`at`](CallBuilder::at) names another one.
     #[inline(always)]
     pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
         let Self { place, callee, method, request, response, options } = self;

@@ -16,7 +16,7 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
-    /// Of an endpoint that callers may run: those of a [`Background`](crate::client::Background).
+    /// The driver of a [`Background`](crate::client::Background)'s endpoint, whose callers may run the event loop.
     driver: OnceLock<Arc<Driver>>,
 }
 

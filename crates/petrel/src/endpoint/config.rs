@@ -40,9 +40,9 @@ pub enum IdlePolicy {
 }
 
 impl Default for IdlePolicy {
-    /// Polls for 100 µs: one to two wake-ups of a virtual machine. A call with further calls behind it, to sleeping
-    /// servers, takes about as long; an endpoint asleep by then would keep all of them slow. Puts of the replicated
-    /// store have a p99 of 34 µs instead of 63 µs with 20 µs. Other threads get the core meanwhile.
+    /// Polls for 100 µs: one to two wake-ups of a virtual machine. A call whose handler calls sleeping servers takes about as long; a
+    /// caller asleep by then would make it slower still. Puts of the replicated store have a p99 of 34 µs instead of 63 µs with 20 µs.
+    /// Other threads get the core meanwhile.
     fn default() -> Self {
         IdlePolicy::SpinThenBlock(Duration::from_micros(100))
     }
@@ -90,14 +90,11 @@ impl FromStr for AllowedTransports {
 /// Settings of an endpoint. The defaults suit a laptop and a server alike.
 ///
 /// ```
-/// use petrel::endpoint::{EndpointConfig, IdlePolicy};
-/// use petrel::{Nexus, Server};
+/// use petrel::endpoint::{EndpointConfig, IdlePolicy}; use petrel::{Nexus, Server};
 ///
-/// let mut config = EndpointConfig::default();
-/// config.idle = IdlePolicy::Block;
-/// config.client_calls_max = 16_384;
-/// let endpoint = Nexus::builder().start()?.endpoint(config.clone())?;   // on this thread
-/// let server = Server::bind("127.0.0.1:0").endpoint(config);            // or on each thread of a server
+/// let mut config = EndpointConfig::default(); config.idle = IdlePolicy::Block; config.client_calls_max = 16_384; let
+/// endpoint = Nexus::builder().start()?.endpoint(config.clone())?; // on this thread let server =
+/// Server::bind("127.0.0.1:0").endpoint(config); // or on each thread of a server
 /// # drop((endpoint, server));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -138,10 +135,8 @@ pub struct EndpointConfig {
 /// ```
 /// use petrel::endpoint::EndpointConfig;
 ///
-/// let mut config = EndpointConfig::default();
-/// config.sessions.message_bytes_max = 64 << 20; // requests and responses up to 64 MiB
-/// config.sessions.slots = 4_096;
-/// let endpoint = petrel::Nexus::builder().start()?.endpoint(config)?;
+/// let mut config = EndpointConfig::default(); config.sessions.message_bytes_max = 64 << 20; // requests and responses
+/// up to 64 MiB config.sessions.slots = 4_096; let endpoint = petrel::Nexus::builder().start()?.endpoint(config)?;
 /// # drop(endpoint);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

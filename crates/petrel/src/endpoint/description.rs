@@ -11,7 +11,7 @@ pub(crate) const DESCRIBE: [u8; 1] = [1];
 /// Bytes of the longest name of a service.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Most endpoints of a service in one process: more than any host has cores.
+/// The most endpoints of a service in one process: more than any host has cores.
 const ENDPOINTS_MAX: usize = 4096;
 
 /// The kinds of records.

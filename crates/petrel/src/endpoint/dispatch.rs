@@ -235,7 +235,7 @@ fn dispatch_timed(
     frame: &[u8],
     route: ReturnRoute<'_>,
 ) {
-    // The turn's time is older by the handling of earlier frames.
+    // Handling the earlier frames of the turn has taken time.
     local.core.set_time(local.clock.now_ns());
     let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
         return dispatch_other(local, handlers, now_ns, peer, frame, false);
@@ -315,7 +315,7 @@ pub(super) fn dispatch_from(
     frame: &[u8],
     is_marked: bool,
 ) {
-    // The turn's time is older by the handling of earlier frames.
+    // Handling the earlier frames of the turn has taken time.
     local.core.set_time(local.clock.now_ns());
     local.count_part(frame.len());
     let Local { core, pool, .. } = local;

@@ -47,14 +47,14 @@ const IDLE_POLLS: u8 = if cfg!(shuttle) { 1 } else { 8 };
 /// Control messages handled in one turn: a storm of connects leaves time for calls.
 const CONTROL_PER_TURN: usize = 16;
 
-/// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
+/// The most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
-/// A time without polls after which the endpoint looks whether frames have waited, and the least wait that counts.
+/// After this time without polls, the endpoint looks whether frames have waited, at least for the second time.
 const PAUSE_NS: u64 = 20_000_000;
 const WAITED_NS_MIN: u64 = 1_000_000;
 
-/// Bursts of a turn after a pause, and most such bursts in a row: as many as the frames that some rings hold.
+/// Bursts of a turn after a pause, and the most such bursts in a row: as many as the frames that some rings hold.
 const WAITED_PER_TURN: usize = 32;
 const WAITED_MAX: usize = 1 << 17;
 
@@ -96,8 +96,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Answers leave before any other work, and most turns without frames poll only the receive path. Between two
     /// messages, other work of a turn is latency.
     pub fn run_once(&mut self) -> bool {
-        // Before the poll, not after: reading the clock takes some 20 ns on a virtual machine, which pass here without
-        // any work waiting.
+        // The clock is read before the poll: a reading takes some 20 ns on a virtual machine, and no frame waits for it here.
         let now_ns = self.transport.now();
         let pause_ns = now_ns.saturating_sub(self.turns.begun_ns);
         self.turns.begun_ns = now_ns;
@@ -111,7 +110,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             true => self.receive(now_ns),
             false => self.receive_after_pause(now_ns, pause_ns),
         };
-        // After the frames, which end calls, and before sending the results of tasks.
+        // Tasks run after the frames, which end calls, and before the sends, which include the results of tasks.
         let is_due = now_ns >= self.work_flag.due_ns();
         if is_due {
             self.run_local(now_ns);
@@ -213,7 +212,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.turn_until(None);
     }
 
-    /// The same, with a sleep until this time at most. Returns true if there was work.
+    /// Takes a turn, and waits until `end_ns` at most if there was no work. Returns true if there was work.
     pub(crate) fn turn_until(&mut self, end_ns: Option<u64>) -> bool {
         let has_worked = self.run_once();
         self.turns.rests = false;
@@ -239,7 +238,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Sleeps, unless there is work first.
     fn sleep_until(&mut self, end_ns: Option<u64>) {
-        // Before a sleep comes a turn that has polled everything.
+        // The endpoint sleeps only after a turn that has polled everything.
         let stays = self.turns.idle > 0 || self.local.core.has_transmit();
         if stays || !self.local.remote.may_sleep() {
             hint::spin_loop();
@@ -303,7 +302,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// The same after a turn in which everything is polled, without old wake-ups.
+    /// Prepares for a rest by a turn that polls everything; forgets old wake-ups before.
     pub(crate) fn rest_anew(&mut self) -> bool {
         self.transport.waker().drain();
         self.turns.idle = IDLE_TURNS_MAX;

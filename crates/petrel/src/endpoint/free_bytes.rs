@@ -3,7 +3,7 @@
 /// The most vectors in the list.
 const LIST_MAX: usize = 256;
 
-/// Larger ones go back to the allocator: at most 4 MiB are kept.
+/// Larger vectors go back to the allocator: at most 4 MiB are kept.
 const VECTOR_BYTES_MAX: usize = 16 << 10;
 
 /// A free list of empty vectors.

@@ -45,11 +45,11 @@ impl MulticastConfig {
 pub enum MembershipState {
     /// It does, by its own answer.
     Joined,
-    /// It was asked, and has not answered: the process may not support groups.
+    /// The member was asked, and has not answered: its process may not support groups.
     Pending,
     /// It does not.
     Refused(Reason),
-    /// It was not asked: it is not reached over UDP, with packets as large as for other members.
+    /// The member was not asked: UDP does not reach it with packets as large as for other members.
     Unreachable,
 }
 

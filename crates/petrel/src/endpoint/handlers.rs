@@ -42,7 +42,7 @@ pub(super) struct Handlers {
     in_place: InPlace,
     /// Methods whose handlers stay.
     taken: Vec<u16>,
-    /// Most endpoints have no batched method, and their bursts do not look into `gathered`.
+    /// Whether a method is batched: few endpoints have any, and bursts of the others skip `gathered`.
     is_batched: bool,
     gathered: Gathered,
     healths: Healths,
@@ -229,7 +229,7 @@ impl Handlers {
             Err(payload) => return cx.end_panicked(handle, payload),
         };
         if let Some(message) = handled.into_message() {
-            // By its fields: the compiler would copy the whole from memory to memory.
+            // The fields are copied one by one: the compiler would copy a whole handle from memory to memory.
             let RequestHandle { session, number } = handle;
             let session = SessionId { index: session.index, generation: session.generation };
             cx.respond_at_once(RequestHandle { session, number }, message);

@@ -34,7 +34,7 @@ pub(super) fn is_echo(request: &[u8]) -> bool {
 pub enum Health {
     /// It can serve.
     Serving = 1,
-    /// It exists, and wants no requests: during a start, a drain, or for lack of a resource.
+    /// The endpoint or method wants no requests: during a start, a drain, or for lack of a resource.
     NotServing = 2,
     /// There is no such method.
     Unknown = 3,

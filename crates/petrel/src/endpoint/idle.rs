@@ -38,8 +38,8 @@ const QUICK_YIELDS: u32 = 24;
 /// the CPU in less than a tenth of that.
 const CROWDED_NS: u64 = 300_000;
 
-/// How long the endpoint then sleeps instead of yielding: at first, and at most. Every further long yield doubles the
-/// time: beside a computing thread there is a long yield per second.
+/// After a yield among computing threads, the endpoint sleeps instead of yielding, for this time at first. Every
+/// further long yield doubles the time, up to the maximum: beside a computing thread there is a long yield per second.
 const SLEEPY_NS_MIN: u64 = 10_000_000;
 const SLEEPY_NS_MAX: u64 = 1_000_000_000;
 
@@ -65,7 +65,7 @@ pub(super) struct Idle {
     busy_ns: u64,
     /// When the last yield ended.
     yielded_ns: u64,
-    /// Whether other threads wanted the CPU then, or a thread was woken since.
+    /// Whether other threads wanted the CPU at the last yield, or a thread was woken since.
     is_shared: bool,
     /// The time between two yields while no other thread wants the CPU.
     alone_ns: u64,
@@ -91,7 +91,7 @@ impl Idle {
         }
     }
 
-    /// Returns how long it polls without work, instead of sleeping.
+    /// Returns how long the endpoint polls without work, instead of sleeping.
     pub(super) fn spin(&self) -> Duration {
         match self.policy {
             IdlePolicy::Poll | IdlePolicy::Yield => Duration::MAX,

@@ -93,7 +93,7 @@ impl InPlaceRequest<'_> {
         self.request.reply_buffer(cx, message)
     }
 
-    /// As [`Request::fail`].
+    /// Answers with an error, as [`Request::fail`] does.
     ///
     /// # Panics
     /// When the status is OK.

@@ -1,4 +1,4 @@
-//! The messages of other threads, as the event loop handles them.
+//! Handles the messages of other threads, in the event loop.
 
 use super::context::{Context, Local};
 use super::service::{cancel_posted, close_service, set_targets};

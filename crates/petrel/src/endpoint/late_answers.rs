@@ -1,4 +1,5 @@
-//! Answers that the event loop sends after the handler has returned: of tasks, and for dropped responders.
+//! Answers that the event loop sends after the handler has returned: the answers of tasks, and
+//! failures for dropped responders.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

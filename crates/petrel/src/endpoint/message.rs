@@ -15,7 +15,7 @@ pub trait IntoMessage: sealed::Sealed {
     #[doc(hidden)]
     fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>;
 
-    /// Returns the message in a buffer without references.
+    /// Returns the message in a buffer to which nothing else refers.
     #[doc(hidden)]
     fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>
     where

@@ -36,15 +36,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>) -> Handled + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.set_handler(method, handler);
     }
 
-    /// Sets the handler of a method whose large requests are put together in memory that the application names, replacing a
-    /// former one, and staying: the packets of a request are copied once, to their place. A server that keeps its requests,
-    /// such as a log, needs no further copy.
+    /// Sets the handler of a method whose large requests are put together in memory that the application names, replacing a former handler:
+    /// the packets of a request are copied once, to their place. A server that keeps its requests, such as a log, needs no further copy.
     ///
     /// When a request of several packets begins to arrive, `destination` gets its length, and returns a [`Destination`]; or
     /// `None`, for a buffer of the endpoint. The handler gets the destination of the whole request, whose
@@ -83,13 +82,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) {
         let run = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
             let placed = cx.take_placed();
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request, placed)
         };
         self.set_handler(method, run);
         let panics = Rc::clone(self.local.panics());
         let place = move |state: State<'_>, len: usize, _: Option<&[u8]>| {
-            // SAFETY: a closure of an endpoint with this type of state.
+            // SAFETY: this closure belongs to an endpoint with this type of state.
             let state = unsafe { state.get::<S>() };
             let placed = panics.contain(Closure::Handler, || destination(state, len));
             placed.flatten().map(Placed::new)
@@ -131,9 +130,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.set(method, Box::new(handler));
     }
 
-    /// Sets the handler of a method that reads requests in place. It pays for large requests over shared memory with
-    /// large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write
-    /// to the handler's memory, as the type says.
+    /// Sets the handler of a method that reads requests in place. Reading in place pays for large requests over shared memory with large
+    /// frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write to the handler's memory, as
+    /// the type says.
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`](super::HEALTH_METHOD), which the endpoint answers itself.
@@ -143,7 +142,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, InPlaceRequest<'_>) -> Handled + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, request: InPlaceRequest<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.handlers.set_in_place(method, handler);
@@ -183,7 +182,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut handler: impl FnMut(&mut S, &mut Context<'_, S>, &Batch<'_>) + 'static,
     ) {
         let handler = move |state: State<'_>, cx: &mut Context<'_>, batch: &Batch<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
+            // SAFETY: this handler belongs to an endpoint with this type of state.
             handler(unsafe { state.get::<S>() }, cx.typed(), batch);
         };
         let late = Rc::clone(self.local.late_answers());
@@ -220,9 +219,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// # use petrel::Nexus;
     /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     /// # let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), vec![Box::new(5_u64), Box::new(7)])?;
-    /// let place = |message: &[u8]| usize::from(message.first().copied().unwrap_or(0));
-    /// let entries = endpoint.state_mut().as_ptr();
-    /// endpoint.prefetch_then(
+    /// let place = |message: &[u8]| usize::from(message.first().copied().unwrap_or(0)); let entries =
+    /// endpoint.state_mut().as_ptr(); endpoint.prefetch_then(
     ///     7,
     ///     move |message| (entries.wrapping_add(place(message)).cast(), place(message) as u64),
     ///     |primes: &mut Vec<Box<u64>>, place| {
@@ -251,7 +249,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             panics.contain(Closure::Handler, || locate(message)).unwrap_or((ptr::null(), 0))
         };
         let then = move |state: State<'_>, word| {
-            // SAFETY: the locator of an endpoint with this type of state.
+            // SAFETY: this locator belongs to an endpoint with this type of state.
             let state = unsafe { state.get::<S>() };
             of_then.contain(Closure::Handler, || then(state, word)).unwrap_or(());
         };

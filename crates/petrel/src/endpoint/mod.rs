@@ -1,8 +1,8 @@
 //! The endpoint: one thread's event loop, with its handlers, sessions and calls; and the types used with handlers,
 //! continuations and calls.
 //!
-//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, except that `client_shared` has
-//! the `driver`, by which callers run the event loop, and `context/` the calls that were announced, of `burst/`:
+//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list, with two exceptions:
+//! `client_shared` imports `driver/`, and `context/` imports the announced calls of `burst/`:
 //!
 //! | parts | files |
 //! | --- | --- |
@@ -104,9 +104,7 @@ pub use petrel_proto::{Recovery, counters::Counters};
 pub use petrel_transport::buf::PoolConfig;
 pub use petrel_transport::host::HostConfig;
 /// ```
-/// let table = vec![1_u64; 1 << 20];
-/// let wanted = [3, 70_000, 900_000];
-/// for place in wanted {
+/// let table = vec![1_u64; 1 << 20]; let wanted = [3, 70_000, 900_000]; for place in wanted {
 ///     petrel::endpoint::prefetch(std::ptr::from_ref(&table[place]).cast());
 /// }
 /// assert_eq!(wanted.iter().map(|place| table[*place]).sum::<u64>(), 3);
@@ -208,7 +206,7 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T, C> {
     /// Notifies the servers of cancelled calls, if the medium accepts the frames now: without waiting or repetition.
     fn drop(&mut self) {
-        // A panic may have left any state behind, and the end of the sessions notifies the servers, too.
+        // After a panic the state is unknown; the end of the sessions then notifies the servers.
         if !thread::panicking() {
             self.send_last();
         }
@@ -309,12 +307,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.with_in_turn(run)
     }
 
-    /// The same directly after a turn.
+    /// Runs a closure like [`with`](Self::with), directly after a turn.
     fn with_in_turn<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
         run(self.handlers.state_mut(), &mut Context::new(&mut self.local))
     }
 
-    /// Any time may have passed since the last turn, and deadlines count from now.
+    /// Sets the time to now, from which deadlines count: the last turn may be long ago.
     pub(super) fn refresh_clock(&mut self) {
         self.local.now_ns = self.transport.now();
     }
@@ -389,7 +387,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.core.path_counts(session)
     }
 
-    /// Counts everything: takes as many steps as there are slots.
+    /// Counts the objects of the endpoint: takes as many steps as there are slots.
     #[doc(hidden)]
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts::of(&self.local, &self.drain, &self.joined)

@@ -30,7 +30,7 @@ pub struct ObjectCounts {
 }
 
 impl ObjectCounts {
-    /// Counts everything: takes as many steps as there are slots.
+    /// Counts the objects of an endpoint: takes as many steps as there are slots.
     pub(super) fn of(local: &Local, drain: &Drain, joined: &JoinedGroups) -> Self {
         let (opening, linked, dialled) = local.sessions.object_counts();
         let mut futures = local.hub.object_counts();

@@ -10,8 +10,8 @@ use crate::security::PeerIdentity;
 
 /// The caller of a handler, or the server of a session, as known to this side.
 ///
-/// Without an [identity](Self::identity), the fields are unproven over UDP and streams: any process that can send from an address can be
-/// the peer. Over shared memory the kernel vouches for the process and its user.
+/// Without an [identity](Self::identity), nothing proves the fields over UDP and streams: any process that can send from an address can be the
+/// peer. Over shared memory the kernel vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {

@@ -134,7 +134,7 @@ impl Remote {
         Some(task)
     }
 
-    /// Returns the tasks that have waited for the endpoint's thread, on this thread.
+    /// Returns the tasks that wait for the endpoint's thread, if this is the thread.
     pub(super) fn take_deferred(&mut self) -> Vec<RunTask> {
         match self.wants_thread() && self.remote_inbox().clients.is_on_thread() {
             true => mem::take(&mut self.deferred),
@@ -228,7 +228,7 @@ struct DetachedRequests {
     free: Vec<Arc<AtomicBool>>,
 }
 
-/// Most flags kept for reuse.
+/// The most flags kept for reuse.
 const FREE_FLAGS_MAX: usize = 256;
 
 impl DetachedRequests {

@@ -81,7 +81,7 @@ impl Payload<'_> {
 pub struct Handled(Option<MsgBuf>);
 
 impl Handled {
-    /// The request is answered, or a responder has it.
+    /// Returns the proof for a request that is answered, or has a responder.
     pub(super) fn later() -> Self {
         Self(None)
     }
@@ -149,7 +149,7 @@ impl Request<'_> {
         cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
     }
 
-    /// The same, to be kept beyond the handler.
+    /// Returns the caller's identity, to be kept beyond the handler.
     pub(crate) fn shared_peer<S>(&self, cx: &Context<'_, S>) -> Option<Arc<Peer>> {
         cx.local.sessions.peer_of(self.handle.session).cloned()
     }
@@ -188,7 +188,7 @@ impl Request<'_> {
         capacity: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
     ) -> Handled {
-        // Apart, since the compiler would copy a request as a whole to memory, even without a call.
+        // The request is taken apart: the compiler would copy a whole one to memory.
         let Request { handle, method, payload, spare } = self;
         match (payload, spare) {
             // The usual case has nothing to free afterwards.
@@ -211,7 +211,7 @@ impl Request<'_> {
         &mut self,
         fill: impl FnOnce(&[u8], &mut MsgBuf) -> Option<()>,
     ) -> Option<Handled> {
-        // In its place, and not apart as in `reply_with`: few registers are needed until the answer.
+        // The request stays whole, unlike in `reply_with`: few registers are needed until the answer.
         let Payload::Borrowed(request) = self.payload else { return None };
         fill(request, self.spare.as_mut()?)?;
         Some(Handled(self.spare.take()))
@@ -282,7 +282,7 @@ impl Request<'_> {
     }
 }
 
-/// [`Request::reply_with`] for a request of several packets, or if the slot has no suitable buffer.
+/// Answers like [`Request::reply_with`], for a request of several packets, or without a suitable buffer of the slot.
 #[inline(never)]
 fn reply_otherwise(
     cx: &mut Context<'_>,
@@ -307,15 +307,12 @@ fn reply_otherwise(
     Handled(Some(message))
 }
 
-/// The right and duty to answer a request later. Dropping it without an answer answers the
-/// request with INTERNAL.
+/// The right and duty to answer a request later. Dropping it without an answer answers the request with INTERNAL.
 ///
 /// ```
-/// use petrel::endpoint::Responder;
-/// use petrel::{Client, Server};
+/// use petrel::endpoint::Responder; use petrel::{Client, Server};
 ///
-/// const WAIT: u16 = 1;
-/// const RELEASE: u16 = 2;
+/// const WAIT: u16 = 1; const RELEASE: u16 = 2;
 ///
 /// let server = Server::bind("127.0.0.1:0").serve(|_| Vec::<Responder>::new(), |endpoint| {
 ///     endpoint.on(WAIT, |waiting: &mut Vec<Responder>, cx, request| {
@@ -329,11 +326,8 @@ fn reply_otherwise(
 ///         request.reply(cx, &[count])
 ///     });
 /// });
-/// let server = server.start()?;
-/// let client = Client::connect_wait(server.local_addr())?;
-/// let waits = client.call(WAIT, "").started();
-/// while client.call(RELEASE, "").wait()? != [1] {}
-/// assert_eq!(waits.wait()?, b"released");
+/// let server = server.start()?; let client = Client::connect_wait(server.local_addr())?; let waits = client.call(WAIT,
+/// "").started(); while client.call(RELEASE, "").wait()? != [1] {} assert_eq!(waits.wait()?, b"released");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -348,8 +342,7 @@ impl Responder {
         self.handle
     }
 
-    /// Answers with a message. If the client has given up meanwhile, the answer is discarded and
-    /// counted.
+    /// Answers with a message. If the client has given up meanwhile, the answer is discarded and counted.
     pub fn reply<S: 'static>(self, cx: &mut Context<'_, S>, message: &[u8]) {
         match cx.alloc_message(message) {
             Ok(message) => self.reply_buffer(cx, message),

@@ -29,7 +29,7 @@ impl<'a> ReturnRoute<'a> {
         Self { peer, path }
     }
 
-    /// The same for a shorter time.
+    /// Lends the route for a shorter time.
     #[inline(always)]
     pub(super) fn reborrow(&mut self) -> ReturnRoute<'_> {
         ReturnRoute { peer: self.peer, path: self.path.as_deref_mut() }
@@ -116,7 +116,7 @@ impl FrameSink for Route<'_> {
         body.is_empty() && self.to.path.as_mut().is_some_and(|path| path.push(head))
     }
 
-    /// The header goes to the ring directly, and not by the buffer of the message.
+    /// Writes the header to the ring directly, and not by the buffer of the message.
     #[inline(always)]
     fn send_message<B: Buffer>(
         &mut self,

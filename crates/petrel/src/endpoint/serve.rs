@@ -52,8 +52,7 @@ impl OwnRequest {
         self.peer.as_deref()
     }
 
-    /// Returns when the caller stops waiting, on the clock of [`Handle::now`]. The
-    /// handler's own calls end no later.
+    /// Returns when the caller stops waiting, on the clock of [`Handle::now`]. The handler's own calls end no later.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline_ns.map(Time::from_ns)
     }
@@ -128,7 +127,7 @@ impl<F> Home<F> {
         };
         // SAFETY: a task that is kept has no future, and nothing else in it is pinned.
         let running = unsafe { spare.as_mut().get_unchecked_mut() };
-        // All three were absent: no instruction is spent on dropping them.
+        // The three fields were absent: no instruction is spent on dropping them.
         mem::forget(running.future.replace(future));
         mem::forget(mem::replace(&mut running.responder, responder));
         mem::forget(mem::replace(&mut running.home, home));
@@ -154,7 +153,7 @@ where
             *responder = answering;
             return Poll::Pending;
         };
-        // Before the answer, as the end of a function drops its variables.
+        // Dropped before the answer, like the variables of a function that returns.
         *future = None;
         let home = home.as_ref().expect("a task that runs has its home");
         let answer = |answer: A| Ok(MsgBuf::holding(home.hub.pool(), answer.as_ref())?);

@@ -69,6 +69,7 @@ pub(crate) fn start_call(
     start_message(hub, (session, method), request, response, &options)
 }
 
+/// Makes a call now if the endpoint is lent, else queues the call for the event loop. An impossible call ends at once.
 fn start_message(
     hub: &Rc<Hub>,
     (session, method): (SessionId, u16),

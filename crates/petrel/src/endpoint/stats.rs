@@ -15,7 +15,7 @@ use super::{CallFailures, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
 use crate::region_memory::RegionStats;
 
-/// Returns the counters of the paths, with zeros for those that no session has.
+/// Returns the counters of all paths; a path that no session has counts zero.
 fn path_totals(local: &Local) -> [PathCounts; PATHS_MAX] {
     let mut all = [PathCounts::default(); PATHS_MAX];
     all.iter_mut().zip(local.core.path_totals()).for_each(|(path, total)| *path = total);

@@ -29,10 +29,10 @@ pub struct GroupCall {
 /// The fate of members' calls still outstanding when the group's outcome is certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Late {
-    /// They are executed and their responses dropped: a slow replica still gets the write.
+    /// The calls are executed and their responses dropped: a slow replica still gets the write.
     #[default]
     Finish,
-    /// They are cancelled: the caller wanted only one response.
+    /// The calls are cancelled: the caller wanted only one response.
     Cancel,
 }
 
@@ -126,6 +126,7 @@ struct ToCall<'a> {
 }
 
 impl ToCall<'_> {
+    /// Calls a member, by multicast if it reaches the member. The reply ends the group's call when it decides the outcome.
     fn call(
         &self,
         cx: &mut Context<'_>,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
-/// Most members of a group: a call sends to all of them at once and keeps a record of each.
+/// The most members of a group: a call sends to all of them at once and keeps a record of each.
 pub const MEMBERS_MAX: usize = 1024;
 
 /// How many members have to answer successfully.
@@ -83,7 +83,7 @@ pub struct Member<A, M = SessionId> {
 pub enum Verdict {
     /// Both outcomes are still possible.
     Undecided,
-    /// This member's outcome decides: `true` for enough successful responses. Returned once.
+    /// This member's outcome decides, which happens once: `true` for enough successful responses.
     Decided(bool),
     /// The outcome was certain before.
     Late,

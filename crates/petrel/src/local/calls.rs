@@ -33,7 +33,7 @@ enum Progress {
     /// No task awaits it yet.
     Begun,
     AwaitedBy(Waker),
-    /// By a task of the endpoint, woken without its waker.
+    /// A task of the endpoint awaits the call, and is woken without its waker.
     AwaitedByOwn(Key),
     Collected(Rc<Completions>, u64),
     Ended(Outcome),

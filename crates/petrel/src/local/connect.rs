@@ -14,7 +14,7 @@ use crate::error::Error;
 pub(super) struct Connecting {
     hub: Rc<Hub>,
     answer: Rc<ConnectAnswer>,
-    /// Set once the event loop has begun to open it.
+    /// The session once the event loop has begun to open it.
     session: Option<SessionId>,
 }
 

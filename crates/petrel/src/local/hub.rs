@@ -150,7 +150,7 @@ impl Hub {
         endpoint: &mut E,
         poll: impl FnOnce() -> R,
     ) -> R {
-        /// The hub is the current one no longer, even when a task panics.
+        /// Makes the outer hub the current one again, even when a task panics.
         struct Current {
             /// The endpoint whose tasks run before and after this one's: a task may run another endpoint.
             outer: Option<NonNull<Hub>>,
@@ -332,7 +332,7 @@ impl Hub {
     #[inline(always)]
     pub(crate) fn alloc_response(&self, bytes: Option<usize>) -> Result<MsgBuf, PoolExhausted> {
         let mut response = match bytes {
-            // Apart, for the compiler to compute the size class of the constant.
+            // A case of its own: the compiler computes the size class of the constant.
             None => MsgBuf::from_pool(&self.pool, RESPONSE_BYTES)?,
             Some(bytes) => self.alloc(bytes)?,
         };
@@ -409,7 +409,7 @@ impl Hub {
     /// Keeps the memory of a response, if there is room.
     #[inline]
     pub(crate) fn keep_memory(&self, mut memory: Vec<u8>) {
-        // Neither nothing nor too much, in one comparison.
+        // One comparison rejects empty and too large memory.
         if memory.capacity().wrapping_sub(1) < MEMORY_BYTES_MAX {
             memory.clear();
             self.memories.keep(memory);

@@ -115,7 +115,7 @@ mod tests {
         lent.lend(&mut outer, &mut 2_u16, || {
             let text = panic_of(|| lent.lend(&mut inner, &mut 2_u16, || ()));
             assert!(text.contains("lent once at a time"), "{text}");
-            // SAFETY: the state that is lent.
+            // SAFETY: the lent state has this type.
             assert_eq!(lent.with_state(|state| unsafe { *state.get::<u8>() }), 1);
             assert!(lent.has_endpoint());
         });
@@ -147,7 +147,7 @@ mod tests {
         let lent = Lent::default();
         let (mut state, mut endpoint): (Box<dyn Any>, u16) = (Box::new(1_u8), 2);
         lent.lend(&mut state, &mut endpoint, || {
-            // SAFETY: the only type that is lent here.
+            // SAFETY: only this type is lent here.
             let used = unsafe {
                 lent.try_with_endpoint::<u16, _>(|number| {
                     *number += 1;

@@ -7,9 +7,9 @@
 //! the loop carries the orders out. So a future needs no borrow of the endpoint, can be kept anywhere on the thread, and
 //! is `'static`.
 //!
-//! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know
-//! the futures. Nothing here knows the endpoint, which lends itself without a type; a session's calls and handlers that are
-//! futures, which use it, belong to it (`endpoint/session_call.rs`, `endpoint/serve.rs`).
+//! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know the futures.
+//! Nothing here knows the endpoint, which lends itself without a type. Calls of sessions, and handlers that are futures, use the endpoint
+//! and belong to it (`endpoint/session_call.rs`, `endpoint/serve.rs`).
 //!
 //! Calls are in a slab, and the continuation of a call has the slab's key as its number: starting a call allocates
 //! nothing once the slab has grown.

@@ -116,7 +116,7 @@ pub(crate) struct MainWaker {
 }
 
 impl MainWaker {
-    /// Woken initially: a future is first polled without a wake-up.
+    /// Makes a waker that counts as woken: a future is first polled without a wake-up.
     pub(crate) fn new(ready: Arc<Ready>) -> Self {
         Self { woken: AtomicBool::new(true), ready }
     }

@@ -32,7 +32,7 @@ impl Key {
 #[derive(Debug)]
 struct Place<T> {
     generation: u32,
-    /// For a free place the next one in the list, or [`NONE`].
+    /// The next place in the list of free places, or [`NONE`].
     next_free: u32,
     value: Option<T>,
 }

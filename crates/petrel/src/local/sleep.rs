@@ -9,8 +9,7 @@ use super::hub::Hub;
 use super::timers::TimerId;
 use crate::error::Error;
 
-/// A future that is ready some time after its first poll. Earlier the event loop may not have run for long, with an
-/// outdated time.
+/// A future that is ready some time after its first poll: before, the event loop's time may be outdated.
 #[derive(Debug)]
 pub struct Sleep {
     hub: Rc<Hub>,
@@ -35,7 +34,7 @@ impl Future for Sleep {
             Some((_, timer)) => self.hub.reset_timer(timer, cx.waker()),
             None if self.duration_ns == 0 => return Poll::Ready(()),
             None => {
-                // The turn's time may be much older than the poll; a sleep that counts from there ends early.
+                // The time of the turn may be much older: a sleep that counts from the turn would end early.
                 let at_ns = self.hub.clock_now_ns().saturating_add(self.duration_ns);
                 self.until = Some((at_ns, self.hub.set_timer(at_ns, cx.waker().clone())));
             }
@@ -55,7 +54,7 @@ impl Drop for Sleep {
 /// A future with a time limit, at which it fails with DEADLINE_EXCEEDED, and the inner future is dropped.
 #[derive(Debug)]
 pub struct Timeout<F> {
-    /// On the heap: it stays in place when the `Timeout` moves.
+    /// The inner future, on the heap to stay in place when the `Timeout` moves.
     future: Pin<Box<F>>,
     sleep: Sleep,
 }

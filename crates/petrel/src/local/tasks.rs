@@ -47,7 +47,7 @@ struct Entry {
 #[derive(Default)]
 struct Entries {
     tasks: Slab<Rc<Entry>>,
-    /// For the tasks of one round, kept for reuse.
+    /// Memory for the tasks of one round, kept for reuse.
     round: Vec<Key>,
 }
 
@@ -207,7 +207,7 @@ impl Tasks {
         let Some(entry) = self.entries.borrow().tasks.get(key).map(Rc::clone) else { return };
         let Some(mut future) = entry.future.take() else { return };
         self.inherited_ns.set(entry.deadline_ns);
-        // Before the poll: a wake-up from now on requests another.
+        // The task leaves the queue before the poll: a wake-up from now on requests another poll.
         entry.task.unqueue();
         self.polled.set(Some(Polled::new(key, &entry.waker)));
         let polled = match catch(|| future.as_mut().poll(&mut Context::from_waker(&entry.waker))) {
@@ -215,7 +215,7 @@ impl Tasks {
             Err(payload) => return self.end_panicked(key, (entry, future), outer, payload),
         };
         if polled.is_pending() {
-            // It was absent: no instruction is spent on dropping it.
+            // The field was empty: no instruction is spent on dropping it.
             mem::forget(entry.future.replace(Some(future)));
             if Rc::strong_count(&entry) == 1 {
                 // The task has aborted itself. Dropping its contents may use the hub.
@@ -224,7 +224,7 @@ impl Tasks {
             return;
         }
         let removed = self.entries.borrow_mut().tasks.remove(key);
-        // The same for an ended task.
+        // Dropping an ended task may use the hub, too.
         self.set_outer(outer);
         drop(removed);
         future.retire();

@@ -18,7 +18,7 @@ pub(crate) struct TimerId(Key);
 /// Timers that return a `T` when due.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
-    /// With a number that keeps timers of equal time in their order of insertion.
+    /// The timers by time, then by a number in the order of their insertion.
     by_time: BinaryHeap<Reverse<(u64, u64, Key)>>,
     waiting: Slab<T>,
     next_number: u64,

@@ -21,8 +21,8 @@ use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
 use super::usage::Source;
-use crate::security::{SecurityError, StreamCipher};
 use crate::control::{EndpointId, LinkId};
+use crate::security::{SecurityError, StreamCipher};
 
 /// A control connection.
 #[derive(Debug)]
@@ -54,9 +54,9 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     waiting: Vec<OpenRequest>,
     /// The number of failed attempts to connect before this.
     attempt: u32,
-    /// Its place in the lists of idle connections (see `idle_connections`).
+    /// The place in the lists of idle connections (see `idle_connections`).
     listed: Option<(Idle, Instant)>,
-    /// Its place in the list of timers (see `connections`).
+    /// The place in the list of timers (see `connections`).
     timer: Option<Instant>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
     path_rtt_ns: Option<u32>,
@@ -106,7 +106,7 @@ pub(super) enum Idle {
     AwaitingHello,
     /// The peer said HELLO and has no link.
     Linkless,
-    /// Its links have neither a session nor a proposal.
+    /// The connection's links have neither a session nor a proposal.
     Sessionless,
     /// No session has had a request.
     Requestless,
@@ -349,7 +349,7 @@ impl<N: Network> Connection<N> {
         matches!(self.phase, Phase::Connecting)
     }
 
-    /// TCP's handshake is complete; `local` is this end's address.
+    /// Records the end of TCP's handshake; `local` is this end's address.
     pub(super) fn on_connected(&mut self, local: SocketAddr, now: Instant) {
         assert!(self.is_connecting(), "a connection is made once: {:?}", self.phase);
         self.local = canonical(local);
@@ -357,7 +357,7 @@ impl<N: Network> Connection<N> {
         self.signs = Signs::new(now);
     }
 
-    /// The peer said HELLO. Returns the requests that waited for it.
+    /// Records the peer's HELLO. Returns the requests that waited for it.
     pub(super) fn on_hello(&mut self, peer: Peer, now: Instant) -> Vec<OpenRequest> {
         let is_awaited = matches!(self.phase, Phase::AwaitingHello);
         assert!(is_awaited, "a peer says HELLO once, first of all: {:?}", self.phase);
@@ -366,13 +366,13 @@ impl<N: Network> Connection<N> {
         self.take_waiting()
     }
 
-    /// The connection ends now, not with its last link. Returns the requests without an answer.
+    /// Begins to end the connection before its last link ends. Returns the requests without an answer.
     pub(super) fn begin_end(&mut self) -> Vec<OpenRequest> {
         self.is_retired = false;
         self.take_waiting()
     }
 
-    /// GOODBYE was said; the peer's end is expected.
+    /// Waits for the peer's end, after a GOODBYE.
     pub(super) fn begin_closing(&mut self, now: Instant) {
         assert!(self.links.is_empty(), "the links end before their connection");
         assert!(self.waiting.is_empty(), "requests are answered before the connection ends");
@@ -438,12 +438,12 @@ impl<N: Network> Connection<N> {
         self.since = now;
     }
 
-    /// Returns its place in the lists of idle connections.
+    /// Returns the place in the lists of idle connections.
     pub(super) fn listed(&self) -> Option<(Idle, Instant)> {
         self.listed
     }
 
-    /// Notes its place in the lists of idle connections, which follows from its use. Returns the former place.
+    /// Notes the place in the lists of idle connections, which follows from its use. Returns the former place.
     pub(super) fn list(&mut self) -> Option<(Idle, Instant)> {
         let idle = self.idle();
         std::mem::replace(&mut self.listed, idle)
@@ -598,7 +598,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Notes its place in the list of timers. Returns the former place.
+    /// Notes the place in the list of timers. Returns the former place.
     pub(super) fn set_timer(&mut self, at: Option<Instant>) -> Option<Instant> {
         std::mem::replace(&mut self.timer, at)
     }
@@ -624,7 +624,7 @@ struct Outbox {
     sent: usize,
     /// Bytes behind them that the channel has not taken yet.
     plain: Vec<u8>,
-    /// Since when the socket has accepted nothing although bytes are queued.
+    /// The time since which the socket has accepted nothing although bytes are queued.
     stalled_since: Option<Instant>,
 }
 
@@ -643,8 +643,7 @@ impl Outbox {
         message.encode(&mut self.plain)
     }
 
-
-    /// More bytes are queued than a peer that reads ever causes.
+    /// Returns true if more bytes are queued than a peer that reads ever causes.
     fn is_over_limit(&self) -> bool {
         self.len() > OUT_HARD_BYTES
     }

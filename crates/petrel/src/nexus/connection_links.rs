@@ -14,7 +14,7 @@ pub(super) struct ConnectionLinks {
     by_number: HashMap<u32, LinkId>,
     /// The number to try first for the next link.
     next: u32,
-    /// Since when the connection has had no links.
+    /// The time since which the connection has had no links.
     idle_since: Instant,
     /// Unanswered proposals.
     proposals: usize,
@@ -22,7 +22,7 @@ pub(super) struct ConnectionLinks {
     proposed_bytes: usize,
     /// Memory of sessions with servers in this process.
     session_bytes: usize,
-    /// Since when the connection has had no session.
+    /// The time since which the connection has had no session.
     quiet_since: Instant,
     /// Whether a session has had a request.
     had_request: bool,

@@ -48,7 +48,7 @@ pub(super) struct Connections<N: Network> {
 pub(super) enum Admission {
     /// It may.
     Granted,
-    /// Another may open once the idle connection has ended.
+    /// A link may open once this idle connection has ended.
     InPlaceOf(ConnectionId),
     /// It may not.
     Refused(Reason),
@@ -143,7 +143,7 @@ impl<N: Network> Connections<N> {
         self.awaiting_hello.remove(&id);
     }
 
-    /// Takes a connection that ends out of the counts of those in use.
+    /// Takes a connection that ends out of the counts of connections in use.
     pub(super) fn uncount(&mut self, id: ConnectionId) {
         assert!(!self.closing.contains(&id), "a connection ends once: {id:?}");
         self.awaiting_hello.remove(&id);
@@ -187,12 +187,12 @@ impl<N: Network> Connections<N> {
     pub(super) fn drain(&mut self) -> Vec<Connection<N>> {
         let mut all: Vec<_> = self.by_id.drain().collect();
         self.timers.clear();
-        // In an order independent of the hash table: their sockets close in this order.
+        // The sockets close in an order that does not depend on the hash table.
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, connection)| connection).collect()
     }
 
-    /// The lists of idle connections follow every change of a connection.
+    /// Updates the lists of idle connections after a change of a connection.
     pub(super) fn note_use(&mut self, id: ConnectionId) {
         self.note_change(id);
         if let Some(connection) = self.by_id.get_mut(&id) {
@@ -210,8 +210,7 @@ impl<N: Network> Connections<N> {
         self.awaiting_hello.len() >= self.capacity.awaiting_hello_max
     }
 
-    /// Returns the connection of least use: longest without HELLO, else longest without links, with those of
-    /// `is_last` last.
+    /// Returns the connection of least use: longest without HELLO, else longest without links. Connections with `is_last` come last.
     pub(super) fn least_used(
         &self,
         is_last: impl Fn(ConnectionId) -> bool,
@@ -225,8 +224,7 @@ impl<N: Network> Connections<N> {
         idle.find(|id| !is_last(*id)).or(longest)
     }
 
-    /// Returns the connection longest with links and without a session, of `source` or of the source with most of
-    /// them.
+    /// Returns the connection longest with links and without a session, of `source` or of the source with most of them.
     pub(super) fn longest_sessionless(&self, source: Option<Source>) -> Option<ConnectionId> {
         self.idle.check(&self.by_id);
         self.idle.of(Idle::Sessionless, source).next()

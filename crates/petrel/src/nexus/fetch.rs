@@ -46,11 +46,7 @@ pub fn fetch_stats_inside(
     Ok(fetch(address, timeout, Channel::tls(stream, false))?)
 }
 
-fn fetch(
-    address: SocketAddr,
-    timeout: Duration,
-    channel: Channel,
-) -> Result<String, FetchError> {
+fn fetch(address: SocketAddr, timeout: Duration, channel: Channel) -> Result<String, FetchError> {
     let deadline = Instant::now() + timeout;
     let stream = connect(address, timeout)?;
     let mut requester = StatsRequester { address, timeout, deadline, stream, channel };
@@ -314,7 +310,13 @@ mod tests {
         let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
         assert!(is_late(fetch(address, Duration::ZERO, Channel::default()).map(drop)));
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let mut requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream, channel: Channel::default() };
+        let mut requester = StatsRequester {
+            address,
+            timeout: TEST_TIMEOUT,
+            deadline,
+            stream,
+            channel: Channel::default(),
+        };
         assert!(is_late(requester.read(&mut [0]).map(drop)));
     }
 
@@ -323,7 +325,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream, channel: Channel::default() };
+        let requester = StatsRequester {
+            address,
+            timeout: TEST_TIMEOUT,
+            deadline,
+            stream,
+            channel: Channel::default(),
+        };
         assert_eq!(requester.taken(Ok(7)).unwrap(), 7);
         assert_eq!(requester.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {

@@ -15,7 +15,7 @@ pub(super) fn udp_no_ports() -> Option<u64> {
     no_ports(v4.as_deref(), v6.as_deref())
 }
 
-/// The sum over both tables; a host without IPv6 lacks the second.
+/// Returns the sum over both tables; a host without IPv6 lacks the second.
 fn no_ports(v4: Option<&str>, v6: Option<&str>) -> Option<u64> {
     let v6 = v6.and_then(no_ports_v6).unwrap_or(0);
     Some(v4.and_then(no_ports_v4)?.wrapping_add(v6))

@@ -24,7 +24,7 @@ pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
 /// Links that may wait for their endpoints in all; further ones are refused at once.
 pub(super) const EARLY_LINKS_MAX: usize = 1024;
 
-/// The same limit per source (see `usage`).
+/// Links of one source that may wait for their endpoints (see `usage`).
 pub(super) const EARLY_LINKS_PER_SOURCE_MAX: usize = EARLY_LINKS_MAX / 2;
 
 /// Default time for each step of another process.
@@ -46,7 +46,7 @@ pub(super) const AWAITING_HELLO_MAX: usize = 256;
 /// partial message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
 
-/// The range of the setting. Links and data ports have room for twice as many peers.
+/// The range of the limit. Links and data ports have room for twice as many peers.
 pub(super) const CONNECTIONS_MAX_RANGE: RangeInclusive<usize> = 8..=65_536;
 
 /// Connections reserved for peers without links: room to send HELLO to a new one, to answer a request for counters, and

@@ -157,7 +157,7 @@ impl Link {
         self.deadline = deadline;
     }
 
-    /// Opener: the peer has given a ticket, which is to be presented.
+    /// Opener: records that the peer has given a ticket, to be presented.
     pub(super) fn agree_on_exchange(&mut self, kind: u8) {
         let Stage::Requested { request, .. } = &self.stage else {
             panic!("a ticket is given for a link that was requested: {:?}", self.stage)
@@ -165,7 +165,7 @@ impl Link {
         self.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
     }
 
-    /// Opener: the exchange of memory has begun.
+    /// Opener: notes that the exchange of memory has begun.
     pub(super) fn note_exchange(&mut self, begun: ExchangeId) {
         let Stage::Exchanging { exchange, .. } = &mut self.stage else {
             panic!("an exchange begins after the agreement on memory: {:?}", self.stage)
@@ -174,7 +174,7 @@ impl Link {
         *exchange = Some(begun);
     }
 
-    /// Both sides may use the link. Returns the number of the opener's request.
+    /// Lets both sides use the link. Returns the number of the opener's request.
     pub(super) fn come_up(&mut self, max_frame: u32) -> Option<u64> {
         if let Stage::Promised { max_frame: promised, .. } = &self.stage {
             assert_eq!(*promised, max_frame, "a link has the frames that were promised");

@@ -70,7 +70,7 @@ impl<N: Network> NexusHandle<N> {
 impl<N: Network> Drop for NexusHandle<N> {
     fn drop(&mut self) {
         self.post(ToNexus::Gone);
-        // After `Gone`: the number's next owner is attached behind it in the queue.
+        // The number is freed after `Gone`, so that the queue has its next owner behind `Gone`.
         self.owner.free_endpoint(self.id);
     }
 }

@@ -238,6 +238,7 @@ impl<N: Network> Exchanges<N> {
         Some((next.link, begun))
     }
 
+    /// Opener: creates the rings of a link, and sends them with the ticket to the peer's rendezvous.
     fn send_rings(
         &mut self,
         next: &QueuedExchange,
@@ -277,6 +278,7 @@ impl<N: Network> Exchanges<N> {
         }
     }
 
+    /// Opener: reads the acceptor's answer, and ends the exchange if it has come.
     fn receive_grant(&mut self, id: ExchangeId, net: &N) -> Option<Outcome<N>> {
         let exchange = self.by_id.get(&id)?;
         let (mut answer, mut fds) = ([0], N::Fds::default());
@@ -303,6 +305,7 @@ impl<N: Network> Exchanges<N> {
         Some(Outcome::Ready(Ready { transport, max_frame, kind: shm::KIND, ecn: false }))
     }
 
+    /// Acceptor: reads the ticket and the memory that comes with it. A wrong peer is dropped.
     fn receive_ticket(
         &mut self,
         id: ExchangeId,
@@ -375,6 +378,7 @@ impl<N: Network> Exchanges<N> {
     }
 }
 
+/// Acceptor: maps the memory of a link, checks it against the promise, and grants it.
 fn open_rings<N: Network>(
     id: LinkId,
     stream: &N::ShmPeer,

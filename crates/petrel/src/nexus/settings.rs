@@ -113,7 +113,10 @@ impl Settings {
 
     /// Returns true if the process may connect to this address.
     pub(super) fn may_connect_to(&self, remote: SocketAddr) -> bool {
-        self.insecure || self.security.is_some() || remote.ip().is_loopback() || is_within_host(remote)
+        self.insecure
+            || self.security.is_some()
+            || remote.ip().is_loopback()
+            || is_within_host(remote)
     }
 
     /// Returns the media of the process.

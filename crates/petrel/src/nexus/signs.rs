@@ -18,7 +18,7 @@ pub(super) struct Signs {
     pause: Duration,
     /// When a doubt demands a PING, unless a byte arrives before.
     doubt: Option<Instant>,
-    /// Since when an answer to a PING is awaited.
+    /// The time since which an answer to a PING is awaited.
     awaits: Option<Instant>,
 }
 
@@ -27,7 +27,7 @@ impl Signs {
         Self { heard: now, asked: now, pause: Duration::ZERO, doubt: None, awaits: None }
     }
 
-    /// HELLO is sent: the first PING follows after a heartbeat.
+    /// Begins at the sending of HELLO: the first PING follows after a heartbeat.
     pub(super) fn begin(&mut self, now: Instant, heartbeat: Duration) {
         self.asked = now;
         self.pause = heartbeat;

@@ -100,12 +100,12 @@ impl<N: Network> Owner<N> {
     }
 }
 
-/// Why every request fails once the nexus's thread has ended.
+/// Returns why requests fail once the nexus's thread has ended.
 pub(super) fn thread_ended() -> Reason {
     Reason::new(Status::Internal, ENDED)
 }
 
-/// The same, as an error of setup.
+/// Returns the end of the nexus's thread as an error of setup.
 pub(super) fn thread_has_ended() -> SetupError {
     SetupError::Panicked(ENDED)
 }
@@ -119,7 +119,7 @@ fn lowest_free(taken: &BTreeSet<EndpointId>) -> Option<EndpointId> {
 
 impl<N: Network> Drop for Owner<N> {
     fn drop(&mut self) {
-        // An error means that the thread has ended already, and so does a failed join.
+        // A failed post, or join, means that the thread has ended already.
         let _ = self.mailbox.post(Command::Shutdown);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

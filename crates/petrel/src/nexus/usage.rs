@@ -190,6 +190,7 @@ impl UsageTable {
         self.change(source, |usage| take(&mut usage.session_bytes, bytes));
     }
 
+    /// Changes the usage of a source, and the usage of all.
     fn change(&mut self, source: Source, change: impl Fn(&mut Usage)) {
         let usage = self.by_source.entry(source).or_default();
         change(usage);

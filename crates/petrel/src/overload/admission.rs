@@ -12,9 +12,9 @@ use crate::time::as_ns;
 /// Limits of an [`Admission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Most queued requests: 1 024.
+    /// The most queued requests: 1 024.
     pub requests_max: usize,
-    /// Most bytes of queued requests: 64 MiB. A larger request may wait alone.
+    /// The most bytes of queued requests: 64 MiB. A larger request may wait alone.
     pub bytes_max: usize,
     /// How requests that wait too long are shed.
     pub shedding: Shedding,
@@ -56,9 +56,9 @@ pub enum Shedding {
         /// The longest wait of the oldest request.
         target: Duration,
     },
-    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also
-    /// refuses a request that with a long service time would end after its deadline. The expectation comes from the
-    /// queue length, the workers and past service times; if lower, the oldest request's wait replaces it, as above.
+    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also refuses a request
+    /// that with a long service time would end after its deadline. The expectation comes from the queue length, the workers and past
+    /// service times; if lower, the oldest request's wait replaces it.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -84,7 +84,7 @@ pub struct Waiting {
 pub enum Shed {
     /// The queue holds its maximum of requests.
     Requests,
-    /// With the request the queue would exceed its maximum of bytes.
+    /// The request would make the queue exceed its maximum of bytes.
     Bytes,
     /// The request's wait was or would be too long, or the response would miss its deadline.
     Delay,
@@ -93,8 +93,8 @@ pub enum Shed {
 }
 
 impl Default for Shedding {
-    /// A hundred service times, and at least a millisecond. A request without a deadline is never refused for less, so
-    /// a client may have some dozen calls outstanding to a single worker. A request with a deadline is refused by that.
+    /// A hundred service times, and at least a millisecond. A request without a deadline is never refused for less, so a client may have
+    /// some dozen calls outstanding to a single worker. The deadline decides about a request that has one.
     fn default() -> Self {
         Shedding::ExpectedWait { target: Duration::from_millis(1), services: 100 }
     }
@@ -130,14 +130,11 @@ impl Shed {
 /// ```
 /// use petrel::overload::{Admission, AdmissionConfig, Shed, Waiting};
 ///
-/// let mut admission = Admission::new(AdmissionConfig::default(), 2);
-/// admission.done(1_000_000);
-/// // Two workers, a millisecond each: with 200 before it a request would wait for a hundred service times.
-/// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
-/// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
-/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay));
-/// // A request with three milliseconds left should not wait for five.
-/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
+/// let mut admission = Admission::new(AdmissionConfig::default(), 2); admission.done(1_000_000); // Two workers, a
+/// millisecond each: with 200 before it a request would wait for a hundred service times. let waiting = |requests|
+/// Waiting { requests, bytes: 0, oldest_ns: None }; assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
+/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay)); // A request with three milliseconds left
+/// should not wait for five. assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admission {
@@ -220,8 +217,8 @@ impl Admission {
         self.expected.record(service_ns);
     }
 
-    /// False for an empty queue: else a mean that refuses everything would never change, since no request would run.
-    /// False also while service times are unknown: a millisecond is long for some and short for others.
+    /// Returns false for an empty queue: else no request would run, and a mean that refuses everything would never
+    /// change. Returns false also while service times are unknown: a millisecond is long for some and short for others.
     fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
         if waiting.requests == 0 || !self.expected.is_known() {
             return false;

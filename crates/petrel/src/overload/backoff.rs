@@ -17,8 +17,8 @@ pub struct BackoffConfig {
 }
 
 impl Default for BackoffConfig {
-    /// From 1 ms, about the least time to notice a lost packet, to 1 s: a server that is back is found within half a
-    /// second on average.
+    /// Pauses from 1 ms, about the least time to notice a lost packet, to 1 s: a server that is back is found within half a second on
+    /// average.
     fn default() -> Self {
         Self { first: Duration::from_millis(1), max: Duration::from_secs(1), growth_percent: 200 }
     }
@@ -33,12 +33,9 @@ impl Default for BackoffConfig {
 /// ```
 /// use petrel::overload::{Backoff, BackoffConfig};
 ///
-/// let mut backoff = Backoff::new(BackoffConfig::default());
-/// // u64::MAX is the largest random number: these are the longest pauses.
-/// assert_eq!(backoff.next_ns(u64::MAX), 1_000_000);
-/// assert_eq!(backoff.next_ns(u64::MAX), 2_000_000);
-/// backoff.reset();
-/// assert_eq!(backoff.next_ns(u64::MAX / 2), 500_000);
+/// let mut backoff = Backoff::new(BackoffConfig::default()); // u64::MAX is the largest random number: these are the
+/// longest pauses. assert_eq!(backoff.next_ns(u64::MAX), 1_000_000); assert_eq!(backoff.next_ns(u64::MAX), 2_000_000);
+/// backoff.reset(); assert_eq!(backoff.next_ns(u64::MAX / 2), 500_000);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Backoff {

@@ -1,6 +1,6 @@
 //! CoDel (RFC 8289), for requests.
 //!
-//! As in §5, except for differences between packets and requests. The last queued request is never shed, as the RFC
+//! The algorithm is that of §5, except for differences between packets and requests. The last queued request is never shed, as the RFC
 //! keeps the last packet's worth of bytes. The dropping loop is the worker that asks again.
 
 /// CoDel's state (§5.3).
@@ -10,7 +10,7 @@ pub(super) struct Codel {
     interval_ns: u64,
     /// When the wait will have exceeded the target for an interval, if it does not fall.
     first_above_ns: Option<u64>,
-    /// While dropping: the time of the next drop.
+    /// The time of the next drop, while dropping.
     drop_next_ns: Option<u64>,
     /// Drops since dropping began.
     count: u64,
@@ -69,7 +69,7 @@ impl Codel {
         now_ns >= *first_above_ns
     }
 
-    /// §5.5, `dequeue`: the initial drop rate depends on the former one.
+    /// Begins to drop; the initial rate depends on the former one (§5.5, `dequeue`).
     fn begin_dropping(&mut self, now_ns: u64) {
         assert!(self.count >= self.last_count, "drops are counted up while dropping");
         let delta = self.count - self.last_count;

@@ -9,7 +9,7 @@ use crate::time::as_ns;
 pub struct ConcurrencyLimitConfig {
     /// Initial limit of outstanding calls; `u32::MAX`, the default, is none: the first refusal sets a limit.
     pub initial: u32,
-    /// Most calls outstanding; `u32::MAX` by default.
+    /// The most calls outstanding; `u32::MAX` by default.
     pub max: u32,
     /// The longest pause between two calls, when even one outstanding call is too much: 20 ms.
     pub pause_max: Duration,
@@ -46,14 +46,10 @@ impl Default for ConcurrencyLimitConfig {
 /// ```
 /// use petrel::overload::{ConcurrencyLimit, ConcurrencyLimitConfig};
 ///
-/// let config = ConcurrencyLimitConfig { initial: 2, ..Default::default() };
-/// let mut limit = ConcurrencyLimit::new(config);
-/// let first = limit.try_start(0).expect("the first of two");
-/// let second = limit.try_start(0).expect("the second");
-/// assert!(limit.try_start(0).is_none());
-/// limit.succeeded(first, 5_000);
-/// limit.refused(second, 5_000);
-/// assert_eq!(limit.limit(), 1);
+/// let config = ConcurrencyLimitConfig { initial: 2, ..Default::default() }; let mut limit =
+/// ConcurrencyLimit::new(config); let first = limit.try_start(0).expect("the first of two"); let second =
+/// limit.try_start(0).expect("the second"); assert!(limit.try_start(0).is_none()); limit.succeeded(first, 5_000);
+/// limit.refused(second, 5_000); assert_eq!(limit.limit(), 1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimit {
@@ -131,8 +127,8 @@ impl ConcurrencyLimit {
         limit
     }
 
-    /// Lifts the limit if no call was refused for long, and the limit is not reached: the server needs none. Returns true if the limit
-    /// is lifted, and no permit is out.
+    /// Lifts the limit after [`LIFTED_NS`] without a refusal, if it is not reached: the server needs none. Returns true if the limit is
+    /// lifted, and no call has a permit.
     pub(crate) fn try_lift(&mut self, now_ns: u64) -> bool {
         let is_full = self.outstanding >= self.limit();
         let is_needless = !is_full && now_ns.saturating_sub(self.refused_ns) >= LIFTED_NS;
@@ -203,7 +199,7 @@ impl ConcurrencyLimit {
 
     /// Returns the limit of outstanding calls, at least one.
     pub fn limit(&self) -> u32 {
-        // At most `limit_max`, which came from a u32.
+        // The limit is at most `limit_max`, which came from a u32.
         (self.limit / ONE).max(1) as u32
     }
 
@@ -244,6 +240,7 @@ impl ConcurrencyLimit {
         }
     }
 
+    /// Ends a call, and sets the pause before the next one if the limit is below one.
     fn end(&mut self, permit: &Permit, now_ns: u64) {
         assert!(self.outstanding > 0, "each permit goes back once");
         self.outstanding -= 1;
@@ -255,7 +252,7 @@ impl ConcurrencyLimit {
         if self.limit >= ONE {
             return;
         }
-        // One call in 1 / limit round trips, counted from the beginning of the last call, which took one.
+        // A limit below one allows a call in 1 / limit round trips. They count from the begin of the last call, which took one.
         let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
         let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
         let pause_ns = round_trips_ns.saturating_sub(u128::from(round_trip_ns));

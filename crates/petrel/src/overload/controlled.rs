@@ -1,9 +1,9 @@
 //! A bound on waits that depends on whether the queue stands (Maurer, "Fail at Scale", ACM Queue 2015).
 //!
-//! The article also takes the newest request first while the queue stands. Here requests run in order of arrival: other
-//! means keep waits short, and a ring has a single end to take from.
+//! The article also takes the newest request first while the queue stands. Here requests run in order of arrival: the bound keeps waits
+//! short, and a ring has a single end to take from.
 
-/// The longest wait, by when the queue was last empty.
+/// The bound on waits, chosen by the time when the queue was last empty.
 #[derive(Clone, Debug)]
 pub(super) struct ControlledDelay {
     target_ns: u64,

@@ -7,13 +7,13 @@ pub struct RetryBudgetConfig {
     pub per_thousand: u32,
     /// Retries per second without preceding successes, for clients with few calls: 10.
     pub reserve_per_s: u32,
-    /// Most retries in store, and the initial number: 100.
+    /// The most retries in store, and the initial number: 100.
     pub saved_max: u32,
 }
 
 impl Default for RetryBudgetConfig {
-    /// A tenth of the successes, where gRPC's examples and Linkerd use a tenth to a fifth; ten per second besides, as
-    /// Finagle; and at most a hundred at once.
+    /// Allows retries for a tenth of the successes (gRPC's examples and Linkerd: a tenth to a fifth), ten more per
+    /// second (as Finagle), and at most a hundred at once.
     fn default() -> Self {
         Self { per_thousand: 100, reserve_per_s: 10, saved_max: 100 }
     }
@@ -30,14 +30,10 @@ impl Default for RetryBudgetConfig {
 /// ```
 /// use petrel::overload::{RetryBudget, RetryBudgetConfig};
 ///
-/// let config = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 };
-/// let mut budget = RetryBudget::new(config, 0);
-/// assert!(budget.try_retry(0), "what is saved up at first");
-/// assert!(!budget.try_retry(0));
-/// budget.on_success();
-/// assert!(!budget.try_retry(0), "half a retry");
-/// budget.on_success();
-/// assert!(budget.try_retry(0));
+/// let config = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 }; let mut budget =
+/// RetryBudget::new(config, 0); assert!(budget.try_retry(0), "what is saved up at first");
+/// assert!(!budget.try_retry(0)); budget.on_success(); assert!(!budget.try_retry(0), "half a retry");
+/// budget.on_success(); assert!(budget.try_retry(0));
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryBudget {

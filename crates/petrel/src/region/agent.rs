@@ -25,8 +25,8 @@ use crate::values::State;
 const TOO_LARGE: Refusal =
     Refusal::new(Status::ResourceExhausted, "the response is larger than the client accepts");
 
-/// Bytes of a versioned value that an operation may copy in vain, and its attempts at most: the endpoint serves no other
-/// request meanwhile, and the client can repeat the operation.
+/// The most bytes of a versioned value that an operation may copy in vain, and the most attempts: meanwhile the
+/// endpoint serves no other request, and the client can repeat the operation.
 const VAIN_BYTES_MAX: u64 = 1 << 20;
 const TRIES_MAX: u64 = 64;
 
@@ -68,9 +68,8 @@ struct Operation<'a> {
 type Outcome<'a> = Result<Handled, (Request<'a>, Refusal)>;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
-    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
-    /// then taken.
+    /// Serves regions: executes the operations of clients on this endpoint's sessions (see [`region`](crate::region)).
+    /// Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are then taken.
     ///
     /// # Panics
     /// When one of these methods has a handler, or the endpoint serves regions already.
@@ -133,9 +132,8 @@ impl Handle for Agent {
 }
 
 impl Handle for Reader {
-    /// Executes the operation that clients make most: apart from the others, none of which is as short. A read of some whole
-    /// words is executed here, without a call and without the reasons of refusals; any other by [`read_otherwise`], from the
-    /// beginning.
+    /// Executes a READ, the most frequent operation. A read of some whole words is executed here, inline and without the reasons of
+    /// refusals; [`read_otherwise`] executes any other read from the beginning.
     fn handle(&mut self, _: State<'_>, cx: &mut Context<'_>, mut request: Request<'_>) -> Handled {
         let replied = request.try_reply(|request, message| {
             let header = wire::alone(request).ok()?;
@@ -154,7 +152,7 @@ impl Handle for Reader {
         });
         match replied {
             Some(handled) => handled,
-            // In no closure, which would copy the request before.
+            // A closure here would copy the request.
             None => read_otherwise(&self.view, &self.copier, cx, request),
         }
     }
@@ -232,8 +230,8 @@ pub(super) fn execute(
     operation.execute(method, request, answer).map_err(|refusal| refusal.status())
 }
 
-/// Executes a WRITE whose packets of `packet_bytes` arrive in reverse order, apart from the first one. Returns `None` if the
-/// first packet leaves it to [`execute`]. For tests, which have no endpoint.
+/// Executes a WRITE whose packets of `packet_bytes` arrive in reverse order, apart from the first one. Returns `None` if the first packet
+/// leaves the operation to [`execute`]. For tests, which have no endpoint.
 #[cfg(any(test, fuzzing))]
 pub(super) fn execute_in_packets(
     regions: &Regions,

@@ -27,10 +27,10 @@ pub(super) const TURN_BYTES: usize = 256 << 10;
 /// Reads up to this part of the bytes of a turn are not counted: a burst of them copies less than a turn may.
 const SMALL_PART: usize = 64;
 
-/// How often a versioned value is copied, at most, if it is written meanwhile.
+/// The most copies of a versioned value that writers change meanwhile.
 const TRIES: u32 = 8;
 
-/// Reads in progress that have memory for their answers; others wait for their turn without.
+/// Reads in progress that have memory for their answers; further reads wait without memory.
 const ACTIVE_MAX: usize = 4;
 
 /// The reads of an endpoint that go on in later turns.
@@ -93,7 +93,7 @@ enum Step {
 }
 
 impl Copier {
-    /// Makes a copier that copies so many bytes in a turn.
+    /// Makes a copier that copies up to `turn_bytes` in a turn.
     pub(super) fn new(view: Arc<View>, hub: Rc<Hub>, turn_bytes: usize) -> Self {
         assert!(turn_bytes > 0, "a read goes on in each turn");
         Self {
@@ -177,7 +177,7 @@ impl Copier {
                     continue;
                 }
             }
-            // The next read goes on: none waits for a longer one.
+            // The reads take turns: none waits for a longer one.
             let active = jobs.len().min(ACTIVE_MAX);
             jobs.make_contiguous()[..active].rotate_left(1);
         }
@@ -189,47 +189,20 @@ impl Copier {
 impl Job {
     /// Copies up to `most` bytes. Between steps the region may be revoked, and the read is then refused.
     fn step(&mut self, view: &View, hub: &Hub, most: usize) -> Step {
-        let message = match &mut self.message {
-            Some(message) => message,
-            None => match MsgBuf::from_pool(hub.pool(), self.plan.bytes) {
+        if self.message.is_none() {
+            match MsgBuf::from_pool(hub.pool(), self.plan.bytes) {
                 Ok(mut message) => {
                     message.set_len(self.plan.bytes);
-                    self.message.insert(message)
+                    self.message = Some(message);
                 }
                 Err(error) => return Step::Ended(Err(error.into())),
-            },
-        };
+            }
+        }
         let state = &mut *view.lock();
-        let whole = self.plan.bytes;
-        let copied = match &mut self.plan {
-            Plan { pieces, version: None, .. } => {
-                copy(state, pieces, self.done, &mut message.storage_mut()[self.done..], most)
-            }
-            Plan { pieces, version: Some((version, tries)), .. } => {
-                let at = WORD_BYTES as usize + self.done;
-                match versioned(state, version, &mut self.began_at, self.done == 0) {
-                    Ok(true) if at == whole => {
-                        let word = self.began_at.to_le_bytes();
-                        message.storage_mut()[..word.len()].copy_from_slice(&word);
-                        Ok(0)
-                    }
-                    Ok(true) => {
-                        copy(state, pieces, self.done, &mut message.storage_mut()[at..], most)
-                    }
-                    Ok(false) => {
-                        if !planted("region_second_copy_goes_on") {
-                            self.done = 0;
-                        }
-                        *tries -= 1;
-                        if *tries > 0 {
-                            return Step::Again;
-                        }
-                        let why = "the value was being written all the time";
-                        Err(Refusal::new(Status::Aborted, why))
-                    }
-                    Err(refusal) => Err(refusal),
-                }
-            }
+        let copied = match self.check_version(state) {
+            Ok(true) => self.copy_more(state, most),
+            Ok(false) => return Step::Again,
+            Err(refusal) => Err(refusal),
         };
         match copied {
             Ok(0) => {
@@ -246,6 +219,33 @@ impl Job {
                 Step::Ended(Err(Error::new(refusal.status(), refusal.why())))
             }
         }
+    }
+
+    /// Returns false if a writer has changed a versioned value since the copy began: the copy then begins again.
+    fn check_version(&mut self, state: &ViewState) -> Result<bool, Refusal> {
+        let Some((version, tries)) = &mut self.plan.version else { return Ok(true) };
+        if versioned(state, version, &mut self.began_at, self.done == 0)? {
+            return Ok(true);
+        }
+        if !planted("region_second_copy_goes_on") {
+            self.done = 0;
+        }
+        *tries -= 1;
+        if *tries > 0 {
+            return Ok(false);
+        }
+        Err(Refusal::new(Status::Aborted, "the value was being written all the time"))
+    }
+
+    /// Copies up to `most` bytes, behind the version if there is one. At the end writes the version, and returns 0.
+    fn copy_more(&mut self, state: &ViewState, most: usize) -> Result<usize, Refusal> {
+        let to = self.message.as_mut().expect("a copy has memory").storage_mut();
+        let head = if self.plan.version.is_some() { WORD_BYTES as usize } else { 0 };
+        let bytes = copy(state, &self.plan.pieces, self.done, &mut to[head + self.done..], most)?;
+        if bytes == 0 {
+            to[..head].copy_from_slice(&self.began_at.to_le_bytes()[..head]);
+        }
+        Ok(bytes)
     }
 }
 
@@ -272,8 +272,7 @@ fn copy(
     Ok(0)
 }
 
-/// Looks at the version of a value: notes an even one at the beginning of a copy, and compares afterwards. Returns false if a writer
-/// was or is there.
+/// Reads the version of a value: notes it at the beginning of a copy, and compares it afterwards. Returns false if a writer has interfered.
 fn versioned(
     state: &ViewState,
     place: &Header,

@@ -20,7 +20,7 @@ const RIGHTS: [&[Access]; 3] =
 /// Bytes of a packet: the header, and some data.
 const PACKET_BYTES: usize = HEADER_BYTES + 8;
 
-/// Most requests of an input, to bound the time.
+/// The most requests of an input, to bound the time.
 const REQUESTS_MAX: usize = 64;
 
 /// Executes requests that the input has. A request begins with three bytes: its method, its length, and how the first
@@ -103,7 +103,7 @@ impl World {
         let mut answer = Vec::new();
         let placed = if method == WRITE && in_packets && request.len() > PACKET_BYTES {
             let placed = execute_in_packets(&self.regions, request, PACKET_BYTES);
-            // An offset between words has packets that share words.
+            // Packets of a WRITE at an offset within a word share words.
             let has_whole_words = request[16].is_multiple_of(8);
             let may_begin = expected.is_ok() && has_whole_words;
             assert_eq!(placed.is_some(), may_begin, "a write that is refused is not begun");

@@ -9,7 +9,7 @@ use crate::sync::Arc;
 
 const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
-/// Number of blocks on the page: a page without its blocks must not pass.
+/// Number of blocks on the page: the test must not pass without them.
 const VECTORS: usize = 24;
 
 struct Vector {

@@ -15,8 +15,8 @@ impl Access {
     pub const WRITE: Access = Access(2);
     /// To swap and add words.
     pub const ATOMIC: Access = Access(4);
-    /// To map the memory, in a process of the same host and user. Such a client needs the server's processor no
-    /// more, and keeps its access when the region is revoked.
+    /// The right to map the memory, in a process of the same host and user. Such a client no longer
+    /// needs the server's CPU, and keeps its access when the region is revoked.
     pub const MAP: Access = Access(8);
 
     /// Returns true if all rights of `other` are among these.

@@ -25,7 +25,7 @@ use crate::error::Error;
 /// The time that a client has for its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most connections at a time. One more takes the place of the one that has waited longest.
+/// The most connections at a time. A further connection replaces the longest waiting one.
 const CLIENTS_MAX: usize = 64;
 
 /// The pause after a failure of the kernel: descriptors or memory are short, and may be free again soon.
@@ -43,7 +43,7 @@ const RESPONSE_BYTES: usize = 10;
 const _: () = assert!(REQUEST_BYTES == size_of::<u32>() + size_of::<u64>());
 const _: () = assert!(RESPONSE_BYTES == 2 + size_of::<u64>());
 
-/// A registry's end of the thread, which ends when this is dropped.
+/// A registry's handle of the thread; the thread ends when the handle is dropped.
 pub(crate) struct Door {
     name: [u8; NAME_BYTES],
     /// The thread sees this end of a pipe close.
@@ -92,7 +92,7 @@ impl Door {
 struct Keeper<L> {
     rendezvous: Rendezvous,
     end: OwnedFd,
-    /// In the order of their arrival, which is that of their ends.
+    /// The clients, in the order of their arrivals, and so of their deadlines.
     clients: VecDeque<Visitor>,
     /// The time before which no connection is accepted.
     accepts_at: Instant,
@@ -133,16 +133,20 @@ impl<L: LookUp> Keeper<L> {
     fn wait(&self) -> io::Result<()> {
         let now = Instant::now();
         let accepts = now >= self.accepts_at;
-        let mut all = vec![PollFd::new(&self.end, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(&self.end, PollFlags::IN)];
         if accepts {
-            all.push(PollFd::new(&self.rendezvous, PollFlags::IN));
+            watched.push(PollFd::new(&self.rendezvous, PollFlags::IN));
         }
-        all.extend(self.clients.iter().map(|client| PollFd::new(&*client.stream, PollFlags::IN)));
-        let due = self.clients.front().map(|client| client.until);
-        let due = due.into_iter().chain((!accepts).then_some(self.accepts_at)).min();
-        let left = due.map(|due| due.saturating_duration_since(now));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut all, left.as_ref()) {
+        let clients = self.clients.iter();
+        watched.extend(clients.map(|client| PollFd::new(&*client.stream, PollFlags::IN)));
+        let client_due = self.clients.front().map(|client| client.until);
+        let accept_due = (!accepts).then_some(self.accepts_at);
+        let timeout = client_due
+            .into_iter()
+            .chain(accept_due)
+            .min()
+            .and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
+        match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -152,7 +156,7 @@ impl<L: LookUp> Keeper<L> {
     fn accept(&mut self, now: Instant) {
         while now >= self.accepts_at && self.clients.len() < CLIENTS_MAX {
             if !can_close() {
-                // A peer sends descriptors that close slowly: more of them would be leaked.
+                // A peer sent descriptors that close slowly: with more of them, more would leak.
                 self.accepts_at = now + PAUSE;
                 return;
             }
@@ -206,7 +210,7 @@ fn answer(stream: &PeerStream, found: Option<Mappable>) -> io::Result<()> {
     send_with_fds(stream, &response, &[file.as_fd()]).map(|_| ())
 }
 
-/// Fills `to`, with at most one descriptor, until a time.
+/// Receives bytes until `to` is full, and at most one descriptor. Gives up at `until`.
 fn receive(
     stream: &PeerStream,
     mut to: &mut [u8],

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 /// The name, secret and size of a region: the permission to access it. A server gives the key to clients, by any call.
 ///
-/// The secret has 64 random bits. It does not change, and travels with each operation: use keys in networks in which
-/// calls may travel unencrypted, too.
+/// The secret has 64 random bits. It does not change, and each operation carries it: use keys only where calls may travel unencrypted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionKey {
     id: u32,
@@ -14,7 +13,7 @@ pub struct RegionKey {
     bytes: u64,
 }
 
-/// A text or bytes that are no key.
+/// The text or the bytes are not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no region's key: 40 hexadecimal digits expected")]
 pub struct ParseKeyError;

@@ -36,9 +36,9 @@ impl RegionMemory {
         Ok(Self { words, mapped: None })
     }
 
-    /// Makes zeroed memory that processes of the same user can map, with these rights. Unlike private memory, the kernel
-    /// does not reserve it: memory larger than the host's is refused by no error, and its pages count for the process
-    /// that writes them first. They stay until the last mapping is gone.
+    /// Makes zeroed memory that processes of the same user can map, with these rights. The kernel does not reserve this memory: a size
+    /// beyond the host's memory causes no error, and pages count for the process that writes them first. They stay until the last mapping
+    /// is gone.
     ///
     /// # Errors
     /// INVALID_ARGUMENT without a byte, RESOURCE_EXHAUSTED if the kernel refuses the file or the address space,
@@ -174,7 +174,7 @@ impl RegionMemory {
         self.try_write_versioned(offset, from, VERSION_TRIES_MAX).map_err(refused)
     }
 
-    /// [`RegionMemory::read_versioned`] within checked bounds, with this number of attempts.
+    /// Reads like [`RegionMemory::read_versioned`], within checked bounds, with this number of attempts.
     pub(crate) fn try_read_versioned(
         &self,
         offset: u64,
@@ -194,7 +194,7 @@ impl RegionMemory {
         Err(Refusal::new(Status::Aborted, "the value was being written all the time"))
     }
 
-    /// [`RegionMemory::write_versioned`] within checked bounds, with this number of attempts.
+    /// Writes like [`RegionMemory::write_versioned`], within checked bounds, with this number of attempts.
     pub(crate) fn try_write_versioned(
         &self,
         offset: u64,

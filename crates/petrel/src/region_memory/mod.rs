@@ -1,4 +1,4 @@
-//! The memory of regions: what a server registers and its endpoints and clients access, without either.
+//! The memory of regions: servers register it, and endpoints and clients access it.
 //!
 //! | file | contents |
 //! | --- | --- |

@@ -21,7 +21,7 @@ pub(crate) const NO_REGION: Refusal =
 const NO_RIGHT: Refusal =
     Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
-/// Most regions at a time.
+/// The most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
 
 /// The regions of a server, shared by its endpoints; clones are the same.
@@ -99,7 +99,7 @@ struct Table {
     entries: Entries,
     free: Vec<u32>,
     views: Vec<Arc<OwnerLock<ViewState>>>,
-    /// The door's counters, and those of endpoints that have ended.
+    /// The counters of the door and of ended endpoints.
     ended: RegionStats,
 }
 
@@ -269,10 +269,9 @@ impl Regions {
     /// dropped.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for rights that the memory cannot have. [`Access::MAP`] needs
-    /// [shared](RegionMemory::shared) memory: for reading if the rights include no change, and for writing if they
-    /// do, because a mapping cannot be restricted to words. RESOURCE_EXHAUSTED for more than a million regions, or
-    /// without randomness.
+    /// INVALID_ARGUMENT for rights that the memory cannot have. [`Access::MAP`] needs [shared](RegionMemory::shared)
+    /// memory: for reading if the rights include no change, and for writing if they do, because a mapping cannot be
+    /// restricted to words. RESOURCE_EXHAUSTED for more than a million regions, or without randomness.
     pub fn register(&self, memory: RegionMemory, access: Access) -> Result<Region, Error> {
         self.register_again(Arc::new(memory), access)
     }

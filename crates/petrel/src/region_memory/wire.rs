@@ -18,7 +18,7 @@ pub(crate) const MAP: u16 = 65_527;
 pub(crate) const METHODS: [u16; 8] =
     [READ, WRITE, COMPARE_SWAP, FETCH_ADD, READ_MANY, READ_VERSIONED, WRITE_VERSIONED, MAP];
 
-/// Most pieces of a request.
+/// The most pieces of a request.
 pub const PIECES_MAX: usize = 64;
 
 /// Bytes in front of the data of a request: number, length, secret and offset.
@@ -124,7 +124,7 @@ impl Header {
     }
 }
 
-/// Reads the header of a request that is nothing else.
+/// Reads the header of a request without data.
 pub(crate) fn alone(request: &[u8]) -> Result<Header, Refusal> {
     match Header::split(request)? {
         (header, []) => Ok(header),

@@ -14,7 +14,7 @@ use crate::sync::Arc;
 // The first packet of a WRITE has the whole header, by which its region is found.
 const _: () = assert!(HEADER_BYTES < petrel_proto::limits::PACKET_BYTES_MIN as usize);
 
-// If packets have whole words, so has their data, which begins behind the header.
+// The data behind the header has whole words if the packet has.
 const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(WORD_BYTES));
 
 /// A large WRITE whose packets go to the region as they arrive, so that its bytes are copied once.
@@ -31,9 +31,8 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// Begins an operation whose first packet has arrived, if the operation is allowed, and no two packets share a word: the
-    /// word would be torn between their arrivals. Another operation is left to the handler, which executes it as a whole, or
-    /// refuses it.
+    /// Begins an operation whose first packet has arrived, if the operation is allowed, and no two packets share a word: the word would be
+    /// torn between their arrivals. Other operations are left to the handler, to be executed as a whole, or refused.
     pub(crate) fn begin(view: &Arc<View>, len: usize, first: &[u8]) -> Option<Self> {
         let (header, _) = wire::with_data(first).ok()?;
         let bytes = (len - HEADER_BYTES) as u64;
@@ -75,7 +74,7 @@ impl Destination for Writing {
 }
 
 impl Writing {
-    /// [`Destination::store`] of bytes that their sender may still change: in one copy.
+    /// Stores bytes like [`Destination::store`], by one copy: their sender may still change them.
     pub(crate) fn store_shared(&mut self, offset: usize, bytes: SharedBytes<'_>) {
         let skipped = self.header_bytes(offset);
         let data = bytes.slice(skipped..bytes.len());

@@ -63,7 +63,7 @@ fn handed_over(kind: &str) -> io::Result<Vec<RawFd>> {
     let mut descriptors = Vec::new();
     for entry in value.to_str().ok_or_else(wrong)?.split(',') {
         let mut parts = entry.split(':');
-        let (Some(of), Some(number), Some(inode), None) =
+        let (Some(entry_kind), Some(number), Some(inode), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
             return Err(wrong());
@@ -72,7 +72,7 @@ fn handed_over(kind: &str) -> io::Result<Vec<RawFd>> {
         let inode: u64 = inode.parse().map_err(|_| wrong())?;
         // SAFETY: the borrow serves only this query; for a closed descriptor the query returns an error.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-        if of == kind && fstat(borrowed).is_ok_and(|stat| stat.st_ino == inode) {
+        if entry_kind == kind && fstat(borrowed).is_ok_and(|stat| stat.st_ino == inode) {
             descriptors.push(number);
         }
     }

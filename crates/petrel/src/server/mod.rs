@@ -263,17 +263,13 @@ where
     /// ```
     /// # use petrel::{Client, Server};
     /// # use std::sync::{Arc, Mutex};
-    /// let saved = Arc::new(Mutex::new(Vec::new()));
-    /// let keep = Arc::clone(&saved);
-    /// let server = Server::bind("127.0.0.1:0")
+    /// let saved = Arc::new(Mutex::new(Vec::new())); let keep = Arc::clone(&saved); let server =
+    /// Server::bind("127.0.0.1:0")
     ///     .threads(2)
     ///     .serve(|_| 0_u64, |endpoint| endpoint.on(1, |calls, cx, request| { *calls += 1; request.reply(cx, b"") }))
     ///     .at_end(move |thread, calls| keep.lock().unwrap().push((thread.index, calls)));
-    /// let server = server.start()?;
-    /// Client::connect_wait(server.local_addr())?.call(1, "").wait()?;
-    /// server.stop();
-    /// server.wait()?;
-    /// assert_eq!(saved.lock().unwrap().iter().map(|(_, calls)| calls).sum::<u64>(), 1);
+    /// let server = server.start()?; Client::connect_wait(server.local_addr())?.call(1, "").wait()?; server.stop();
+    /// server.wait()?; assert_eq!(saved.lock().unwrap().iter().map(|(_, calls)| calls).sum::<u64>(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at_end<E>(self, keep: E) -> ReadyServer<S, M, F, E>
@@ -292,8 +288,8 @@ where
         Signalled::start(|| self.start())?.wait()
     }
 
-    /// The same as a future, for programs with an executor: the server has own threads, and does not block the executor's.
-    /// Dropping the future ends the server at once.
+    /// Serves like [`run`](Self::run), as a future: the server has own threads, and does not block the executor's. Dropping the future ends
+    /// the server at once.
     ///
     /// # Errors
     /// As [`ReadyServer::run`].
@@ -333,7 +329,7 @@ fn numbered(config: &EndpointConfig, threads: usize) -> Result<Vec<EndpointId>, 
     Ok((first as u16..=last).map(EndpointId).collect())
 }
 
-/// The system lacked a thread or descriptor, or does not deliver signals.
+/// Returns the error of a system that lacks a thread or descriptor, or delivers no signals.
 fn cannot_start(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot start a server's threads: {source}"), source }
 }

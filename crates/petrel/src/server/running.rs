@@ -159,7 +159,7 @@ impl RunningServer {
         self.join()
     }
 
-    /// The same as a future. Dropping it ends the server at once.
+    /// Waits like [`wait`](Self::wait), as a future. Dropping the future ends the server at once.
     ///
     /// # Errors
     /// As [`RunningServer::wait`].
@@ -214,7 +214,7 @@ impl Drop for StopAllOnPanic {
     }
 }
 
-/// A server that ends by the process's signals: by the first when its clients have left, by the second at once.
+/// A server that ends by the process's signals: after the first when its clients have left, after the second at once.
 pub(super) struct Signalled {
     server: RunningServer,
     watcher: Watcher,
@@ -240,7 +240,7 @@ impl Signalled {
     pub(super) fn start(
         start: impl FnOnce() -> Result<RunningServer, SetupError>,
     ) -> Result<Self, SetupError> {
-        // Before the server listens: a process may signal a listening server.
+        // Signals are handled before the server listens: a process may signal a listening server.
         let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
         let handle = signals.handle();
         let server = start()?;
@@ -266,7 +266,7 @@ impl Signalled {
         ended
     }
 
-    /// The same as a future.
+    /// Waits for the end of the server, as a future.
     pub(super) async fn ended(self) -> Result<(), SetupError> {
         let Self { server, watcher } = self;
         let ended = server.ended().await;

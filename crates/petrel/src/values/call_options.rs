@@ -7,12 +7,10 @@ use petrel_proto::CallLimits;
 use super::client::balance::hash_of;
 use crate::time::{Time, as_ns};
 
-/// Options of a single call, by default none: then [`petrel_proto::Config::call_timeout_ns`] ends a call without any
-/// other end, after 60 s.
+/// Options of a single call, by default none. [`petrel_proto::Config::call_timeout_ns`], 60 s, ends a call without another limit.
 ///
 /// ```
-/// use std::time::Duration;
-/// use petrel::endpoint::CallOptions;
+/// use std::time::Duration; use petrel::endpoint::CallOptions;
 ///
 /// let soon = CallOptions::new().timeout(Duration::from_millis(5));
 /// # let _ = soon;
@@ -32,7 +30,7 @@ pub struct CallOptions {
     pub(crate) ordered: bool,
     /// Whether `response_bytes`, `hedge_after`, `key` or `ordered` is set, as in few calls.
     pub(crate) is_rare: bool,
-    /// The request's last bytes, as many as this, are its first ones: a large request gets a header without a copy.
+    /// The number of the request's last bytes that are sent first: a large request thus gets a header without a copy.
     pub(crate) head_last: u8,
 }
 

@@ -10,15 +10,15 @@ pub enum SessionEnd {
     ClosedByPeer,
     /// The server drained.
     Drained,
-    /// The link to the peer went down: its process ended, was restarted, hung, or cannot be reached.
+    /// The link went down: the peer's process ended, was restarted, hung, or cannot be reached.
     LinkLost,
-    /// It never opened: no link could be made.
+    /// The session never opened: no link could be made.
     NotReached,
     /// It never opened: the peer refused it.
     Refused,
-    /// Its request numbers are used up, or the server was silent for too many timeouts.
+    /// The session's request numbers are used up, or the server was silent for too many timeouts.
     Exhausted,
-    /// The peer accepted it with impossible values, or after the local end was closed.
+    /// The peer accepted the session with impossible values, or after the local end was closed.
     Invalid,
 }
 

@@ -12,6 +12,6 @@ pub enum SessionState {
     /// The server is about to end: outstanding calls continue, further ones are rejected, and the session closes after
     /// the last.
     Draining,
-    /// It has ended; with the reason, if recent.
+    /// The session has ended; with the reason, if recent.
     Ended(Option<Reason>),
 }

@@ -28,7 +28,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The same for a shorter time.
+    /// Lends the state for a shorter time.
     pub(crate) fn reborrow(&mut self) -> State<'_> {
         State {
             place: self.place,
@@ -46,7 +46,7 @@ impl<'a> State<'a> {
     pub(crate) unsafe fn get<S: 'static>(self) -> &'a mut S {
         #[cfg(debug_assertions)]
         assert!(self.type_id == TypeId::of::<S>(), "the state has another type");
-        // SAFETY: by the caller's promise, and it is lent for `'a`.
+        // SAFETY: the state has this type by the caller's promise, and is lent for `'a`.
         unsafe { &mut *self.place.cast::<S>() }
     }
 }

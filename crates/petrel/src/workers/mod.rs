@@ -42,17 +42,13 @@ use stats::RunOutcome;
 /// [`Workers::stop`] first, and run the event loop until [`Workers::is_idle`].
 ///
 /// ```
-/// use petrel::endpoint::EndpointConfig;
-/// use petrel::workers::Workers;
-/// use petrel::Nexus;
+/// use petrel::endpoint::EndpointConfig; use petrel::workers::Workers; use petrel::Nexus;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-/// let address = nexus.local_addr().expect("it listens");
-/// let workers = Workers::builder().threads(2).start()?;
+/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?; let address = nexus.local_addr().expect("it
+/// listens"); let workers = Workers::builder().threads(2).start()?;
 /// # std::thread::spawn(move || {
-/// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-/// endpoint.on_worker(1, &workers, |request| {
+/// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap(); endpoint.on_worker(1, &workers, |request| {
 ///     let sum: u64 = request.data().iter().map(|byte| u64::from(*byte)).sum();
 ///     request.reply(&sum.to_le_bytes());
 /// });
@@ -155,7 +151,7 @@ fn execute(job: Job) -> RunOutcome {
     if !planted("workers_deadline_not_inherited") {
         INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline().map(Time::as_ns)));
     }
-    // State left inconsistent is the handler's own; the request is answered when it is dropped.
+    // Only the handler's own state can be inconsistent; the drop of the request answers it.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));
     match ran {

@@ -21,15 +21,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.on_worker_with(method, workers, prepare, move |(), request| handler(request));
     }
 
-    /// [`Endpoint::on_worker`] for a handler with a part of the state. `prepare` runs on the endpoint's thread, and returns the part for the
-    /// worker: a copy, or an `Arc`.
+    /// Sets a handler like [`Endpoint::on_worker`], with a part of the state. `prepare` runs on the endpoint's thread, and returns the part
+    /// for the worker: a copy, or an `Arc`.
     ///
     /// ```
     /// # use petrel::Server;
     /// # use petrel::workers::Workers;
     /// # use std::sync::Arc;
-    /// let workers = Workers::builder().threads(2).start()?;
-    /// let server = Server::bind("127.0.0.1:0").serve(
+    /// let workers = Workers::builder().threads(2).start()?; let server = Server::bind("127.0.0.1:0").serve(
     ///     |_| Arc::new(vec![3_u64, 4, 5]),
     ///     move |endpoint| {
     ///         let prepare = |table: &mut Arc<Vec<u64>>, _: &petrel::Request<'_>| Arc::clone(table);

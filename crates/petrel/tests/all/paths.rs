@@ -5,8 +5,7 @@ use petrel::endpoint::{EndpointConfig, PathPolicy, SessionId};
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
-const POLICIES: [PathPolicy; 5] =
-    [PathPolicy::Plb, PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled, PathPolicy::MpRdma];
+const POLICIES: [PathPolicy; 3] = [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma];
 
 /// An endpoint over UDP with this number of further source ports.
 fn with_ports(further_ports: u8, path_policy: PathPolicy) -> EndpointConfig {
@@ -58,7 +57,7 @@ fn path_counts__have_packets_on_every_path_of_the_client() {
 #[test]
 fn stats__have_the_paths_of_all_sessions() {
     let server = Server::start(with_ports(3, PathPolicy::Single), "127.0.0.1:0", |_| ());
-    let mut client = client(with_ports(3, PathPolicy::Spray));
+    let mut client = client(with_ports(3, PathPolicy::Coupled));
     assert!(!client.stats().to_json().contains("path_"));
     let mut sent = [0; 4];
     for _ in 0..2 {
@@ -81,7 +80,7 @@ fn stats__have_the_paths_of_all_sessions() {
 #[test]
 fn path_counts__are_none_where_a_side_has_one_port_or_asks_for_one_path() {
     for (policy, further, server_further) in
-        [(PathPolicy::Spray, 0, 3), (PathPolicy::Spray, 3, 0), (PathPolicy::Single, 3, 3)]
+        [(PathPolicy::Coupled, 0, 3), (PathPolicy::Coupled, 3, 0), (PathPolicy::Single, 3, 3)]
     {
         let server_config = with_ports(server_further, PathPolicy::Single);
         let server = Server::start(server_config, "127.0.0.1:0", |_| ());

@@ -109,7 +109,7 @@ fn operations__of_many_packets() {
 #[test]
 fn operations__of_many_packets_over_several_paths() {
     const BYTES: u64 = 300_000;
-    for policy in [PathPolicy::Plb, PathPolicy::Spray] {
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled] {
         let mut config = over(true, false);
         config.host.udp.further_ports = 3;
         config.sessions.path_policy = policy;

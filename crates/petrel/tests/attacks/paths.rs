@@ -66,8 +66,8 @@ fn answers__to_a_port_that_has_sent_nothing_are_none() {
 
 #[test]
 fn links_to_a_victims_ports__take_no_path_away() {
-    let server = Server::start(with_ports(PathPolicy::Spray), "127.0.0.1:0", |_| ());
-    let mut victim = client(with_ports(PathPolicy::Spray));
+    let server = Server::start(with_ports(PathPolicy::Coupled), "127.0.0.1:0", |_| ());
+    let mut victim = client(with_ports(PathPolicy::Coupled));
     let session = victim.connect_wait(server.address).unwrap();
     let udp = victim.transport().udp();
     let (port, further) = (udp.local_addr().port(), udp.further_ports().to_vec());

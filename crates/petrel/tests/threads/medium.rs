@@ -130,7 +130,7 @@ impl Medium {
             },
             incarnation: 1,
             identity: None,
-                            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
+            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
         };
         self.say(from, up(Some(request), to));
         self.say(to, up(None, from));

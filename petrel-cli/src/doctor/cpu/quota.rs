@@ -1,9 +1,8 @@
 //! The CPU quota of this process's control group, and of its ancestors.
 //!
-//! Version 2 of control groups writes quota and period into `cpu.max`, version 1 into two files.
-//! `/proc/self/cgroup` names the group. Inside a container the path may be an outer path without mounted
-//! folders. Therefore missing folders are skipped in the search up to the root, where a container finds
-//! its group.
+//! Version 2 of control groups writes quota and period into `cpu.max`, version 1 into two files. `/proc/self/cgroup`
+//! names the group. Inside a container the path may be an outer path without mounted folders. Therefore missing folders
+//! are skipped in the search up to the root, where a container finds its group.
 
 use super::super::host::{read, read_number};
 

@@ -1,10 +1,10 @@
 //! The classic commands.
 
-use super::numbers::{signed, unsigned};
 use super::operation::{Action, Everywhere, Operation, Request};
 use super::parser::Line;
 use super::replies::{BAD_FORMAT, ERROR, EXPTIME, OK};
 use crate::limits::KEY_BYTES_MAX;
+use crate::numbers::{signed, unsigned};
 use crate::partition::Verb;
 
 /// Most words of a command without a list of keys: `cas key flags exptime bytes version noreply`, and one too many.

@@ -2,11 +2,11 @@
 
 use super::clock::Clock;
 use super::execute_meta::{Request, execute_meta};
-use super::numbers::put;
 use super::operation::{Action, Operation, Refusal};
 use super::replies::{NO_MEMORY, NOT_A_NUMBER, TOO_LARGE};
 use crate::error::StoreError;
 use crate::key::Key;
+use crate::numbers::put;
 use crate::partition::{Arithmetic, Counted, Item, Partition, Removed, Store, Stored};
 
 /// Runs an operation on the partition that owns its key, and appends the reply to `out`.

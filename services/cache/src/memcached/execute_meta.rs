@@ -6,29 +6,11 @@ use base64::engine::general_purpose::STANDARD;
 use super::clock::Clock;
 use super::execute::store_error;
 use super::flags;
-use super::numbers::put;
 use super::operation::{MetaCommand, MetaParams, Operation};
 use super::replies::NOT_A_NUMBER;
 use crate::key::Key;
+use crate::numbers::put;
 use crate::partition::{Arithmetic, Counted, Fetch, Fetched, Partition, Removed, Store, Stored};
-
-/// The values behind the flags of a reply.
-#[derive(Default)]
-struct Facts {
-    cas: u64,
-    client_flags: u32,
-    value_bytes: usize,
-    was_fetched: bool,
-    idle_s: u32,
-    /// Seconds that the item has left; `None` without an end.
-    ttl_s: Option<u32>,
-}
-
-/// The key of a reply, as the client knows it.
-struct KeyText<'a> {
-    key: Key<'a>,
-    is_base64: bool,
-}
 
 /// A meta command with its key and flags.
 #[derive(Clone, Copy)]
@@ -38,6 +20,15 @@ pub(super) struct Request<'a> {
     pub(super) params: &'a MetaParams,
     pub(super) operation: &'a Operation<'a>,
 }
+
+/// A reply that is being written.
+struct Reply<'a> {
+    request: &'a Request<'a>,
+    out: &'a mut Vec<u8>,
+}
+
+/// The number behind a flag; `None` is the time of an item without an end.
+type Fact = Option<u64>;
 
 pub(super) fn execute_meta(
     partition: &mut Partition,
@@ -52,11 +43,11 @@ pub(super) fn execute_meta(
         MetaCommand::Count => count,
         MetaCommand::Debug => debug,
     };
-    run(partition, request, out);
+    run(partition, Reply { request, out });
 }
 
-fn get(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request { clock, key, params, operation } = *request;
+fn get(partition: &mut Partition, mut reply: Reply<'_>) {
+    let Request { clock, key, params, .. } = *reply.request;
     let now = partition.time();
     let fetch = Fetch {
         touch: params.exptime.map(|exptime| clock.expiry(exptime, now)),
@@ -64,54 +55,16 @@ fn get(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
         recache_s: params.recache_s,
         is_silent: params.is_silent,
     };
-    let text = KeyText { key, is_base64: params.is_base64 };
     match partition.fetch(key, &fetch) {
-        Err(error) => out.extend_from_slice(store_error(error)),
+        Err(error) => reply.put(store_error(error)),
         Ok(None) if params.is_quiet => {}
-        Ok(None) => {
-            out.extend_from_slice(b"EN");
-            put_identity(out, operation.flags, &text);
-            out.extend_from_slice(b"\r\n");
-        }
-        Ok(Some(found)) => put_found(out, &found, params, operation.flags, &text, now),
+        Ok(None) => reply.code(b"EN"),
+        Ok(Some(found)) => reply.found(&found, now),
     }
 }
 
-/// Appends a found item: the flags that were asked for, and those that say who makes a new value.
-fn put_found(
-    out: &mut Vec<u8>,
-    found: &Fetched<'_>,
-    params: &MetaParams,
-    flags: &[u8],
-    text: &KeyText<'_>,
-    now: u32,
-) {
-    let facts = Facts {
-        cas: found.item.cas,
-        client_flags: found.item.flags,
-        value_bytes: found.item.value.len(),
-        was_fetched: found.was_fetched,
-        idle_s: found.idle_s,
-        ttl_s: ttl_s(found.item.expiry, now),
-    };
-    put_head(out, params.wants_value.then_some(facts.value_bytes));
-    put_flags(out, flags, &facts, text);
-    for (is_set, letter) in
-        [(found.other_has_won, b'Z'), (found.is_stale, b'X'), (found.has_won, b'W')]
-    {
-        if is_set {
-            out.extend_from_slice(&[b' ', letter]);
-        }
-    }
-    out.extend_from_slice(b"\r\n");
-    if params.wants_value {
-        out.extend_from_slice(found.item.value);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-fn set(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request { clock, key, params, operation } = *request;
+fn set(partition: &mut Partition, mut reply: Reply<'_>) {
+    let Request { clock, key, params, operation } = *reply.request;
     let store = Store {
         key,
         value: operation.value,
@@ -127,39 +80,30 @@ fn set(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
         Ok(Stored::Refused) => (b"NS", 0),
         Ok(Stored::Exists) => (b"EX", 0),
         Ok(Stored::NotFound) => (b"NF", 0),
-        Err(error) => return out.extend_from_slice(store_error(error)),
+        Err(error) => return reply.put(store_error(error)),
     };
-    out.extend_from_slice(code);
-    let text = KeyText { key, is_base64: params.is_base64 };
-    for (letter, token) in flags::each(operation.flags) {
-        match letter {
-            b'c' => put_number(out, b'c', cas),
-            _ => put_identity_flag(out, letter, token, &text),
-        }
-    }
-    out.extend_from_slice(b"\r\n");
+    reply.put(code);
+    reply.flags(|letter| (letter == b'c').then_some(Some(cas)));
+    reply.put(b"\r\n");
 }
 
-fn delete(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request { clock, key, params, operation } = *request;
+fn delete(partition: &mut Partition, mut reply: Reply<'_>) {
+    let Request { clock, key, params, .. } = *reply.request;
     let expiry = params.exptime.map(|exptime| clock.expiry(exptime, partition.time()));
     let removed = match params.invalidates {
         true => partition.invalidate(key, params.compare, expiry),
         false => partition.delete(key, params.compare),
     };
-    let code: &[u8] = match removed {
-        Removed::Done if params.is_quiet => return,
-        Removed::Done => b"HD",
-        Removed::NotFound => b"NF",
-        Removed::Exists => b"EX",
-    };
-    out.extend_from_slice(code);
-    put_identity(out, operation.flags, &KeyText { key, is_base64: params.is_base64 });
-    out.extend_from_slice(b"\r\n");
+    match removed {
+        Removed::Done if params.is_quiet => {}
+        Removed::Done => reply.code(b"HD"),
+        Removed::NotFound => reply.code(b"NF"),
+        Removed::Exists => reply.code(b"EX"),
+    }
 }
 
-fn count(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request { clock, key, params, operation } = *request;
+fn count(partition: &mut Partition, mut reply: Reply<'_>) {
+    let Request { clock, key, params, .. } = *reply.request;
     let now = partition.time();
     let expiry = |exptime| clock.expiry(exptime, now);
     let arithmetic = Arithmetic {
@@ -170,145 +114,132 @@ fn count(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
         touch: params.exptime.map(expiry),
         initial: params.vivify.map(|exptime| (params.initial, expiry(exptime))),
     };
-    let text = KeyText { key, is_base64: params.is_base64 };
-    let code: &[u8] = match partition.count(&arithmetic) {
+    match partition.count(&arithmetic) {
+        Ok(Counted::Number { .. }) if params.is_quiet => {}
         Ok(Counted::Number { number, cas, expiry }) => {
-            if !params.is_quiet {
-                let facts = Facts { cas, ttl_s: ttl_s(expiry, now), ..Facts::default() };
-                put_counted(out, number, &facts, params, operation.flags, &text);
-            }
-            return;
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(number).as_bytes();
+            reply.head(digits);
+            reply.flags(|letter| match letter {
+                b'c' => Some(Some(cas)),
+                b't' => Some(ttl_s(expiry, now)),
+                _ => None,
+            });
+            reply.end(digits);
         }
-        Ok(Counted::NotFound) => b"NF",
-        Ok(Counted::Exists) => b"EX",
-        Ok(Counted::NotANumber) => return out.extend_from_slice(NOT_A_NUMBER),
-        Err(error) => return out.extend_from_slice(store_error(error)),
-    };
-    out.extend_from_slice(code);
-    put_identity(out, operation.flags, &text);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn put_counted(
-    out: &mut Vec<u8>,
-    number: u64,
-    facts: &Facts,
-    params: &MetaParams,
-    flags: &[u8],
-    text: &KeyText<'_>,
-) {
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(number).as_bytes();
-    put_head(out, params.wants_value.then_some(digits.len()));
-    for (letter, token) in flags::each(flags) {
-        match letter {
-            b't' | b'c' => put_flag(out, letter, token, facts, text),
-            _ => put_identity_flag(out, letter, token, text),
-        }
-    }
-    out.extend_from_slice(b"\r\n");
-    if params.wants_value {
-        out.extend_from_slice(digits);
-        out.extend_from_slice(b"\r\n");
+        Ok(Counted::NotFound) => reply.code(b"NF"),
+        Ok(Counted::Exists) => reply.code(b"EX"),
+        Ok(Counted::NotANumber) => reply.put(NOT_A_NUMBER),
+        Err(error) => reply.put(store_error(error)),
     }
 }
 
 /// Describes an item for people.
-fn debug(partition: &mut Partition, request: &Request<'_>, out: &mut Vec<u8>) {
-    let Request { key, params, .. } = *request;
+fn debug(partition: &mut Partition, mut reply: Reply<'_>) {
     let now = partition.time();
-    let Some(found) = partition.peek(key) else { return out.extend_from_slice(b"EN\r\n") };
-    out.extend_from_slice(b"ME ");
-    put_key(out, &KeyText { key, is_base64: params.is_base64 });
-    out.extend_from_slice(b" exp=");
-    put_ttl(out, ttl_s(found.item.expiry, now));
-    for (name, number) in [(&b" la="[..], u64::from(found.idle_s)), (b" cas=", found.item.cas)] {
-        out.extend_from_slice(name);
-        put(out, number);
+    let Some(found) = partition.peek(reply.request.key) else { return reply.put(b"EN\r\n") };
+    reply.put(b"ME ");
+    reply.key();
+    for (name, number) in [
+        (&b" exp="[..], ttl_s(found.item.expiry, now)),
+        (b" la=", Some(found.idle_s.into())),
+        (b" cas=", Some(found.item.cas)),
+    ] {
+        reply.fact(name, number);
     }
-    out.extend_from_slice(if found.was_fetched { b" fetch=yes" } else { b" fetch=no" });
-    out.extend_from_slice(b" cls=1 size=");
-    put(out, found.bytes);
-    out.extend_from_slice(b"\r\n");
+    reply.put(if found.was_fetched { b" fetch=yes" } else { b" fetch=no" });
+    reply.fact(b" cls=1 size=", Some(found.bytes));
+    reply.put(b"\r\n");
 }
 
-fn ttl_s(expiry: u32, now: u32) -> Option<u32> {
-    (expiry != 0).then(|| expiry.saturating_sub(now))
+fn ttl_s(expiry: u32, now: u32) -> Fact {
+    (expiry != 0).then(|| expiry.saturating_sub(now).into())
 }
 
-/// Appends the code of a success: with a value, its length.
-fn put_head(out: &mut Vec<u8>, value_bytes: Option<usize>) {
-    match value_bytes {
-        Some(bytes) => {
-            out.extend_from_slice(b"VA ");
-            put(out, bytes as u64);
+impl Reply<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn fact(&mut self, name: &[u8], number: Fact) {
+        self.put(name);
+        match number {
+            Some(number) => put(self.out, number),
+            None => self.put(b"-1"),
         }
-        None => out.extend_from_slice(b"HD"),
     }
-}
 
-fn put_flags(out: &mut Vec<u8>, flags: &[u8], facts: &Facts, text: &KeyText<'_>) {
-    for (letter, token) in flags::each(flags) {
-        put_flag(out, letter, token, facts, text);
+    /// Appends a code, with the flags by which a client finds out which request the reply belongs to.
+    fn code(&mut self, code: &[u8]) {
+        self.put(code);
+        self.flags(|_| None);
+        self.put(b"\r\n");
     }
-}
 
-/// Appends a flag with its value; nothing if the flag asks for none.
-fn put_flag(out: &mut Vec<u8>, letter: u8, token: &[u8], facts: &Facts, text: &KeyText<'_>) {
-    match letter {
-        b'c' => put_number(out, letter, facts.cas),
-        b'f' => put_number(out, letter, facts.client_flags.into()),
-        b'h' => put_number(out, letter, facts.was_fetched.into()),
-        b'l' => put_number(out, letter, facts.idle_s.into()),
-        b's' => put_number(out, letter, facts.value_bytes as u64),
-        b't' => {
-            out.extend_from_slice(b" t");
-            put_ttl(out, facts.ttl_s);
+    /// Appends the code of a success: with a value, its length.
+    fn head(&mut self, value: &[u8]) {
+        match self.request.params.wants_value {
+            true => self.fact(b"VA ", Some(value.len() as u64)),
+            false => self.put(b"HD"),
         }
-        _ => put_identity_flag(out, letter, token, text),
     }
-}
 
-/// Appends the flags by which a client finds out which request a reply belongs to.
-fn put_identity(out: &mut Vec<u8>, flags: &[u8], text: &KeyText<'_>) {
-    for (letter, token) in flags::each(flags) {
-        put_identity_flag(out, letter, token, text);
-    }
-}
-
-fn put_identity_flag(out: &mut Vec<u8>, letter: u8, token: &[u8], text: &KeyText<'_>) {
-    match letter {
-        b'O' => {
-            out.extend_from_slice(b" O");
-            out.extend_from_slice(token);
+    /// Appends the end of a success.
+    fn end(&mut self, value: &[u8]) {
+        self.put(b"\r\n");
+        if self.request.params.wants_value {
+            self.put(value);
+            self.put(b"\r\n");
         }
-        b'k' => {
-            out.extend_from_slice(b" k");
-            put_key(out, text);
-            if text.is_base64 {
-                out.extend_from_slice(b" b");
+    }
+
+    /// Appends the flags of the request that ask for something, in their order: those with a fact, and the client's own.
+    fn flags(&mut self, fact: impl Fn(u8) -> Option<Fact>) {
+        for (letter, token) in flags::each(self.request.operation.flags) {
+            if let Some(number) = fact(letter) {
+                self.fact(&[b' ', letter], number);
+            } else if letter == b'O' {
+                self.put(b" O");
+                self.put(token);
+            } else if letter == b'k' {
+                self.put(b" k");
+                self.key();
+                if self.request.params.is_base64 {
+                    self.put(b" b");
+                }
             }
         }
-        _ => {}
     }
-}
 
-fn put_key(out: &mut Vec<u8>, text: &KeyText<'_>) {
-    match text.is_base64 {
-        true => out.extend_from_slice(STANDARD.encode(text.key.bytes()).as_bytes()),
-        false => out.extend_from_slice(text.key.bytes()),
+    /// Appends the key, as the client knows it.
+    fn key(&mut self) {
+        let key = self.request.key.bytes();
+        match self.request.params.is_base64 {
+            true => self.put(STANDARD.encode(key).as_bytes()),
+            false => self.put(key),
+        }
     }
-}
 
-fn put_number(out: &mut Vec<u8>, letter: u8, number: u64) {
-    out.extend_from_slice(&[b' ', letter]);
-    put(out, number);
-}
-
-/// Appends the seconds that an item has left; -1 without an end.
-fn put_ttl(out: &mut Vec<u8>, ttl_s: Option<u32>) {
-    match ttl_s {
-        Some(seconds) => put(out, seconds.into()),
-        None => out.extend_from_slice(b"-1"),
+    /// Appends a found item: the flags that were asked for, and those that say who makes a new value.
+    fn found(&mut self, found: &Fetched<'_>, now: u32) {
+        let item = &found.item;
+        self.head(item.value);
+        self.flags(|letter| match letter {
+            b'c' => Some(Some(item.cas)),
+            b'f' => Some(Some(item.flags.into())),
+            b'h' => Some(Some(found.was_fetched.into())),
+            b'l' => Some(Some(found.idle_s.into())),
+            b's' => Some(Some(item.value.len() as u64)),
+            b't' => Some(ttl_s(item.expiry, now)),
+            _ => None,
+        });
+        for (is_set, letter) in
+            [(found.other_has_won, b'Z'), (found.is_stale, b'X'), (found.has_won, b'W')]
+        {
+            if is_set {
+                self.put(&[b' ', letter]);
+            }
+        }
+        self.end(item.value);
     }
 }

@@ -1,9 +1,9 @@
 //! The flags of meta commands.
 
-use super::numbers::{signed, unsigned};
 use super::operation::{MetaCommand, MetaParams};
 use super::replies::{BAD_FORMAT, BAD_TOKEN};
 use crate::limits::OPAQUE_BYTES_MAX;
+use crate::numbers::{signed, unsigned};
 use crate::partition::Verb;
 
 /// The flags of a line: a letter each, with a token behind it.

@@ -4,11 +4,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::flags;
-use super::numbers::unsigned;
 use super::operation::{Action, MetaCommand, Operation, Request};
 use super::parser::{DecodedKey, Line};
 use super::replies::{BAD_FORMAT, ERROR};
 use crate::limits::KEY_BYTES_MAX;
+use crate::numbers::unsigned;
 
 /// Returns true if a line begins with one of the commands.
 pub(super) fn is_meta(line: &[u8]) -> bool {

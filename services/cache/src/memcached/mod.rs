@@ -10,7 +10,6 @@ mod execute;
 mod execute_meta;
 mod flags;
 mod meta;
-mod numbers;
 mod operation;
 mod parser;
 

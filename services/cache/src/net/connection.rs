@@ -29,9 +29,9 @@ pub(super) struct Connection {
     /// The peer has closed its side: reading goes on until the end shows.
     is_read_closed: bool,
     /// No bytes are read any more; the connection closes when the complete requests among those it has are run.
-    is_reading_over: bool,
+    pub(super) is_reading_over: bool,
     /// No request runs any more; the connection ends when its replies are sent.
-    is_closing: bool,
+    pub(super) is_closing: bool,
     /// The thread will look at the connection in this turn.
     pub(super) is_queued: bool,
     /// A request has been run.
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     active: u32,
     /// The beginning, in milliseconds, of a time with more than [`SAFE_BYTES`] in which no request has ended, nor the sending of
     /// replies.
-    heavy_since: Option<u64>,
+    pub(super) heavy_since: Option<u64>,
     /// The wait for memory, if any.
     pub(super) wait: Option<MemoryWait>,
 }
@@ -95,10 +95,6 @@ impl Connection {
             heavy_since: None,
             wait: None,
         }
-    }
-
-    pub(super) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
     }
 
     /// The socket has become ready.
@@ -183,24 +179,6 @@ impl Connection {
         self.replies.is_next(sequence) && self.unsent_bytes() <= OUTPUT_BYTES_MAX
     }
 
-    /// Reads no more bytes.
-    pub(super) fn stop_reading(&mut self) {
-        self.is_reading_over = true;
-    }
-
-    pub(super) fn is_reading_over(&self) -> bool {
-        self.is_reading_over
-    }
-
-    /// Runs no more requests.
-    pub(super) fn close(&mut self) {
-        self.is_closing = true;
-    }
-
-    pub(super) fn is_closing(&self) -> bool {
-        self.is_closing
-    }
-
     /// Returns true if the connection can end: nothing is to be sent any more.
     pub(super) fn is_finished(&self) -> bool {
         self.is_closing && self.unsent_bytes() == 0 && self.replies.is_empty()
@@ -219,11 +197,6 @@ impl Connection {
     /// Notes that a request has been run; returns true for the first.
     pub(super) fn note_use(&mut self) -> bool {
         !std::mem::replace(&mut self.is_used, true)
-    }
-
-    /// Returns the millisecond since which the connection holds much memory and gets nowhere.
-    pub(super) fn heavy_since(&self) -> Option<u64> {
-        self.heavy_since
     }
 
     /// Notes that the requests wait for memory, or do not wait any more. The time of a wait begins anew with another reason.

@@ -40,7 +40,7 @@ pub(super) struct Router {
     outgoing: Vec<Outgoing>,
     /// The memory that the thread's connections and batches hold for buffers. Replies of a batch at its owner have
     /// memory of their own ([`BATCH_HELD_BYTES`](crate::limits::BATCH_HELD_BYTES)).
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
     /// The millisecond of this turn.
     pub(super) now_ms: u64,
 }
@@ -89,11 +89,6 @@ impl Router {
         !self.has_memory(self.held_bytes, 0)
     }
 
-    /// The memory that connections and batches hold.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.held_bytes
-    }
-
     /// Returns true if connections and batches hold more memory than they may.
     pub(super) fn is_memory_exceeded(&self) -> bool {
         self.held_bytes > self.shared.limits.buffer_bytes_max
@@ -113,7 +108,7 @@ impl Router {
                 return (start, Pause::Others);
             }
             steps += 1;
-            if connection.is_closing() {
+            if connection.is_closing {
                 return (start, Pause::Closing);
             }
             if connection.is_full() {
@@ -164,7 +159,7 @@ impl Router {
                 }
                 Request::Close(reply) => {
                     replies.write(output, |out| out.extend_from_slice(reply));
-                    connection.close();
+                    connection.is_closing = true;
                     true
                 }
             };

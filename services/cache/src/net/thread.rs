@@ -350,7 +350,7 @@ impl Thread {
         self.unused.remove(&connection.generation);
         self.router.release(connection.held_bytes());
         // The socket closes here; registration ends with it.
-        let _ = self.poll.registry().deregister(connection.socket());
+        let _ = self.poll.registry().deregister(&mut connection.socket);
         self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -449,7 +449,7 @@ impl Thread {
     /// Lets connections that wait for memory try again, the last first: a new client gets a turn before older waiters.
     /// Connections that hold memory without progress end, as many as the last waiter needs.
     fn look_at_waiting(&mut self) {
-        let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes());
+        let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes);
         // A look at each change would run all waiters whenever another client gives some memory back.
         let can_run = |number: &usize| {
             let Some(connection) = self.connections.get(*number) else { return false };
@@ -463,13 +463,13 @@ impl Thread {
         self.look_ms = now_ms + MEMORY_LOOK_MS;
         let wait = self.connections.get(last).and_then(|connection| connection.wait);
         let bytes = wait.map_or(0, |wait| wait.bytes);
-        while !self.router.has_memory(self.router.held_bytes(), bytes)
+        while !self.router.has_memory(self.router.held_bytes, bytes)
             && let Some(number) =
                 self.heaviest(|since, waits| !waits && now_ms.saturating_sub(since) >= HELD_MS)
         {
             self.end_heavy(number);
         }
-        self.looked_at_bytes = self.router.held_bytes();
+        self.looked_at_bytes = self.router.held_bytes;
         for number in std::mem::take(&mut self.waiting).into_iter().rev() {
             if let Some(connection) = self.connections.get_mut(number) {
                 if let Some(wait) = &mut connection.wait {
@@ -485,7 +485,7 @@ impl Thread {
     fn heaviest(&self, is_meant: impl Fn(u64, bool) -> bool) -> Option<usize> {
         let heavy = self.connections.iter().filter_map(|(number, connection)| {
             let waits = connection.wait.is_some_and(|wait| wait.bytes > 0);
-            let since = connection.heavy_since().filter(|since| is_meant(*since, waits))?;
+            let since = connection.heavy_since.filter(|since| is_meant(*since, waits))?;
             Some((waits, since, Reverse(connection.held_bytes()), number))
         });
         heavy.min().map(|(.., number)| number)
@@ -556,7 +556,7 @@ impl Thread {
         self.ends_at = Some(self.now + STOP_S);
         let numbers: Vec<_> = self.connections.iter().map(|(number, _)| number).collect();
         for number in numbers {
-            self.connections[number].stop_reading();
+            self.connections[number].is_reading_over = true;
             self.enqueue(number);
         }
     }
@@ -595,9 +595,9 @@ fn drive(
     }
     for _ in 0..READS_MAX {
         let Pause::Input { needed } = pause else { break };
-        if connection.is_reading_over() {
+        if connection.is_reading_over {
             // The rest of the last request will not come.
-            connection.close();
+            connection.is_closing = true;
             return (Pause::Closing, has_advanced);
         }
         let bytes = match connection.read(buffer, now) {
@@ -605,7 +605,7 @@ fn drive(
             ReadOutcome::Later => break,
             // A client that has closed its side may still read the replies to its last requests.
             ReadOutcome::Ended => {
-                connection.close();
+                connection.is_closing = true;
                 return (Pause::Closing, has_advanced);
             }
         };

@@ -3,6 +3,7 @@
 use super::{Header, Partition};
 use crate::error::StoreError;
 use crate::key::Key;
+use crate::numbers::unsigned;
 
 /// Most digits of a number below 2^64.
 const DIGITS_MAX: usize = 20;
@@ -84,14 +85,7 @@ impl Partition {
 /// Parses a value as a number. Spaces behind the number are accepted: other caches pad with spaces.
 fn parse(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii_end();
-    if value.is_empty() || value.len() > DIGITS_MAX {
-        return None;
-    }
-    value.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        (digit < 10).then_some(())?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    })
+    if value.len() > DIGITS_MAX { None } else { unsigned(value) }
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! store mode the last word of a bucket links to an overflow bucket, and nothing is replaced.
 
 use petrel_planted::planted;
+use petrel_transport::huge_pages::filled;
 
 use super::log::{OFFSET_BITS, POSITION_BITS};
-use crate::pages::filled;
 
 /// Words of a bucket.
 const WORDS: usize = 8;
@@ -76,7 +76,7 @@ impl Index {
     pub(super) fn new(buckets: u32, has_overflow: bool) -> Self {
         let spares = if has_overflow { buckets.div_ceil(8) } else { 0 };
         let mut index = Self {
-            buckets: filled(buckets as usize, Bucket([0; WORDS])),
+            buckets: filled(buckets as usize, || Bucket([0; WORDS])),
             homes: buckets - spares,
             ways: if has_overflow { LINK } else { WORDS },
             free: 0,

@@ -66,11 +66,9 @@ impl Partition {
     fn vivify(&mut self, key: Key<'_>, expiry: u32) -> Result<Fetched<'_>, StoreError> {
         let header = Header::new(0, expiry, self.now).won(true);
         let cas = self.write(key, b"", header, None)?;
-        let item = Item { value: b"", flags: 0, cas, expiry };
-        let bytes = space(key.bytes().len(), 0);
         Ok(Fetched {
-            item,
-            bytes,
+            item: Item { value: b"", flags: 0, cas, expiry },
+            bytes: space(key.bytes().len(), 0),
             was_fetched: false,
             idle_s: 0,
             is_stale: false,
@@ -96,30 +94,26 @@ impl Partition {
         if header != before {
             self.log.set_header(place.position, header);
         }
-        Fetched {
-            item: self.item(place.position, &header),
-            bytes: header.space(),
-            was_fetched: before.is_fetched(),
-            idle_s: self.now.saturating_sub(before.accessed()),
-            is_stale: before.is_stale(),
-            has_won,
-            other_has_won: before.is_won(),
-        }
+        let item = self.item(place.position, &header);
+        Fetched { item, has_won, ..self.fetched(place) }
     }
 
-    /// Looks an item up without counting and without marks.
-    pub fn peek(&self, key: Key<'_>) -> Option<Fetched<'_>> {
-        let place = self.find_any(key).filter(|place| !place.header.is_expired(self.now))?;
-        let header = place.header;
-        Some(Fetched {
-            item: self.item(place.position, &header),
+    fn fetched(&self, &Place { position, header, .. }: &Place) -> Fetched<'_> {
+        Fetched {
+            item: self.item(position, &header),
             bytes: header.space(),
             was_fetched: header.is_fetched(),
             idle_s: self.now.saturating_sub(header.accessed()),
             is_stale: header.is_stale(),
             has_won: false,
             other_has_won: header.is_won(),
-        })
+        }
+    }
+
+    /// Looks an item up without counting and without marks.
+    pub fn peek(&self, key: Key<'_>) -> Option<Fetched<'_>> {
+        let place = self.find_any(key).filter(|place| !place.header.is_expired(self.now))?;
+        Some(self.fetched(&place))
     }
 
     /// Marks an item as stale, if the version is that of `compare`: the next look-up may serve the value, and its

@@ -1,14 +1,11 @@
 //! A client that steers by partition, for any thread and any executor.
 
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
 use petrel::Status;
-use petrel::client::ClientBuilder;
+use petrel::client::{ClientBuilder, Pending};
 use petrel::endpoint::EndpointId;
 
 use super::wire::{
@@ -136,7 +133,7 @@ impl CacheClient {
     /// Removes all items, after some seconds.
     pub fn flush(&self, after_s: u32) -> Call<()> {
         let client = self.clone();
-        Call::of(async move {
+        Call::new(async move {
             client.greet_again().await?;
             for partition in &client.0.partitions {
                 partition.call(wire::FLUSH, after_s.to_le_bytes()).await?;
@@ -148,7 +145,7 @@ impl CacheClient {
     /// The counters of all partitions together.
     pub fn stats(&self) -> Call<Vec<(String, u64)>> {
         let client = self.clone();
-        Call::of(async move {
+        Call::new(async move {
             client.greet_again().await?;
             let mut sum: Vec<(String, u64)> = Vec::new();
             for partition in &client.0.partitions {
@@ -174,7 +171,7 @@ impl CacheClient {
         read: fn(&[u8]) -> Result<T, Malformed>,
     ) -> Call<T> {
         let (client, key) = (self.clone(), key.to_vec());
-        Call::of(async move {
+        Call::new(async move {
             let answer = match client.partition(&key)?.call(method, request.clone()).await {
                 Err(error) if error.status == Status::FailedPrecondition => {
                     client.greet_again().await?;
@@ -216,37 +213,5 @@ impl fmt::Debug for CacheClient {
     }
 }
 
-/// A call. Awaiting or [waiting](Call::wait) begins the call; an answer or a [`ClientError`] ends it.
-#[must_use = "a call begins when it is awaited or waited for"]
-pub struct Call<T>(Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>);
-
-impl<T> Call<T> {
-    fn of(calls: impl Future<Output = Result<T, ClientError>> + Send + 'static) -> Self {
-        Self(Box::pin(calls))
-    }
-
-    /// Waits for the end, and parks the thread meanwhile.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    ///
-    /// # Panics
-    /// In code run by an endpoint's event loop, as [`petrel::client::wait`].
-    pub fn wait(self) -> Result<T, ClientError> {
-        petrel::client::wait(self)
-    }
-}
-
-impl<T> Future for Call<T> {
-    type Output = Result<T, ClientError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl<T> fmt::Debug for Call<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").finish_non_exhaustive()
-    }
-}
+/// A call. Awaiting or [waiting](Pending::wait) begins the call; an answer or a [`ClientError`] ends it.
+pub type Call<T> = Pending<T, ClientError>;

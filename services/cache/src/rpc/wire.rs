@@ -173,14 +173,6 @@ impl Hello {
     }
 }
 
-/// Reads GET.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_get(message: &[u8]) -> Result<&[u8], Malformed> {
-    Reader::new("a key of 1 to 250 bytes", message).key()
-}
-
 impl<'a> StoreMessage<'a> {
     const VERBS: [Verb; 5] = [Verb::Set, Verb::Add, Verb::Replace, Verb::Append, Verb::Prepend];
 
@@ -220,30 +212,22 @@ impl<'a> StoreMessage<'a> {
 }
 
 /// The request DELETE. The caller has checked the key.
-pub fn encode_delete(key: &[u8], compare: Option<u64>) -> Vec<u8> {
+pub(super) fn encode_delete(key: &[u8], compare: Option<u64>) -> Vec<u8> {
     [&[u8::from(compare.is_some())][..], &compare.unwrap_or(0).to_le_bytes(), key].concat()
 }
 
-/// Reads DELETE.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_delete(message: &[u8]) -> Result<(&[u8], Option<u64>), Malformed> {
+pub(super) fn decode_delete(message: &[u8]) -> Result<(&[u8], Option<u64>), Malformed> {
     let mut reader = Reader::new("9 bytes and a key of 1 to 250", message);
     let (compares, version) = (reader.flag()?, reader.u64()?);
     Ok((reader.key()?, compares.then_some(version)))
 }
 
 /// The request TOUCH. The caller has checked the key.
-pub fn encode_touch(key: &[u8], ttl_s: u32) -> Vec<u8> {
+pub(super) fn encode_touch(key: &[u8], ttl_s: u32) -> Vec<u8> {
     [&ttl_s.to_le_bytes()[..], key].concat()
 }
 
-/// Reads TOUCH.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_touch(message: &[u8]) -> Result<(&[u8], u32), Malformed> {
+pub(super) fn decode_touch(message: &[u8]) -> Result<(&[u8], u32), Malformed> {
     let mut reader = Reader::new("4 bytes and a key of 1 to 250", message);
     let ttl_s = reader.u32()?;
     Ok((reader.key()?, ttl_s))
@@ -276,7 +260,7 @@ impl<'a> CountMessage<'a> {
 }
 
 /// The answer to STORE.
-pub fn encode_stored(stored: Stored) -> [u8; 9] {
+pub(super) fn encode_stored(stored: Stored) -> [u8; 9] {
     let (outcome, cas) = match stored {
         Stored::Done { cas } => (0, cas),
         Stored::Refused => (1, 0),
@@ -288,26 +272,20 @@ pub fn encode_stored(stored: Stored) -> [u8; 9] {
     bytes
 }
 
-/// Reads the answer to STORE.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_stored(message: &[u8]) -> Result<Stored, Malformed> {
+pub(super) fn decode_stored(message: &[u8]) -> Result<Stored, Malformed> {
     let mut reader = Reader::new("an outcome of 9 bytes", message);
-    let error = reader.error;
-    let (outcome, cas) = (reader.u8()?, reader.u64()?);
-    reader.end()?;
-    match outcome {
-        0 => Ok(Stored::Done { cas }),
-        1 => Ok(Stored::Refused),
-        2 => Ok(Stored::Exists),
-        3 => Ok(Stored::NotFound),
-        _ => Err(error),
-    }
+    let stored = match (reader.u8()?, reader.u64()?) {
+        (0, cas) => Stored::Done { cas },
+        (1, _) => Stored::Refused,
+        (2, _) => Stored::Exists,
+        (3, _) => Stored::NotFound,
+        _ => return Err(reader.error),
+    };
+    reader.end().map(|()| stored)
 }
 
 /// The answer to DELETE.
-pub fn encode_removed(removed: Removed) -> [u8; 1] {
+pub(super) fn encode_removed(removed: Removed) -> [u8; 1] {
     match removed {
         Removed::Done => [0],
         Removed::Exists => [2],
@@ -315,11 +293,7 @@ pub fn encode_removed(removed: Removed) -> [u8; 1] {
     }
 }
 
-/// Reads the answer to DELETE.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_removed(message: &[u8]) -> Result<Removed, Malformed> {
+pub(super) fn decode_removed(message: &[u8]) -> Result<Removed, Malformed> {
     match message {
         [0] => Ok(Removed::Done),
         [2] => Ok(Removed::Exists),
@@ -328,8 +302,8 @@ pub fn decode_removed(message: &[u8]) -> Result<Removed, Malformed> {
     }
 }
 
-/// The answer to COUNT.
-pub fn encode_counted(counted: Counted) -> [u8; 17] {
+/// The answer to COUNT. The expiry is not part of the answer.
+pub(super) fn encode_counted(counted: Counted) -> [u8; 17] {
     let (outcome, number, cas) = match counted {
         Counted::Number { number, cas, .. } => (0, number, cas),
         Counted::NotANumber => (1, 0, 0),
@@ -342,39 +316,27 @@ pub fn encode_counted(counted: Counted) -> [u8; 17] {
     bytes
 }
 
-/// Reads the answer to COUNT. The expiry is not part of the answer.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_counted(message: &[u8]) -> Result<Counted, Malformed> {
+pub(super) fn decode_counted(message: &[u8]) -> Result<Counted, Malformed> {
     let mut reader = Reader::new("an outcome of 17 bytes", message);
-    let error = reader.error;
-    let (outcome, number, cas) = (reader.u8()?, reader.u64()?, reader.u64()?);
-    reader.end()?;
-    match outcome {
-        0 => Ok(Counted::Number { number, cas, expiry: 0 }),
-        1 => Ok(Counted::NotANumber),
-        2 => Ok(Counted::Exists),
-        3 => Ok(Counted::NotFound),
-        _ => Err(error),
-    }
+    let counted = match (reader.u8()?, reader.u64()?, reader.u64()?) {
+        (0, number, cas) => Counted::Number { number, cas, expiry: 0 },
+        (1, ..) => Counted::NotANumber,
+        (2, ..) => Counted::Exists,
+        (3, ..) => Counted::NotFound,
+        _ => return Err(reader.error),
+    };
+    reader.end().map(|()| counted)
 }
 
 /// Reads a number of seconds.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_seconds(message: &[u8]) -> Result<u32, Malformed> {
+pub(super) fn decode_seconds(message: &[u8]) -> Result<u32, Malformed> {
     let mut reader = Reader::new("4 bytes", message);
     let seconds = reader.u32()?;
     reader.end().map(|()| seconds)
 }
 
 /// Reads the answer to GET.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_got(message: &[u8]) -> Result<Option<Value>, Malformed> {
+pub(super) fn decode_got(message: &[u8]) -> Result<Option<Value>, Malformed> {
     if message.is_empty() {
         return Ok(None);
     }
@@ -404,10 +366,7 @@ pub fn put_got(item: &Item<'_>, out: &mut [u8]) {
 }
 
 /// Reads the answer to STATS.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn decode_stats(message: &[u8]) -> Result<Vec<(String, u64)>, Malformed> {
+pub(super) fn decode_stats(message: &[u8]) -> Result<Vec<(String, u64)>, Malformed> {
     let error = Malformed { expected: "lines of a name and a number", bytes: message.len() };
     let text = str::from_utf8(message).map_err(|_| error)?;
     let counter = |line: &str| {
@@ -445,7 +404,7 @@ mod tests {
         #[test]
         fn decode__takes_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             // Each either reads or refuses; an accepted STORE has a legal key.
-            let _ = (Hello::decode(&bytes), decode_get(&bytes), decode_delete(&bytes));
+            let _ = (Hello::decode(&bytes), decode_delete(&bytes));
             let _ = (decode_touch(&bytes), CountMessage::decode(&bytes), decode_got(&bytes));
             if let Ok(message) = StoreMessage::decode(&bytes) {
                 prop_assert!((1..=KEY_BYTES_MAX).contains(&message.key.len()));

@@ -10,11 +10,19 @@ pub(super) struct Reader<'a> {
     error: Malformed,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(expected: &'static str, message: &'a [u8]) -> Self {
-        Self { left: message, error: Malformed { expected, bytes: message.len() } }
-    }
+/// Reads a whole message.
+pub(super) fn read<'a, T>(
+    expected: &'static str,
+    message: &'a [u8],
+    fields: impl FnOnce(&mut Reader<'a>) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    let error = Malformed { expected, bytes: message.len() };
+    let mut reader = Reader { left: message, error };
+    let value = fields(&mut reader)?;
+    if reader.left.is_empty() { Ok(value) } else { Err(error) }
+}
 
+impl<'a> Reader<'a> {
     pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
         let (taken, left) = self.left.split_at_checked(bytes).ok_or(self.error)?;
         self.left = left;
@@ -73,9 +81,5 @@ impl<'a> Reader<'a> {
 
     pub(super) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.left)
-    }
-
-    pub(super) fn end(&self) -> Result<(), Malformed> {
-        if self.left.is_empty() { Ok(()) } else { Err(self.error) }
     }
 }

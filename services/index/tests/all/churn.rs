@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use petrel_index::{Bytes, OrderedMap, Tree, Words};
+use petrel_index::{Bytes, Tree, Words};
 
 /// Stable keys, which are 0 modulo 4, among three times as many volatile keys.
 const STABLE: u64 = 1_000;
@@ -72,8 +72,9 @@ fn assert_complete(keys: &[u64]) {
     assert!(keys.iter().all(|key| *key < 4 * STABLE), "a key that nobody put");
 }
 
-fn map_under_churn<M: OrderedMap<u64, u64>>() {
-    let map = M::default();
+#[test]
+fn tree__scans_miss_nothing_that_stays() {
+    let map = Tree::<u64, u64>::default();
     stable_keys().for_each(|key| assert!(map.insert(key, !key)));
     let change = |key: u64, _, is_put: bool| {
         assert!(if is_put { map.insert(key, !key) } else { map.remove(&key) });
@@ -92,13 +93,8 @@ fn map_under_churn<M: OrderedMap<u64, u64>>() {
 }
 
 #[test]
-fn tree__scans_miss_nothing_that_stays() {
-    map_under_churn::<Tree<u64, u64>>();
-}
-
-#[test]
 fn words__scans_and_gets_miss_nothing_that_stays() {
-    let words = Words::<Tree<_, _>>::new(1, u64::MAX);
+    let words = Words::new(1, u64::MAX);
     stable_keys().for_each(|key| assert_eq!(words.put(key, spread(key)), Ok(None)));
     let change = |key: u64, _, is_put: bool| match is_put {
         true => assert_eq!(words.put(key, spread(key)), Ok(None)),
@@ -121,7 +117,7 @@ fn words__scans_and_gets_miss_nothing_that_stays() {
 
 #[test]
 fn bytes__scans_and_gets_miss_nothing_that_stays() {
-    let bytes = Bytes::<Tree<_, _>>::new(u64::MAX);
+    let bytes = Bytes::new(u64::MAX);
     let name = |key: u64| [&b"some prefix/"[..], &key.to_be_bytes()].concat();
     stable_keys().for_each(|key| assert_eq!(bytes.put(&name(key), &[0; 8]), Ok(false)));
     let change = |key: u64, round: u64, is_put: bool| {
@@ -154,7 +150,7 @@ fn bytes__scans_and_gets_miss_nothing_that_stays() {
 #[test]
 fn words__agree_with_their_order_after_a_race() {
     const KEYS: u64 = 3;
-    let words = Words::<Tree<_, _>>::new(1, u64::MAX);
+    let words = Words::new(1, u64::MAX);
     thread::scope(|scope| {
         for thread in 0..3u64 {
             let words = &words;
@@ -187,7 +183,7 @@ fn words__agree_with_their_order_after_a_race() {
 #[test]
 fn words__never_go_back_in_time() {
     const LAST: u64 = 30_000;
-    let words = Words::<Tree<_, _>>::new(1, u64::MAX);
+    let words = Words::new(1, u64::MAX);
     words.put(500, 0).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| (1..=LAST).for_each(|number| assert!(words.put(500, number).is_ok())));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-use petrel_index::{Bytes, Tree, Words};
+use petrel_index::{Bytes, Words};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -81,7 +81,7 @@ proptest! {
 
     #[test]
     fn words__are_a_map(steps in steps(word(), any::<u64>(), 3_000)) {
-        let (words, mut model) = (Words::<Tree<_, _>>::new(1, u64::MAX), BTreeMap::new());
+        let (words, mut model) = (Words::new(1, u64::MAX), BTreeMap::new());
         for step in steps {
             match step {
                 Step::Put(key, value) => prop_assert_eq!(words.put(key, value), Ok(model.insert(key, value))),
@@ -102,7 +102,7 @@ proptest! {
 
     #[test]
     fn bytes__are_a_map(steps in steps(name(), vec(any::<u8>(), 0..30), 2_000)) {
-        let (bytes, mut model) = (Bytes::<Tree<_, _>>::new(u64::MAX), BTreeMap::new());
+        let (bytes, mut model) = (Bytes::new(u64::MAX), BTreeMap::new());
         for step in steps {
             match step {
                 Step::Put(key, value) => {
@@ -128,7 +128,7 @@ proptest! {
 
 #[test]
 fn put__beyond_the_limit_is_refused_and_changes_nothing() {
-    let words = Words::<Tree<_, _>>::new(1, 2);
+    let words = Words::new(1, 2);
     assert_eq!([words.put(1, 1), words.put(2, 2)], [Ok(None), Ok(None)]);
     let error = words.put(3, 3).unwrap_err();
     assert!(error.to_string().starts_with("the table is full: 2 keys."), "{error}");
@@ -137,7 +137,7 @@ fn put__beyond_the_limit_is_refused_and_changes_nothing() {
     assert_eq!(words.put(2, 5), Ok(Some(2)));
     assert_eq!((words.delete(1), words.put(3, 3)), (Some(1), Ok(None)));
 
-    let bytes = Bytes::<Tree<_, _>>::new(2 * 128 + 10);
+    let bytes = Bytes::new(2 * 128 + 10);
     assert_eq!(bytes.put(b"a", b"1234"), Ok(false));
     assert_eq!(bytes.put(b"b", b"1234"), Ok(false));
     assert!(bytes.put(b"c", b"").is_err() && bytes.put(b"a", b"12345").is_err());
@@ -149,7 +149,7 @@ fn put__beyond_the_limit_is_refused_and_changes_nothing() {
 
 #[test]
 fn put__of_what_is_too_long_says_how_long_it_may_be() {
-    let bytes = Bytes::<Tree<_, _>>::new(u64::MAX);
+    let bytes = Bytes::new(u64::MAX);
     let error = bytes.put(&[0; 1025], b"").unwrap_err();
     assert_eq!(error.to_string(), "a key of 1025 bytes; at most 1024 are taken");
     let error = bytes.put(b"", &vec![0; (64 << 10) + 1]).unwrap_err();

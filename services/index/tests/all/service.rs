@@ -186,7 +186,6 @@ impl Method for Wrong {
     type Response = ();
     const NUMBER: u16 = GetWord::NUMBER;
     const NAME: &'static str = "wrong";
-    const RESPONSE_BYTES_MAX: usize = 100;
 
     fn encode_request((): &()) -> Vec<u8> {
         vec![1, 2, 3]

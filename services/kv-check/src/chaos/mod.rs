@@ -49,16 +49,9 @@ pub enum ChaosOutcome {
 }
 
 /// The reason why a run cannot continue. The error says nothing about the store.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct ChaosError(String);
-
-impl std::fmt::Display for ChaosError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ChaosError {}
 
 impl From<String> for ChaosError {
     fn from(why: String) -> Self {

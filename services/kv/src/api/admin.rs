@@ -2,7 +2,7 @@
 
 use super::Refusal;
 use crate::limits::ADDRESS_BYTES_MAX;
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, kinds, messages};
 
 /// Changes the membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,71 +44,42 @@ pub enum AdminReply<'a> {
     Refused(Refusal<'a>),
 }
 
-const ADD: u8 = 1;
-const REMOVE: u8 = 2;
-const PROMOTE: u8 = 3;
-
 const DONE: u8 = 1;
 const NO_MEMBER: u8 = 2;
 
+messages!(MemberRequest<'a>, TransferRequest, AdminReply<'a>);
+kinds!(MemberChange, "change", Add = 1, Remove = 2, Promote = 3);
+
 impl<'a> MemberRequest<'a> {
-    /// Appends the request.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u8(match self.change {
-            MemberChange::Add => ADD,
-            MemberChange::Remove => REMOVE,
-            MemberChange::Promote => PROMOTE,
-        });
+    fn write(&self, out: &mut Vec<u8>) {
+        self.change.write(out);
         out.put_u16(self.node);
         out.put_text(self.address, ADDRESS_BYTES_MAX);
     }
 
-    /// Decodes a request.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid request.
-    pub fn decode(bytes: &'a [u8]) -> Result<MemberRequest<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let change = match reader.u8("change")? {
-            ADD => MemberChange::Add,
-            REMOVE => MemberChange::Remove,
-            PROMOTE => MemberChange::Promote,
-            kind => return Err(DecodeError::UnknownKind { field: "change", kind }),
-        };
-        let node = reader.u16("node")?;
-        let address = reader.text("address")?;
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let change = MemberChange::read(reader)?;
+        let (node, address) = (reader.u16("node")?, reader.text("address")?);
         let needs_address = change == MemberChange::Add;
         if address.len() > ADDRESS_BYTES_MAX || (needs_address && address.is_empty()) {
             return Err(DecodeError::OutOfRange("length of the address"));
         }
-        reader.end()?;
         Ok(MemberRequest { change, node, address })
     }
 }
 
 impl TransferRequest {
-    /// Appends the request.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         out.put_u16(self.node);
     }
 
-    /// Decodes a request.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid request.
-    pub fn decode(bytes: &[u8]) -> Result<TransferRequest, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let request = TransferRequest { node: reader.u16("node")? };
-        reader.end()?;
-        Ok(request)
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(TransferRequest { node: reader.u16("node")? })
     }
 }
 
 impl<'a> AdminReply<'a> {
-    /// Appends the reply.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
             AdminReply::Done => out.put_u8(DONE),
             AdminReply::NoMember => out.put_u8(NO_MEMBER),
@@ -116,19 +87,11 @@ impl<'a> AdminReply<'a> {
         }
     }
 
-    /// Decodes a reply.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid reply.
-    pub fn decode(bytes: &'a [u8]) -> Result<AdminReply<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let reply = match reader.u8("reply")? {
-            DONE => AdminReply::Done,
-            NO_MEMBER => AdminReply::NoMember,
-            kind => AdminReply::Refused(Refusal::read(kind, &mut reader)?),
-        };
-        reader.end()?;
-        Ok(reply)
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match reader.u8("reply")? {
+            DONE => Ok(AdminReply::Done),
+            NO_MEMBER => Ok(AdminReply::NoMember),
+            kind => Ok(AdminReply::Refused(Refusal::read(kind, reader)?)),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! GET: one key.
 
 use super::Refusal;
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, kinds, messages};
 
 /// Reads a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,51 +38,20 @@ pub enum GetReply<'a> {
     Refused(Refusal<'a>),
 }
 
-const LINEARIZABLE: u8 = 1;
-const STALE: u8 = 2;
-
 const FOUND: u8 = 1;
 const NOT_FOUND: u8 = 2;
 
+messages!(GetRequest<'a>, GetReply<'a>);
+kinds!(Consistency, "consistency", Linearizable = 1, Stale = 2);
+
 impl<'a> GetRequest<'a> {
-    /// Appends the request.
-    ///
-    /// # Panics
-    ///
-    /// If the key is longer than [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         self.consistency.write(out);
         out.put_key(self.key);
     }
 
-    /// Decodes a request.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid request.
-    pub fn decode(bytes: &'a [u8]) -> Result<GetRequest<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let request =
-            GetRequest { consistency: Consistency::read(&mut reader)?, key: reader.key()? };
-        reader.end()?;
-        Ok(request)
-    }
-}
-
-impl Consistency {
-    pub(super) fn write(self, out: &mut Vec<u8>) {
-        out.put_u8(match self {
-            Consistency::Linearizable => LINEARIZABLE,
-            Consistency::Stale => STALE,
-        });
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Consistency, DecodeError> {
-        match reader.u8("consistency")? {
-            LINEARIZABLE => Ok(Consistency::Linearizable),
-            STALE => Ok(Consistency::Stale),
-            kind => Err(DecodeError::UnknownKind { field: "consistency", kind }),
-        }
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(GetRequest { consistency: Consistency::read(reader)?, key: reader.key()? })
     }
 }
 
@@ -95,8 +64,7 @@ impl<'a> GetReply<'a> {
         }
     }
 
-    /// Appends the reply.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
             GetReply::Found { revision, value } => {
                 out.put_u8(FOUND);
@@ -108,19 +76,11 @@ impl<'a> GetReply<'a> {
         }
     }
 
-    /// Decodes a reply.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid reply.
-    pub fn decode(bytes: &'a [u8]) -> Result<GetReply<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let reply = match reader.u8("reply")? {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("reply")? {
             FOUND => GetReply::Found { revision: reader.u64("revision")?, value: reader.value()? },
             NOT_FOUND => GetReply::NotFound,
-            kind => GetReply::Refused(Refusal::read(kind, &mut reader)?),
-        };
-        reader.end()?;
-        Ok(reply)
+            kind => GetReply::Refused(Refusal::read(kind, reader)?),
+        })
     }
 }

@@ -5,8 +5,6 @@
 //! | 1 to 15 | clients |
 //! | 16 to 31 | the replicas among themselves |
 
-use std::ops::RangeInclusive;
-
 /// Changes the store, or opens a session: one command of the log.
 pub const WRITE: u16 = 1;
 /// Reads one key.
@@ -19,11 +17,6 @@ pub const STATUS: u16 = 4;
 pub const MEMBER: u16 = 5;
 /// Hands leadership to another replica.
 pub const TRANSFER: u16 = 6;
-
-/// Numbers of the methods that clients call.
-pub const CLIENT_METHODS: RangeInclusive<u16> = 1..=15;
-/// Numbers of the methods that replicas call.
-pub const PEER_METHODS: RangeInclusive<u16> = 16..=31;
 
 /// Names of the methods for clients.
 pub const NAMES: [(&str, u16); 6] = [

@@ -1,7 +1,7 @@
 //! Refusals: answers that state why a request was not served, common to all methods.
 
 use crate::limits::{ADDRESS_BYTES_MAX, REASON_BYTES_MAX};
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, kinds};
 
 /// The reason why a request was not served.
 ///
@@ -77,8 +77,7 @@ const TOO_MANY_PENDING: u8 = 131;
 const MALFORMED: u8 = 132;
 const UNAVAILABLE: u8 = 133;
 
-const NOT_APPLIED: u8 = 1;
-const UNKNOWN: u8 = 2;
+kinds!(Certainty, "certainty", NotApplied = 1, Unknown = 2);
 
 impl<'a> Refusal<'a> {
     /// Appends the refusal as a reply of any method.
@@ -86,7 +85,11 @@ impl<'a> Refusal<'a> {
         match self {
             Refusal::NotLeader { leader } => {
                 out.put_u8(NOT_LEADER);
-                write_leader(leader.as_ref(), out);
+                out.put_bool(leader.is_some());
+                if let Some(leader) = leader {
+                    out.put_u16(leader.node);
+                    out.put_text(leader.address, ADDRESS_BYTES_MAX);
+                }
             }
             Refusal::SessionUnknown => out.put_u8(SESSION_UNKNOWN),
             Refusal::SequenceTooOld => out.put_u8(SEQUENCE_TOO_OLD),
@@ -97,10 +100,7 @@ impl<'a> Refusal<'a> {
             }
             Refusal::Unavailable { certainty, reason } => {
                 out.put_u8(UNAVAILABLE);
-                out.put_u8(match certainty {
-                    Certainty::NotApplied => NOT_APPLIED,
-                    Certainty::Unknown => UNKNOWN,
-                });
+                certainty.write(out);
                 out.put_text(reason, REASON_BYTES_MAX);
             }
         }
@@ -130,7 +130,7 @@ impl<'a> Refusal<'a> {
             TOO_MANY_PENDING => Ok(Refusal::TooManyPending),
             MALFORMED => Ok(Refusal::Malformed(reader.text("reason")?)),
             UNAVAILABLE => Ok(Refusal::Unavailable {
-                certainty: read_certainty(reader)?,
+                certainty: Certainty::read(reader)?,
                 reason: reader.text("reason")?,
             }),
             kind => Err(DecodeError::UnknownKind { field: "reply", kind }),
@@ -138,26 +138,9 @@ impl<'a> Refusal<'a> {
     }
 }
 
-fn write_leader(leader: Option<&Leader<'_>>, out: &mut Vec<u8>) {
-    out.put_u8(u8::from(leader.is_some()));
-    if let Some(leader) = leader {
-        out.put_u16(leader.node);
-        out.put_text(leader.address, ADDRESS_BYTES_MAX);
-    }
-}
-
 fn read_leader<'a>(reader: &mut Reader<'a>) -> Result<Option<Leader<'a>>, DecodeError> {
-    match reader.u8("leader")? {
-        0 => Ok(None),
-        1 => Ok(Some(Leader { node: reader.u16("node")?, address: reader.text("address")? })),
-        kind => Err(DecodeError::UnknownKind { field: "leader", kind }),
-    }
-}
-
-fn read_certainty(reader: &mut Reader<'_>) -> Result<Certainty, DecodeError> {
-    match reader.u8("certainty")? {
-        NOT_APPLIED => Ok(Certainty::NotApplied),
-        UNKNOWN => Ok(Certainty::Unknown),
-        kind => Err(DecodeError::UnknownKind { field: "certainty", kind }),
-    }
+    Ok(match reader.bool("leader")? {
+        true => Some(Leader { node: reader.u16("node")?, address: reader.text("address")? }),
+        false => None,
+    })
 }

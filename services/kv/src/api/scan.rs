@@ -2,7 +2,7 @@
 
 use super::{Consistency, Refusal};
 use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX};
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, messages};
 
 /// Reads the keys of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,13 +53,10 @@ pub struct Pairs<'a> {
 
 const PAIRS: u8 = 1;
 
+messages!(ScanRequest<'a>, ScanReply<'a>);
+
 impl<'a> ScanRequest<'a> {
-    /// Appends the request.
-    ///
-    /// # Panics
-    ///
-    /// If a key is longer than [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         self.consistency.write(out);
         out.put_u32(self.pairs_max);
         out.put_u32(self.bytes_max);
@@ -67,22 +64,14 @@ impl<'a> ScanRequest<'a> {
         write_optional_key(self.until, out);
     }
 
-    /// Decodes a request.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid request.
-    pub fn decode(bytes: &'a [u8]) -> Result<ScanRequest<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let consistency = Consistency::read(&mut reader)?;
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let consistency = Consistency::read(reader)?;
         let pairs_max = reader.u32("most pairs")?;
         if pairs_max == 0 {
             return Err(DecodeError::OutOfRange("most pairs"));
         }
         let bytes_max = reader.u32("most bytes")?;
-        let from = reader.bound()?;
-        let until = read_optional_key(&mut reader)?;
-        reader.end()?;
+        let (from, until) = (reader.bound()?, read_optional_key(reader)?);
         Ok(ScanRequest { consistency, from, until, pairs_max, bytes_max })
     }
 
@@ -112,8 +101,7 @@ impl<'a> ScanRequest<'a> {
 }
 
 impl<'a> ScanReply<'a> {
-    /// Appends the reply.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
             ScanReply::Pairs { pairs, next } => {
                 out.put_u8(PAIRS);
@@ -125,22 +113,13 @@ impl<'a> ScanReply<'a> {
         }
     }
 
-    /// Decodes a reply.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid reply.
-    pub fn decode(bytes: &'a [u8]) -> Result<ScanReply<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let reply = match reader.u8("reply")? {
-            PAIRS => ScanReply::Pairs {
-                pairs: Pairs::read(&mut reader)?,
-                next: read_optional_key(&mut reader)?,
-            },
-            kind => ScanReply::Refused(Refusal::read(kind, &mut reader)?),
-        };
-        reader.end()?;
-        Ok(reply)
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("reply")? {
+            PAIRS => {
+                ScanReply::Pairs { pairs: Pairs::read(reader)?, next: read_optional_key(reader)? }
+            }
+            kind => ScanReply::Refused(Refusal::read(kind, reader)?),
+        })
     }
 }
 
@@ -192,16 +171,10 @@ impl<'a> Pair<'a> {
 }
 
 fn write_optional_key(key: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.put_u8(u8::from(key.is_some()));
-    if let Some(key) = key {
-        out.put_key(key);
-    }
+    out.put_bool(key.is_some());
+    key.into_iter().for_each(|key| out.put_key(key));
 }
 
 fn read_optional_key<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, DecodeError> {
-    match reader.u8("bound")? {
-        0 => Ok(None),
-        1 => Ok(Some(reader.bound()?)),
-        kind => Err(DecodeError::UnknownKind { field: "bound", kind }),
-    }
+    reader.bool("bound")?.then(|| reader.bound()).transpose()
 }

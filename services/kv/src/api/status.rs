@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use crate::limits::ADDRESS_BYTES_MAX;
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, kinds, messages};
 
 /// The state of a replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,38 +80,58 @@ pub enum MemberKind {
     Leaving,
 }
 
-// Numbers of the fields. A number is never used again for another field.
+// Numbers of the fields. A number is never used again for another field. A macro has the fields of eight bytes.
 const NODE: u8 = 1;
-const RAFT_ID: u8 = 2;
 const ROLE: u8 = 3;
-const TERM: u8 = 4;
 const LEADER: u8 = 5;
-const COMMIT: u8 = 6;
-const APPLIED: u8 = 7;
-const LAST_INDEX: u8 = 8;
-const FIRST_INDEX: u8 = 9;
 const MEMBER: u8 = 10;
-const KEYS: u8 = 11;
-const BYTES: u8 = 12;
-const SESSIONS: u8 = 13;
 const COUNTER: u8 = 14;
 
-const VOTER: u8 = 1;
-const LEARNER: u8 = 2;
-const JOINING: u8 = 3;
-const LEAVING: u8 = 4;
+messages!(Status);
+
+kinds!(Role, "role", Follower = 1, PreCandidate = 2, Candidate = 3, Leader = 4);
+kinds!(MemberKind, "member", Voter = 1, Learner = 2, Joining = 3, Leaving = 4);
 
 /// Longest name of a counter, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-impl Status {
-    /// Appends the reply.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        field(NODE, out, |out| out.put_u16(self.node));
-        field(ROLE, out, |out| out.put_u8(self.role.number()));
-        for (number, value) in self.numbers() {
-            field(number, out, |out| out.put_u64(value));
+/// Declares the fields with a single number of eight bytes.
+macro_rules! numbers {
+    ($($name:ident = $number:literal),*) => {
+        impl Status {
+            fn write_numbers(&self, out: &mut Vec<u8>) {
+                $(field($number, out, |out| out.put_u64(self.$name));)*
+            }
+
+            /// Reads such a field; ignores others, which a later version may have added.
+            fn read_number(&mut self, number: u8, field: &mut Reader<'_>) -> Result<(), DecodeError> {
+                match number {
+                    $($number => self.$name = field.u64(stringify!($name))?,)*
+                    _ => {}
+                }
+                Ok(())
+            }
         }
+    };
+}
+
+numbers!(
+    raft_id = 2,
+    term = 4,
+    commit = 6,
+    applied = 7,
+    last_index = 8,
+    first_index = 9,
+    keys = 11,
+    bytes = 12,
+    sessions = 13
+);
+
+impl Status {
+    fn write(&self, out: &mut Vec<u8>) {
+        field(NODE, out, |out| out.put_u16(self.node));
+        field(ROLE, out, |out| self.role.write(out));
+        self.write_numbers(out);
         if let Some(leader) = self.leader {
             field(LEADER, out, |out| out.put_u64(leader));
         }
@@ -126,14 +146,8 @@ impl Status {
         }
     }
 
-    /// Decodes a reply.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid reply.
-    pub fn decode(bytes: &[u8]) -> Result<Status, DecodeError> {
+    fn read(reader: &mut Reader<'_>) -> Result<Status, DecodeError> {
         let mut status = Status::default();
-        let mut reader = Reader::new(bytes);
         while !reader.rest().is_empty() {
             let number = reader.u8("field")?;
             let len = reader.u32("field")? as usize;
@@ -142,65 +156,20 @@ impl Status {
         Ok(status)
     }
 
-    /// The fields with a single number of eight bytes.
-    fn numbers(&self) -> [(u8, u64); 9] {
-        [
-            (RAFT_ID, self.raft_id),
-            (TERM, self.term),
-            (COMMIT, self.commit),
-            (APPLIED, self.applied),
-            (LAST_INDEX, self.last_index),
-            (FIRST_INDEX, self.first_index),
-            (KEYS, self.keys),
-            (BYTES, self.bytes),
-            (SESSIONS, self.sessions),
-        ]
-    }
-
     /// Ignores bytes after the known part of a field: a later version may have added them.
     fn read_field(&mut self, number: u8, field: &mut Reader<'_>) -> Result<(), DecodeError> {
         match number {
             NODE => self.node = field.u16("node")?,
-            RAFT_ID => self.raft_id = field.u64("raft id")?,
-            ROLE => self.role = Role::from_number(field.u8("role")?)?,
-            TERM => self.term = field.u64("term")?,
+            ROLE => self.role = Role::read(field)?,
             LEADER => self.leader = Some(field.u64("leader")?),
-            COMMIT => self.commit = field.u64("commit")?,
-            APPLIED => self.applied = field.u64("applied")?,
-            LAST_INDEX => self.last_index = field.u64("last index")?,
-            FIRST_INDEX => self.first_index = field.u64("first index")?,
             MEMBER => self.members.push(Member::read(field)?),
-            KEYS => self.keys = field.u64("keys")?,
-            BYTES => self.bytes = field.u64("bytes")?,
-            SESSIONS => self.sessions = field.u64("sessions")?,
             COUNTER => {
                 let value = field.u64("counter")?;
                 self.counters.push((Cow::Owned(field.text("counter")?.to_owned()), value));
             }
-            _ => {}
+            number => self.read_number(number, field)?,
         }
         Ok(())
-    }
-}
-
-impl Role {
-    fn number(self) -> u8 {
-        match self {
-            Role::Follower => 1,
-            Role::PreCandidate => 2,
-            Role::Candidate => 3,
-            Role::Leader => 4,
-        }
-    }
-
-    fn from_number(number: u8) -> Result<Role, DecodeError> {
-        match number {
-            1 => Ok(Role::Follower),
-            2 => Ok(Role::PreCandidate),
-            3 => Ok(Role::Candidate),
-            4 => Ok(Role::Leader),
-            kind => Err(DecodeError::UnknownKind { field: "role", kind }),
-        }
     }
 }
 
@@ -212,24 +181,12 @@ impl Member {
 
     fn write(&self, out: &mut Vec<u8>) {
         out.put_u64(self.raft_id);
-        out.put_u8(match self.kind {
-            MemberKind::Voter => VOTER,
-            MemberKind::Learner => LEARNER,
-            MemberKind::Joining => JOINING,
-            MemberKind::Leaving => LEAVING,
-        });
+        self.kind.write(out);
         out.put_text(&self.address, ADDRESS_BYTES_MAX);
     }
 
     fn read(field: &mut Reader<'_>) -> Result<Member, DecodeError> {
-        let raft_id = field.u64("raft id")?;
-        let kind = match field.u8("member")? {
-            VOTER => MemberKind::Voter,
-            LEARNER => MemberKind::Learner,
-            JOINING => MemberKind::Joining,
-            LEAVING => MemberKind::Leaving,
-            kind => return Err(DecodeError::UnknownKind { field: "member", kind }),
-        };
+        let (raft_id, kind) = (field.u64("raft id")?, MemberKind::read(field)?);
         Ok(Member { raft_id, kind, address: field.text("address")?.to_owned() })
     }
 }

@@ -1,7 +1,7 @@
 //! WRITE: the reply. The request is a [`Command`](crate::command::Command).
 
 use super::Refusal;
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, messages};
 
 /// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +55,10 @@ const DELETED: u8 = 3;
 const MISMATCH: u8 = 4;
 const BATCH: u8 = 5;
 
+messages!(WriteReply<'a>);
+
 impl<'a> WriteReply<'a> {
-    /// Appends the reply.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
             WriteReply::Applied(applied) => {
                 out.put_u8(APPLIED);
@@ -67,19 +68,11 @@ impl<'a> WriteReply<'a> {
         }
     }
 
-    /// Decodes a reply.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are not a valid reply.
-    pub fn decode(bytes: &'a [u8]) -> Result<WriteReply<'a>, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let reply = match reader.u8("reply")? {
-            APPLIED => WriteReply::Applied(Applied::read(&mut reader)?),
-            kind => WriteReply::Refused(Refusal::read(kind, &mut reader)?),
-        };
-        reader.end()?;
-        Ok(reply)
+    fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("reply")? {
+            APPLIED => WriteReply::Applied(Applied::read(reader)?),
+            kind => WriteReply::Refused(Refusal::read(kind, reader)?),
+        })
     }
 }
 
@@ -90,11 +83,11 @@ impl Applied {
             Outcome::SessionOpened => out.put_u8(SESSION_OPENED),
             Outcome::Put { replaced } => {
                 out.put_u8(PUT);
-                out.put_u8(u8::from(replaced));
+                out.put_bool(replaced);
             }
             Outcome::Deleted { existed } => {
                 out.put_u8(DELETED);
-                out.put_u8(u8::from(existed));
+                out.put_bool(existed);
             }
             Outcome::Mismatch { position, revision } => {
                 out.put_u8(MISMATCH);
@@ -107,28 +100,18 @@ impl Applied {
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Applied, DecodeError> {
-        Ok(Applied { index: reader.u64("index")?, outcome: read_outcome(reader)? })
-    }
-}
-
-fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
-    match reader.u8("outcome")? {
-        SESSION_OPENED => Ok(Outcome::SessionOpened),
-        PUT => Ok(Outcome::Put { replaced: read_bool(reader)? }),
-        DELETED => Ok(Outcome::Deleted { existed: read_bool(reader)? }),
-        MISMATCH => Ok(Outcome::Mismatch {
-            position: reader.u16("position")?,
-            revision: Some(reader.u64("revision")?).filter(|revision| *revision != 0),
-        }),
-        BATCH => Ok(Outcome::Batch),
-        kind => Err(DecodeError::UnknownKind { field: "outcome", kind }),
-    }
-}
-
-fn read_bool(reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-    match reader.u8("flag")? {
-        0 => Ok(false),
-        1 => Ok(true),
-        kind => Err(DecodeError::UnknownKind { field: "flag", kind }),
+        let index = reader.u64("index")?;
+        let outcome = match reader.u8("outcome")? {
+            SESSION_OPENED => Outcome::SessionOpened,
+            PUT => Outcome::Put { replaced: reader.bool("flag")? },
+            DELETED => Outcome::Deleted { existed: reader.bool("flag")? },
+            MISMATCH => Outcome::Mismatch {
+                position: reader.u16("position")?,
+                revision: Some(reader.u64("revision")?).filter(|revision| *revision != 0),
+            },
+            BATCH => Outcome::Batch,
+            kind => return Err(DecodeError::UnknownKind { field: "outcome", kind }),
+        };
+        Ok(Applied { index, outcome })
     }
 }

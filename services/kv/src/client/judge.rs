@@ -72,18 +72,11 @@ mod tests {
     use crate::api::{Applied, Leader, Outcome, WriteReply};
 
     fn of_write(reply: WriteReply<'_>) -> Verdict {
-        let mut answer = Vec::new();
-        reply.encode(&mut answer);
-        judge(methods::WRITE, &answer)
+        judge(methods::WRITE, &reply.to_vec())
     }
 
     fn refused(method: u16, refusal: Refusal<'_>) -> Verdict {
-        let mut answer = Vec::new();
-        match method {
-            methods::WRITE => WriteReply::Refused(refusal).encode(&mut answer),
-            _ => AdminReply::Refused(refusal).encode(&mut answer),
-        }
-        judge(method, &answer)
+        judge(method, &WriteReply::Refused(refusal).to_vec())
     }
 
     #[test]
@@ -109,8 +102,7 @@ mod tests {
             "the operation says what is wrong"
         );
         for (role, verdict) in [(Role::Leader, Verdict::Leads), (Role::Follower, Verdict::Accept)] {
-            let mut answer = Vec::new();
-            Status { role, ..Status::default() }.encode(&mut answer);
+            let answer = Status { role, ..Status::default() }.to_vec();
             assert_eq!(judge(methods::STATUS, &answer), verdict);
         }
     }
@@ -139,8 +131,7 @@ mod tests {
         }
         let told = (FailedPrecondition, refused_it, "busy".to_owned());
         assert_eq!(of(methods::MEMBER, busy(Certainty::NotApplied)), told, "the operator's reason");
-        let mut answer = Vec::new();
-        AdminReply::NoMember.encode(&mut answer);
+        let answer = AdminReply::NoMember.to_vec();
         let (status, execution, _) = failure(judge(methods::MEMBER, &answer));
         assert_eq!((status, execution), (UNKNOWN_NAME, refused_it));
     }

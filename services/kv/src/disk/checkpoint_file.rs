@@ -15,7 +15,7 @@ use raft::eraftpb::ConfState;
 use super::directory::write_whole;
 use super::error::{DiskError, During};
 use crate::persist::Checkpoint;
-use crate::store::{Builder, Cursor, Store};
+use crate::store::{Builder, Store};
 use crate::wire::{Reader, Write as _};
 
 /// Bytes of the image read at once.
@@ -36,16 +36,13 @@ pub(super) fn write(
     write_whole(path, |file| {
         let mut frames = Frames { file, bytes: 0, unsynced_bytes: 0 };
         frames.push(&head(checkpoint))?;
-        let mut cursor = Some(Cursor::default());
-        while let Some(at) = cursor {
+        for chunk in checkpoint.image.chunks(CHUNK_BYTES) {
             if !is_wanted() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            let chunk = checkpoint.image.chunk(&at, CHUNK_BYTES);
-            if !chunk.bytes.is_empty() {
-                frames.push(&chunk.bytes)?;
+            if !chunk.is_empty() {
+                frames.push(&chunk)?;
             }
-            cursor = chunk.next;
         }
         frames.push(&[])?;
         Ok(frames.bytes)

@@ -41,7 +41,6 @@ pub(super) struct Handover {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) syncs: AtomicU64,
-    pub(super) bytes: AtomicU64,
     pub(super) checkpoints: AtomicU64,
     pub(super) checkpoint_bytes: AtomicU64,
 }

@@ -45,33 +45,20 @@
 //!
 //! # Why this log
 //!
-//! The log is `chunked-wal` 0.2.3 (MIT or Apache-2.0), extracted from the Raft log of Databend's metadata service:
-//! segments, a thread that syncs them, a lock, and a state at the beginning of each segment. It has no unsafe code, and
-//! needs no C compiler. It recognizes a truncated end of a file, and refuses a damaged file. The alternatives that were
-//! read and measured, all with permissive licences:
-//!
-//! | store | packages | 1 entry, disk | 64 entries, disk | 1, tmpfs | 64, tmpfs | drawback |
-//! | --- | --- | --- | --- | --- | --- | --- |
-//! | append, fdatasync | | 34 | 46–62 | 0.3 | 2.0 | |
-//! | `chunked-wal` 0.2.3 | 25 | 44–49 | 58–71 | 4.0 | 6.6 | young; leaves checks of the bodies to its user |
-//! | `redb` 4.5.0 | 2 | 71 | 131–162 | 28 | 84 | a B-tree: twice the time, and pages of 4 KiB for 120 B |
-//! | `fjall` 3.1.13 | 46 | 24 | 78–83 | 1.2 | 35 | a journal cut at a damaged mark; an unused tree behind it |
-//! | `okaywal` 0.3.1 | 17 | 23 | 32–33 | 0.9 | 5.5 | its user compares the checks after the replay |
-//! | `raft-engine` 0.4.2 | 69 | 25 | 62–63 | 1.2 | 10 | cuts the last file at a damaged record; LZ4 in C |
-//!
-//! Microseconds until entries of 120 B are durable: medians of 400 consecutive batches in each of three rounds (20,000
-//! in one round on tmpfs), with two cores, ext4, a virtual disk and Linux 6.18. The program is not kept, because of its
-//! dependencies. Stores faster than a bare append allocate the length of their files beforehand, and a sync has no new
-//! length to write; `chunked-wal` does not. A log of acknowledged writes must never silently drop a damaged record and
-//! its successors; the choice follows from this criterion.
+//! The log is `chunked-wal` 0.2.3, extracted from the Raft log of Databend's metadata service: segments, a thread that
+//! syncs them, a lock, and a state at the beginning of each segment. It recognizes a truncated end of a file, and refuses
+//! a damaged file. `redb` takes 1.5 to 2 times as long for a batch, `fjall` and `raft-engine` cut their files at a damaged
+//! record, and `okaywal` is faster, since it allocates the length of its files beforehand, but leaves the checks after a
+//! replay to its user. A log of acknowledged writes must never silently drop a damaged record and its successors; the
+//! choice follows from this criterion.
 //!
 //! `record` adds checks of length and body, which `chunked-wal` leaves to the user. Before opening the segments,
 //! [`DiskLog::open`] checks that none is missing or cut, because `chunked-wal` would panic or change files first.
 //!
 //! # Costs
 //!
-//! On the machine above, `cargo bench --locked -p petrel-kv --bench disk_log`, the lowest and the highest of three
-//! rounds; on tmpfs with `-- /dev/shm 20000`, of two:
+//! With two cores, ext4, a virtual disk and Linux 6.18, `cargo bench --locked -p petrel-kv --bench disk_log`, the lowest
+//! and the highest of three rounds; on tmpfs with `-- /dev/shm 20000`, of two:
 //!
 //! | batches | disk, p50 | disk, p99 | disk, entries/s | tmpfs, p50 |
 //! | --- | --- | --- | --- | --- |
@@ -149,29 +136,10 @@ impl DiskOptions {
 pub struct DiskStats {
     /// Syncs of the log; each made at least one batch durable.
     pub syncs: u64,
-    /// Bytes of records.
-    pub bytes: u64,
     /// The replica's own checkpoints named by the log.
     pub checkpoints: u64,
     /// Bytes of the replica's own checkpoints.
     pub checkpoint_bytes: u64,
-}
-
-/// Reads a log's counters, from any thread.
-#[derive(Clone, Debug)]
-pub struct DiskMeter(Arc<Handover>);
-
-impl DiskMeter {
-    /// The counters now.
-    pub fn read(&self) -> DiskStats {
-        let counts = &self.0.counts;
-        DiskStats {
-            syncs: counts.syncs.load(Ordering::Relaxed),
-            bytes: counts.bytes.load(Ordering::Relaxed),
-            checkpoints: counts.checkpoints.load(Ordering::Relaxed),
-            checkpoint_bytes: counts.checkpoint_bytes.load(Ordering::Relaxed),
-        }
-    }
 }
 
 /// A log on disk. Dropping the log first writes all queued batches.
@@ -239,9 +207,14 @@ impl DiskLog {
         Ok((log, recovered))
     }
 
-    /// Reads the log's counters.
-    pub fn meter(&self) -> DiskMeter {
-        DiskMeter(self.handover.clone())
+    /// Returns the log's counters.
+    pub fn stats(&self) -> DiskStats {
+        let counts = &self.handover.counts;
+        DiskStats {
+            syncs: counts.syncs.load(Ordering::Relaxed),
+            checkpoints: counts.checkpoints.load(Ordering::Relaxed),
+            checkpoint_bytes: counts.checkpoint_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Returns true if a batch needs no write to be as durable as its predecessors: the last commit index may be lost.

@@ -34,7 +34,6 @@ struct Group {
     /// Number of the last batch.
     last: Option<u64>,
     must_sync: bool,
-    bytes: usize,
 }
 
 impl Writer {
@@ -125,14 +124,13 @@ impl Writer {
         self.is_mark_due |= self.head == Head::default();
         self.head.note(&change).map_err(|what| self.wrong(io::Error::other(what)))?;
         let body = change.encode();
-        group.bytes += body.len();
         let record = WALRecord::Action(Record(body));
         self.wal.append(&record).map_err(|error| self.wrong(error))
     }
 
     /// Syncs the pending writes if necessary, and reports them as durable.
     fn commit(&mut self, group: &mut Group) -> Result<(), DiskError> {
-        let Group { last, must_sync, bytes } = std::mem::take(group);
+        let Group { last, must_sync } = std::mem::take(group);
         if must_sync {
             self.sync().map_err(|error| self.wrong(error))?;
             if std::mem::take(&mut self.is_mark_due) {
@@ -140,7 +138,6 @@ impl Writer {
             }
             self.handover.counts.syncs.fetch_add(1, Ordering::Relaxed);
         }
-        self.handover.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if last.is_some_and(|number| self.handover.note_durable(number)) || must_sync {
             self.handover.wake();
         }

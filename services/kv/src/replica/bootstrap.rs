@@ -17,18 +17,18 @@ use std::net::SocketAddr;
 
 use super::config::ReplicaConfig;
 use super::hello::Hello;
-use super::membership::node_of;
+use super::membership::{Members, node_of};
 
 /// The next step of a replica without a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BootstrapStep {
     Wait,
     /// Bootstrap a cluster with these initial members.
-    Bootstrap(Vec<(u64, String)>),
+    Bootstrap(Members),
     /// Start as a member: as an initial member, or without any state.
     Start {
         cluster: u64,
-        initial_members: Option<Vec<(u64, String)>>,
+        initial_members: Option<Members>,
     },
     /// Ask the leader to join.
     RequestJoin {
@@ -44,13 +44,12 @@ pub(super) fn next_step(
     hellos: &BTreeMap<SocketAddr, Hello>,
     hellos_received: &BTreeMap<u16, u64>,
 ) -> BootstrapStep {
-    let is_named = |list: &[(u64, String)]| list.iter().any(|(replica, _)| *replica == name);
     let clusters = || hellos.values().filter(|hello| hello.cluster != 0);
-    if let Some(hello) = clusters().find(|hello| is_named(&hello.initial_members)) {
+    if let Some(hello) = clusters().find(|hello| hello.initial_members.contains_key(&name)) {
         let initial_members = Some(hello.initial_members.clone());
         return BootstrapStep::Start { cluster: hello.cluster, initial_members };
     }
-    if let Some(hello) = clusters().find(|hello| is_named(&hello.members)) {
+    if let Some(hello) = clusters().find(|hello| hello.members.contains_key(&name)) {
         return BootstrapStep::Start { cluster: hello.cluster, initial_members: None };
     }
     if let Some(hello) = clusters().next() {
@@ -66,13 +65,13 @@ fn bootstrap_members(
     name: u64,
     hellos: &BTreeMap<SocketAddr, Hello>,
     hellos_received: &BTreeMap<u16, u64>,
-) -> Option<Vec<(u64, String)>> {
+) -> Option<Members> {
     let is_listed = config.peers.iter().any(|(node, _)| *node == config.node);
     let is_lowest = config.peers.iter().all(|(node, _)| *node >= config.node);
     if !is_listed || !is_lowest {
         return None;
     }
-    let mut initial_members = vec![(name, config.address.to_string())];
+    let mut initial_members = Members::from([(name, config.address.to_string())]);
     for (node, address) in config.others() {
         let hello = hellos.get(&address)?;
         if node_of(hello.replica) != node {
@@ -80,11 +79,11 @@ fn bootstrap_members(
                 "expected" => node, "found" => node_of(hello.replica), "address" => %address);
             return None;
         }
-        initial_members.push((hello.replica, address.to_string()));
+        initial_members.insert(hello.replica, address.to_string());
     }
     let has_sent_hello =
         |replica: u64| replica == name || hellos_received.get(&node_of(replica)) == Some(&replica);
-    let will_know = initial_members.iter().filter(|(replica, _)| has_sent_hello(*replica)).count();
+    let will_know = initial_members.keys().filter(|replica| has_sent_hello(**replica)).count();
     (2 * will_know > initial_members.len()).then_some(initial_members)
 }
 
@@ -118,9 +117,8 @@ mod tests {
         hellos.extend([fresh(3)]);
         let step = next_step(&config(1), name, &hellos, &hellos_received);
         let BootstrapStep::Bootstrap(initial_members) = step else { panic!("{step:?}") };
-        let nodes: Vec<u16> =
-            initial_members.iter().map(|(replica, _)| node_of(*replica)).collect();
-        assert_eq!((nodes, initial_members[0].0), (vec![1, 2, 3], name));
+        assert!(initial_members.keys().map(|replica| node_of(*replica)).eq([1, 2, 3]));
+        assert!(initial_members.contains_key(&name));
 
         let hellos = BTreeMap::from([fresh(1), fresh(3)]);
         let hellos_received = received_from(&[1, 3]);
@@ -161,7 +159,7 @@ mod tests {
     #[test]
     fn next_step__a_named_replica_starts_and_others_ask_to_join() {
         let name = replica_name(1, 9);
-        let named = vec![(name, at(1).to_string())];
+        let named = Members::from([(name, at(1).to_string())]);
         let (address, mut hello) = fresh(2);
         hello.cluster = 77;
         let see = |hello: &Hello| {

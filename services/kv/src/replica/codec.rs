@@ -13,28 +13,7 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
-/// The reason why bytes from a peer are not valid messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CodecError {
-    /// The frame ends too early.
-    #[error("the message ends within a field")]
-    Short,
-    /// Bytes follow the last message.
-    #[error("bytes follow the last message")]
-    Long,
-    /// A type that replicas do not send.
-    #[error("type {0} is none that replicas send")]
-    Type(u8),
-    /// Flags unknown to this version.
-    #[error("unknown flags {0:#x}")]
-    Flags(u8),
-    /// A text that is not UTF-8.
-    #[error("a text is not UTF-8")]
-    Text,
-    /// The snapshot is not valid protobuf.
-    #[error("the description of a snapshot is none")]
-    Snapshot,
-}
+use crate::wire::{DecodeError, Reader};
 
 const REJECT: u8 = 1;
 const EXTRAS: u8 = 2;
@@ -146,46 +125,47 @@ fn write_entry(entry: &Entry, out: &mut Writer<'_>) {
 }
 
 /// Reads a frame: the cluster, and the messages, addressed to `to`.
-pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), CodecError> {
+pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), DecodeError> {
     // Entries are kept for long: the entries of a frame share a copy of the bytes.
-    let mut input = Reader::new(frame);
-    let cluster = input.u64()?;
-    let count = input.u16()?;
+    let mut input = Input { fields: Reader::new(frame), frame, owned: None, at: 0 };
+    let cluster = input.fields.u64("cluster")?;
+    let count = input.fields.u16("count")?;
     let mut messages = Vec::with_capacity(usize::from(count).min(frame.len() / MESSAGE_BYTES));
     for _ in 0..count {
         messages.push(read_message(&mut input, to)?);
     }
-    input.end()?;
+    input.fields.end()?;
     Ok((cluster, messages))
 }
 
-fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, CodecError> {
-    let code = input.u8()?;
-    let kind = message_type(code).ok_or(CodecError::Type(code))?;
-    let flags = input.u8()?;
+fn read_message(input: &mut Input<'_>, to: u64) -> Result<Message, DecodeError> {
+    let fields = &mut input.fields;
+    let (kind, flags) = (fields.u8("type")?, fields.u8("flags")?);
+    let unknown = |field, kind| DecodeError::UnknownKind { field, kind };
+    let message_type = message_type(kind).ok_or(unknown("type", kind))?;
     if flags & !FLAGS != 0 {
-        return Err(CodecError::Flags(flags));
+        return Err(unknown("flags", flags));
     }
     let mut message = Message { to, reject: flags & REJECT != 0, ..Message::default() };
-    message.set_msg_type(kind);
-    message.from = input.u64()?;
-    message.term = input.u64()?;
-    message.log_term = input.u64()?;
-    message.index = input.u64()?;
-    message.commit = input.u64()?;
-    message.reject_hint = input.u64()?;
+    message.set_msg_type(message_type);
+    message.from = fields.u64("from")?;
+    message.term = fields.u64("term")?;
+    message.log_term = fields.u64("log term")?;
+    message.index = fields.u64("index")?;
+    message.commit = fields.u64("commit")?;
+    message.reject_hint = fields.u64("reject hint")?;
     if flags & EXTRAS != 0 {
-        message.commit_term = input.u64()?;
-        message.request_snapshot = input.u64()?;
-        message.priority = input.u64()? as i64;
+        message.commit_term = fields.u64("commit term")?;
+        message.request_snapshot = fields.u64("request snapshot")?;
+        message.priority = fields.u64("priority")? as i64;
     }
     if flags & CONTEXT != 0 {
         message.context = input.long()?;
     }
     if flags & SNAPSHOT != 0 {
         let mut snapshot = Snapshot::default();
-        let bytes = input.long()?;
-        snapshot.merge_from_bytes(&bytes).map_err(|_| CodecError::Snapshot)?;
+        let merged = snapshot.merge_from_bytes(&input.long()?);
+        merged.map_err(|_| DecodeError::OutOfRange("description of a snapshot"))?;
         message.set_snapshot(snapshot);
     }
     if flags & ENTRIES != 0 {
@@ -194,19 +174,18 @@ fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, CodecError> 
     Ok(message)
 }
 
-fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, CodecError> {
-    let count = input.u32()?;
-    let mut entries = Vec::with_capacity(count.min(input.rest.len() / ENTRY_BYTES));
+fn read_entries(input: &mut Input<'_>, before: u64) -> Result<Vec<Entry>, DecodeError> {
+    let count = input.fields.u32("entries")? as usize;
+    let mut entries = Vec::with_capacity(count.min(input.fields.rest().len() / ENTRY_BYTES));
     for place in 1..=count as u64 {
-        let kind = input.u8()?;
-        let entry_type = match kind {
+        let entry_type = match input.fields.u8("entry")? {
             0 => EntryType::EntryNormal,
             1 => EntryType::EntryConfChange,
             2 => EntryType::EntryConfChangeV2,
-            _ => return Err(CodecError::Type(kind)),
+            kind => return Err(DecodeError::UnknownKind { field: "entry", kind }),
         };
-        let term = input.u64()?;
-        let (data, context) = (input.u32()?, input.u32()?);
+        let term = input.fields.u64("term")?;
+        let (data, context) = (input.fields.u32("data")?, input.fields.u32("context")?);
         let index = before.wrapping_add(place);
         let (data, context) = (input.shared(data)?, input.shared(context)?);
         let mut entry = Entry { term, index, data, context, ..Entry::default() };
@@ -261,73 +240,27 @@ impl Writer<'_> {
     }
 }
 
-/// Reads fields from the front of some bytes.
-pub(super) struct Reader<'a> {
-    rest: &'a [u8],
+/// The rest of a frame.
+struct Input<'a> {
+    fields: Reader<'a>,
     frame: &'a [u8],
     /// A copy of the frame from `at` on, once a part of it is kept.
     owned: Option<Bytes>,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(frame: &'a [u8]) -> Self {
-        Self { rest: frame, frame, owned: None, at: 0 }
-    }
-
-    pub(super) fn rest(&self) -> &'a [u8] {
-        self.rest
-    }
-
-    pub(super) fn end(&self) -> Result<(), CodecError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(CodecError::Long) }
-    }
-
-    pub(super) fn text(&mut self) -> Result<String, CodecError> {
-        let len = self.u32()?;
-        let bytes = self.take(len)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| CodecError::Text)
-    }
-
-    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], CodecError> {
-        let (head, rest) = self.rest.split_at_checked(len).ok_or(CodecError::Short)?;
-        self.rest = rest;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
-        let (head, rest) = self.rest.split_first_chunk().ok_or(CodecError::Short)?;
-        self.rest = rest;
-        Ok(*head)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, CodecError> {
-        self.array().map(|[byte]| byte)
-    }
-
-    pub(super) fn u16(&mut self) -> Result<u16, CodecError> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Result<usize, CodecError> {
-        self.array().map(|bytes| u32::from_le_bytes(bytes) as usize)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, CodecError> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn long(&mut self) -> Result<Bytes, CodecError> {
-        let len = self.u32()?;
+impl Input<'_> {
+    fn long(&mut self) -> Result<Bytes, DecodeError> {
+        let len = self.fields.u32("length")?;
         self.shared(len)
     }
 
-    fn shared(&mut self, len: usize) -> Result<Bytes, CodecError> {
+    fn shared(&mut self, len: u32) -> Result<Bytes, DecodeError> {
         if len == 0 {
             return Ok(Bytes::new());
         }
-        let begin = self.frame.len() - self.rest.len();
-        let end = begin + self.take(len)?.len();
+        let begin = self.frame.len() - self.fields.rest().len();
+        let end = begin + self.fields.take(len as usize, "bytes")?.len();
         let owned = self.owned.get_or_insert_with(|| {
             self.at = begin;
             Bytes::copy_from_slice(&self.frame[begin..])
@@ -413,7 +346,7 @@ mod tests {
             let mut frame = vec![0; frame_bytes(std::slice::from_ref(&message))];
             write_frame(99, &[message], &mut frame);
             frame.truncate(cut.index(frame.len()));
-            prop_assert_eq!(read_frame(&frame, 7), Err(CodecError::Short));
+            prop_assert!(matches!(read_frame(&frame, 7), Err(DecodeError::Truncated(_))));
         }
 
         #[test]
@@ -427,6 +360,6 @@ mod tests {
         let mut frame = vec![0; frame_bytes(&[])];
         write_frame(1, &[], &mut frame);
         frame.push(0);
-        assert_eq!(read_frame(&frame, 7), Err(CodecError::Long));
+        assert_eq!(read_frame(&frame, 7), Err(DecodeError::Trailing(1)));
     }
 }

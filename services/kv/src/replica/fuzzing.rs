@@ -1,9 +1,10 @@
 //! Decodes arbitrary bytes as messages between replicas.
 
-use super::codec::{CodecError, frame_bytes, read_frame, write_frame};
+use super::codec::{frame_bytes, read_frame, write_frame};
 use super::hello::{Hello, Join};
 use super::membership::{Membership, MembershipChange};
 use super::snapshot::{ChunkReply, ChunkRequest, Ticket};
+use crate::wire::DecodeError;
 
 /// The addressee of the messages.
 const TO: u64 = 7;
@@ -15,7 +16,7 @@ pub(crate) fn check(data: &[u8]) {
         1 => again(rest, Hello::decode, |hello| hello.as_ref().map(Hello::encode)),
         2 => again(rest, Join::decode, |join| Some(join.encode())),
         3 => again(rest, Ticket::decode, |ticket| Some(ticket.encode().to_vec())),
-        4 => again(rest, ChunkRequest::decode, |request| Some(request.encode().to_vec())),
+        4 => again(rest, ChunkRequest::decode, |request| Some(request.encode())),
         5 => again(rest, Membership::decode, |membership| Some(membership.encode())),
         6 => again(rest, MembershipChange::decode, |change| Some(change.encode())),
         _ => drop(ChunkReply::decode(rest)),
@@ -25,7 +26,7 @@ pub(crate) fn check(data: &[u8]) {
 /// Checks that encoding and decoding a decoded value returns an equal value.
 fn again<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
-    decode: impl Fn(&[u8]) -> Result<T, CodecError>,
+    decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
     encode: impl Fn(&T) -> Option<Vec<u8>>,
 ) {
     match decode(bytes) {

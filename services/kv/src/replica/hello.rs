@@ -1,7 +1,7 @@
 //! Introduction of replicas: the first messages on a session.
 
-use super::codec::{CodecError, Reader};
-use super::membership::{decode_members, encode_members, encode_text};
+use super::membership::{Members, put_address, put_members, read_address, read_members};
+use crate::wire::{DecodeError, Reader, Write};
 
 /// The version of the messages between replicas. Other versions are refused.
 pub(crate) const VERSION: u16 = 1;
@@ -16,9 +16,9 @@ pub(crate) struct Hello {
     pub(crate) leader: u64,
     /// The replicas that bootstrapped the cluster. A replica named here belongs to the cluster, even before learning of
     /// the bootstrap.
-    pub(crate) initial_members: Vec<(u64, String)>,
+    pub(crate) initial_members: Members,
     /// The members that the replica knows.
-    pub(crate) members: Vec<(u64, String)>,
+    pub(crate) members: Members,
 }
 
 /// A replica's request to the leader to join.
@@ -31,47 +31,45 @@ pub(crate) struct Join {
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = VERSION.to_le_bytes().to_vec();
-        for number in [self.cluster, self.replica, self.leader] {
-            out.extend(number.to_le_bytes());
-        }
-        for list in [&self.initial_members, &self.members] {
-            encode_members(list.iter().map(|(replica, address)| (*replica, address)), &mut out);
-        }
+        let mut out = Vec::new();
+        out.put_u16(VERSION);
+        [self.cluster, self.replica, self.leader].iter().for_each(|it| out.put_u64(*it));
+        put_members(&self.initial_members, &mut out);
+        put_members(&self.members, &mut out);
         out
     }
 
     /// Decodes a hello; `None` if it has another version.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
         let mut input = Reader::new(bytes);
-        if input.u16()? != VERSION {
+        if input.u16("version")? != VERSION {
             return Ok(None);
         }
         let hello = Self {
-            cluster: input.u64()?,
-            replica: input.u64()?,
-            leader: input.u64()?,
-            initial_members: decode_members(&mut input)?,
-            members: decode_members(&mut input)?,
+            cluster: input.u64("cluster")?,
+            replica: input.u64("replica")?,
+            leader: input.u64("leader")?,
+            initial_members: read_members(&mut input)?,
+            members: read_members(&mut input)?,
         };
-        input.end()?;
-        Ok(Some(hello))
+        input.end().map(|()| Some(hello))
     }
 }
 
 impl Join {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = self.cluster.to_le_bytes().to_vec();
-        out.extend(self.replica.to_le_bytes());
-        encode_text(&self.address, &mut out);
+        let mut out = Vec::new();
+        out.put_u64(self.cluster);
+        out.put_u64(self.replica);
+        put_address(&self.address, &mut out);
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        let join = Self { cluster: input.u64()?, replica: input.u64()?, address: input.text()? };
-        input.end()?;
-        Ok(join)
+        let (cluster, replica) = (input.u64("cluster")?, input.u64("replica")?);
+        let join = Self { cluster, replica, address: read_address(&mut input)? };
+        input.end().map(|()| join)
     }
 }
 
@@ -81,13 +79,14 @@ mod tests {
 
     #[test]
     fn hello__round_trips_and_no_part_of_it_decodes() {
-        let members = vec![(1 << 48 | 5, "a:1".to_owned()), (2 << 48 | 6, "b:2".to_owned())];
+        let members =
+            Members::from([(1 << 48 | 5, "a:1".to_owned()), (2 << 48 | 6, "b:2".to_owned())]);
         let hello =
             Hello { cluster: 1, replica: 2, leader: 3, initial_members: members.clone(), members };
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Ok(Some(hello)));
         for len in 0..bytes.len() {
-            assert_eq!(Hello::decode(&bytes[..len]), Err(CodecError::Short));
+            assert!(matches!(Hello::decode(&bytes[..len]), Err(DecodeError::Truncated(_))));
         }
         assert_eq!(Hello::decode(&[9, 9]), Ok(None));
     }
@@ -98,6 +97,6 @@ mod tests {
         let mut bytes = join.encode();
         assert_eq!(Join::decode(&bytes), Ok(join));
         bytes.push(0);
-        assert_eq!(Join::decode(&bytes), Err(CodecError::Long));
+        assert_eq!(Join::decode(&bytes), Err(DecodeError::Trailing(1)));
     }
 }

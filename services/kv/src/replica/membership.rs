@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::codec::{CodecError, Reader};
+use crate::wire::{DecodeError, Reader, Write};
 
 /// The node in a replica's name.
 pub(crate) const fn node_of(replica: u64) -> u16 {
@@ -15,11 +15,14 @@ pub(crate) const fn replica_name(node: u16, random: u64) -> u64 {
     (node as u64) << 48 | if low == 0 { 1 } else { low }
 }
 
+/// Addresses by replica.
+pub(crate) type Members = BTreeMap<u64, String>;
+
 /// Members, and nodes that may join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Membership {
-    /// Addresses by replica: voters and learners.
-    pub(crate) members: BTreeMap<u64, String>,
+    /// Voters and learners.
+    pub(crate) members: Members,
     /// Nodes added by an operator that have not joined yet.
     pub(crate) admitted: BTreeMap<u16, String>,
 }
@@ -69,75 +72,76 @@ impl Membership {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        encode_members(self.members.iter().map(|(replica, address)| (*replica, address)), &mut out);
-        out.extend((self.admitted.len() as u32).to_le_bytes());
+        put_members(&self.members, &mut out);
+        out.put_u32(self.admitted.len() as u32);
         for (node, address) in &self.admitted {
-            out.extend(node.to_le_bytes());
-            encode_text(address, &mut out);
+            out.put_u16(*node);
+            put_address(address, &mut out);
         }
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        let members = decode_members(&mut input)?.into_iter().collect();
+        let members = read_members(&mut input)?;
         let mut admitted = BTreeMap::new();
-        for _ in 0..input.u32()? {
-            admitted.insert(input.u16()?, input.text()?);
+        for _ in 0..input.u32("admitted nodes")? {
+            admitted.insert(input.u16("node")?, read_address(&mut input)?);
         }
-        input.end()?;
-        Ok(Self { members, admitted })
+        input.end().map(|()| Self { members, admitted })
     }
 }
 
 impl MembershipChange {
     pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
         match self {
             MembershipChange::Admit(node, address) => {
-                let mut out = vec![ADMIT];
-                out.extend(node.to_le_bytes());
-                encode_text(address, &mut out);
-                out
+                out.put_u8(ADMIT);
+                out.put_u16(*node);
+                put_address(address, &mut out);
             }
             MembershipChange::Revoke(node) => {
-                let mut out = vec![REVOKE];
-                out.extend(node.to_le_bytes());
-                out
+                out.put_u8(REVOKE);
+                out.put_u16(*node);
             }
         }
+        out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        let change = match input.u8()? {
-            ADMIT => MembershipChange::Admit(input.u16()?, input.text()?),
-            REVOKE => MembershipChange::Revoke(input.u16()?),
-            other => return Err(CodecError::Type(other)),
+        let change = match input.u8("change")? {
+            ADMIT => MembershipChange::Admit(input.u16("node")?, read_address(&mut input)?),
+            REVOKE => MembershipChange::Revoke(input.u16("node")?),
+            kind => return Err(DecodeError::UnknownKind { field: "change", kind }),
         };
-        input.end()?;
-        Ok(change)
+        input.end().map(|()| change)
     }
 }
 
-pub(super) fn encode_text(text: &str, out: &mut Vec<u8>) {
-    out.extend((text.len() as u32).to_le_bytes());
-    out.extend(text.as_bytes());
+pub(super) fn put_address(address: &str, out: &mut Vec<u8>) {
+    out.put_u32(address.len() as u32);
+    out.extend_from_slice(address.as_bytes());
 }
 
-pub(super) fn encode_members<'a>(
-    members: impl ExactSizeIterator<Item = (u64, &'a String)>,
-    out: &mut Vec<u8>,
-) {
-    out.extend((members.len() as u32).to_le_bytes());
+pub(super) fn read_address(input: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let len = input.u32("address")? as usize;
+    let bytes = input.take(len, "address")?.to_vec();
+    String::from_utf8(bytes).map_err(|_| DecodeError::NotText("address"))
+}
+
+pub(super) fn put_members(members: &Members, out: &mut Vec<u8>) {
+    out.put_u32(members.len() as u32);
     for (replica, address) in members {
-        out.extend(replica.to_le_bytes());
-        encode_text(address, out);
+        out.put_u64(*replica);
+        put_address(address, out);
     }
 }
 
-pub(super) fn decode_members(input: &mut Reader<'_>) -> Result<Vec<(u64, String)>, CodecError> {
-    let count = input.u32()?;
-    (0..count).map(|_| Ok((input.u64()?, input.text()?))).collect()
+pub(super) fn read_members(input: &mut Reader<'_>) -> Result<Members, DecodeError> {
+    let count = input.u32("members")?;
+    (0..count).map(|_| Ok((input.u64("member")?, read_address(input)?))).collect()
 }
 
 #[cfg(test)]
@@ -157,12 +161,13 @@ mod tests {
         let bytes = membership().encode();
         assert_eq!(Membership::decode(&bytes), Ok(membership()));
         for len in 0..bytes.len() {
-            assert_eq!(Membership::decode(&bytes[..len]), Err(CodecError::Short));
+            let cut = Membership::decode(&bytes[..len]);
+            assert!(matches!(cut, Err(DecodeError::Truncated(_))), "{cut:?}");
         }
         for change in [MembershipChange::Admit(3, "x".to_owned()), MembershipChange::Revoke(9)] {
             assert_eq!(MembershipChange::decode(&change.encode()), Ok(change));
         }
-        assert_eq!(MembershipChange::decode(&[7]), Err(CodecError::Type(7)));
+        assert!(MembershipChange::decode(&[7]).is_err());
     }
 
     #[test]

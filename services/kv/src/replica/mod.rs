@@ -156,11 +156,8 @@ impl Replica {
 
     /// The replica's counters.
     pub fn stats(&self) -> ReplicaStats {
-        self.shared
-            .borrow()
-            .member
-            .as_ref()
-            .map_or_else(ReplicaStats::default, |member| member.stats)
+        let state = self.shared.borrow();
+        state.member.as_ref().map_or_else(ReplicaStats::default, |member| member.stats)
     }
 
     /// Returns true if the replica believes to be the leader.

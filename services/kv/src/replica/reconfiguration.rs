@@ -7,7 +7,7 @@ use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
 use super::hello::Join;
 use super::member::Member;
-use super::membership::{MembershipChange, encode_members, node_of};
+use super::membership::{Members, MembershipChange, node_of, put_members};
 use crate::api::{AdminReply, Certainty, MemberChange, MemberRequest, Refusal, TransferRequest};
 
 /// Most entries by which a learner may lag and still become a voter.
@@ -89,7 +89,7 @@ impl Member {
         }
         self.joining.retain(|replica, _| node_of(*replica) != node);
         let gone = replicas.into_iter().map(|replica| single(ConfChangeType::RemoveNode, replica));
-        at(self.propose_configuration(changes(gone.collect(), &[])))
+        at(self.propose_configuration(changes(gone.collect(), &Members::new())))
     }
 
     /// Handles an operator's request to hand leadership to another node. The answer follows when another replica leads,
@@ -159,14 +159,14 @@ impl Member {
         if let Some((replica, address)) = newcomer.filter(|(peer, _)| !conf.learners.contains(peer))
         {
             let learns = single(ConfChangeType::AddLearnerNode, replica);
-            self.propose_configuration(changes(vec![learns], &[(replica, address)]));
+            self.propose_configuration(changes(vec![learns], &Members::from([(replica, address)])));
         } else if let Some(replica) = learner {
             let former =
                 self.membership.replicas_of(node_of(replica)).filter(|other| *other != replica);
             let gone = former.map(|other| single(ConfChangeType::RemoveNode, other));
             let all =
                 std::iter::once(single(ConfChangeType::AddNode, replica)).chain(gone).collect();
-            self.propose_configuration(changes(all, &[]));
+            self.propose_configuration(changes(all, &Members::new()));
         }
     }
 
@@ -194,19 +194,17 @@ fn single(kind: ConfChangeType, replica: u64) -> ConfChangeSingle {
 }
 
 /// Changes for a single step, and the addresses of the new members.
-fn changes(all: Vec<ConfChangeSingle>, addresses: &[(u64, String)]) -> ConfChangeV2 {
+fn changes(all: Vec<ConfChangeSingle>, addresses: &Members) -> ConfChangeV2 {
     let mut change = ConfChangeV2::default();
     change.set_changes(all.into());
     let mut context = Vec::new();
-    encode_members(addresses.iter().map(|(replica, address)| (*replica, address)), &mut context);
+    put_members(addresses, &mut context);
     change.set_context(context.into());
     change
 }
 
 fn reply(cx: &mut Context<'_>, request: Request<'_>, reply: AdminReply<'_>) -> Handled {
-    let mut out = Vec::new();
-    reply.encode(&mut out);
-    request.reply(cx, &out)
+    request.reply(cx, &reply.to_vec())
 }
 
 pub(super) fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> Handled {
@@ -215,24 +213,13 @@ pub(super) fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusa
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::ReplicaConfig;
+    use super::super::member::test_leader;
     use super::super::membership::replica_name;
     use super::*;
-    use crate::persist::{Identity, Volatile};
 
     /// A leader of two nodes, without answers from its follower: no proposal is applied.
     fn leader() -> Member {
-        let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
-        let nodes = [1, 2];
-        let config = ReplicaConfig::new(1, at(1), nodes.map(|node| (node, at(node))).into(), 7);
-        let initial_members = nodes.map(|node| (replica_name(node, 5), at(node).to_string()));
-        let identity = Identity { cluster: 3, replica: initial_members[0].0 };
-        let disk = Box::<Volatile>::default();
-        let mut member =
-            Member::bootstrap(&config, identity, initial_members.into(), disk).unwrap();
-        member.raft.raft.become_candidate();
-        member.raft.raft.become_leader();
-        member
+        test_leader(2).1
     }
 
     fn change(member: &mut Member, change: MemberChange, node: u16) -> ChangeOutcome {

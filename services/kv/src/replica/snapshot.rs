@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 
-use super::codec::{CodecError, Reader};
 use crate::store::{Cursor, Image, Store};
+use crate::wire::{DecodeError, Reader, Write};
 
 /// Bytes of one chunk, about.
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
@@ -104,31 +104,32 @@ impl Incoming {
 
 impl Ticket {
     pub(super) fn encode(&self) -> Bytes {
-        let mut out = self.from.to_le_bytes().to_vec();
-        out.extend(self.index.to_le_bytes());
+        let mut out = Vec::new();
+        out.put_u64(self.from);
+        out.put_u64(self.index);
         out.extend(&self.membership);
         out.into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        Ok(Self { from: input.u64()?, index: input.u64()?, membership: input.rest().to_vec() })
+        let (from, index) = (input.u64("owner")?, input.u64("index")?);
+        Ok(Self { from, index, membership: input.rest().to_vec() })
     }
 }
 
 impl ChunkRequest {
-    pub(super) fn encode(self) -> [u8; 12] {
-        let mut out = [0; 12];
-        out[..8].copy_from_slice(&self.index.to_le_bytes());
-        out[8..].copy_from_slice(&self.chunk.to_le_bytes());
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u64(self.index);
+        out.put_u32(self.chunk);
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        let request = Self { index: input.u64()?, chunk: input.u32()? as u32 };
-        input.end()?;
-        Ok(request)
+        let request = Self { index: input.u64("index")?, chunk: input.u32("chunk")? };
+        input.end().map(|()| request)
     }
 }
 
@@ -137,9 +138,9 @@ impl<'a> ChunkReply<'a> {
         [&[u8::from(self.is_last)], self.chunk].concat()
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, CodecError> {
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
-        Ok(Self { is_last: input.u8()? != 0, chunk: input.rest() })
+        Ok(Self { is_last: input.u8("flag")? != 0, chunk: input.rest() })
     }
 }
 
@@ -151,7 +152,7 @@ mod tests {
     fn ticket__round_trips() {
         let ticket = Ticket { from: 1, index: 2, membership: vec![3; 5] };
         assert_eq!(Ticket::decode(&ticket.encode()), Ok(ticket));
-        assert_eq!(Ticket::decode(&[0; 15]), Err(CodecError::Short));
+        assert!(Ticket::decode(&[0; 15]).is_err());
     }
 
     #[test]

@@ -13,17 +13,11 @@ use crate::wire::{DecodeError, Reader};
 /// Builds a store from the chunks of an [`Image`](super::Image), in their order.
 ///
 /// ```
-/// use petrel_kv::store::{Builder, Cursor, Store};
+/// use petrel_kv::store::{Builder, Store};
 ///
 /// let image = Store::new().image();
-/// let mut builder = Builder::new();
-/// let mut cursor = Some(Cursor::default());
-/// while let Some(at) = cursor {
-///     let chunk = image.chunk(&at, 64 << 10);
-///     builder.add(&chunk.bytes)?;
-///     cursor = chunk.next;
-/// }
-/// assert_eq!(builder.finish()?.digest(), image.digest());
+/// let store = Builder::build(image.chunks(64 << 10))?;
+/// assert_eq!(store.digest(), image.digest());
 /// # Ok::<(), petrel_kv::store::BuildError>(())
 /// ```
 #[derive(Debug, Default)]
@@ -75,6 +69,17 @@ impl Builder {
     /// A builder without chunks.
     pub fn new() -> Builder {
         Builder::default()
+    }
+
+    /// Builds a store from all chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if the chunks are not those of an image, in order.
+    pub fn build(chunks: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<Store, BuildError> {
+        let mut builder = Builder::new();
+        chunks.into_iter().try_for_each(|chunk| builder.add(chunk.as_ref()))?;
+        builder.finish()
     }
 
     /// Adds the next chunk.
@@ -147,7 +152,7 @@ impl Builder {
         demand(!self.store.sessions.contains(id), BuildError::Wrong("a session twice"))?;
         demand(self.store.sessions.len() < self.sessions, BuildError::Wrong("too many sessions"))?;
         let session = Arc::new(read_session(reader, id, last_used)?);
-        self.store.sessions.add(Slot { id, last_used, session }, SESSIONS_MAX);
+        self.store.sessions.add(Slot { id, last_used, session });
         Ok(())
     }
 

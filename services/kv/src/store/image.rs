@@ -91,6 +91,16 @@ impl Image {
         }
     }
 
+    /// All chunks of the stream, in order.
+    pub fn chunks(&self, bytes_max: usize) -> impl Iterator<Item = Vec<u8>> {
+        let mut cursor = Some(Cursor::default());
+        std::iter::from_fn(move || {
+            let chunk = self.chunk(&cursor?, bytes_max);
+            cursor = chunk.next;
+            Some(chunk.bytes)
+        })
+    }
+
     /// See [`Store::digest`](super::Store::digest).
     pub fn digest(&self) -> u64 {
         let mut cursor = Cursor::default();

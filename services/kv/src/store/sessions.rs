@@ -39,18 +39,17 @@ impl Sessions {
         self.slots.len()
     }
 
-    /// Opens a session. Returns true if another session ended for it.
-    pub(super) fn open(&mut self, index: u64) -> bool {
-        self.add(Slot { id: index, last_used: index, session: Arc::default() }, SESSIONS_MAX)
+    /// Opens a session.
+    pub(super) fn open(&mut self, index: u64) {
+        self.add(Slot { id: index, last_used: index, session: Arc::default() });
     }
 
-    /// Adds a session as the most recently used session. Returns true if another session ended for it.
-    pub(super) fn add(&mut self, slot: Slot, sessions_max: usize) -> bool {
-        let full = self.slots.len() >= sessions_max;
+    /// Adds a session as the most recently used session. At the limit, another session ends for it.
+    pub(super) fn add(&mut self, slot: Slot) {
         let id = slot.id;
-        let place = if full { self.replace_oldest(slot) } else { self.append(slot) };
+        let is_full = self.slots.len() >= SESSIONS_MAX;
+        let place = if is_full { self.replace_oldest(slot) } else { self.append(slot) };
         self.places.insert(id, place);
-        full
     }
 
     /// Looks up the session of a command at `index`, and marks it as used.

@@ -1,93 +1,23 @@
 //! The client against real replicas over loopback.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{Cluster, Options};
+use crate::common::{Cluster, Options, TEST_TIMEOUT, TestClient};
 use petrel::client::wait;
 use petrel::endpoint::EndpointConfig;
-use petrel::task::{Handle, Parallel};
-use petrel::{Client, Endpoint, Nexus};
+use petrel::task::{Parallel, Task};
+use petrel::{Client, Nexus};
 use petrel_kv::api::{AdminReply, Certainty, Consistency, Refusal, Role, WriteReply, methods};
 use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};
 use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
 use petrel_kv::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
-
-/// Timeout of the tests, far longer than any step takes.
-const TEST_TIMEOUT: Duration = Duration::from_secs(240);
-
-/// A client with an endpoint.
-struct TestClient {
-    endpoint: Endpoint,
-    client: KvClient,
-}
-
-impl TestClient {
-    fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let mut config = KvClientConfig::default();
-        config.timeout = TEST_TIMEOUT;
-        Self::with_config(addresses, config)
-    }
-
-    fn with_config(
-        addresses: impl IntoIterator<Item = SocketAddr>,
-        config: KvClientConfig,
-    ) -> Self {
-        let nexus = Nexus::builder().start().unwrap();
-        let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-        let on = |named, config| endpoint.client(named, config);
-        let client = KvClient::on(addresses, config, on).unwrap();
-        Self { endpoint, client }
-    }
-
-    fn handle(&self) -> Handle {
-        self.endpoint.handle()
-    }
-
-    /// Runs an operation with the client.
-    fn run<R>(&mut self, operation: impl AsyncFnOnce(KvClient) -> R) -> R {
-        let client = self.client.clone();
-        self.endpoint.block_on(operation(client))
-    }
-
-    /// Runs the event loop until `holds` returns true.
-    fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
-        let begin = Instant::now();
-        self.endpoint.run_until(|_, _| holds() || begin.elapsed() > TEST_TIMEOUT);
-        assert!(holds(), "{what} in {TEST_TIMEOUT:?}");
-    }
-}
-
-/// Counts tasks that have ended.
-struct Tally {
-    ended: Rc<Cell<usize>>,
-    begun: usize,
-}
-
-impl Tally {
-    fn new() -> Self {
-        Self { ended: Rc::default(), begun: 0 }
-    }
-
-    fn spawn(&mut self, handle: &Handle, task: impl Future<Output = ()> + 'static) {
-        self.begun += 1;
-        let ended = Rc::clone(&self.ended);
-        handle.spawn(async move {
-            task.await;
-            ended.set(ended.get() + 1);
-        });
-    }
-
-    fn has_ended(&self) -> bool {
-        self.ended.get() == self.begun
-    }
-}
 
 fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().unwrap())
@@ -153,15 +83,14 @@ fn client__scans_page_by_page() {
     let cluster = Cluster::start(1, Options::default());
     let mut test_client = TestClient::new(cluster.addresses());
     let handle = test_client.handle();
-    let mut puts = Tally::new();
-    for key in 0..3000u32 {
-        let client = test_client.client.clone();
-        puts.spawn(&handle, async move {
-            client.put(&key.to_be_bytes(), &key.to_le_bytes()).await.unwrap();
-        });
-    }
-    test_client.run_until("all is written", || puts.has_ended());
     test_client.run(async |client| {
+        let put = |key: u32| {
+            let client = client.clone();
+            handle.spawn(async move { client.put(&key.to_be_bytes(), &key.to_le_bytes()).await })
+        };
+        for put in (0..3000).map(put).collect::<Vec<_>>() {
+            put.await.unwrap();
+        }
         let key = |number: u32| number.to_be_bytes();
         let mut scan = client.scan(&key(10), Some(&key(2990))).page_pairs(100);
         for expected in 10..2990u32 {
@@ -186,16 +115,15 @@ fn client__more_writes_than_may_be_pending_wait_for_room() {
     let cluster = Cluster::start(3, Options::default());
     let mut test_client = TestClient::new(cluster.addresses());
     let handle = test_client.handle();
-    let mut puts = Tally::new();
-    let count = 5 * PENDING_WRITES_MAX as u32;
-    for key in 0..count {
-        let client = test_client.client.clone();
-        puts.spawn(&handle, async move {
-            let put = client.put(&key.to_be_bytes(), b"value").await.unwrap();
-            assert!(!put.replaced, "it was applied twice");
-        });
-    }
-    test_client.run_until("all is written", || puts.has_ended());
+    test_client.run(async |client| {
+        let put = |key: u32| {
+            let client = client.clone();
+            handle.spawn(async move { client.put(&key.to_be_bytes(), b"value").await })
+        };
+        for put in (0..5 * PENDING_WRITES_MAX as u32).map(put).collect::<Vec<_>>() {
+            assert!(!put.await.unwrap().replaced, "it was applied twice");
+        }
+    });
     let status = cluster.view(0).unwrap().status;
     assert_eq!(status.sessions, 1, "they share one session");
 }
@@ -223,52 +151,40 @@ fn client__a_write_that_is_dropped_holds_nobody_up() {
     test_client.run(async |client| client.put(b"last", b"value").await.unwrap());
 }
 
-/// Keys with numbers of increments.
-type Totals = Vec<([u8; 8], u64)>;
-
 /// Writers that increment a key each by compare and set. After a write that was applied twice or lost, the next would
 /// report a mismatch.
 struct Writers {
     acknowledged: Rc<Cell<u64>>,
     stop: Rc<Cell<bool>>,
-    /// Keys, and the final counts of their writers.
-    totals: Rc<RefCell<Totals>>,
-    tally: Tally,
+    /// Each returns the number of its increments.
+    tasks: Vec<Task<u64>>,
 }
 
 const WRITERS: u64 = 40;
 
 impl Writers {
     fn start(test_client: &TestClient) -> Self {
-        let mut writers = Self {
-            acknowledged: Rc::default(),
-            stop: Rc::default(),
-            totals: Rc::default(),
-            tally: Tally::new(),
-        };
-        for writer in 0..WRITERS {
-            let task = writers.write(test_client.client.clone(), writer.to_be_bytes());
-            writers.tally.spawn(&test_client.handle(), task);
-        }
-        writers
-    }
-
-    fn write(&self, client: KvClient, key: [u8; 8]) -> impl Future<Output = ()> + 'static {
-        let (acknowledged, stop) = (Rc::clone(&self.acknowledged), Rc::clone(&self.stop));
-        let totals = Rc::clone(&self.totals);
-        async move {
-            let (mut count, mut last) = (0u64, None);
-            while !stop.get() {
-                let expected = last.map_or(Expected::Absent, Expected::Revision);
-                match client.cas(&key, expected, &(count + 1).to_le_bytes()).await.unwrap() {
-                    Cas::Done { revision } => last = Some(revision),
-                    Cas::Mismatch { revision } => panic!("{key:?}: {count} {last:?} {revision:?}"),
+        let (acknowledged, stop) = (Rc::<Cell<u64>>::default(), Rc::<Cell<bool>>::default());
+        let write = |writer: u64| {
+            let client = test_client.client.clone();
+            let (acknowledged, stop) = (Rc::clone(&acknowledged), Rc::clone(&stop));
+            test_client.handle().spawn(async move {
+                let key = writer.to_be_bytes();
+                let (mut count, mut last) = (0u64, None);
+                while !stop.get() {
+                    let expected = last.map_or(Expected::Absent, Expected::Revision);
+                    match client.cas(&key, expected, &(count + 1).to_le_bytes()).await.unwrap() {
+                        Cas::Done { revision } => last = Some(revision),
+                        other => panic!("{key:?}: {count} {last:?} {other:?}"),
+                    }
+                    count += 1;
+                    acknowledged.set(acknowledged.get() + 1);
                 }
-                count += 1;
-                acknowledged.set(acknowledged.get() + 1);
-            }
-            totals.borrow_mut().push((key, count));
-        }
+                count
+            })
+        };
+        let tasks = (0..WRITERS).map(write).collect();
+        Self { acknowledged, stop, tasks }
     }
 
     fn run_for(&self, test_client: &mut TestClient, writes: u64) {
@@ -279,12 +195,10 @@ impl Writers {
     /// Ends the writers, and checks that the store has their counts.
     fn check(self, test_client: &mut TestClient) {
         self.stop.set(true);
-        test_client.run_until("all writers end", || self.tally.has_ended());
-        let totals = self.totals.take();
-        assert_eq!(totals.len() as u64, WRITERS);
         test_client.run(async |client| {
-            for (key, count) in totals {
-                let value = client.get(&key).await.unwrap().unwrap();
+            for (writer, task) in (0u64..).zip(self.tasks) {
+                let count = task.await;
+                let value = client.get(&writer.to_be_bytes()).await.unwrap().unwrap();
                 assert_eq!(number(&value), count);
             }
         });
@@ -341,8 +255,7 @@ fn refuse_all_but_the_first(stop: &AtomicBool, address: &Sender<SocketAddr>) {
             return handled;
         }
         let (certainty, reason) = (Certainty::NotApplied, "another change is under way");
-        let mut reply = Vec::new();
-        AdminReply::Refused(Refusal::Unavailable { certainty, reason }).encode(&mut reply);
+        let reply = AdminReply::Refused(Refusal::Unavailable { certainty, reason }).to_vec();
         request.reply(cx, &reply)
     });
     address.send(nexus.local_addr().unwrap()).unwrap();
@@ -512,8 +425,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
     let (handle, address) = (test_client.handle(), cluster.addresses()[0]);
     test_client.run(async |_| {
         let session = handle.connect(address).await.unwrap();
-        let mut command = Vec::new();
-        Command::OpenSession.encode(&mut command);
+        let command = Command::OpenSession.to_vec();
         let mut calls = Parallel::new(256);
         for number in 0..SESSIONS_MAX as u64 {
             calls.has_room().await;

@@ -12,9 +12,18 @@ mod kv;
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use replay::replay;
 
 #[test]
 fn kv__corpus() {
     replay("kv", 40, kv::check);
+}
+
+proptest! {
+    #[test]
+    fn kv__any_bytes(bytes in vec(prop_oneof![0..4u8, any::<u8>()], 0..200)) {
+        kv::check(&bytes);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::endpoint::{EndpointConfig, IdlePolicy};
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel::nexus::fetch_stats;
 use petrel::{Endpoint, Nexus};
 use petrel_command::failure::Failure;
@@ -61,43 +61,26 @@ pub(super) fn endpoint() -> Result<Endpoint, Failure> {
 }
 
 impl Honest {
+    /// Starts the thread of a client, and waits for its session.
     pub(super) fn start(address: SocketAddr) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();
         let state = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            let mut report = Report::default();
             let opened = endpoint().and_then(|mut endpoint| {
                 let session = endpoint.connect_wait(address)?;
                 Ok((endpoint, session))
             });
-            let (mut endpoint, mut session) = match opened {
-                Ok(opened) => opened,
+            match opened {
+                Ok((endpoint, session)) => {
+                    let _ = sender.send(Ok(endpoint.transport().udp().local_addr().port()));
+                    make_calls(endpoint, session, address, &state)
+                }
                 Err(failure) => {
                     let _ = sender.send(Err(failure));
-                    return report;
-                }
-            };
-            let _ = sender.send(Ok(endpoint.transport().udp().local_addr().port()));
-            while !state.is_over.load(Ordering::Relaxed) {
-                let size = SIZES[report.calls as usize % SIZES.len()];
-                let request = vec![report.calls as u8; size];
-                let outcome = endpoint.call(session, methods::ECHO, &request).wait();
-                report.calls += 1;
-                state.calls.store(report.calls, Ordering::Relaxed);
-                let failure = match outcome {
-                    Ok(reply) if reply[..] == request[..] => continue,
-                    Ok(_) => "the reply is wrong".to_owned(),
-                    Err(error) => error.to_string(),
-                };
-                report.failed += 1;
-                report.failure.get_or_insert(format!("{size} B: {failure}"));
-                if let Ok(again) = endpoint.connect_wait(address) {
-                    endpoint.close(session);
-                    session = again;
+                    Report::default()
                 }
             }
-            report
         });
         let died = || Failure::because("the honest client's thread has ended");
         let port = receiver.recv().map_err(|_| died())??;
@@ -118,6 +101,35 @@ impl Honest {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| Failure::because("the honest client's thread has panicked"))
     }
+}
+
+/// Makes checked calls until the end of the attacks. A call that fails is followed by a new session.
+fn make_calls(
+    mut endpoint: Endpoint,
+    mut session: SessionId,
+    address: SocketAddr,
+    state: &Shared,
+) -> Report {
+    let mut report = Report::default();
+    while !state.is_over.load(Ordering::Relaxed) {
+        let size = SIZES[report.calls as usize % SIZES.len()];
+        let request = vec![report.calls as u8; size];
+        let outcome = endpoint.call(session, methods::ECHO, &request).wait();
+        report.calls += 1;
+        state.calls.store(report.calls, Ordering::Relaxed);
+        let failure = match outcome {
+            Ok(reply) if reply[..] == request[..] => continue,
+            Ok(_) => "the reply is wrong".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        report.failed += 1;
+        report.failure.get_or_insert(format!("{size} B: {failure}"));
+        if let Ok(again) = endpoint.connect_wait(address) {
+            endpoint.close(session);
+            session = again;
+        }
+    }
+    report
 }
 
 /// Runs an independent client: connects, makes a small call and a call of the largest default size, and

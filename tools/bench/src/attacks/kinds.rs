@@ -32,7 +32,7 @@ const WAKE_UPS: u64 = 4_000;
 /// An answer that takes longer is taken for lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Threads that read, and the pieces of each read.
+/// The number of threads that read, and of the pieces of each read.
 const READERS: u32 = 4;
 const READ_PIECES: u32 = 8;
 
@@ -146,7 +146,7 @@ fn kept_answers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
     for _ in 0..IDLE_CLIENTS {
         let mut endpoint = honest::endpoint()?;
-        // The server keeps an answer in its slot until the slot's next request.
+        // The server keeps each answer in a slot until the slot's next request.
         for _ in 0..8 {
             let Ok(session) = endpoint.connect_wait(target.address) else {
                 refusals += 1;
@@ -267,8 +267,7 @@ fn spray_strangers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     let mut number = 0;
     let work = move |count: &AtomicU64| {
         number += 1;
-        // Alternates between an address without a link and one with a link. A full buffer refuses
-        // some datagrams.
+        // Alternates between an address without a link and one with a link. A full buffer refuses some datagrams.
         let from = if number % 2 == 0 { &stranger } else { &own };
         if from.send_to(&spray::datagram(number), link.data).is_ok() {
             count.fetch_add(1, Ordering::Relaxed);

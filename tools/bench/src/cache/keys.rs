@@ -6,9 +6,8 @@ use fastrand::Rng;
 
 use crate::index::mix;
 
-/// Keys that are drawn in advance, more than the operations of a window. They are read in turn: a draw during the window
-/// would search the sums of all popularities, and a client with some twenty cache misses per operation keeps no server
-/// busy.
+/// Keys drawn before the window, more than its operations. A draw during the window would cost the client some twenty cache misses per
+/// operation, and the server would idle.
 const DRAWN: usize = 4 << 20;
 
 /// Draws numbers of keys: the popularity of a rank is its power of the negated exponent (Zipf's law), or even.

@@ -22,7 +22,7 @@ const TURNS_PER_CLOCK_READ: u32 = 64;
 /// Longest wait for the last answers.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
-/// Bytes before the value in the answer to GET, and in a STORE before the key.
+/// Bytes before the value in the answer to GET, and before the key in a STORE.
 const GOT_HEAD_BYTES: usize = 12;
 const STORE_HEAD_BYTES: usize = 20;
 
@@ -159,6 +159,7 @@ impl Load {
         }
     }
 
+    /// Starts the next operation in a slot, on a session of the key's partition.
     #[inline]
     fn start(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) {
         let Some((call, number)) = self.choose() else { return };

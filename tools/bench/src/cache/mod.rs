@@ -35,10 +35,10 @@ use self::stream::Stream;
 use crate::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
-/// Most calls in flight of a session.
+/// The most calls in flight of a session.
 pub const SESSION_CALLS: u16 = 8;
 
-/// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
+/// Pause between windows: control planes' threads without CPU time take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// The operations of a window.
@@ -96,6 +96,7 @@ pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
+/// Measures echoes and mixes of the cache in alternating windows.
 fn measure(args: &MixArgs, transport: BenchTransport) -> Result<Vec<Row>, Failure> {
     let echo = Server::start(&["serve", "--transport", transport.name()], args, "--endpoints")?;
     let cache = Server::cache(args, "--listen", &["--transport", transport.name()])?;
@@ -210,7 +211,7 @@ impl Server {
     }
 }
 
-/// The time that the threads of a process have run.
+/// Returns the time that the threads of a process have run.
 fn run_time_ns(pid: u32) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let time = |task: fs::DirEntry| {

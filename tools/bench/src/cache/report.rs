@@ -10,8 +10,8 @@ use super::CacheBenchArgs;
 use super::Series;
 use crate::measure::statistics::{Spread, format_ratio, median, spread};
 
-/// A run of more operations without an item than one in this number is invalid. Single items of a sound run are missing: in
-/// cache mode a full bucket of the index loses its oldest item.
+/// At most one operation in this number may find no item, else the run is invalid: in cache mode a full bucket of the index loses its
+/// oldest item.
 const CHECKED_PER_MISS: u64 = 10_000;
 
 /// The figures of a kind of window.
@@ -26,7 +26,7 @@ pub(super) struct Row {
     /// Operations per second of the server's run time.
     core_rate_per_s: Option<f64>,
     core_rate_spread: Option<Spread>,
-    /// The rates per core, divided by those of the echo's windows: the median.
+    /// The median of the rates per core, divided by the rates of the echo's windows.
     of_echo: Option<f64>,
     of_echo_spread: Option<Spread>,
     latency: Option<LatencySummary>,

@@ -15,11 +15,11 @@ use crate::measure::test_bed::Cores;
 use crate::sessions::Sessions;
 use petrel_command::args::BenchTransport;
 
-/// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
+/// Number of rows that take `--duration` each, or up to twice as long with dropped windows. The
 /// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 14;
 
-/// Most time for all rows together.
+/// Time limit for all rows together.
 const TIME_MAX: Duration = Duration::from_secs(500);
 
 /// A row of the table.
@@ -73,9 +73,10 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let row = |job, requirement| Row { job, requirement: Some(requirement) };
     use BenchTransport::{Shm, Udp};
     use Quantity::{Latency, Rate};
-    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows);
-    let counted =
-        counted.map(|row| Row { job: Job::Instructions(row), requirement: row.requirement() });
+    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows).map(|workload| Row {
+        job: Job::Instructions(workload),
+        requirement: workload.requirement(),
+    });
     let measured = [
         row(Job::Pair(small(Rate, Shm, Cores::One)), Requirement::NsPerCallAtMost(45.0)),
         row(Job::Pair(small(Rate, Shm, Cores::Two)), Requirement::RatioAtLeast(0.16)),

@@ -32,13 +32,13 @@ const CLIENTS: usize = 16;
 /// A way to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// An endpoint of the caller's thread: a call, and a wait for its response, after another.
+    /// An endpoint of the caller's thread: one call after the other, each waited for.
     Endpoint,
     /// An endpoint with 60 calls in flight, by continuations.
     EndpointMany,
     /// [`Way::EndpointMany`] between two ends that poll and never sleep.
     EndpointManyPolls,
-    /// An endpoint with a small call after another, beside a large call after another of the same session.
+    /// An endpoint with one small call and one large call in flight on the same session.
     EndpointBesideBulk,
     /// [`Client::call`] from a thread that waits.
     Thread,
@@ -160,7 +160,7 @@ impl Watch {
         request
     }
 
-    /// A part of the calls, for another thread or task.
+    /// Returns an empty watch of the same time, for the calls of another thread or task.
     fn part(&self) -> Self {
         Self { latencies: histogram(), ..*self }
     }
@@ -190,7 +190,7 @@ impl Calls<'_> {
         let (client_before, server_before) = (cpu_ns(), server_cpu_ns(self.control)?);
         let latencies = call(watch)?;
         let (client_after, server_after) = (cpu_ns(), server_cpu_ns(self.control)?);
-        // CPU time is taken of the warm-up, too.
+        // The CPU time includes the warm-up.
         let share = self.time.as_secs_f64() / begin.elapsed().as_secs_f64();
         let of_time = |before: u64, after: u64| ((after - before) as f64 * share) as u64;
         if latencies.is_empty() {
@@ -274,10 +274,8 @@ fn call_by_clients(
 ) -> Result<Taken, Failure> {
     let mut endpoint = EndpointConfig::default();
     endpoint.transports = transport.only();
-    let background = || Background::builder().endpoint(endpoint.clone()).start();
-    let backgrounds = [background(), background()];
-    let [one, two] = backgrounds.map(|background| background.map_err(Failure::because));
-    let backgrounds = [one?, two?];
+    let start = || Background::builder().endpoint(endpoint.clone()).start();
+    let backgrounds = [start().map_err(Failure::because)?, start().map_err(Failure::because)?];
     let client = |number: usize| {
         let background = &backgrounds[number % backgrounds.len()];
         Client::builder().background(background).connect_wait(server).map_err(Failure::because)
@@ -290,7 +288,7 @@ fn call_by_clients(
                 scope.spawn(move || watch_thread(client, part))
             };
             let running: Vec<_> = clients.iter().map(call).collect();
-            let ended = running.into_iter().map(|running| running.join());
+            let ended = running.into_iter().map(|thread| thread.join());
             ended.collect::<Vec<_>>()
         });
         for part in parts {
@@ -301,7 +299,7 @@ fn call_by_clients(
     })
 }
 
-/// An endpoint with a session, as the guide has it.
+/// Creates an endpoint with a session, as in the guide.
 fn endpoint<S: 'static>(
     (server, transport): (SocketAddr, BenchTransport),
     idle: IdlePolicy,
@@ -419,7 +417,7 @@ fn begin_bulk(many: &mut Many, cx: &mut Context<'_, Many>) {
     }
 }
 
-/// Returns the time. A call alone is worth a reading of the clock; among many, the turn's time is precise enough.
+/// Returns the time: of the clock for a call alone, else of the turn, which is precise enough.
 fn now_ns(many: &Many, cx: &Context<'_, Many>) -> u64 {
     if many.is_alone { cx.clock_now().as_ns() } else { cx.now().as_ns() }
 }

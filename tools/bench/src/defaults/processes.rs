@@ -1,7 +1,7 @@
 //! Many client processes of one server: the cost of idle ones, and of a connection with its first call.
 //!
-//! A client process is a nexus and a background, all of them in one process of the system: a server sees the same, and a
-//! thousand client processes fit a small machine.
+//! A simulated client process is a nexus and a background; all are in one process of the system. A server sees no difference, and a small
+//! machine has room for a thousand.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -79,17 +79,17 @@ pub(super) fn measure(
         Ok::<_, Failure>(Taken { idle_server: idle.0, idle_client: idle.1, ..connects })
     };
     let taken = (0..args.rounds).map(round).collect::<Result<Vec<_>, _>>()?;
-    let of = |field: fn(&Taken) -> f64| median(taken.iter().map(field)).unwrap_or(f64::NAN);
+    let median_of = |field: fn(&Taken) -> f64| median(taken.iter().map(field)).unwrap_or(f64::NAN);
     let row = Row {
         bench: "processes",
         transport: transport.name(),
         processes: args.processes,
-        idle_server_share: of(|taken| taken.idle_server),
-        idle_client_share: of(|taken| taken.idle_client),
-        connect_p50_ns: of(|taken| taken.p50_ns as f64),
-        connect_p99_ns: of(|taken| taken.p99_ns as f64),
-        connect_client_cpu_ns: of(|taken| taken.client_cpu_ns as f64),
-        connect_server_cpu_ns: of(|taken| taken.server_cpu_ns as f64),
+        idle_server_share: median_of(|taken| taken.idle_server),
+        idle_client_share: median_of(|taken| taken.idle_client),
+        connect_p50_ns: median_of(|taken| taken.p50_ns as f64),
+        connect_p99_ns: median_of(|taken| taken.p99_ns as f64),
+        connect_client_cpu_ns: median_of(|taken| taken.client_cpu_ns as f64),
+        connect_server_cpu_ns: median_of(|taken| taken.server_cpu_ns as f64),
         checked: u64::from(args.rounds) * CONNECTS as u64,
         command,
     };

@@ -206,6 +206,7 @@ impl Load {
         }
     }
 
+    /// Checks the reply of a slot's call, and starts the next.
     #[inline]
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;

@@ -26,10 +26,10 @@ pub(super) struct Report {
     cpus: Option<[usize; 2]>,
     windows: usize,
     rows: Vec<Row>,
-    /// Lookups per second divided by echoes per second, round by round: the median.
+    /// The median over the rounds of lookups per second divided by echoes per second.
     lookups_of_echoes: f64,
     lookups_of_echoes_spread: Option<Spread>,
-    /// The same with clients and dispatch endpoint on one CPU.
+    /// `lookups_of_echoes` with clients and dispatch endpoint on one CPU.
     lookups_of_echoes_one_cpu: f64,
     lookups_of_echoes_one_cpu_spread: Option<Spread>,
     /// The lookups' p99 with scans in the dispatch thread, divided by the p99 with scans in workers.
@@ -60,11 +60,11 @@ impl Report {
         cpus: Option<[usize; 2]>,
         all: &[Series; KINDS.len()],
     ) -> Self {
-        let of =
+        let series_of =
             |kind| &all[KINDS.iter().position(|other| *other == kind).expect("it is one of them")];
-        let two_cpus = ratios(of(Kind::Lookups), of(Kind::Echo));
-        let one_cpu = ratios(of(Kind::LookupsOneThread), of(Kind::EchoOneThread));
-        let p99 = |kind| Some(of(kind).latencies[0].summary()?.p99_ns as f64);
+        let two_cpus = ratios(series_of(Kind::Lookups), series_of(Kind::Echo));
+        let one_cpu = ratios(series_of(Kind::LookupsOneThread), series_of(Kind::EchoOneThread));
+        let p99 = |kind| Some(series_of(kind).latencies[0].summary()?.p99_ns as f64);
         let p99s = p99(Kind::ScansInDispatch).zip(p99(Kind::ScansInWorkers));
         Self {
             bench: "index",

@@ -15,7 +15,7 @@ use petrel_command::args::BenchTransport;
 
 const REPLICAS: usize = 3;
 
-/// Most time for the replicas to reach an expected state.
+/// Time limit for the replicas to reach an expected state.
 const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Three processes of `petrel kv serve`, killed when the cluster is dropped.
@@ -46,6 +46,7 @@ impl Drop for Directory {
 }
 
 impl Cluster {
+    /// Starts the replicas, and waits until the first one leads.
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
         let addresses = free_addresses()?;
         let data = args.data.as_deref().map(Directory::within).transpose()?;
@@ -123,8 +124,7 @@ fn status(endpoint: &mut Endpoint, address: SocketAddr) -> Option<Status> {
 }
 
 fn transfer(endpoint: &mut Endpoint, address: SocketAddr) {
-    let mut request = Vec::new();
-    TransferRequest { node: 1 }.encode(&mut request);
+    let request = TransferRequest { node: 1 }.to_vec();
     if let Ok(session) = endpoint.connect_wait(address) {
         // The replica may have lost leadership; then the next round asks the new leader.
         let _ = endpoint.call(session, methods::TRANSFER, &request).wait();

@@ -17,8 +17,7 @@ pub(super) struct EtcdRow {
     pub(super) p99_us: f64,
 }
 
-/// Runs the program with the same number of clients and duration, and with its data in the replicas'
-/// directory.
+/// Runs the program with the same number of clients and duration, and with its data in the replicas' directory.
 pub(super) fn measure(program: &Path, args: &KvBenchArgs) -> Result<Vec<EtcdRow>, Failure> {
     let clients = args.clients.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let mut command = Command::new(program);

@@ -138,8 +138,7 @@ fn exhausted(error: petrel::Error) -> Failure {
 impl CallSlot {
     fn open(endpoint: &mut Endpoint, cluster: &Cluster) -> Result<Self, Failure> {
         let session = endpoint.connect_wait(cluster.addresses[0])?;
-        let mut command = Vec::new();
-        Command::OpenSession.encode(&mut command);
+        let command = Command::OpenSession.to_vec();
         let answer = endpoint.call(session, methods::WRITE, &command).wait()?;
         match WriteReply::decode(&answer) {
             Ok(WriteReply::Applied(applied)) => {
@@ -183,6 +182,7 @@ impl CallSlot {
     }
 }
 
+/// Makes a slot's next call. Its reply makes the call after it, until the load ends.
 fn call(
     cx: &mut Context<'_>,
     shared: &Rc<RefCell<State>>,

@@ -100,7 +100,7 @@ pub(super) fn key_of(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The value of a key begins with the key, which exposes answers for other keys.
+/// Returns the value of a key. It begins with the key, which exposes answers for other keys.
 pub(super) fn value_of(key: &[u8; KEY_BYTES], fill: u8) -> [u8; VALUE_BYTES] {
     let mut value = [fill; VALUE_BYTES];
     value[..KEY_BYTES].copy_from_slice(key);

@@ -1,10 +1,9 @@
 //! The two ends of a measurement, and a window of their execution.
 //!
-//! A [`ClientEnd`] calls and a [`ServerEnd`] answers; the library and every baseline implement both.
-//! Either the ends have separate threads and CPUs ([`TwoThreads`]), or share a thread, which polls them
-//! in turn ([`OneThread`]). With a single thread no cache line travels between CPUs; the figure is the
-//! cost of the work itself, and repeats well. Both loops are compiled for their ends, without a call
-//! through a pointer per poll.
+//! A [`ClientEnd`] calls and a [`ServerEnd`] answers; the library and every baseline implement both. Either the ends
+//! have separate threads and CPUs ([`TwoThreads`]), or share a thread, which polls them in turn ([`OneThread`]). With a
+//! single thread no cache line travels between CPUs; the figure is the cost of the work itself, and repeats well. Both
+//! loops are compiled for their ends, without a call through a pointer per poll.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -34,11 +34,11 @@ pub enum Quantity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "&'static str")]
 pub enum Baseline {
-    /// The same messages on the bare medium.
+    /// Equal messages on the bare medium.
     BareMedium,
     /// A datagram per message, on the bare medium.
     SingleDatagrams,
-    /// A polled TCP stream of the same messages.
+    /// A polled TCP stream of equal messages.
     Tcp,
     /// The library with one session.
     OneSession,
@@ -157,7 +157,7 @@ pub struct Figure {
     /// The unit of instruction counts, and the counts of client and server.
     #[serde(flatten)]
     pub parts: Option<Parts>,
-    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if always changing.
+    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if it changed in every pair.
     pub distance: Option<&'static str>,
     /// Median time of a cache line's round trip between the CPUs.
     pub line_ns: Option<u64>,

@@ -23,8 +23,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// that cuts this path must not end the connection, however long a busy machine takes for a window.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
-/// twice.
+/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses, twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
 /// Changes a configuration, for instance to switch an optimisation off.
@@ -125,7 +124,7 @@ impl<S: 'static> Caller<S> {
         let mut builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
-            // As in `Client::connect_to`: naming another host expresses the wish to call it.
+            // Who names another host wants to call it, as in `Client::connect_to`.
             builder = builder.insecure().heartbeat(HEARTBEAT);
         }
         let mut endpoint_config = config.endpoint();

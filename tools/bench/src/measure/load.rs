@@ -1,10 +1,8 @@
-//! The library's load: a closed loop of calls in batches, with the least overhead that a check of every
-//! reply allows.
+//! The library's load: a closed loop of calls in batches, with the least overhead that a check of every reply allows.
 //!
-//! Every call in flight has a slot with its two buffers. Slots form batches; the calls of a batch
-//! start together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps,
-//! and its reply must repeat the stamps; the rest of the bytes never change. The load is the state of
-//! the calling endpoint, lent to continuations.
+//! Every call in flight has a slot with its two buffers. Slots form batches; the calls of a batch start together once
+//! all former calls of the batch have ended (eRPC §6.2). A request carries stamps, and its reply must repeat the
+//! stamps; the rest of the bytes never change. The load is the state of the calling endpoint, lent to continuations.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -258,6 +256,7 @@ impl Load {
         self.announced.push_back(session);
     }
 
+    /// Checks the reply of a slot's call. The last reply of a batch starts the next batch.
     #[inline]
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;
@@ -268,8 +267,7 @@ impl Load {
                 Some(timeout) => self.counts.give_up(failure.execution, timeout),
                 None => self.counts.fail(failure),
             }
-            // A single failure spoils the measurement, so no further call starts; calls in flight still
-            // end.
+            // A single failure spoils the measurement, so no further call starts; calls in flight still end.
             self.end_ns = 0;
         } else {
             let is_right =

@@ -307,7 +307,7 @@ impl Measurement {
                 let (client, server) = bulk::ends(size, in_flight);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
-            // Streams take the place of datagrams, and are compared with datagrams.
+            // Streams replace datagrams, and so have datagrams as their baseline.
             (BenchTransport::Udp | BenchTransport::Stream, _) => {
                 self.baseline_udp(test_bed, baseline)
             }
@@ -329,7 +329,8 @@ impl Measurement {
         })
     }
 
-    /// The server thread creates the server socket, possibly in another network namespace.
+    /// Returns the baseline over UDP. The server thread creates the server socket, possibly in another network
+    /// namespace.
     fn baseline_udp(
         &self,
         test_bed: &TestBed,

@@ -63,7 +63,7 @@ impl Schedule {
         let window = window.min(total / (2 * PAIRS_MIN)).max(Duration::from_millis(1));
         let fitting = total.as_nanos() / (2 * window.as_nanos());
         let pairs = u32::try_from(fitting).unwrap_or(u32::MAX).max(PAIRS_MIN);
-        // A tenth of the time for other threads, which real-time priority kept waiting.
+        // The rest is for other threads, which the real-time priority kept waiting.
         let rest = if is_realtime { window / 5 } else { Duration::ZERO };
         Self { window, pairs, rest }
     }
@@ -144,8 +144,7 @@ impl Pairs {
         list.push(pair);
     }
 
-    /// If the distance changed in every pair, keeps all pairs, with an unknown distance: better than no
-    /// figure.
+    /// Keeps all pairs, with an unknown distance, if the distance changed in each: better than no figure.
     fn fall_back(&mut self) {
         if self.kept.is_empty() {
             self.kept = std::mem::take(&mut self.dropped);

@@ -89,6 +89,7 @@ impl Probe {
         Ok(ProbeResult::of(&mut samples))
     }
 
+    /// Adds times of round trips, until the time of the probe is over.
     fn sample(&self, samples: &mut Vec<u64>) {
         let line = &self.line.0;
         let mut next = line.load(Ordering::Relaxed) | 1;

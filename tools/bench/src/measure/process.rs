@@ -10,7 +10,7 @@ use petrel_command::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
 
-/// Most time for a process to print a line.
+/// Time limit for a process to print a line.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Has the process end with its parent: no process outlives its benchmark.

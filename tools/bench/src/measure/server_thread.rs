@@ -1,9 +1,8 @@
 //! The second thread: runs the answering ends if the two ends have separate CPUs.
 //!
-//! Endpoints cannot change threads, so the thread itself creates and keeps the endpoints. Between
-//! windows the thread sleeps on a channel. During a window it polls a single end, and checks
-//! only a flag besides. A permanently polling library end uses no time of the baseline's window, nor
-//! vice versa.
+//! Endpoints cannot change threads, so the thread itself creates and keeps the endpoints. Between windows the thread
+//! sleeps on a channel. During a window it polls a single end, and checks only a flag besides. A permanently polling
+//! library end uses no time of the baseline's window, nor vice versa.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,8 +18,7 @@ impl Turns {
         now_ns
     }
 
-    /// Returns the time of all turns. The longest ones, during which other programs had the CPU, count as the mean of
-    /// the others.
+    /// Returns the time of all turns. The longest turns, with other programs on the CPU, count as the mean of the others.
     pub fn total_ns(mut self) -> f64 {
         self.0.sort_unstable();
         let kept = self.0.len() - self.0.len() / TURNS_PER_INTERRUPTION;

@@ -4,9 +4,8 @@
 //! and receive offload are off, so each datagram is a separate packet, of 1500 bytes at most. This shows
 //! the gain of Petrel's bundles beside a program that sends a datagram per message.
 //!
-//! The threads move into new namespaces. When the threads end, the kernel removes namespaces and
-//! devices, however the process ends. The benchmark needs the right to create namespaces, and the
-//! program `ip`.
+//! The threads move into new namespaces. When the threads end, the kernel removes namespaces and devices, however the
+//! process ends. The benchmark needs the right to create namespaces, and the program `ip`.
 
 use std::net::Ipv4Addr;
 use std::thread;

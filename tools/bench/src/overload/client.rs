@@ -85,7 +85,7 @@ struct Call {
     permit: Option<(usize, Permit)>,
 }
 
-/// The report on a call's end to the limit.
+/// A function that reports a call's end to the limit.
 type LimitReport = fn(&mut ConcurrencyLimit, Permit, u64);
 
 /// Makes the calls of a figure, and waits until all have ended.
@@ -165,8 +165,7 @@ impl Load {
         Duration::from_nanos(self.offered_load.warm_up_ns + self.offered_load.measured_ns)
     }
 
-    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives
-    /// earlier.
+    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives earlier.
     fn sleep_time(&self, now_ns: u64) -> Duration {
         let state = self.state.borrow();
         let next_ns = state.next_ns as u64;
@@ -191,6 +190,7 @@ impl Load {
         self.state.borrow().pending
     }
 
+    /// Makes a call that is due, unless back-pressure or a lack of memory holds it back.
     fn call(self: &Rc<Self>, cx: &mut Context<'_>, due_ns: u64) {
         let counts = due_ns >= self.state.borrow().begin_ns + self.offered_load.warm_up_ns;
         self.count(counts, |outcomes| outcomes.offered += 1);
@@ -262,6 +262,7 @@ impl Load {
         });
     }
 
+    /// Counts the outcome of a call, and returns its permit. In a closed loop the next call begins.
     fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
         let now_ns = cx.now().as_ns();
         let taken_ns = now_ns.saturating_sub(call.due_ns);

@@ -60,6 +60,7 @@ struct Shared {
 }
 
 impl Sleeper {
+    /// Starts a thread that sleeps by a mechanism, and returns it with the means to wake it.
     pub(super) fn start(mechanism: Mechanism) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let run = |mut sleep: Sleep| {

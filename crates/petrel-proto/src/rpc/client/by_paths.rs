@@ -1,18 +1,14 @@
-//! The client's part of sessions of several paths (`docs/wire-protocol.md` §14): the path of each frame, and the
-//! evidence of loss within a path.
+//! The client's part of sessions of several paths (`docs/wire-protocol.md` §14): the path of each frame.
 
-use super::credit::{delay_probe, is_sound, park};
-use super::response::slot_of;
 use super::send::{pull, send_request};
 use crate::buffer::Buffer;
 use crate::limits::WINDOW_PACKETS;
 use crate::path::{PathId, SentUs};
-use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::SessionId;
-use crate::session::client::{Acknowledged, ClientSession, ClientState, NextCopy};
-use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks, Part};
+use crate::session::client::{ClientSession, ClientState, NextCopy};
+use crate::wire::{ANSWERED_LATER, Flags, Header, Kind, Part};
 
 /// [`turn_of_client`](super::turn::turn_of_client) for a session of several paths.
 #[cold]
@@ -29,26 +25,10 @@ pub(super) fn turn_by_paths<B: Buffer, T, S: FrameSink>(
         ClientState::Free => Turn::NOTHING,
         ClientState::Sending => send_by_paths(shared, out, id, client, slot),
         ClientState::Waiting | ClientState::Receiving => {
-            let (_, path) = client.destination(slot);
-            on_path(out, client, path, |out, client| pull(shared, out, id, client, slot))
+            let (peer, path) = client.destination(slot);
+            out.on_path(path, peer, |out| pull(shared, out, id, client, slot))
         }
     }
-}
-
-/// Runs a turn whose frames take a single path.
-fn on_path<B, T, S: FrameSink>(
-    out: &mut Out<'_, S>,
-    client: &mut ClientSession<B, T>,
-    path: PathId,
-    turn: impl FnOnce(&mut Out<'_, OnPath<'_, S>>, &mut ClientSession<B, T>) -> Turn,
-) -> Turn {
-    let (peer, _) = client.destination(0);
-    let Out { now_ns, budget, may_take_credits, .. } = *out;
-    let mut sink = OnPath::new(out.sink, path, peer);
-    turn(
-        &mut Out { now_ns, budget, may_take_credits, control: out.control, sink: &mut sink },
-        client,
-    )
 }
 
 /// Sends packets of a request, each on a path of its own.
@@ -77,9 +57,9 @@ fn send_by_paths<B: Buffer, T, S: FrameSink>(
             },
         };
         let path = next.map_or(PathId::FIRST, |(copy, _)| copy.path);
-        let one = on_path(out, client, path, |out, client| {
+        let (peer, _) = client.destination(slot);
+        let one = out.on_path(path, peer, |out| {
             out.budget = 1;
-            let (peer, _) = client.destination(slot);
             send_request(shared, out, id, client, slot, peer)
         });
         turn.sent += one.sent;
@@ -194,64 +174,6 @@ fn choose<B, T>(
             None
         }
     }
-}
-
-/// [`on_credit`](super::credit::on_credit) for a session of several paths.
-pub(in crate::rpc) fn on_credit_by_paths<B: Buffer, T>(
-    shared: &mut Shared<B>,
-    now_ns: u64,
-    id: SessionId,
-    client: &mut ClientSession<B, T>,
-    header: Header,
-    rest: &[u8],
-) {
-    let flags = header.flags;
-    let (Ok(credit), Ok(marks)) = (Credit::parse(flags, rest), Marks::read(flags, rest)) else {
-        shared.counters.dropped_malformed += 1;
-        return;
-    };
-    let Some(slot) = slot_of(shared, client, &header) else { return };
-    let state = client.slot_mut(slot);
-    if !is_sound(&credit, state.request_sent()) {
-        shared.counters.dropped_malformed += 1;
-        return;
-    }
-    shared.counters.frames_accepted += 1;
-    let was_asked = state.timer_mut().note_sign();
-    if state.state() == ClientState::Sending {
-        acknowledge(shared, now_ns, id, client, slot, (&credit, marks, flags));
-    }
-    if flags.waits() && client.slot(slot).state() == ClientState::Waiting {
-        park(shared, id, client, slot);
-        if was_asked {
-            delay_probe(shared, now_ns, id, client, slot);
-        }
-    }
-}
-
-fn acknowledge<B: Buffer, T>(
-    shared: &mut Shared<B>,
-    now_ns: u64,
-    id: SessionId,
-    client: &mut ClientSession<B, T>,
-    slot: usize,
-    (credit, marks, flags): (&Credit, Option<Marks>, Flags),
-) {
-    let repeats = flags.repeats();
-    let marks = (marks, flags.congestion(), repeats);
-    let in_runs = shared.config.fast_path;
-    client.acknowledge_paths(now_ns, slot, credit, marks, in_runs, shared.timers.bounds());
-    let (bounds, spare) = (shared.timers.bounds(), &mut shared.client_parts);
-    let acknowledged = client.acknowledge(now_ns, slot, credit, repeats, bounds, spare);
-    let Acknowledged { before, credits, rtt_ns } = acknowledged;
-    client.report(now_ns, rtt_ns, credits, flags.congestion(), &mut shared.congestion);
-    if client.slot(slot).state() == ClientState::Sending {
-        let lost = client.find_lost_by_paths(now_ns, slot, before, repeats);
-        shared.counters.losses_detected += u64::from(lost);
-        shared.queue.push_client(id.index, slot, client.slot_mut(slot));
-    }
-    shared.queue.wake_stalled(id.index, client);
-    shared.timers.arm(now_ns, id, client, slot);
 }
 
 /// Notes a response for the paths of its request.

@@ -6,7 +6,7 @@ use crate::limits::{WAITING_PROBE_DIVISOR, WAITING_PROBE_NS_MAX};
 use crate::rpc::Shared;
 use crate::session::SessionId;
 use crate::session::client::{Acknowledged, ClientSession, ClientState};
-use crate::wire::{Credit, Flags, Header};
+use crate::wire::{Credit, Flags, Header, Marks};
 
 pub(in crate::rpc) fn on_credit<B, T>(
     shared: &mut Shared<B>,
@@ -16,7 +16,12 @@ pub(in crate::rpc) fn on_credit<B, T>(
     header: Header,
     rest: &[u8],
 ) {
-    let Ok(credit) = Credit::parse(header.flags, rest) else {
+    let flags = header.flags;
+    let marks = match client.paths() {
+        Some(_) => Marks::read(flags, rest),
+        None => Ok(None),
+    };
+    let (Ok(credit), Ok(marks)) = (Credit::parse(flags, rest), marks) else {
         shared.counters.dropped_malformed += 1;
         return;
     };
@@ -29,12 +34,16 @@ pub(in crate::rpc) fn on_credit<B, T>(
     shared.counters.frames_accepted += 1;
     let was_asked = state.timer_mut().note_sign();
     if state.state() == ClientState::Sending {
-        let returned = acknowledge(shared, now_ns, id, client, slot, &credit, header.flags);
+        if client.paths().is_some() {
+            let (marks, in_runs) = ((marks, flags), shared.config.fast_path);
+            client.acknowledge_paths(now_ns, slot, &credit, marks, in_runs, shared.timers.bounds());
+        }
+        let returned = acknowledge(shared, now_ns, id, client, slot, &credit, flags);
         if was_asked && returned == 0 {
             repeat_dropped(shared, id, client, slot);
         }
     }
-    if header.flags.waits() && client.slot(slot).state() == ClientState::Waiting {
+    if flags.waits() && client.slot(slot).state() == ClientState::Waiting {
         park(shared, id, client, slot);
         if was_asked {
             delay_probe(shared, now_ns, id, client, slot);
@@ -44,7 +53,7 @@ pub(in crate::rpc) fn on_credit<B, T>(
 
 /// Returns a slot's credits: the server has the request, and begins its answer with one packet (flag W,
 /// §4).
-pub(super) fn park<B, T>(
+fn park<B, T>(
     shared: &mut Shared<B>,
     id: SessionId,
     client: &mut ClientSession<B, T>,
@@ -57,7 +66,7 @@ pub(super) fn park<B, T>(
 }
 
 /// Delays the next probe of a request whose handler still runs, in proportion to its time so far (§7.2).
-pub(super) fn delay_probe<B, T>(
+fn delay_probe<B, T>(
     shared: &mut Shared<B>,
     now_ns: u64,
     id: SessionId,
@@ -92,11 +101,10 @@ fn acknowledge<B, T>(
     );
     let Acknowledged { before, credits, rtt_ns } = acknowledged;
     client.report(now_ns, rtt_ns, credits, flags.congestion(), &mut shared.congestion);
-    let state = client.slot_mut(slot);
-    if state.state() == ClientState::Sending {
-        let lost = state.find_lost(before, credit.echo, flags.repeats(), shared.config.recovery);
-        let is_congestion = lost > 0 && state.is_congestion_loss();
-        shared.queue.push_client(id.index, slot, state);
+    if client.slot(slot).state() == ClientState::Sending {
+        let (lost, is_congestion) =
+            find_lost(shared, now_ns, client, slot, before, (credit, flags));
+        shared.queue.push_client(id.index, slot, client.slot_mut(slot));
         shared.counters.losses_detected += u64::from(lost);
         if is_congestion {
             client.congestion_mut().on_loss(now_ns, lost, &mut shared.congestion);
@@ -105,6 +113,25 @@ fn acknowledge<B, T>(
     shared.queue.wake_stalled(id.index, client);
     shared.timers.arm(now_ns, id, client, slot);
     credits
+}
+
+/// Looks for lost packets of which a CREDIT is evidence. Returns their number, and whether the congestion controller has to hear of
+/// them: the windows of several paths have their own account.
+fn find_lost<B, T>(
+    shared: &Shared<B>,
+    now_ns: u64,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    before: u32,
+    (credit, flags): (&Credit, Flags),
+) -> (u32, bool) {
+    let repeats = flags.repeats();
+    if client.paths().is_some() {
+        return (client.find_lost_by_paths(now_ns, slot, before, repeats), false);
+    }
+    let state = client.slot_mut(slot);
+    let lost = state.find_lost(before, credit.echo, repeats, shared.config.recovery);
+    (lost, lost > 0 && state.is_congestion_loss())
 }
 
 /// Repeats the lowest packet that the server does not have when it is asked. The question has come after the
@@ -125,7 +152,7 @@ fn repeat_dropped<B, T>(
 }
 
 /// Returns true if a CREDIT is only about packets that were sent.
-pub(super) fn is_sound(credit: &Credit, sent: u32) -> bool {
+fn is_sound(credit: &Credit, sent: u32) -> bool {
     credit.echo < sent
         && credit.cumulative <= sent
         && words_end(&credit.bitmap) <= sent - credit.cumulative

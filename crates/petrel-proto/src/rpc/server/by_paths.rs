@@ -8,7 +8,7 @@ use petrel_planted::planted;
 use super::send::turn_of_server;
 use crate::buffer::Buffer;
 use crate::rpc::sink::OnPath;
-use crate::rpc::turn::{Address, Out, Turn};
+use crate::rpc::turn::{Address, Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::PeerKey;
 use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot, ServerState};
@@ -100,18 +100,14 @@ pub(in crate::rpc) fn turn_of_server_by_paths<B: Buffer, S: FrameSink>(
         None if state.response_packets() > 1 => paths.path(slot),
         None => paths.short_path(),
     };
-    let mut sink = OnPath::new(out.sink, path, peer);
-    let turn = match paths.has_marks(slot, state.current()) {
-        true => send_marked_credit(shared, &mut sink, (state, slot), paths, &address),
-        false => None,
-    };
-    let turn = turn.unwrap_or_else(|| {
-        let Out { now_ns, budget, may_take_credits, .. } = *out;
-        let mut out =
-            Out { now_ns, budget, may_take_credits, control: out.control, sink: &mut sink };
-        turn_of_server(shared, &mut out, state, &address)
+    let turn = out.on_path(path, peer, |out| {
+        let marked = match paths.has_marks(slot, state.current()) {
+            true => send_marked_credit(shared, out.sink, (state, slot), paths, &address),
+            false => None,
+        };
+        marked.unwrap_or_else(|| turn_of_server(shared, out, state, &address))
     });
-    state.note_turn(turn.then != crate::rpc::turn::Then::Done);
+    state.note_turn(turn.then != Then::Done);
     turn
 }
 

@@ -314,15 +314,12 @@ fn on_credit__a_packet_on_another_path_is_no_evidence() {
 #[test]
 fn on_credit__the_first_queue_of_a_path_is_no_loss() {
     let slow = Way { gap_ns: 15_000, ..GOOD };
-    for policy in [PathPolicy::Coupled, PathPolicy::Spray, PathPolicy::Reps] {
-        let mut world = World::new(policy, &[GOOD, GOOD, slow, GOOD], 4, 1);
-        world.call(1, 24_000);
-        world.run(1, SECOND);
-        let counters = world.pair.client.counters();
-        assert_eq!(counters.losses_detected, 0, "{policy:?}: {:?}", world.counts());
-        assert!(world.counts()[2].packets > 2, "{policy:?}: {:?}", world.counts());
-        world.end();
-    }
+    let mut world = World::new(PathPolicy::Coupled, &[GOOD, GOOD, slow, GOOD], 4, 1);
+    world.call(1, 24_000);
+    world.run(1, SECOND);
+    assert_eq!(world.pair.client.counters().losses_detected, 0, "{:?}", world.counts());
+    assert!(world.counts()[2].packets > 2, "{:?}", world.counts());
+    world.end();
 }
 
 /// CREDITs return on all paths in turn. One that takes a slow way back shows packets missing that have arrived since it left,
@@ -331,17 +328,14 @@ fn on_credit__the_first_queue_of_a_path_is_no_loss() {
 fn on_credit__a_slow_way_back_is_no_loss() {
     let way = |factor: u64| Way { delay_ns: factor * 2_000, gap_ns: 500, ..GOOD };
     let ways = [1, 2, 4, 8, 16, 1].map(way);
-    for policy in [PathPolicy::Coupled, PathPolicy::Spray, PathPolicy::Reps] {
-        // Later, queues grow, and the policies leave slow paths, whose round trips they then do not know.
-        for (len, alarms_max) in [(60_000, 0), (600_000, 10)] {
-            let mut world = World::new(policy, &ways, 6, 1);
-            world.call(1, len);
-            world.run(1, SECOND);
-            let counters = world.pair.client.counters();
-            let (alarms, counts) = (counters.losses_detected, world.counts());
-            assert!(alarms <= alarms_max, "{policy:?}, {len}: {alarms}, {counts:?}");
-            world.end();
-        }
+    // Later, queues grow, and the policy leaves slow paths, whose round trips it then does not know.
+    for (len, alarms_max) in [(60_000, 0), (600_000, 10)] {
+        let mut world = World::new(PathPolicy::Coupled, &ways, 6, 1);
+        world.call(1, len);
+        world.run(1, SECOND);
+        let (alarms, counts) = (world.pair.client.counters().losses_detected, world.counts());
+        assert!(alarms <= alarms_max, "{len}: {alarms}, {counts:?}");
+        world.end();
     }
 }
 
@@ -364,7 +358,7 @@ fn on_credit__marks_and_losses_are_those_of_their_path() {
 /// A path that drops everything: a small call is repeated on another path, and later calls avoid the first.
 #[test]
 fn on_timeout__the_next_copy_takes_another_path() {
-    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::Reps] {
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled] {
         let ways = [Way { loss: 1_000, ..GOOD }, GOOD, GOOD, GOOD];
         let mut world = World::new(policy, &ways, 4, 3);
         for tag in 0..300 {
@@ -406,7 +400,7 @@ fn choose__a_path_that_was_dead_is_used_again() {
 /// probes.
 #[test]
 fn run__ways_there_and_back_are_on_different_paths() {
-    for policy in [PathPolicy::Coupled, PathPolicy::Reps, PathPolicy::Spray, PathPolicy::Plb] {
+    for policy in [PathPolicy::Coupled, PathPolicy::Plb] {
         let mut world = World::new(policy, &[GOOD; 8], 8, 11);
         world.call(0, 400_000);
         world.run(1, SECOND);

@@ -171,7 +171,7 @@ fn next_part_destination__is_as_the_general_path() {
 #[test]
 fn a_placed_request__over_several_paths() {
     const LEN: usize = 9 * P as usize + 5;
-    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::Spray] {
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma] {
         let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
         let choice = PathChoice { policy, ports: 4, seed: 7 };
         assert!(pair.client.use_paths(pair.session, choice));

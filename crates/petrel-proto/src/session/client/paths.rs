@@ -134,6 +134,11 @@ impl ClientPaths {
         &self.counts
     }
 
+    /// Returns true if new packets may take the path, not looks alone.
+    pub(crate) fn is_open(&self, path: PathId) -> bool {
+        self.paths.is_open(path)
+    }
+
     /// Notes that packets of requests are about to be sent, perhaps beside those of other sessions.
     pub(crate) fn note_turn(&mut self, now_ns: u64, senders: &mut Senders) {
         self.paths.share_link(senders.note(now_ns, &mut self.last_span));

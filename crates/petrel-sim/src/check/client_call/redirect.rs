@@ -14,7 +14,7 @@ const TERM_NS: u64 = 2_000_000;
 /// The first bytes of a redirect. No answer begins with these bytes, except by an accident that no seed will see.
 const REDIRECT: &[u8; 8] = b"redirect";
 
-/// A redirect: to a server, or to any other.
+/// Returns a redirect to a server, or to any other.
 fn message(leader: Option<SimAddr>) -> Vec<u8> {
     let name = leader.map(|at| [at.host.0.to_le_bytes(), at.port.to_le_bytes()].concat());
     [&REDIRECT[..], &name.unwrap_or_default()].concat()

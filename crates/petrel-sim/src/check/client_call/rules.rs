@@ -223,7 +223,7 @@ impl Ledger {
         }
     }
 
-    /// After the faults, a call may fail only if all its servers have crashed for good.
+    /// Checks that a call after the faults fails only if all its servers have crashed for good.
     fn check_need_to_fail(&mut self, id: u32, client_call: &ClientCall, failure: &petrel::Error) {
         let client = client_call.client_at.host;
         let is_gone = |server: &SimAddr| {
@@ -267,6 +267,7 @@ impl Ledger {
         }
     }
 
+    /// Checks the outcome of a group's member against the executions at its server.
     fn check_member(
         &mut self,
         id: u32,
@@ -283,7 +284,7 @@ impl Ledger {
                 self.check_client_call_answer(id, client_call, answer);
             }
             MemberOutcome::Failed(failure) => {
-                // A second session may go to this server.
+                // With two sessions to this server, the other member's call may be executed there.
                 let same = client_call.servers.iter().filter(|&&other| other == server).count();
                 let must_not_execute = if same == 1 { vec![server] } else { Vec::new() };
                 self.check_not_executed(id, failure, must_not_execute);

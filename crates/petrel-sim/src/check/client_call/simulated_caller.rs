@@ -171,6 +171,7 @@ impl Node {
         self.caller.as_ref().is_some_and(|caller| caller.left > 0)
     }
 
+    /// Drops a client, changes another's servers, and makes new clients, now and then.
     fn renew_clients(&mut self, caller: &mut SimulatedCaller) {
         let rng = &mut caller.rng;
         if !caller.clients.is_empty() && rng.below(10) == 0 {
@@ -223,6 +224,7 @@ impl Node {
         self.shared.ledger().client_call_counts.target_changes += 1;
     }
 
+    /// Begins a drawn call of any client, or a call of the client `probed`, which must succeed.
     fn call_by_client(&mut self, caller: &mut SimulatedCaller, probed: Option<usize>) {
         let count = caller.clients.len() as u64;
         if count == 0 {
@@ -240,7 +242,6 @@ impl Node {
         };
         let state = &caller.clients[place];
         let ClientState { number, client, servers, former, attempts_max, is_led } = state;
-        let is_led = *is_led;
         let destinations = Destinations::Client {
             attempts_max: *attempts_max,
             is_idempotent: settings.is_idempotent,
@@ -253,16 +254,14 @@ impl Node {
                 [&servers[..], &former.borrow()].concat(),
             )
         };
-        // Worker pools may be overloaded.
-        let client_call = match probed {
-            Some(_) => ClientCall { work: Work::Later, ..client_call },
-            None => client_call,
+        let work = match (*is_led, probed) {
+            (true, _) => Work::Led,
+            // Worker pools may be overloaded.
+            (false, Some(_)) => Work::Later,
+            (false, None) => client_call.work,
         };
-        let client_call = match is_led {
-            true => ClientCall { work: Work::Led, ..client_call },
-            false => client_call,
-        };
-        let (client, number, work) = (client.clone(), *number, client_call.work);
+        let client_call = ClientCall { work, ..client_call };
+        let (client, number) = (client.clone(), *number);
         let (id, request) = self.shared.ledger().issue_client_call(client_call);
         self.shared.pending.set(self.shared.pending.get() + 1);
         let style = caller.rng.below(3);

@@ -15,6 +15,7 @@ use super::model::{
     Kind, Model, Operation, PLAIN, SUMS, SWAPPED, VERSIONED, WORDS, value_of, words,
 };
 use crate::check::node::{Node, Shared, data_port};
+use crate::check::scenario::Scenario;
 use crate::control::ControlNetwork;
 use crate::fabric::{HostId, SimAddr};
 use crate::rng::Rng;
@@ -22,7 +23,7 @@ use crate::rng::Rng;
 /// Maximum number of operations begun at once.
 const BURST_MAX: u64 = 6;
 
-/// Most memories that a process registers.
+/// The most memories that a process registers.
 const MEMORIES_MAX: usize = 8;
 
 /// Timeout of a read after the faults, which must succeed; and where servers have no room for sessions.
@@ -55,6 +56,21 @@ struct Options {
 }
 
 impl Options {
+    fn draw(rng: &mut Rng, scenario: &Scenario, kind: &Kind, is_probe: bool) -> Self {
+        Self {
+            timeout_ns: match rng.below(5) {
+                _ if is_probe && scenario.has_few_sessions => FEW_SESSIONS_PROBE_NS,
+                _ if is_probe => PROBE_NS,
+                0 => rng.between(2_000, 200_000),
+                1 => rng.between(20_000, 2_000_000),
+                _ => 1 << rng.between(20, 28),
+            },
+            is_ordered: scenario.has_order && !is_probe && rng.below(3) == 0,
+            is_idempotent: matches!(kind, Kind::Write(_)) && rng.below(8) == 0,
+            waits: is_probe || rng.below(3) == 0,
+        }
+    }
+
     fn set<T>(self, call: Call<T>) -> Call<T> {
         let call = call.timeout(Duration::from_nanos(self.timeout_ns));
         let call = if self.is_ordered { call.ordered() } else { call };
@@ -113,6 +129,7 @@ impl Node {
         self.region_caller = Some(caller);
     }
 
+    /// Revokes a key of the host, or registers new memory, now and then.
     fn change_regions(&mut self, rng: &mut Rng) {
         let at = self.shared.at;
         let regions = &mut self.shared.ledger().regions;
@@ -167,28 +184,17 @@ impl Node {
         let Some((kind, key, is_guess)) = draw_operation(rng, regions, *server, is_probe) else {
             return;
         };
-        let mut operation = Operation::new(kind, key, ends, self.shared.endpoint_number);
-        let options = Options {
-            timeout_ns: match rng.below(5) {
-                _ if is_probe && scenario.has_few_sessions => FEW_SESSIONS_PROBE_NS,
-                _ if is_probe => PROBE_NS,
-                0 => rng.between(2_000, 200_000),
-                1 => rng.between(20_000, 2_000_000),
-                _ => 1 << rng.between(20, 28),
-            },
-            is_ordered: scenario.has_order && !is_probe && rng.below(3) == 0,
-            is_idempotent: matches!(operation.kind, Kind::Write(_)) && rng.below(8) == 0,
-            waits: is_probe || rng.below(3) == 0,
-        };
+        let options = Options::draw(rng, scenario, &kind, is_probe);
+        let mut operation = Operation::new(kind.clone(), key, ends, self.shared.endpoint_number);
         operation.is_guess = is_guess;
         operation.may_repeat = options.is_idempotent;
         operation.must_succeed = is_probe;
         operation.attempts_max = *attempts_max;
-        let kind = operation.kind.clone();
-        let key = if is_guess { guess(regions.key(key)) } else { regions.key(key) };
+        let region_key = regions.key(key);
+        let region_key = if is_guess { guess(region_key) } else { region_key };
         let id = regions.issue(operation);
         drop(ledger);
-        let (shared, remote) = (Rc::clone(&self.shared), RemoteRegion::new(client, key));
+        let (shared, remote) = (Rc::clone(&self.shared), RemoteRegion::new(client, region_key));
         shared.pending.set(shared.pending.get() + 1);
         let task = self.endpoint.handle().spawn(run(shared, id, remote, kind, options));
         caller.running.push((id, task));
@@ -205,6 +211,7 @@ async fn run(shared: Rc<Shared>, id: u32, remote: RemoteRegion, kind: Kind, opti
     shared.ledger().end_operation(id, &reply);
 }
 
+/// Makes the call of an operation. Returns the words of the result.
 async fn call(
     id: u32,
     remote: &RemoteRegion,

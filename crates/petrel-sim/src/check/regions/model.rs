@@ -168,7 +168,7 @@ struct Memory {
     process: usize,
     /// The server's own access.
     keeper: Region,
-    /// The words when no key could change the memory any more.
+    /// The words at the time when the last key was revoked that could change the memory.
     last: Option<Vec<u64>>,
     floors: Vec<u64>,
     /// The additions of each sum, by place.
@@ -249,7 +249,7 @@ impl Model {
         self.processes[process].is_running = false;
     }
 
-    /// Registers new memory: with all rights, and with these.
+    /// Registers new memory under two keys: with all rights, and with `few`.
     pub(super) fn register(&mut self, at: SimAddr, few: Access) {
         let Some(process) = self.running(at) else { return };
         let regions = &self.processes[process].regions;
@@ -274,7 +274,7 @@ impl Model {
         });
     }
 
-    /// Returns keys of the process at an address: valid ones, or those of all processes there.
+    /// Returns the valid keys of the process at an address, or the keys of all its processes.
     pub(super) fn keys_at(&self, at: SimAddr, are_valid: bool) -> Vec<usize> {
         let is_there = |key: &Key| {
             self.processes[self.memories[key.memory].process].at == at
@@ -334,7 +334,7 @@ impl Model {
         &self.memories[self.keys[key].memory]
     }
 
-    /// Returns the next addition to one of the sums; `None` if the word counts no more.
+    /// Returns the next addition to one of the sums; `None` if the word is no longer a sum.
     pub(super) fn next_add(&self, key: usize, word: usize) -> Option<Kind> {
         let place = self.memory_of(key).adds[word].len();
         (place < ADDS_PER_WORD).then(|| Kind::Add { word, bit: 1 << (2 * place) })
@@ -373,7 +373,7 @@ impl Model {
         self.operation(id).outcome == Outcome::Pending
     }
 
-    /// Records that a caller no longer waits. Returns true if it did.
+    /// Records that a caller no longer waits. Returns true if the caller had waited.
     pub(super) fn give_up(&mut self, id: u32) -> bool {
         let operation = self.operation_mut(id);
         let is_pending = operation.outcome == Outcome::Pending;
@@ -478,6 +478,7 @@ impl Model {
 
 /// Observations.
 impl Model {
+    /// Checks the answer of an operation that has succeeded, and raises the floors of its words.
     fn succeed(&mut self, id: u32, answer: &[u64]) -> Checked {
         let Operation { kind, key, floors, begun, .. } = self.operation(id).clone();
         let place = self.keys[key].memory;
@@ -544,6 +545,8 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a sum that an operation has seen: it has the floor's bits, not the operation's own, and only
+    /// bits of additions. Of two sums seen, one includes the other.
     fn observe_sum(&self, place: usize, word: usize, value: u64, floor: u64, bit: u64) -> Checked {
         let memory = &self.memories[place];
         let may_be = |&(_, id): &(u64, u32)| {
@@ -566,7 +569,7 @@ impl Model {
         })
     }
 
-    /// Checks that a value of a swapped word is another one or came later.
+    /// Checks that swaps lead from a former value of a word, `floor`, to this value.
     fn check_after(&mut self, place: usize, word: usize, value: u64, floor: u64) -> Checked {
         let mut at = value;
         while at != floor {
@@ -585,6 +588,7 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a version that an operation has seen with its value, and raises the floor.
     fn observe_version(
         &mut self,
         place: usize,
@@ -606,7 +610,7 @@ impl Model {
                 && operation.kind == Kind::WriteVersioned(index);
             let key = operation.key;
             let versions = &mut self.memories[place].versions[index];
-            let is_once = versions.iter().all(|(known, of)| (*known == version) == (*of == id));
+            let is_once = versions.iter().all(|(known, by)| (*known == version) == (*by == id));
             versions.insert(version, id);
             check(may_be && is_once && self.keys[key].memory == place, wrong)?;
         }
@@ -616,6 +620,7 @@ impl Model {
         Ok(())
     }
 
+    /// Checks a plain word that an operation has seen: zero, or the value of a WRITE that may have taken effect.
     fn observe_plain(&mut self, place: usize, word: usize, value: u64, floor: u64) -> Checked {
         if value == 0 {
             return check(floor == 0, || format!("saw no WRITE in word {word}, after {floor}"));
@@ -670,6 +675,7 @@ impl Model {
         (0..self.processes.len()).try_for_each(|process| self.check_stats(process))
     }
 
+    /// Checks the words of a memory at the end of the run.
     fn close_memory(&mut self, place: usize) -> Checked {
         let memory = &self.memories[place];
         let now = words_of(&memory.keeper);
@@ -680,7 +686,7 @@ impl Model {
             let floor = self.memories[place].floors[word];
             self.observe(place, word, value, floor)?;
         }
-        // Each value of the chains, from the first one.
+        // Checks the chain of swaps of each word from its first value.
         SWAPPED.into_iter().try_for_each(|word| self.check_after(place, word, now[word], 0))?;
         for (index, range) in VERSIONED.into_iter().enumerate() {
             let (version, value) = (now[range.start], &now[range.start + 1..range.end]);
@@ -720,16 +726,17 @@ impl Model {
         })
     }
 
+    /// Checks that a process counts each operation on its regions.
     fn check_stats(&self, process: usize) -> Checked {
         let RegionStats { reads, writes, atomics, refused, .. } =
             self.processes[process].regions.stats();
         let is_own = |operation: &&Operation| {
             self.memory_of(operation.key).process == process && self.expected(operation).is_none()
         };
-        let of = |right: Access| {
-            let has_it =
+        let bounds_of = |right: Access| {
+            let is_counted =
                 move |operation: &&Operation| is_own(operation) && operation.kind.right() == right;
-            self.count(has_it, |operation| match &operation.kind {
+            self.count(is_counted, |operation| match &operation.kind {
                 Kind::Read(pieces) => pieces.len() as u64,
                 _ => 1,
             })
@@ -738,9 +745,9 @@ impl Model {
         let attempts = self.operations.iter().filter(|operation| operation.server == at);
         let attempts = attempts.map(|operation| u64::from(operation.attempts_max)).sum();
         let all = [
-            ("reads", reads, of(Access::READ)),
-            ("writes", writes, of(Access::WRITE)),
-            ("atomics", atomics, of(Access::ATOMIC)),
+            ("reads", reads, bounds_of(Access::READ)),
+            ("writes", writes, bounds_of(Access::WRITE)),
+            ("atomics", atomics, bounds_of(Access::ATOMIC)),
             ("refused", refused, (0, attempts)),
         ];
         all.into_iter().try_for_each(|(name, count, (least, most))| {

@@ -1,10 +1,8 @@
-//! The checker of frame contents: no frame may show a buffer after its release (eRPC §4.2.2, appendices B
-//! and C).
+//! The checker of frame contents: no frame may show a buffer after its release (eRPC §4.2.2, appendices B and C).
 //!
-//! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned
-//! memory. Every departing payload is therefore compared with its message, including payloads without a
-//! reader: retransmissions, and answers to ended calls. A request must belong to a call that has not ended,
-//! with every byte as in its message.
+//! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned memory. Every
+//! departing payload is therefore compared with its message, including payloads without a reader: retransmissions, and
+//! answers to ended calls. A request must belong to a call that has not ended, with every byte as in its message.
 //!
 //! The table lists endpoints with planted defects. All further rules of the wire checker, which mostly
 //! notice first, were switched off. The seed is the first, counted from 0, with a violation of this rule.
@@ -30,7 +28,7 @@ use crate::check::pattern::{self, OVERWRITE_BYTE};
 use crate::check::regions;
 use crate::fabric::{SimAddr, TurnClock};
 
-/// A repetition of this length is no accident.
+/// This number of bytes of a fill pattern, one after the other, is no accident.
 const RUN_BYTES: usize = 4;
 
 /// The contents checker, with its state.
@@ -48,7 +46,7 @@ pub(in crate::check) struct ContentCounts {
     pub(in crate::check) all: u64,
     /// In retransmitted packets.
     pub(in crate::check) repeated: u64,
-    /// In answers to ended calls, which have no reader.
+    /// Payloads of answers to ended calls, which have no reader.
     pub(in crate::check) stale: u64,
 }
 
@@ -207,6 +205,7 @@ impl Contents {
         is_right.then_some(()).ok_or_else(|| wrong("a tiny request", payload))
     }
 
+    /// Checks the payload of an answer from an offset on.
     fn check_answer(
         &self,
         message: Message,

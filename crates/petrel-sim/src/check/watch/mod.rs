@@ -53,7 +53,7 @@ use source_ports::SourcePorts;
 #[derive(Debug, Default)]
 pub(super) struct WireChecker {
     sessions: Vec<Session>,
-    /// By receiver, session index and token: the session, and whether the receiver is its server.
+    /// The session, and whether the receiver is its server, by receiver, session index and token.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
     /// Endpoints that drop packets out of order.
     in_order: BTreeSet<SimAddr>,
@@ -85,7 +85,7 @@ struct Session {
 pub(super) enum Event {
     /// Its sender has read the clock so.
     Sent(TurnClock),
-    /// Its receiver has it from this source port of the sender, with a mark or without.
+    /// The receiver has taken the frame from this source port of the sender, with a mark or without.
     Taken { source: u8, is_marked: bool },
 }
 
@@ -112,7 +112,7 @@ impl WireChecker {
 
     /// Records a new endpoint, and whether it goes back N.
     pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
-        // Another endpoint may have had this address before.
+        // A former endpoint of this address may have had the other setting.
         if goes_back_n {
             self.in_order.insert(at)
         } else {
@@ -215,8 +215,6 @@ impl WireChecker {
             }
             return;
         };
-        // The address of the sender, whatever the source port.
-        let from = sender;
         self.frames += 1;
         // An attempt of a client call or an operation may end without a frame, on an unknown session.
         let is_of_client = |method: u16| Work::of(method).is_some() || regions::is_method(method);
@@ -225,22 +223,23 @@ impl WireChecker {
         let of_ports = session.source_ports.follow(event, to_server, source, &frame, bytes);
         if let Err(rule) = of_ports.and_then(|()| session.follow(is_sent, to_server, &frame)) {
             let what = if is_sent { "sends" } else { "takes" };
-            let who = if is_sent { from } else { to };
+            let who = if is_sent { sender } else { to };
             let text = format!("{who} {what} {frame}: {rule}; {session:?}");
             self.violation.get_or_insert(text);
         }
         let packet_bytes = session.packet_bytes;
         if let Event::Sent(clock) = event
-            && let path = (FramePath { session: index, from, to, packet_bytes, clock })
+            && let path = (FramePath { session: index, from: sender, to, packet_bytes, clock })
             && let Some(contents) = &mut self.contents
             && let Err(wrong) = contents.check(path, &frame)
         {
-            self.violation.get_or_insert_with(|| format!("{from} sends {frame}: {wrong}"));
+            self.violation.get_or_insert_with(|| format!("{sender} sends {frame}: {wrong}"));
         }
     }
 }
 
 impl Session {
+    /// Checks a frame against the knowledge of its sender, and notes the knowledge of both sides.
     fn follow(&mut self, is_sent: bool, to_server: bool, frame: &Frame<'_>) -> Result<(), Broken> {
         let slot = frame.header.request % u64::from(self.agreement.accept.slots);
         if is_sent && to_server && is_data(&frame.header) {
@@ -254,7 +253,7 @@ impl Session {
         }
         let Some(request) = self.slots.get_mut(&slot) else { return Ok(()) };
         if request.number != frame.header.request {
-            // For a request that the client has finished.
+            // The frame is for a request that the client has finished.
             return Ok(());
         }
         let before = request.held();
@@ -273,7 +272,7 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that request numbers of a slot only increase.
+    /// Begins the record of a request at its first frame. Checks that request numbers of a slot only increase.
     fn begin_if_new(&mut self, slot: u64, frame: &Frame<'_>) -> Result<(), Broken> {
         let number = frame.header.request;
         let part = part_of(frame);

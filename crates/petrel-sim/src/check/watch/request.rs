@@ -12,8 +12,7 @@ pub(super) struct Request {
     pub(super) number: u64,
     /// Packets of the request.
     packets: u32,
-    /// The request is for the endpoint itself, and takes no credit until its answer has several packets
-    /// (§4).
+    /// The request is for the endpoint itself, and takes no credit until its answer has several packets (§4).
     is_exempt: bool,
     /// Sides that drop packets out of order.
     in_order: InOrder,
@@ -108,6 +107,7 @@ impl Request {
         Ok(())
     }
 
+    /// Checks a packet that the client sends, and raises the response packets that it allows.
     fn client_sends_part(&mut self, part: Part) -> Result<(), Broken> {
         let client = &mut self.client;
         if client.response.is_some() || client.is_over {
@@ -131,10 +131,13 @@ impl Request {
         Ok(())
     }
 
+    /// Checks a PULL against the packets that the client has received, and may allow.
     fn client_pulls(&mut self, pull: &Pull) -> Result<(), Broken> {
         let client = &mut self.client;
-        let all = client.response.filter(|all| client.received.cumulative() == *all);
-        if client.is_over && all == Some(pull.cumulative) && pull.limit == pull.cumulative {
+        let received = client.received.cumulative();
+        let says_all = client.response == Some(received)
+            && (pull.cumulative, pull.limit) == (received, received);
+        if client.is_over && says_all {
             if std::mem::replace(&mut client.is_acknowledged, true) || pull.resend_below > 0 {
                 return Err("it is said more than once that the response is here (§6.4)");
             }
@@ -146,26 +149,26 @@ impl Request {
         if !client.received.is_reported_by(pull.cumulative, &pull.bitmap) {
             return Err("the PULL does not tell what was received (§3.1)");
         }
-        if client.response.is_none() {
+        let Some(packets) = client.response else {
             return match pull.limit {
                 1 => Ok(()),
                 _ => Err("a limit other than 1 before the response has begun (§3.1)"),
             };
-        }
+        };
         if pull.limit < client.limit {
             return Err("the limit goes back (§3.1)");
         }
-        let is_known = client.response.is_some_and(|packets| pull.limit <= packets);
-        if pull.limit > client.limit && !is_known {
+        if pull.limit > client.limit.max(packets) {
             return Err("a packet is allowed that the response does not have (§4)");
         }
-        if pull.limit > client.received.cumulative() + WINDOW_PACKETS {
+        if pull.limit > received + WINDOW_PACKETS {
             return Err("a packet is allowed beyond the window (§4)");
         }
         client.limit = pull.limit;
         Ok(())
     }
 
+    /// Notes a frame in the server's knowledge: packets that arrived, a PULL, or a CANCEL.
     pub(super) fn server_takes(&mut self, frame: &Frame<'_>) {
         let server = &mut self.server;
         if frame.header.kind == Kind::Cancel {
@@ -192,6 +195,7 @@ impl Request {
         server.reported.add(pull.cumulative, &pull.bitmap);
     }
 
+    /// Checks a frame that the server sends against the server's knowledge.
     pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
         let has_all = self.server.arrived.count() == self.packets;
         match (frame.header.kind, frame.fields) {
@@ -243,6 +247,7 @@ impl Request {
         Ok(())
     }
 
+    /// Notes a frame in the client's knowledge: acknowledgements, and packets of the response.
     pub(super) fn client_takes(&mut self, frame: &Frame<'_>, packet_bytes: u32) {
         let client = &mut self.client;
         match frame.fields {

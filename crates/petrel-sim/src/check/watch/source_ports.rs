@@ -63,7 +63,7 @@ struct SlotPorts {
     request: u64,
     /// The client's port of the slot's latest frame.
     source: u8,
-    /// Packets of this request that came with a mark since the last CREDIT.
+    /// Packets of `marked_request` that came with a mark since the last CREDIT.
     marked: BTreeSet<u32>,
     marked_request: u64,
 }
@@ -75,14 +75,14 @@ struct ResponsePorts {
     first: Option<u8>,
     /// Frames with flag R that the server has taken. A count may tell of a lost response.
     repeats: u64,
-    /// Lost responses by which a server with the latest long response, and short one, must have moved.
+    /// The least numbers of moves to other ports, by the latest long and by the latest short response.
     long_moves: u64,
     short_moves: u64,
 }
 
 impl ResponsePorts {
-    /// Returns how often a server has moved on at least, from the port `base` to the port `source`; `None` if it has moved
-    /// back, or more often than the client has repeated a frame.
+    /// Returns the least number of moves, from `at_least` on, that lead a server from the port `base` to the port `source`; `None` if there
+    /// are more than frames that the client has repeated.
     fn moves(&self, base: u8, source: u8, ports: usize, at_least: u64) -> Option<u64> {
         let ports = ports as u64;
         let is_at = |moves: &u64| (u64::from(base) + moves) % ports == u64::from(source);
@@ -126,6 +126,7 @@ impl SourcePorts {
         if to_server { self.client.source(from) } else { self.server.source(from) }
     }
 
+    /// Counts a frame at the sender's source port, and checks frames of the server.
     pub(super) fn follow(
         &mut self,
         event: Event,
@@ -156,6 +157,7 @@ impl SourcePorts {
         }
     }
 
+    /// Notes the port of a frame that the server has taken, and the packets with a mark.
     fn server_takes(&mut self, source: u8, is_marked: bool, frame: &Frame<'_>) {
         let number = frame.header.request;
         let slot = self.slots.entry(number % self.slot_count).or_default();
@@ -179,6 +181,7 @@ impl SourcePorts {
         }
     }
 
+    /// Checks the port of a response, and the marks in a CREDIT.
     fn server_sends(&mut self, source: u8, frame: &Frame<'_>, bytes: &[u8]) -> Result<(), Broken> {
         let ports = self.server.ports.len();
         let number = frame.header.request;
@@ -242,7 +245,7 @@ impl SourcePorts {
         let is_right = |(count, port): (&PathCounts, &PortCounts)| {
             count.packets == port.packets
                 && count.losses <= count.packets
-                // A response may bring the mark of a single packet, or its own.
+                // A response may carry one packet's mark, or be marked itself.
                 && count.marks <= port.marked + self.answers_marked
         };
         if counts.len() == seen.len() && counts.iter().zip(seen).all(is_right) {

@@ -289,11 +289,11 @@ impl Net {
         }
     }
 
+    /// Ends the cut between two hosts: the bytes that waited arrive in order.
     pub(super) fn heal(&mut self, a: HostId, b: HostId) {
         let mut waiting = self.cuts.remove(&(a.min(b), a.max(b))).unwrap_or_default();
-        // Bytes that were sent shortly before and have not reached the cut must not overtake the waiting
-        // ones. No delay is longer than the delay below: the bytes would have arrived before that time, and
-        // now arrive exactly then.
+        // Bytes that were sent shortly before and have not reached the cut must not overtake the waiting ones. No delay
+        // is longer than the delay below: the bytes would have arrived before that time, and now arrive exactly then.
         let held: BTreeSet<_> = waiting.iter().filter_map(Arrival::receiver).collect();
         let is_behind = |arrival: &Arrival| arrival.receiver().is_some_and(|to| held.contains(&to));
         let behind = self.contents.iter().filter(|(_, arrival)| is_behind(arrival));

@@ -250,6 +250,7 @@ impl Net {
         }
     }
 
+    /// Reads received bytes; some reads are short or interrupted.
     pub(in crate::nexus) fn read(&mut self, id: SocketId, buffer: &mut [u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {
@@ -291,6 +292,7 @@ impl Net {
         }
     }
 
+    /// Writes as many bytes as the window has room for; some writes are short or interrupted.
     pub(in crate::nexus) fn write(&mut self, id: SocketId, bytes: &[u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {
@@ -373,6 +375,7 @@ impl Net {
         self.sockets[id].vanish();
     }
 
+    /// Delivers an arrival, or keeps it while its path is cut.
     pub(super) fn deliver(&mut self, arrival: Arrival) {
         if let Some((a, b)) = self.path_of(&arrival)
             && let Some(waiting) = self.cuts.get_mut(&(a.min(b), a.max(b)))
@@ -434,7 +437,7 @@ impl Net {
                 let id = self.new_socket(process, (remote, local), State::Connected);
                 self.sockets[id].peer = Some(from);
                 self.sockets[id].arrival_floor_ns = back_ns;
-                // From now on the peer may be reset.
+                // From now on the two ends may reset each other.
                 self.sockets[from].peer = Some(id);
                 self.sockets[from].arrival_floor_ns = back_ns;
                 if let Some(listening) = self.listeners.get_mut(&remote) {
@@ -565,8 +568,8 @@ impl Net {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
     }
 
-    /// Returns since when its owner is no longer blocked by a full window; `None` until the owner is
-    /// notified of room. A cut delays the notification, too.
+    /// Returns since when the owner of a socket is no longer blocked by a full window; `None` until
+    /// the owner is notified of room. A cut delays the notification, too.
     pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> Option<u64> {
         let socket = &self.sockets[id];
         (!socket.room_is_due).then_some(socket.room_ns)

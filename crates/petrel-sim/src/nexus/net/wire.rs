@@ -36,6 +36,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Skips the preface and message bodies in these bytes, and notes the headers.
     pub(super) fn read(&mut self, mut bytes: &[u8], now_ns: u64) {
         let preface = bytes.len().min(PREFACE_BYTES - self.preface);
         self.preface += preface;

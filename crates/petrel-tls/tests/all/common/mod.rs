@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::security::{LinkKeys, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher};
+use petrel::security::{
+    LinkKeys, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher,
+};
 use petrel_tls::Credentials;
 use petrel_tls::issue::{Authority, Issued, Subject};
 use rustls::Connection;

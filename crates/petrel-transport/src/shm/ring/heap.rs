@@ -1,4 +1,5 @@
-//! Ring memory for tests: on the heap, with every access checked.
+//! Ring memory for tests and for the fuzz target of the ring (`fuzz/src/ring.rs` includes this file): on the heap, with every
+//! access checked.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;

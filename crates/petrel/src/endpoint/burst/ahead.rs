@@ -13,7 +13,7 @@ const ANSWER_AHEAD: usize = 4;
 const SLOT_AHEAD: usize = 8;
 const SESSION_AHEAD: usize = 12;
 
-/// Most frames remembered: a transport may show somewhat more than a burst.
+/// The most frames remembered: a transport may show somewhat more than a burst.
 const SHOWN_MAX: usize = 2 * RX_BURST_MAX;
 
 const _: () = assert!(ANSWER_AHEAD < SLOT_AHEAD && SLOT_AHEAD < SESSION_AHEAD);

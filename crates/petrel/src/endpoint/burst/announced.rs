@@ -10,7 +10,7 @@ use petrel_transport::prefetch::prefetch;
 use crate::endpoint::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 
-/// Announcements between the two steps: the first one's line must have arrived when the second step reads it.
+/// Announcements between the two steps of a session: the second step reads the cache line that the first one fetches.
 const SLOT_BEHIND: usize = 4;
 
 /// The latest announced sessions, whose slots were not prefetched yet.
@@ -21,7 +21,7 @@ pub(in crate::endpoint) struct Announced {
 }
 
 impl Announced {
-    /// Takes the first step for a session, and the second one for an earlier session.
+    /// Prefetches a session's entry, and the slot of a session announced earlier, whose entry has come.
     #[inline]
     pub(in crate::endpoint) fn announce(
         &mut self,

@@ -24,7 +24,7 @@ use crate::panics::{Closure, catch};
 use crate::sync::thread;
 use crate::values::State;
 
-/// Most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
+/// The most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
 /// at once. Groups of 64 were at most 6 % faster than groups of 32 (PERFORMANCE.md, "Lookups in batches").
 const LANES_MAX: usize = 32;
 
@@ -46,7 +46,8 @@ pub(super) struct Gather {
     late: Rc<LateAnswers>,
 }
 
-/// Leaves no request without an answer when the handler panics: the responses so far are sent, and the other requests fail.
+/// The lanes of a batch. When the handler panics, dropping the lanes sends the responses so far, and fails the other
+/// requests.
 struct Lanes<'a> {
     list: &'a mut Vec<Lane>,
     late: &'a LateAnswers,
@@ -111,7 +112,7 @@ impl Gather {
         }
     }
 
-    /// The same, where a panic of the handler ends no more than its batch.
+    /// Runs the handler like [`run`](Self::run); its panic ends only the batch.
     #[inline]
     pub(super) fn run_caught(&mut self, state: State<'_>, cx: &mut Context<'_>) {
         if let Err(payload) = catch(|| self.run(state, cx)) {
@@ -149,7 +150,7 @@ impl Gather {
     #[cold]
     #[inline(never)]
     fn run_full(&mut self, state: State<'_>, cx: &mut Context<'_>) {
-        // Calls of the handler are not made for the current request.
+        // Calls of the batched handler do not belong to the current request.
         cx.under_deadline(None, |cx| self.run_caught(state, cx));
         self.take_replies().for_each(|(handle, message)| cx.respond_at_once(handle, message));
     }

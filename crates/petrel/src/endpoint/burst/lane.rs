@@ -19,7 +19,7 @@ pub(super) struct Lane {
     deadline_ns: Option<u64>,
     /// Length of the message.
     len: u32,
-    /// The number of a short message among the copies; where a long message begins.
+    /// The index of a short message among the copies, or the offset of a long message.
     place: u32,
     stage: Cell<Stage>,
     /// The buffer of the slot's former response, then the response.
@@ -33,7 +33,7 @@ enum Stage {
     Waiting,
     /// The lane has its response.
     Replied,
-    /// It was answered with an error, or a responder has it.
+    /// The request was answered with an error, or a responder has it.
     Settled,
 }
 
@@ -97,7 +97,7 @@ impl Lane {
 /// The copied messages of lanes.
 #[derive(Default)]
 pub(super) struct Copies {
-    /// One per lane, whether it is used or not.
+    /// A place per lane, used or not.
     short: Vec<Short>,
     long: Vec<u8>,
 }

@@ -9,7 +9,7 @@ use crate::values::State;
 /// longer than a cache line takes to arrive from memory.
 const STEP_AHEAD: usize = 4;
 
-/// Most second steps remembered: a transport may show somewhat more than a burst.
+/// The most second steps remembered: a transport may show somewhat more than a burst.
 const DUE_MAX: usize = 2 * RX_BURST_MAX;
 
 /// Returns the address that a request's handler will access first, and a word for the second step.
@@ -29,7 +29,7 @@ struct Locator {
 pub(in crate::endpoint) struct Locators {
     /// Empty if no method has one.
     by_method: Vec<Option<Locator>>,
-    /// Methods and words of the requests shown in this burst, in order.
+    /// The methods of the requests shown in this burst, and their words for the second step, in order.
     due: Vec<(u16, u64)>,
     /// How many of the steps were taken.
     taken: usize,
@@ -56,7 +56,7 @@ impl Locators {
         self.taken = 0;
     }
 
-    /// Takes the first step for a request that will be received.
+    /// Locates and prefetches the first memory of a request that will be received.
     #[inline]
     pub(super) fn show(&mut self, method: u16, message: &[u8]) {
         let Some(Some(locator)) = self.by_method.get(usize::from(method)) else { return };

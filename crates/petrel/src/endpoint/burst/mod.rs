@@ -45,7 +45,7 @@ use dispatch_ahead::DispatchAhead;
 use factors::{SlowDispatch, SlowSink};
 use general::GeneralDispatch;
 
-/// Most bursts sent in one turn, to let the receive path run.
+/// The most bursts sent in one turn, to let the receive path run.
 const TX_BURSTS_PER_TURN: usize = 8;
 
 /// Bytes of large messages after which a turn sends: credits return, and the sender continues, while the next packets
@@ -63,7 +63,7 @@ pub(super) struct Bursts {
     /// `None` if all are on.
     #[cfg(feature = "factors")]
     optimisations: Option<Optimisations>,
-    /// Most frames received in the next turn.
+    /// The most frames received in the next turn.
     rx_budget: usize,
 }
 
@@ -104,7 +104,7 @@ impl Bursts {
         if handlers.has_gathered() {
             self.run_batches(transport, local, handlers);
         }
-        // Packets of a large message come in trains: the next are as large as these.
+        // Packets of a large message come in trains: the next packets are as large.
         self.rx_budget = match local.part_bytes() {
             0 => RX_BURST_MAX,
             bytes => (RX_BURST_BYTES * received / bytes).clamp(1, RX_BURST_MAX),

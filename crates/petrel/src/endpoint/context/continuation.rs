@@ -89,7 +89,7 @@ type Run = unsafe fn(
 struct Kind {
     run: Run,
     drop: unsafe fn(Words),
-    /// For continuations of the library itself, by which their calls are found.
+    /// Finds the calls of the library's own continuations.
     numbered: Option<Numbered>,
 }
 
@@ -155,7 +155,7 @@ pub(crate) enum Numbered {
     Keyed,
     /// Of a call that is a future.
     Future,
-    /// Of the first attempt of a client's call.
+    /// Ends the first attempt of a client's call.
     FirstAttempt,
     /// Of a hedge.
     Hedge,
@@ -164,7 +164,7 @@ pub(crate) enum Numbered {
 /// Room for a closure.
 type Words = [Word; 2];
 
-/// A half of the room. Alone it is passed in a register.
+/// A half of the words of a closure, passed in a register.
 type Word = MaybeUninit<usize>;
 
 type Boxed = Box<dyn FnOnce(State<'_>, &mut Context<'_>, Reply)>;

@@ -232,7 +232,7 @@ impl Local {
         unsafe { hub.try_with_endpoint(run) }
     }
 
-    /// The same in a task of the endpoint.
+    /// Runs a closure with the endpoint, in a task of the endpoint.
     #[inline(always)]
     pub(crate) fn of_task<R>(hub: &Hub, run: impl FnOnce(&mut Self) -> R) -> R {
         Self::try_of_task(hub, run).expect("an endpoint is lent to its tasks while they run")
@@ -247,7 +247,7 @@ impl Drop for Local {
 
 /// An endpoint, as seen by handlers and continuations: they use it to make calls, take buffers, and answer requests.
 /// `S` is the type of the [state](super::Endpoint::state) that the endpoint lends them.
-// With C's field order, for the same layout with any type of state: see `Context::typed`.
+// C's field order gives all types of state one layout, for `Context::typed`.
 #[repr(C)]
 pub struct Context<'a, S = ()> {
     pub(super) local: &'a mut Local,
@@ -256,7 +256,7 @@ pub struct Context<'a, S = ()> {
 }
 
 impl<'a, S> Context<'a, S> {
-    /// Creates a context outside of handlers and continuations of received frames.
+    /// Creates a context while no frame is handled: calls and answers have no return route.
     #[inline(always)]
     pub(crate) fn new(local: &'a mut Local) -> Self {
         Self::with_route(local, ReturnRoute::NONE)
@@ -268,13 +268,13 @@ impl<'a, S> Context<'a, S> {
         Self { local, route, state: PhantomData }
     }
 
-    /// The same for a shorter time.
+    /// Lends the context for a shorter time.
     #[inline(always)]
     pub(super) fn reborrow(&mut self) -> Context<'_, S> {
         Context::with_route(self.local, self.route.reborrow())
     }
 
-    /// The same without the type of the state.
+    /// Returns the context without the type of the state.
     #[inline(always)]
     pub(crate) fn untyped(&mut self) -> &mut Context<'a> {
         // SAFETY: in C's order the fields of both types are at the same offsets, as a `PhantomData` has no size.
@@ -283,7 +283,7 @@ impl<'a, S> Context<'a, S> {
 }
 
 impl<'a> Context<'a> {
-    /// The same with the endpoint's type of state, for closures registered or called with it.
+    /// Returns the context with the endpoint's type of state, for closures that expect this type.
     #[inline(always)]
     pub(crate) fn typed<S>(&mut self) -> &mut Context<'a, S> {
         // SAFETY: as in `untyped`.

@@ -15,8 +15,8 @@ use crate::values::{CallOptions, limits};
 pub(in crate::endpoint) enum CallKind {
     /// The call has no limits and owns its request.
     Plain,
-    /// As [`CallKind::Plain`]. The request leaves with the current burst. It overtakes none in the transmit queue, as
-    /// requests of several packets are.
+    /// The call is [`CallKind::Plain`], and the request leaves with the current burst, behind the frames of the
+    /// transmit queue.
     InBurst,
     /// The call ends at `end_ns`; `clock_ns` is the time, if its caller has just read the clock. The request leaves with the
     /// current burst.
@@ -40,7 +40,7 @@ impl CallKind {
 
 impl<S: 'static> Context<'_, S> {
     /// Starts a call.
-    // Inline: callers know the kind, and the compiler removes the others.
+    // Inline: callers know the kind, and the compiler removes the other kinds.
     #[inline(always)]
     pub(in crate::endpoint) fn start(
         &mut self,

@@ -1,4 +1,4 @@
-//! Consequences of the end of a caller's wait for a request: closures run, and tasks are aborted.
+//! Watchers of requests: when a caller stops waiting, closures run, and tasks are aborted.
 
 use std::collections::hash_map;
 
@@ -12,7 +12,7 @@ use crate::values::State;
 /// A closure with the endpoint's state.
 type Closure = dyn FnOnce(State<'_>, &mut Context<'_>);
 
-/// The consequence of the end of a caller's wait for a request.
+/// The action when the caller of a request stops waiting.
 pub(crate) enum Watcher {
     Run(Box<Closure>),
     /// The task of the request's handler ends.

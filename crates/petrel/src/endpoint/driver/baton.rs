@@ -45,7 +45,7 @@ pub(crate) struct Baton<E> {
 
 // SAFETY: only the holder accesses the endpoint, which changes threads together with all shared objects; see the module.
 unsafe impl<E> Send for Baton<E> {}
-// SAFETY: the same.
+// SAFETY: as for `Send`.
 unsafe impl<E> Sync for Baton<E> {}
 
 /// The endpoint, while a caller holds it.

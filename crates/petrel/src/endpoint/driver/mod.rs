@@ -29,28 +29,28 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock, now
 use crate::time::as_ns;
 use baton::{Baton, Held};
 
-/// The endpoint's thread takes the endpoint back when no caller has taken the endpoint for so many milliseconds: at first, and after
-/// callers have driven for a while. A look disturbs a caller on the same CPU: with a look each millisecond, every hundredth call over UDP.
+/// The endpoint's thread takes the endpoint back if callers have not taken it for this time: at first, and after callers have driven for a
+/// while. A look disturbs a caller on the same CPU: a look each millisecond disturbs every hundredth call over UDP.
 const ABSENT: Duration = Duration::from_millis(1);
 const ABSENT_MAX: Duration = Duration::from_millis(4);
 
-/// A caller asks for the endpoint after so many calls in a row without other calls: two threads that call in turn leave the event loop to
-/// the endpoint's thread.
+/// A caller asks for the endpoint after this number of calls in a row without other calls: two threads that call in turn leave the event
+/// loop to the endpoint's thread.
 const ALONE_CALLS: u32 = 8;
 
-/// A task without a poll for 2 ms leaves the event loop: the executor is busy with other tasks, or the executor's thread had no CPU
-/// (Linux runs a thread for 3 ms). A thread that mostly sleeps gets a CPU sooner than threads of an executor. An executor polls
-/// a thousand tasks with a call each in a millisecond.
+/// A task without a poll for 2 ms leaves the event loop: its executor has many other tasks (a thousand calls take a
+/// millisecond), or no CPU (Linux runs a thread for 3 ms). The endpoint's thread, which mostly sleeps, gets a CPU
+/// sooner.
 const POLLED_NS: u64 = 2_000_000;
 
-/// With so many calls outstanding, tasks of an executor are busy with calls.
+/// From this number of outstanding calls on, tasks of an executor are busy with calls.
 const BUSY_CALLS: usize = 16;
 
-/// How long no task drives then: at first, and at most.
+/// The time without a driving task after a task was away for long: at first, and at most.
 const AWAY_NS_MIN: u64 = 10_000_000;
 const AWAY_NS_MAX: u64 = 1_000_000_000;
 
-/// A task leaves the event loop after so many nanoseconds of turns without work, or earlier by the endpoint's idle policy.
+/// A task leaves the event loop after this time of turns without work, or earlier by the endpoint's idle policy.
 const WORKED_NS: u64 = 50_000;
 
 std::thread_local! {
@@ -67,7 +67,7 @@ pub(crate) struct Driver {
     task_spin_ns: u64,
     /// Whether the endpoint stays on its thread.
     is_bound: AtomicBool,
-    /// Until when no task drives, and for how long the next time.
+    /// The time until which no task drives, and the length of the next such time.
     away_until_ns: AtomicU64,
     away_ns: AtomicU64,
     task: DrivingTask,
@@ -81,7 +81,7 @@ struct DrivingTask {
     /// The next task to drive.
     heir: Mutex<Option<task::Waker>>,
     has_heir: AtomicBool,
-    /// When the task was polled last, and when a turn had work last. Written by the task.
+    /// The time of the task's last poll, and of its last turn with work. Written by the task.
     polled_ns: AtomicU64,
     worked_ns: AtomicU64,
 }
@@ -90,7 +90,7 @@ struct DrivingTask {
 pub(crate) struct Driving<'a> {
     driver: &'a Driver,
     held: Held<'a, Endpoint>,
-    /// The longest time, if other tasks need the thread.
+    /// The longest time to drive, if other tasks need the thread.
     limit_ns: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ impl Driver {
             let absent_ns = if self.task.exists() { POLLED_NS } else { as_ns(ABSENT) };
             let are_absent = now_ns.saturating_sub(since_ns) >= absent_ns;
             if is_called && !are_absent && self.task.exists() && !self.stop.is_requested() {
-                // The task polls everything in the next turn, and never sleeps.
+                // The driving task polls everything in its next turn, and never sleeps.
                 self.waker.drain();
             } else if is_called || are_absent {
                 if let Some(is_sound) = self.baton.try_take_back() {
@@ -242,7 +242,7 @@ impl Driver {
         true
     }
 
-    /// The same for a call whose poll finds the event loop without a holder.
+    /// Makes the task of a call run the event loop if nothing else does, and returns true if so.
     pub(crate) fn try_inherit(&self, call: usize) -> bool {
         self.task_spin_ns > 0 && self.baton.is_free() && self.task.enter(call)
     }

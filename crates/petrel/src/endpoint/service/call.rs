@@ -44,7 +44,7 @@ pub(super) struct ServiceCall {
     /// The outstanding attempt that is not a hedge.
     first: Option<Attempt>,
     attempts: AttemptRecord,
-    /// None for a call whose first attempt has not failed, and without hedges: for most.
+    /// None for most calls: their first attempt has not failed, and they have no hedges.
     retry: Option<Box<RetryState>>,
 }
 
@@ -61,11 +61,11 @@ pub(super) enum Ending {
 pub(super) enum Step {
     /// An attempt is outstanding, or about to be.
     Outstanding,
-    /// It waits for a session to any server.
+    /// The call waits for a session to any server.
     WaitingForSession,
-    /// It waits for a permit at a server.
+    /// The call waits for a permit at a server.
     InQueue(Key),
-    /// It pauses before the next attempt, until this time.
+    /// The call pauses before the next attempt, until this time.
     Pausing(u64),
 }
 
@@ -334,7 +334,7 @@ impl ServiceCall {
         }
     }
 
-    /// Returns the timeout of this call's attempts, if its client has one: a repetition must be harmless, and in order.
+    /// Returns the timeout of this call's attempts, if its client has one: only calls that may be repeated, in any order, have one.
     fn attempt_timeout(&self, config: &ClientConfig) -> Option<Duration> {
         config.attempt_timeout.filter(|_| self.is_idempotent && !self.is_ordered())
     }
@@ -449,7 +449,7 @@ impl ServiceCall {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        // The attempt for which a server is waited for has reached none.
+        // An attempt that waits for a server has not reached one.
         let waits = matches!(self.step, Step::WaitingForSession | Step::InQueue(_));
         let reached = self.attempts.reached().saturating_sub(u32::from(waits));
         let attempts = match reached {

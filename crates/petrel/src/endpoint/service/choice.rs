@@ -28,23 +28,21 @@ impl Services {
         let Self { list, connections, calls, hedges, .. } = self;
         let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
         let service = list.get_mut(call.service()).expect("a service stays for its calls");
-        let outstanding: Vec<Key> =
-            call.first().iter().map(|attempt| attempt.connection()).collect();
-        let hedged = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
-        let outstanding =
-            [outstanding, hedged.map(|attempt| attempt.connection()).collect()].concat();
-        let preferred = service.preferred().filter(|preferred| {
-            let is_ready = connections.get(*preferred).is_some_and(|one| one.session().is_some());
-            is_ready && call.key().is_none() && !outstanding.contains(preferred)
+        let hedges = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
+        let attempts = call.first().into_iter().chain(hedges);
+        let asked: Vec<Key> = attempts.map(|attempt| attempt.connection()).collect();
+        let has_key = call.key().is_some();
+        let preferred = service.preferred().filter(|server| {
+            let is_ready = connections.get(*server).is_some_and(|one| one.session().is_some());
+            is_ready && !has_key && !asked.contains(server)
         });
         if preferred.is_some() {
             return preferred;
         }
-        let has_key = call.key().is_some();
         let ready = service.servers_mut().in_turn().filter_map(|key| {
             let connection = connections.get(key)?;
             let is_ready = connection.session().is_some();
-            // The owner of a key is waited for.
+            // A call with a key waits for the key's owner.
             (is_ready || has_key && connection.may_be_waited_for()).then_some((key, connection))
         });
         let tried = |(key, connection): &(Key, &Connection)| {
@@ -53,7 +51,7 @@ impl Services {
                     && !planted("service_retries_where_it_failed")
             };
             let last_tried = call.tried().iter().rposition(is_tried);
-            let is_asked = outstanding.contains(key) && !planted("service_hedges_are_not_tries");
+            let is_asked = asked.contains(key) && !planted("service_hedges_are_not_tries");
             (is_asked, last_tried)
         };
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {

@@ -24,7 +24,7 @@ pub(super) struct Connection {
     target: Target,
     /// The address of the target, for responses.
     server: ServerBytes,
-    /// Of an endpoint named by a process: the process, and the endpoint's place among all.
+    /// The process that named the endpoint, if any; the endpoint's index among the named ones, and their number.
     of_process: Option<(Key, usize, usize)>,
     /// The endpoints of the process, if there are several.
     endpoints: Vec<Key>,
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     /// Why there is no session, after a failed attempt to open one.
     failure: Option<String>,
     load: Rc<Load>,
-    /// Whether it gets no further calls, and is closed after the last.
+    /// Whether the server gets no further calls; the connection closes after the last call.
     is_retired: bool,
     /// Whether the server is removed, or the next call is a probe.
     is_special: bool,
@@ -60,7 +60,7 @@ pub(super) struct AttemptPermit(Option<Permit>);
 /// Whether an attempt may be made now.
 pub(super) enum MayBegin {
     Now(AttemptPermit),
-    /// After another attempt has ended, or at this time.
+    /// The attempt may be made after another has ended, or at this time.
     Later(Option<u64>),
 }
 
@@ -259,7 +259,7 @@ impl Connection {
         self.load.add();
     }
 
-    /// The one call that an avoided server gets begins now.
+    /// Begins the one call that an avoided server gets.
     #[cold]
     #[inline(never)]
     fn begin_special(&mut self) {

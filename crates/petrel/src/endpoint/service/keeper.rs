@@ -16,7 +16,7 @@ use crate::overload::BackoffConfig;
 use crate::values::SessionState;
 use crate::values::client::Target;
 
-/// How long a server may take to describe itself, when its session is open: its event loop runs, or does not.
+/// How long a server with an open session may take to describe itself: far longer than a turn of an event loop.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause before UDP is tried again, doubled with each failure. An endpoint asks an unreached server again after 9 s.
@@ -116,7 +116,7 @@ async fn datagrams_again(
         match open(handle, target, wanted).await {
             Ok((other, endpoints)) if !other.is_fallback() => return Some((other, endpoints)),
             Ok((other, _)) => other.close(),
-            // The present session is as good as any.
+            // A stream again, or none: the present session is as good.
             Err(_) => {}
         }
         pause = (2 * pause).min(UDP_PAUSE_MAX);
@@ -171,8 +171,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Asks a server for its description. A server of an older version has none. If a server's event loop stands still, calls at the first
-/// endpoint wait as the question does, and the client makes them, unless the name decides.
+/// Asks a server for its description. A server of an older version has none. Unless the client needs the name, a server
+/// whose event loop stands still counts as one without a description.
 async fn describe(session: &Session, is_wanted: bool) -> Result<ServiceDescription, Error> {
     match session.call(HEALTH_METHOD, DESCRIBE).timeout(DESCRIBE_TIMEOUT).await {
         Ok(answer) => {

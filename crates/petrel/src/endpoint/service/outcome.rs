@@ -109,7 +109,7 @@ fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
 
 /// Runs the continuations left by calls that ended where none could run.
 pub(crate) fn run_ended(mut state: State<'_>, cx: &mut Context<'_>) {
-    // Calls made in these that end at once have their turn the next time.
+    // Continuations may make calls that end at once; the continuations of these run next time.
     for ended in mem::take(cx.local.services.ended_mut()) {
         let EndedCall { continuation, reply, inherited_ns } = ended;
         cx.under_deadline(inherited_ns, |cx| continuation.run(state.reborrow(), cx, reply));

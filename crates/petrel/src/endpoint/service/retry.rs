@@ -11,14 +11,14 @@ use crate::overload::{Backoff, BackoffConfig};
 use crate::time::as_ns;
 use crate::values::client::Target;
 
-/// Most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
+/// The most doublings of an attempt's time: a thousandfold reaches the call's own deadline in practice.
 const DOUBLINGS_MAX: u32 = 10;
 
 /// The number of a call's attempts, and whether one may have been executed.
 #[derive(Debug)]
 pub(super) struct AttemptRecord {
     begun: u32,
-    /// Those that ended for lack of a server.
+    /// Attempts that ended for lack of a server.
     unreached: u32,
     /// Whether an ended attempt may have been executed.
     may_have_executed: bool,

@@ -27,7 +27,7 @@ impl Load {
         self.set(self.state.get() & !NOT_READY | if is_ready { 0 } else { NOT_READY });
     }
 
-    /// Sets the state, with which the bound stays one.
+    /// Sets the state, and lowers `least`, the bound of all states, to it.
     #[inline]
     fn set(&self, state: u32) {
         self.state.set(state);
@@ -59,7 +59,7 @@ impl Load {
         self.state.get() & (AVOIDED - 1)
     }
 
-    /// Has the server chosen only if no other has a session, or no longer.
+    /// Sets whether the server is chosen only if no other has a session.
     pub(super) fn set_avoided(&self, is_avoided: bool) {
         self.set(self.state.get() & !AVOIDED | if is_avoided { AVOIDED } else { 0 });
     }
@@ -68,7 +68,7 @@ impl Load {
         self.state.get() < NOT_READY
     }
 
-    /// Returns the outstanding attempts, more than any for a server that is avoided, and the weight.
+    /// Returns the outstanding attempts and the weight. An avoided server counts as busier than any other.
     #[inline]
     pub(super) fn get(&self) -> (u32, u32) {
         (self.state.get() & !NOT_READY, self.weight.get())
@@ -89,8 +89,8 @@ pub(super) struct Servers {
     is_weighed: bool,
     /// Where the search for the least busy server begins: equals take turns.
     turn: usize,
-    /// No server has fewer attempts: the search ends at the first with so few. Shared with the loads. Loads lower the value; a
-    /// search without a result raises the value.
+    /// A lower bound of the servers' attempts: a search ends at the first server with so few. Shared with the loads, which lower it; a
+    /// search in vain raises it.
     least: Rc<Cell<u32>>,
 }
 
@@ -166,7 +166,7 @@ impl Servers {
         }
     }
 
-    /// The same, where the search begins at `turn`.
+    /// Searches from `turn` for the server with the fewest attempts relative to its weight.
     #[inline(never)]
     fn search_least_busy(&self, turn: usize) -> Option<Key> {
         let (before, after) = self.list.split_at(turn);
@@ -196,18 +196,17 @@ impl Servers {
     pub(super) fn better_of_two(&self, random: u64) -> Option<Key> {
         let count = self.list.len() as u64;
         assert!(count > 1, "two servers are drawn of several");
-        // Two different ones.
-        let first = (random >> 32) % count;
-        let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
-        let drawn = [first, second].map(|place| &self.list[place as usize]);
-        let chosen = match drawn.map(|server| Some(server).filter(|server| server.load.is_ready()))
-        {
-            [Some(one), Some(other)] if is_less_busy(other.load.get(), one.load.get()) => {
-                Some(other)
-            }
-            [first, second] => first.or(second),
-        };
-        chosen.map(|server| server.key)
+        // The offset to the second is at least 1: the two servers differ.
+        let place = (random >> 32) % count;
+        let offset = 1 + (random & u64::from(u32::MAX)) % (count - 1);
+        let [first, second] =
+            [place, (place + offset) % count].map(|place| &self.list[place as usize]);
+        match (first.load.is_ready(), second.load.is_ready()) {
+            (true, true) if is_less_busy(second.load.get(), first.load.get()) => Some(second.key),
+            (true, _) => Some(first.key),
+            (false, true) => Some(second.key),
+            (false, false) => None,
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl From<Continuation> for CallEnd {
     }
 }
 
-/// Bytes as a request, of which the last are sent first, as many as the number says.
+/// Bytes as a request, and the number of last bytes that are sent first.
 pub(crate) struct RequestBytes(pub(crate) Vec<u8>, pub(crate) u8);
 
 /// The request.

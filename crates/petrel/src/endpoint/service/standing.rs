@@ -54,12 +54,12 @@ const METHODS_MAX: usize = 64;
 /// The usual time of the answers of each method, at all servers of a service.
 #[derive(Debug, Default)]
 pub(super) struct UsualTimes {
-    /// By the lowest bits of the method. Empty before the first measurement.
+    /// Methods with their usual times, placed by the method's lowest bits. Empty before the first measurement.
     methods: Vec<(u16, Option<Log>)>,
 }
 
 impl UsualTimes {
-    /// Adds an answer's time, and returns the factor by which it differs from the usual.
+    /// Adds an answer's time, and returns the factor by which it differs from the usual time.
     #[inline]
     pub(super) fn add(&mut self, method: u16, ns: u64) -> Log {
         if self.methods.is_empty() {
@@ -160,7 +160,7 @@ impl Standing {
         self.next_ns = 0;
     }
 
-    /// Returns true if the server, which was avoided, is well again.
+    /// Returns true if the avoided server has recovered.
     pub(super) fn recovers(&mut self) -> bool {
         let is_well = self.failures == 0 && self.excess < EXCESS_SLOW / 2;
         let recovers = self.is_avoided() && is_well;
@@ -183,7 +183,7 @@ impl Standing {
     }
 }
 
-/// Returns true if a failure is the server's, and not the request's or the caller's. A server that drains, or is busy, refuses.
+/// Returns true if a failure is the server's, and not the request's or the caller's. Refusals of a draining or busy server do not count.
 pub(super) fn is_of_server(failure: &Error) -> bool {
     let was_sent = matches!(failure.execution, Execution::Answered | Execution::MayHaveExecuted);
     let statuses = [Status::Unavailable, Status::Internal, Status::Unknown, Status::DataLoss];

@@ -37,7 +37,7 @@ pub(super) fn arm_queue(local: &mut Local, key: Key, at_ns: Option<u64>) {
         services.timers.remove(timer);
     }
     if let Some(at_ns) = at_ns {
-        // Its time may be over already, if another call has to end first, which serves the queue again.
+        // The time is already over if the next call is due, but another call has to end first.
         let at_ns = at_ns.max(local.now_ns + 1);
         connection.set_timer(services.timers.insert(at_ns, Due::Connection(key)));
         local.hub.ask_at(at_ns);

@@ -43,9 +43,9 @@ pub(super) struct Link {
     has_paths: bool,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
-    /// Ordered, for a simulation to repeat the order of ends when the link ends.
+    /// The link's sessions, in the order in which they end with the link: simulations need a fixed one.
     sessions: BTreeSet<SessionId>,
-    /// Whether it gets no further sessions, and is closed with the last: its server drains, or another link is better.
+    /// Whether the link gets no further sessions, and is closed with the last: its server drains, or another link is better.
     is_retired: bool,
     /// Whether a frame has to come back before the first session is used: frames may be lost, and both ends know probes.
     is_to_be_probed: bool,
@@ -138,9 +138,9 @@ pub(super) enum Route {
 /// A session being opened.
 struct Opening {
     first_request: u64,
-    /// Whether a link on which it was proposed has ended. The first link may have led to a process already gone when
-    /// the session was requested, unnoticed locally. The end of the link then says nothing about the current process.
-    /// The next link is requested after the session, and its end counts.
+    /// Whether a link on which the session was proposed has ended. The first link may have led to a process already gone when the session
+    /// was requested, unnoticed locally. The end of the link then says nothing about the current process. The next link is requested after
+    /// the session, and its end counts.
     is_second_try: bool,
 }
 
@@ -201,7 +201,7 @@ impl Sessions {
         self.links.iter().find(|(_, link)| link.id() == peer).map(|(link, _)| *link)
     }
 
-    /// Returns the link of a session whose server's process is to be looked at.
+    /// Returns the link of a session whose server's process is to be checked.
     pub(super) fn link_to_check(&mut self, id: SessionId, now_ns: u64) -> Option<LinkId> {
         let link = self.link_of(id)?;
         self.links.get_mut(&link)?.begin_check(now_ns).then_some(link)

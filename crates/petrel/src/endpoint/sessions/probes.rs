@@ -12,17 +12,17 @@ use crate::control::LinkId;
 const FIRST_PAUSE_NS: u64 = 4_000_000;
 const PAUSE_NS_MAX: u64 = 32_000_000;
 
-/// Without an answer to so many probes, in so long a time, frames do not get through.
+/// Without an answer to this number of probes in this time, frames do not get through.
 const PROBES_MIN: u32 = 6;
 const SILENCE_NS: u64 = 180_000_000;
 
-/// With so many probes that the system refused, frames do not get through either: a rule of this host.
+/// After this number of probes that the system refused, frames do not get through either: a rule of this host.
 const REFUSED_MIN: u32 = 3;
 
-/// The same in round trips of the control connection.
+/// The least time for an answer, in round trips of the control connection.
 const SILENCE_ROUND_TRIPS: u64 = 3;
 
-/// An endpoint without another medium goes on for so long.
+/// An endpoint without another medium probes for this time.
 const LAST_NS: u64 = 2_000_000_000;
 
 /// The time during which a server is not asked again whether frames get through.
@@ -76,7 +76,7 @@ impl Probing {
         }
     }
 
-    /// Returns true if the system has refused each probe.
+    /// Returns true if the system has refused all probes.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -126,8 +126,8 @@ impl Probes {
         self.waiting.iter().map(|probing| probing.next_ns).min()
     }
 
-    /// Returns the next step that is due. `has_other` is true if the endpoint has another medium. The system has refused so many
-    /// frames of the endpoint so far.
+    /// Returns the next step that is due. `has_other` is true if the endpoint has another medium. `refused` counts the endpoint's frames
+    /// that the system has refused.
     pub(super) fn step(&mut self, now_ns: u64, has_other: bool, refused: u64) -> Option<Step> {
         let due = self.waiting.iter_mut().find(|probing| probing.next_ns <= now_ns)?;
         let (sent, ns) = due.effort(now_ns);

@@ -92,8 +92,8 @@ impl Places {
         self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    /// Returns a place. A waiter enters the queue before it looks for a free place, and this frees the place before
-    /// looking into the queue: at least one of them sees the other.
+    /// Returns a place. A waiter enters the queue before it looks for a free place, and `give_back` frees the place
+    /// before looking into the queue: at least one of them sees the other.
     #[inline]
     fn give_back(&self) {
         self.free.fetch_add(1, Ordering::SeqCst);
@@ -117,7 +117,7 @@ impl Places {
             woken.extend(queue.pop_front());
             self.remove_waiter();
         }
-        // Under the lock: a waiter that leaves sees whether it has a place.
+        // The lock is still held: a waiter that leaves sees whether it has a place.
         woken.iter().for_each(|waiter| waiter.has_place.store(true, Ordering::SeqCst));
         drop(queue);
         woken.iter().for_each(|waiter| waiter.wake());
@@ -182,6 +182,7 @@ impl Future for TakePlace {
 }
 
 impl TakePlace {
+    /// Enters the queue. A place that was freed before, or the end of the places, is noticed here.
     fn enter(&mut self, waker: &Waker) {
         let waiter = Waiter { has_place: AtomicBool::new(false), waker: Mutex::new(waker.clone()) };
         let waiter = Arc::new(waiter);
@@ -194,7 +195,7 @@ impl TakePlace {
         if self.places.free.load(Ordering::SeqCst) > 0 && !planted("client_free_place_unseen") {
             self.places.hand_on();
         }
-        // The same holds for the end.
+        // The waiter may also miss a wake-up by the endpoint's end.
         if self.places.is_closed.load(Ordering::SeqCst) {
             waker.wake_by_ref();
         }

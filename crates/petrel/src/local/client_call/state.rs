@@ -100,12 +100,12 @@ impl CallState {
         if state.task().is_none() || Arc::strong_count(&state) != 1 {
             return None;
         }
-        // After the last use of the reference that was dropped before.
+        // The last uses by references that were dropped come before the reuse.
         fence(Ordering::Acquire);
         let signals = state.signals.load(Ordering::Relaxed);
         if signals != ENDED | FETCHED {
             assert!(signals & FETCHED != 0, "a state is used again after its outcome was fetched");
-            // Another waker was registered: such a call was moved between tasks.
+            // A waker was registered: the call was moved between tasks.
             return None;
         }
         state.signals.store(0, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl CallState {
         let mut registered = lock(&self.waker);
         let is_same = registered.as_ref().is_some_and(|waits| waits.will_wake(waker));
         let former = if is_same { None } else { registered.replace(waker.clone()) };
-        // The destructor of a waker is another's code, hence not under the lock.
+        // The destructor of a waker is another's code, and runs without the lock.
         drop(registered);
         drop(former);
         self.signals.fetch_or(HAS_WAKER, Ordering::AcqRel) & ENDED != 0
@@ -230,7 +230,7 @@ impl Pending {
         self.end_now(outcome);
     }
 
-    /// Ends the call where this side lies; afterwards it has nothing left to do.
+    /// Ends the call without a move of this side, which has nothing left to do afterwards.
     #[inline(always)]
     pub(crate) fn end_now(&mut self, outcome: Outcome) {
         if let Some(state) = self.state.take() {

@@ -38,10 +38,10 @@ pub trait Medium<L>: fmt::Debug + Send {
         self.name()
     }
 
-    /// The kind of its offers on the wire.
+    /// Returns the kind of the medium's offers on the wire.
     fn kind(&self) -> u8;
 
-    /// Returns true if links without the medium are counted and reported, where it is not used.
+    /// Returns true if links that cannot use the medium are counted and reported.
     fn is_missed(&self) -> bool {
         false
     }

@@ -82,7 +82,7 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         self.attach.is_some_and(|udp| udp.uses_paths)
     }
 
-    /// The peer's address is that of the connection, with the offered port.
+    /// Opens the link to the address of the connection, with the offered port.
     fn open(&self, agreed: Agreed) -> Opening<L> {
         let Offer::Udp { port, .. } = agreed.offer else {
             unreachable!("offers are chosen by their kind: {agreed:?}")
@@ -97,7 +97,8 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
     }
 }
 
-/// The peer sends to, and accepts data from, the address of the connection's end (§8.4).
+/// Checks that an endpoint uses the address of the connection's end: the peer sends to it, and accepts data from it
+/// alone (§8.4).
 fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), String> {
     // A port of all IPv6 addresses carries IPv4, too.
     let is_all = endpoint.is_ipv6() && endpoint.ip().is_unspecified();

@@ -38,7 +38,7 @@ fn question(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     bytes.extend(((HEADER_BYTES + QUESTION_BYTES) as u32).to_ne_bytes());
     bytes.extend(BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Number, and the sender's port: the kernel answers the asking socket.
+    // The sequence number and the sender's port are 0: the kernel answers the asking socket.
     bytes.extend([0; 8]);
     bytes.extend([family.as_raw() as u8, ipproto::TCP.as_raw().get() as u8, 0, 0]);
     // Any state.

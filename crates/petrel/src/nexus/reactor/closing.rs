@@ -57,7 +57,7 @@ impl<N: Network> Reactor<N> {
     /// Removes a connection from the lookup tables.
     fn forget_place(&mut self, id: ConnectionId) {
         self.collector.forget_requester(id);
-        // Now, not when the peer has closed its end: an endpoint attached in between would get a link that nothing ever
+        // Early links are dropped now, not when the peer has closed its end: an endpoint attached in between would get a link that nothing
         // takes down.
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.early_links.forget(id);
@@ -202,7 +202,7 @@ impl<N: Network> Reactor<N> {
 
     /// Answers all outstanding requests when the nexus ends by an error.
     pub(in crate::nexus) fn abandon(&mut self, reason: &Reason) {
-        // First, to refuse new requests from here on.
+        // New requests are refused from here on.
         self.refuse_commands(reason);
         for link in self.relay.links.select(|_| true) {
             self.end_link(link, reason);

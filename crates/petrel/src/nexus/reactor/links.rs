@@ -87,6 +87,7 @@ impl<N: Network> Reactor<N> {
         Offering::new(&self.net, &self.relay, self.exchanges.local(), (connection, endpoint))
     }
 
+    /// Sends LINK_OPEN with these offers, and adds the requested link.
     fn send_link_open(
         &mut self,
         id: ConnectionId,
@@ -183,14 +184,16 @@ impl<N: Network> Reactor<N> {
         self.relay.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
     }
 
+    /// Grants a link: opens the chosen transport, or expects the peer to bring memory or a stream.
     fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
         let endpoint = EndpointId(open.to_endpoint);
         let Some((_, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
-        let (ecn, own) = (open.ecn && medium.reads_marks(), own_features(medium.further_ports()));
+        let ecn = open.ecn && medium.reads_marks();
+        let own = own_features(medium.further_ports());
         let shared = shared_features(&own, &open.features);
-        let data_ip = self.relay.settings().data_ip();
-        let data_ip = data_ip.filter(|_| shared.probe && chosen.kind() == udp::KIND);
+        let is_probed_udp = shared.probe && chosen.kind() == udp::KIND;
+        let data_ip = self.relay.settings().data_ip().filter(|_| is_probed_udp);
         let is_sealed = chosen.kind() == udp::KIND && self.is_secured(id);
         let key_path = is_sealed.then(|| self.relay.links.new_key_path());
         let sealed = key_path.map(|own| {
@@ -212,14 +215,13 @@ impl<N: Network> Reactor<N> {
             let source = self.source_to(id, chosen.kind(), remote, own_ip);
             medium.open(Agreed { remote, offer: offered, max_frame, ecn, source, sealed })
         };
-        let expected = match &opening {
+        let new_expected = |memory| self.new_ticket().map(|ticket| Expected::new(ticket, memory));
+        let promised = match &opening {
             Opening::Link(_) => Ok(None),
-            Opening::Memory(config) => {
-                self.new_ticket().map(|ticket| Some(Expected::new(ticket, Some(*config))))
-            }
-            Opening::Stream => self.new_ticket().map(|ticket| Some(Expected::new(ticket, None))),
+            Opening::Memory(config) => new_expected(Some(*config)).map(Some),
+            Opening::Stream => new_expected(None).map(Some),
         };
-        let expected = match expected {
+        let expected = match promised {
             Ok(expected) => expected,
             Err(error) => {
                 self.relay.links.give_key_path_back(key_path);
@@ -277,6 +279,7 @@ impl<N: Network> Reactor<N> {
         Ok(ticket)
     }
 
+    /// Handles the acceptor's grant of a link: opens the agreed transport, or begins to exchange its memory or stream.
     pub(super) fn on_link_accept(
         &mut self,
         id: ConnectionId,
@@ -288,21 +291,20 @@ impl<N: Network> Reactor<N> {
         else {
             return Err(Ending::Violation("LINK_ACCEPT of a link that was not asked for"));
         };
-        let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
-        let own =
-            *own.ok_or(Ending::Violation("LINK_ACCEPT with a transport that was not offered"))?;
-        let max_frame = own.max_frame().min(accept.offer.max_frame());
-        let (kind, asked_for_marks) = (own.kind(), *ecn);
+        let own_offer = offers.iter().find(|offer| offer.is_same_transport(accept.offer));
+        let not_offered = Ending::Violation("LINK_ACCEPT with a transport that was not offered");
+        let own_offer = own_offer.ok_or(not_offered)?;
+        let max_frame = own_offer.max_frame().min(accept.offer.max_frame());
+        let (kind, asked_for_marks) = (own_offer.kind(), *ecn);
         let endpoint = self.relay.links[&link].endpoint();
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
-        let own = own_features(asked_paths(medium));
-        let shared = shared_features(&own, &accept.features);
-        let named = accept.data_ip.filter(|_| shared.probe && kind == udp::KIND);
-        let named = named.map(|ip| SocketAddr::new(ip, remote.port()));
+        let shared = shared_features(&own_features(asked_paths(medium)), &accept.features);
+        let data_ip = accept.data_ip.filter(|_| shared.probe && kind == udp::KIND);
+        let data_address = data_ip.map(|ip| SocketAddr::new(ip, remote.port()));
         // A process that keeps to its host sends nothing to other hosts, whatever the peer names.
-        let named = named.filter(|named| self.relay.settings().may_connect_to(*named));
-        let remote = named.unwrap_or(remote);
+        let is_allowed = |address: &SocketAddr| self.relay.settings().may_connect_to(*address);
+        let remote = data_address.filter(is_allowed).unwrap_or(remote);
         let sealed = match self.relay.links[&link].key_path() {
             Some(own) if kind == udp::KIND => {
                 let endpoints = (endpoint.0, self.relay.links[&link].peer_endpoint());
@@ -369,7 +371,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Both sides are ready: the endpoint may use the link.
+    /// Gives the link to the endpoint, as both sides are ready.
     pub(super) fn bring_up(&mut self, id: LinkId, ready: Ready<N::Link>) {
         let Ready { transport, max_frame, kind, ecn } = ready;
         let Some(link) = self.relay.links.get_mut(id) else { return };

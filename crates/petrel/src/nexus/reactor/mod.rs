@@ -1,6 +1,6 @@
 //! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
 //!
-//! A part owns its state, and returns changes for other parts. The reactor is changed in five files:
+//! A part owns its state, and returns changes for other parts. Five files change the reactor:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -10,7 +10,7 @@
 //! | `links` | agreeing on links and their transports |
 //! | `streams` | connections that carry the frames of links |
 //!
-//! The others have parts of their own, or look at the reactor:
+//! The other files define parts of their own, or read the reactor:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -123,7 +123,7 @@ impl<N: Network> Reactor<N> {
         self.relay.counters()
     }
 
-    /// Returns the number of the process among those of the address.
+    /// Returns the number that distinguishes this process from earlier ones at its address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings().incarnation()
     }
@@ -290,6 +290,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
+    /// Handles a message of an endpoint.
     fn on_post(&mut self, from: EndpointId, message: ToNexus) {
         let relay = &mut self.relay;
         match message {
@@ -426,7 +427,7 @@ impl<N: Network> Reactor<N> {
             Message::Ping(ping) => relay.answer_ping(id, ping),
             // Its arrival is all that matters.
             Message::Pong(_) => {}
-            // They end the decoding of the connection's bytes.
+            // These messages end the decoding of the connection's bytes.
             Message::StreamOpen(_) | Message::StreamAccept(_) => {
                 return Err(Ending::Violation("a stream amid messages"));
             }

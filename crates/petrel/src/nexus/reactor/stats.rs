@@ -162,7 +162,7 @@ impl Collector {
 }
 
 impl Collection {
-    /// Formats the process's counters: the nexus's, those of the host, and the endpoints' answers.
+    /// Formats the process's counters: of the nexus, of the host, and of the endpoints.
     fn json(&self, incarnation: u64, nexus: &str, udp_no_ports: Option<u64>) -> String {
         let mut json = format!("{{\"incarnation\":{incarnation},\"nexus\":{nexus},");
         if let Some(count) = udp_no_ports {
@@ -181,7 +181,7 @@ impl Collection {
     }
 }
 
-/// Sends all who wait the counters that were collected.
+/// Sends the collected counters to all requesters.
 fn reply<N: Network>(collection: Collection, relay: &mut Relay<N>, net: &N) {
     let nexus = relay.counters().snapshot().to_json();
     let json = collection.json(relay.settings().incarnation(), &nexus, net.udp_no_ports());

@@ -19,7 +19,7 @@ use crate::nexus::media::stream;
 use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
-    /// Opener: the acceptor expects a connection with the ticket.
+    /// Opener: dials the link's stream, where the acceptor expects the ticket.
     pub(super) fn begin_stream(&mut self, id: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) {
         self.relay.extend_deadline(id);
         if let Some(link) = self.relay.links.get_mut(id) {
@@ -42,7 +42,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Opener: a connection for a link has ended before the agreement. `NOT_FOUND` is the answer of another process.
+    /// Opener: handles the end of a connection for a link before the agreement. `NOT_FOUND` is the answer of another
+    /// process.
     pub(super) fn on_stream_failed(&mut self, carried: StreamFor, reason: &Reason) {
         let is_awaited = self.relay.links.get(carried.link()).is_some_and(|link| {
             matches!(link.stage(), Stage::Exchanging { kind: stream::KIND, .. })
@@ -62,7 +63,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Acceptor: the peer makes a connection the stream of a link. `rest` are the bytes behind the message.
+    /// Acceptor: makes a connection the stream of a link, as its peer asks. `rest` are the bytes behind the message.
     pub(super) fn on_stream_open(&mut self, id: ConnectionId, open: StreamOpen, rest: &[u8]) {
         let is_new = self.relay.connections.get(id).is_some_and(|connection| {
             !connection.is_opener() && !connection.is_open() && !connection.is_closing()
@@ -92,7 +93,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Opener: the acceptor has agreed. `rest` are the bytes behind the message: frames.
+    /// Opener: brings the link up over the stream, as the acceptor has agreed. `rest` are the bytes behind the message:
+    /// frames.
     pub(super) fn on_stream_accept(&mut self, id: ConnectionId, accept: StreamAccept, rest: &[u8]) {
         let carried = self.relay.connections.get_mut(id).and_then(|c| c.take_carried());
         let Some(carried) = carried else {

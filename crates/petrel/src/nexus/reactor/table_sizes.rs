@@ -170,7 +170,7 @@ impl<'a, N: Network> Tables<'a, N> {
         }
     }
 
-    /// Every list of connections and links refers to existing ones.
+    /// Checks that all lists of connections and links refer to existing ones.
     fn check_lists(&self) -> Result<(), String> {
         let Relay { connections, links, .. } = &self.reactor.relay;
         let is_there = |id: &ConnectionId| connections.contains(*id);
@@ -196,7 +196,7 @@ impl<'a, N: Network> Tables<'a, N> {
         same(connections.idle_len(), listed.count(), || "connections without use".to_owned())
     }
 
-    /// The totals, and the usage of sources, are the sums over their connections.
+    /// Checks that the totals, and the usage of sources, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
         let Relay { connections, links, .. } = &self.reactor.relay;
         let proposals = links.iter().map(|(_, link)| link.proposals().len()).sum();

@@ -1,7 +1,7 @@
 //! The links between endpoints and peers, and the messages that pass over them.
 //!
-//! The relay has the connections, the endpoints and the links between both. It passes messages on, keeps the tables in
-//! step, and returns to the reactor all that concerns more: the end of a connection, and links to be asked for again.
+//! The relay has the connections, the endpoints and the links between both. It passes messages on and keeps the tables
+//! in step. The reactor ends connections, and asks for links again.
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -106,7 +106,7 @@ impl<N: Network> Relay<N> {
         self.deadlines.take(self.now)
     }
 
-    /// Removes settled deadlines if there are many: `is_live` tells of those of subjects that the relay does not have.
+    /// Removes settled deadlines if there are many: `is_live` decides about subjects that the relay does not have.
     pub(super) fn sweep_deadlines(&mut self, is_live: impl Fn(&Due) -> bool) {
         if !self.deadlines.is_crowded() {
             return;

@@ -49,6 +49,7 @@ impl<N: Network> Relay<N> {
         }
     }
 
+    /// Checks a proposal by an endpoint of this process.
     fn check_own_proposal(&self, id: LinkId, open: &SessionOpen) -> Result<(), Reason> {
         let link = &self.links[&id];
         if !link.is_up_at_opener() {
@@ -142,6 +143,7 @@ impl<N: Network> Relay<N> {
         Ok(())
     }
 
+    /// Checks a peer's proposal. Returns the endpoint to serve the session.
     fn check_proposal(
         &self,
         id: LinkId,
@@ -201,6 +203,7 @@ impl<N: Network> Relay<N> {
         }
     }
 
+    /// Sends the client its server's acceptance, unless this exceeds the proposal.
     fn accept_session(&mut self, id: LinkId, proposal: &Proposal, mut accept: SessionAccept) {
         let Some(link) = self.links.get(id) else { return };
         let connection = link.connection();

@@ -39,9 +39,9 @@ pub fn owner_of(key: &[u8], count: usize) -> usize {
     place_of(hash_of(key), count)
 }
 
-/// The same by the hash of the key.
+/// Returns the place of a key's owner, by the hash of the key.
 pub(crate) fn place_of(hash: u64, count: usize) -> usize {
-    // The share of the hash in all hashes, as a share of the places.
+    // The hash as a fraction of all hashes, times the number of places.
     ((u128::from(hash) * count as u128) >> u64::BITS) as usize
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn hash_of_server(target: &Target) -> u64 {
 /// (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM ToN 6(1), 1998). Each server
 /// has a share of the keys by its weight; adding or removing a server moves only its own keys.
 pub(crate) fn rank(key: u64, server: u64, weight: u32) -> f64 {
-    // Evenly distributed between 0 and 1, excluding both.
+    // A number evenly distributed between 0 and 1, excluding both.
     let drawn = ((mix(key ^ server) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     f64::from(weight) / -drawn.ln()
 }

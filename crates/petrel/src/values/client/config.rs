@@ -36,7 +36,7 @@ pub struct ClientConfig {
     pub attempt_timeout: Option<Duration>,
     /// Pauses before a retry: 1 ms at first, twice as long each time, 200 ms at most.
     pub retry_backoff: BackoffConfig,
-    /// Retries and hedges allowed per successful call: a tenth, and ten per second besides.
+    /// Retries and hedges allowed per successful call: a tenth, plus ten per second.
     pub retry_budget: RetryBudgetConfig,
     /// Pauses before reopening a session: 1 ms at first, a quarter longer each time, 2 s at most.
     pub connect_backoff: BackoffConfig,

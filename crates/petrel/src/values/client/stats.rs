@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Needs no atomic addition: a single thread writes.
+    /// Adds to the counter. A single thread writes: no atomic addition is needed.
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ counters! {
     hedges_won,
     /// Attempts denied by the retry budget.
     budget_exhausted,
-    /// How often a server was avoided from then on, because it was slow or failing.
+    /// Times that a server began to be avoided, because it was slow or failing.
     servers_avoided,
     /// Servers available for calls now.
     servers_ready,

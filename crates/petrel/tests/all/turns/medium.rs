@@ -310,7 +310,7 @@ impl World {
                         },
                         incarnation: 1,
                         identity: None,
-                            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
+                        features: LinkFeatures { order: true, ..LinkFeatures::NONE },
                     };
                     self.client.site.say(up(Some(request)));
                     self.server.site.say(up(None));

@@ -9,9 +9,9 @@ use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 use super::{Configured, Member};
 use crate::api::AdminReply;
 use crate::replica::ReplicaError;
-use crate::replica::codec::Reader;
-use crate::replica::membership::{MembershipChange, decode_members};
+use crate::replica::membership::{MembershipChange, read_members};
 use crate::store::{PREFETCH_MAX, PREFETCH_MIN};
+use crate::wire::Reader;
 
 impl Member {
     pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
@@ -65,7 +65,7 @@ impl Member {
     }
 
     /// Applies the write that was already answered. Must run before the store is read.
-    pub(in crate::replica) fn apply_answered(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn apply_answered(&mut self, cx: &mut Context<'_>) {
         // This replica may no longer lead: then the current term is not the write's.
         let log = &self.raft.raft.raft_log;
         if let (true, Ok(term)) = (self.is_next_answered(), log.term(self.applied.0 + 1)) {
@@ -148,8 +148,8 @@ impl Member {
             .raft
             .apply_conf_change(&change)
             .map_err(|error| ReplicaError::Raft(error.to_string()))?;
-        let mut input = Reader::new(&change.context);
-        for (replica, address) in decode_members(&mut input).unwrap_or_default() {
+        let added = read_members(&mut Reader::new(&change.context));
+        for (replica, address) in added.unwrap_or_default() {
             self.membership.add(replica, address);
         }
         let all = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
@@ -169,12 +169,11 @@ impl Member {
 
     /// Answers the operators whose membership changes are complete. When a replica ceases to lead,
     /// [`Member::note_role`] answers them.
-    pub(in crate::replica) fn answer_changes(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn answer_changes(&mut self, cx: &mut Context<'_>) {
         if self.changes.is_empty() || !self.leads() || !self.configuration_is_complete() {
             return;
         }
-        let mut reply = Vec::new();
-        AdminReply::Done.encode(&mut reply);
+        let reply = AdminReply::Done.to_vec();
         let applied = self.applied.0;
         for (_, responder) in self.changes.extract_if(.., |(index, _)| *index <= applied) {
             responder.reply(cx, &reply);
@@ -209,45 +208,30 @@ impl Configured {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use petrel::Nexus;
-    use petrel::endpoint::EndpointConfig;
     use raft::eraftpb::{ConfChangeSingle, ConfChangeType, Message, MessageType};
 
+    use super::super::{test_endpoint, test_leader};
     use super::*;
     use crate::api::MemberKind;
     use crate::command::{Command, Op};
-    use crate::persist::{Identity, Volatile};
-    use crate::replica::config::ReplicaConfig;
     use crate::replica::membership::replica_name;
     use crate::replica::writes::Write;
 
     #[test]
     fn apply_answered__keeps_the_writes_own_term() {
-        let at = SocketAddr::from(([127, 0, 0, 1], 1));
-        let config = ReplicaConfig::new(1, at, vec![(1, at)], 7);
-        let identity = Identity { cluster: 3, replica: replica_name(1, 5) };
-        let initial_members = vec![(identity.replica, at.to_string())];
-        let mut member =
-            Member::bootstrap(&config, identity, initial_members, Box::<Volatile>::default())
-                .unwrap();
-        member.raft.raft.become_candidate();
-        member.raft.raft.become_leader();
+        let (_, mut member) = test_leader(1);
         let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
         // As if all earlier entries had been applied.
         member.applied = (last, term);
 
-        let mut command = Vec::new();
         let op = Op::Put { key: b"key", value: b"value" };
-        Command::Write { session: 9, sequence: 0, first_pending: 0, op }.encode(&mut command);
+        let command = Command::Write { session: 9, sequence: 0, first_pending: 0, op }.to_vec();
         let mut reply = Vec::new();
         crate::store::Store::new().apply(last + 1, &command, &mut reply);
         let write =
             Write { at_ns: 0, command: command.into(), responder: None, precomputed: Some(reply) };
         member.writes.queue(write);
-        let mut endpoint =
-            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let mut endpoint = test_endpoint();
         let cx = &mut endpoint.context();
         assert!(member.propose(cx));
 
@@ -294,19 +278,9 @@ mod tests {
     #[test]
     fn configuration_is_complete__when_a_majority_knows_that_the_former_one_is_over() {
         use MemberKind::{Joining, Leaving, Voter};
-        let at = SocketAddr::from(([127, 0, 0, 1], 1));
         let names = [1, 2, 3, 4].map(|node| replica_name(node, 5));
-        let initial_members = names[..3].iter().map(|name| (*name, at.to_string())).collect();
-        let peers = vec![(1, at), (2, at), (3, at)];
-        let config = ReplicaConfig::new(1, at, peers, 7);
-        let identity = Identity { cluster: 3, replica: names[0] };
-        let mut member =
-            Member::bootstrap(&config, identity, initial_members, Box::<Volatile>::default())
-                .unwrap();
-        member.raft.raft.become_candidate();
-        member.raft.raft.become_leader();
-        let mut endpoint =
-            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let (_, mut member) = test_leader(3);
+        let mut endpoint = test_endpoint();
         let cx = &mut endpoint.context();
         assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (3, Voter)]);
 
@@ -319,7 +293,7 @@ mod tests {
         let steps =
             [step(ConfChangeType::AddNode, names[3]), step(ConfChangeType::RemoveNode, names[2])];
         swap.set_changes(steps.to_vec().into());
-        member.membership.add(names[3], at.to_string());
+        member.membership.add(names[3], "127.0.0.1:4".to_owned());
         apply_change(&mut member, cx, &swap);
         assert!(!member.configuration_is_complete());
         let both = [(1, Voter), (2, Voter), (3, Leaving), (4, Joining)];

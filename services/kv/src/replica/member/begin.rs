@@ -11,7 +11,7 @@ use super::{Configured, Member};
 use crate::persist::{Batch, Checkpoint, Identity, LogStore, Recovered};
 use crate::replica::config::{ReplicaConfig, TICKS_PER_HEARTBEAT};
 use crate::replica::log::{Base, Log};
-use crate::replica::membership::Membership;
+use crate::replica::membership::{Members, Membership};
 use crate::replica::reads::Reads;
 use crate::replica::rng::Rng;
 use crate::replica::snapshot::Snapshots;
@@ -43,61 +43,54 @@ struct Begin {
     entries: Vec<Entry>,
     store: Store,
     membership: Membership,
-    initial_members: Vec<(u64, String)>,
+    initial_members: Members,
+}
+
+impl Begin {
+    /// The beginning without any state.
+    fn of(identity: Identity) -> Self {
+        Self {
+            identity,
+            base: Base::default(),
+            entries: vec![],
+            store: Store::new(),
+            membership: Membership::default(),
+            initial_members: Members::new(),
+        }
+    }
 }
 
 impl Member {
     /// An initial member of a new cluster.
-    pub(in crate::replica) fn bootstrap(
+    pub(crate) fn bootstrap(
         config: &ReplicaConfig,
         identity: Identity,
-        initial_members: Vec<(u64, String)>,
+        initial_members: Members,
         disk: Box<dyn LogStore>,
     ) -> Result<Self, ReplicaError> {
-        let voters: Vec<u64> = initial_members.iter().map(|(replica, _)| *replica).collect();
+        let voters: Vec<u64> = initial_members.keys().copied().collect();
         let base = Base {
             index: FIRST_BASE,
             term: FIRST_BASE,
             hard_state: HardState { term: FIRST_BASE, commit: FIRST_BASE, ..HardState::default() },
             conf_state: ConfState::from((voters, vec![])),
         };
-        let mut membership = Membership::default();
-        for (replica, address) in &initial_members {
-            membership.add(*replica, address.clone());
-        }
-        Self::begin_anew(
-            config,
-            Begin {
-                identity,
-                base,
-                entries: vec![],
-                store: Store::new(),
-                membership,
-                initial_members,
-            },
-            disk,
-        )
+        let membership = Membership { members: initial_members.clone(), ..Membership::default() };
+        let begin = Begin { base, membership, initial_members, ..Begin::of(identity) };
+        Self::begin_anew(config, begin, disk)
     }
 
     /// A replica that joins an existing cluster, without any state.
-    pub(in crate::replica) fn join(
+    pub(crate) fn join(
         config: &ReplicaConfig,
         identity: Identity,
         disk: Box<dyn LogStore>,
     ) -> Result<Self, ReplicaError> {
-        let begin = Begin {
-            identity,
-            base: Base::default(),
-            entries: vec![],
-            store: Store::new(),
-            membership: Membership::default(),
-            initial_members: vec![],
-        };
-        Self::begin_anew(config, begin, disk)
+        Self::begin_anew(config, Begin::of(identity), disk)
     }
 
     /// A replica that was a member before its restart.
-    pub(in crate::replica) fn resume(
+    pub(crate) fn resume(
         config: &ReplicaConfig,
         recovered: Recovered,
         disk: Box<dyn LogStore>,

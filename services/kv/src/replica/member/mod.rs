@@ -27,7 +27,7 @@ use super::codec::message_bytes;
 use super::config::ReplicaConfig;
 use super::links::{ANSWER_BYTES_MAX, Links};
 use super::log::Log;
-use super::membership::{Membership, MembershipChange};
+use super::membership::{Members, Membership, MembershipChange};
 use super::reads::{self, Reads};
 use super::rng::Rng;
 use super::shared::Shared;
@@ -53,7 +53,7 @@ pub(super) struct Member {
     pub(super) store: Store,
     pub(super) membership: Membership,
     /// The replicas that bootstrapped the cluster, if known.
-    pub(super) initial_members: Vec<(u64, String)>,
+    pub(super) initial_members: Members,
     /// Index and term of the last entry that the store has applied.
     applied: (u64, u64),
     pub(super) writes: Writes,
@@ -432,4 +432,27 @@ impl Member {
     pub(super) fn applied_index(&self) -> u64 {
         self.applied.0
     }
+}
+
+/// The settings, and a leader of as many replicas as the settings have peers, without an answer of the others.
+#[cfg(test)]
+pub(super) fn test_leader(nodes: u16) -> (ReplicaConfig, Member) {
+    use super::membership::replica_name;
+    let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
+    let config =
+        ReplicaConfig::new(1, at(1), (1..=nodes).map(|node| (node, at(node))).collect(), 7);
+    let name = |node| (replica_name(node, 5), at(node).to_string());
+    let identity = Identity { cluster: 3, replica: replica_name(1, 5) };
+    let disk = Box::<crate::persist::Volatile>::default();
+    let members = (1..=nodes).map(name).collect();
+    let mut member = Member::bootstrap(&config, identity, members, disk).expect("valid settings");
+    member.raft.raft.become_candidate();
+    member.raft.raft.become_leader();
+    (config, member)
+}
+
+#[cfg(test)]
+pub(super) fn test_endpoint() -> petrel::Endpoint {
+    let nexus = petrel::Nexus::builder().start().expect("a nexus");
+    nexus.endpoint(petrel::endpoint::EndpointConfig::default()).expect("an endpoint")
 }

@@ -5,25 +5,25 @@ use petrel_planted::planted;
 use raft::StateRole;
 
 use super::Member;
-use crate::api::{Certainty, Leader, Refusal};
+use crate::api::{AdminReply, Certainty, Leader, Refusal};
 use crate::replica::config::{ReadMode, ReplicaConfig};
 use crate::replica::links::Links;
 
 impl Member {
     /// Returns true if the replica leads according to the Raft core.
-    pub(in crate::replica) fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.raft.raft.state == StateRole::Leader
     }
 
     /// The leader, for clients.
-    pub(in crate::replica) fn leader(&self) -> Option<Leader<'_>> {
+    pub(crate) fn leader(&self) -> Option<Leader<'_>> {
         let replica = self.raft.raft.leader_id;
         let address = self.membership.members.get(&replica)?;
         Some(Leader { node: crate::replica::membership::node_of(replica), address })
     }
 
     /// Returns true if linearizable reads may be answered now, without asking a majority.
-    pub(in crate::replica) fn may_read_now(
+    pub(crate) fn may_read_now(
         &mut self,
         links: &Links,
         cx: &Context<'_>,
@@ -139,47 +139,29 @@ impl Member {
 
 /// A refusal as the answer to a call of any method.
 pub(super) fn encoded(refusal: Refusal<'_>) -> Vec<u8> {
-    let mut reply = Vec::new();
-    refusal.encode(&mut reply);
-    reply
+    AdminReply::Refused(refusal).to_vec()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use petrel::Nexus;
-    use petrel::endpoint::EndpointConfig;
-
+    use super::super::{test_endpoint, test_leader};
     use super::*;
-    use crate::persist::{Identity, Volatile};
-    use crate::replica::membership::replica_name;
 
-    /// A leader of three replicas, without an acknowledgement from the others.
-    fn leader(config: &ReplicaConfig) -> Member {
-        let names = [1, 2, 3].map(|node| replica_name(node, 5));
-        let initial_members = names.iter().map(|name| (*name, "127.0.0.1:1".to_owned())).collect();
-        let identity = Identity { cluster: 3, replica: names[0] };
-        let mut member =
-            Member::bootstrap(config, identity, initial_members, Box::<Volatile>::default())
-                .unwrap();
-        member.raft.raft.become_candidate();
-        member.raft.raft.become_leader();
+    /// A leader of three replicas with leases, without an acknowledgement from the others.
+    fn leader() -> (ReplicaConfig, Member) {
+        let (mut config, mut member) = test_leader(3);
+        config.reads = ReadMode::Lease;
         // As if a majority had the first entry of its term, and the entry had been applied.
         let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
         member.raft.raft.raft_log.committed = last;
         member.applied = (last, term);
-        member
+        (config, member)
     }
 
     #[test]
     fn may_read_now__compares_the_lease_with_the_clock_and_not_with_the_turn() {
-        let at = SocketAddr::from(([127, 0, 0, 1], 1));
-        let mut config = ReplicaConfig::new(1, at, vec![(1, at), (2, at), (3, at)], 7);
-        config.reads = ReadMode::Lease;
-        let (mut member, links) = (leader(&config), Links::default());
-        let mut endpoint =
-            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let ((config, mut member), links) = (leader(), Links::default());
+        let mut endpoint = test_endpoint();
         let cx = &mut endpoint.context();
         let (term, turn_ns) = (member.raft.raft.term, cx.now().as_ns());
         let promised_until = |member: &mut Member, until_ns| member.lease = Some((term, until_ns));
@@ -204,7 +186,7 @@ mod tests {
             |member| member.raft.raft.state = StateRole::Follower,
         ];
         for (number, change) in changes.into_iter().enumerate() {
-            let mut member = leader(&config);
+            let (_, mut member) = leader();
             promised_until(&mut member, u64::MAX);
             assert!(member.may_read_now(&links, cx, &config));
             change(&mut member);

@@ -7,11 +7,11 @@ use raft::eraftpb::{Message, Snapshot};
 use super::{Configured, Member};
 use crate::persist::Checkpoint;
 use crate::replica::ReplicaError;
-use crate::replica::codec::{CodecError, Reader};
 use crate::replica::config::ReplicaConfig;
-use crate::replica::membership::{Membership, decode_members, encode_members};
+use crate::replica::membership::{Members, Membership, put_members, read_members};
 use crate::replica::snapshot::{Incoming, Snapshots, Ticket};
 use crate::store::Store;
+use crate::wire::{DecodeError, Reader};
 
 impl Member {
     /// Has the core offer a snapshot again if no chunk of it was requested for a while. The core offers a snapshot
@@ -75,7 +75,7 @@ impl Member {
     /// Initial members and membership table, in the format of a checkpoint.
     fn pack(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        encode_members(self.initial_members.iter().map(|(replica, at)| (*replica, at)), &mut out);
+        put_members(&self.initial_members, &mut out);
         out.extend(self.membership.encode());
         out
     }
@@ -100,7 +100,7 @@ impl Member {
     }
 
     /// Ends a fetch; `store` is none if the fetch failed. Returns true if the core accepts the snapshot.
-    pub(in crate::replica) fn end_fetch(&mut self, fetch: Fetch, store: Option<Store>) -> bool {
+    pub(crate) fn end_fetch(&mut self, fetch: Fetch, store: Option<Store>) -> bool {
         if self.incoming.as_ref().is_none_or(|incoming| incoming.index() != fetch.index) {
             return false;
         }
@@ -138,14 +138,14 @@ impl Member {
 }
 
 /// A snapshot to fetch, and the message with the offer.
-pub(in crate::replica) struct Fetch {
-    pub(in crate::replica) from: u64,
-    pub(in crate::replica) index: u64,
+pub(crate) struct Fetch {
+    pub(crate) from: u64,
+    pub(crate) index: u64,
     message: Message,
 }
 
-pub(super) fn unpack(bytes: &[u8]) -> Result<(Membership, Vec<(u64, String)>), CodecError> {
+pub(super) fn unpack(bytes: &[u8]) -> Result<(Membership, Members), DecodeError> {
     let mut input = Reader::new(bytes);
-    let initial_members = decode_members(&mut input)?;
+    let initial_members = read_members(&mut input)?;
     Ok((Membership::decode(input.rest())?, initial_members))
 }

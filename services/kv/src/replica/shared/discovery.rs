@@ -11,7 +11,7 @@ use crate::persist::Identity;
 use crate::replica::bootstrap::{BootstrapStep, next_step};
 use crate::replica::hello::{Hello, Join};
 use crate::replica::member::Member;
-use crate::replica::membership::node_of;
+use crate::replica::membership::{Members, node_of};
 use crate::replica::methods;
 
 impl Shared {
@@ -71,11 +71,7 @@ impl Shared {
     }
 
     /// Answers the hello of a peer.
-    pub(in crate::replica) fn handle_hello(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_hello(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         match Hello::decode(request.data()) {
             Ok(Some(theirs)) => {
                 let state = &mut *self.borrow_mut();
@@ -89,11 +85,7 @@ impl Shared {
         }
     }
 
-    pub(in crate::replica) fn handle_join(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_join(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let joined = match Join::decode(request.data()) {
             Err(error) => return request.fail(cx, Status::InvalidArgument, &error.to_string()),
             Ok(join) => match &mut self.borrow_mut().member {
@@ -110,11 +102,11 @@ impl Shared {
 
 impl State {
     /// Starts the missing tasks for the known addresses of peers and members.
-    pub(in crate::replica) fn connect_members(&mut self, shared: &Shared) {
+    pub(crate) fn connect_members(&mut self, shared: &Shared) {
         let own = self.config.address;
         let peers = self.config.others().map(|(_, address)| address);
         let members = self.member.iter().flat_map(|member| member.membership.members.values());
-        let known = self.hellos.values().flat_map(|hello| hello.members.iter().map(|(_, at)| at));
+        let known = self.hellos.values().flat_map(|hello| hello.members.values());
         let others = members.chain(known).filter_map(|address| address.parse().ok());
         let new: Vec<SocketAddr> = peers
             .chain(others)
@@ -137,7 +129,7 @@ impl State {
             replica: member.identity.replica,
             leader: member.raft.raft.leader_id,
             initial_members: member.initial_members.clone(),
-            members: member.membership.members.clone().into_iter().collect(),
+            members: member.membership.members.clone(),
         }
     }
 
@@ -214,24 +206,19 @@ impl State {
     }
 
     /// Bootstraps the cluster if the conditions hold. A cluster of a single node needs no hello.
-    pub(in crate::replica) fn try_bootstrap(&mut self, shared: &Shared) {
+    pub(crate) fn try_bootstrap(&mut self, shared: &Shared) {
         let step = next_step(&self.config, self.name, &self.hellos, &self.hellos_received);
         if let BootstrapStep::Bootstrap(initial_members) = step {
             self.bootstrap(shared, initial_members);
         }
     }
 
-    fn bootstrap(&mut self, shared: &Shared, initial_members: Vec<(u64, String)>) {
+    fn bootstrap(&mut self, shared: &Shared, initial_members: Members) {
         let cluster = self.rng.next().max(1);
         self.begin(shared, cluster, Some(initial_members));
     }
 
-    fn begin(
-        &mut self,
-        shared: &Shared,
-        cluster: u64,
-        initial_members: Option<Vec<(u64, String)>>,
-    ) {
+    fn begin(&mut self, shared: &Shared, cluster: u64, initial_members: Option<Members>) {
         let Some(disk) = self.disk.take() else { return };
         let identity = Identity { cluster, replica: self.name };
         let member = match initial_members {
@@ -380,8 +367,7 @@ mod tests {
         stage.restart_peers(2);
         let hello = stage.send_hello_as(0, replica_name(2, 2));
         assert_ne!(hello.cluster, 0);
-        let named: Vec<u64> =
-            hello.initial_members.iter().map(|(replica, _)| *replica).skip(1).collect();
+        let named: Vec<u64> = hello.initial_members.keys().copied().skip(1).collect();
         assert_eq!(named, [replica_name(2, 2), replica_name(3, 2)]);
     }
 

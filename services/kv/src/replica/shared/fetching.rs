@@ -40,11 +40,7 @@ impl Shared {
         true
     }
 
-    pub(in crate::replica) fn handle_snapshot(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_snapshot(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let answer = match (ChunkRequest::decode(request.data()), &mut self.borrow_mut().member) {
             (Err(_), _) => Err("the request is none for a chunk"),
             (_, None) => Err("this replica is no member yet"),
@@ -56,7 +52,7 @@ impl Shared {
         }
     }
 
-    pub(in crate::replica) fn handle_snapshot_failed(
+    pub(crate) fn handle_snapshot_failed(
         &self,
         cx: &mut Context<'_>,
         request: Request<'_>,

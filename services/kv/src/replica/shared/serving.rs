@@ -12,11 +12,7 @@ use crate::replica::writes::Write;
 
 impl Shared {
     /// Handles a client's write.
-    pub(in crate::replica) fn handle_write(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_write(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let state = &mut *self.borrow_mut();
         state.reply.clear();
         let refusal = match &state.member {
@@ -46,11 +42,7 @@ impl Shared {
     }
 
     /// Handles a client's read.
-    pub(in crate::replica) fn handle_read(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_read(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let state = &mut *self.borrow_mut();
         let (method, reply) = (request.method(), &mut state.reply);
         reply.clear();
@@ -78,32 +70,18 @@ impl Shared {
         request.reply(cx, reply)
     }
 
-    pub(in crate::replica) fn handle_status(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
-        let mut reply = Vec::new();
-        self.borrow().status().encode(&mut reply);
-        request.reply(cx, &reply)
+    pub(crate) fn handle_status(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        request.reply(cx, &self.borrow().status().to_vec())
     }
 
-    pub(in crate::replica) fn handle_member(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_member(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         match &mut self.borrow_mut().member {
             Some(member) => member.handle_member(cx, request),
             None => refuse(cx, request, Refusal::NotLeader { leader: None }),
         }
     }
 
-    pub(in crate::replica) fn handle_transfer(
-        &self,
-        cx: &mut Context<'_>,
-        request: Request<'_>,
-    ) -> Handled {
+    pub(crate) fn handle_transfer(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         match &mut self.borrow_mut().member {
             Some(member) => member.handle_transfer(cx, request),
             None => refuse(cx, request, Refusal::NotLeader { leader: None }),

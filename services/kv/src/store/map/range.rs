@@ -15,7 +15,7 @@ pub struct Range<'a> {
 
 /// The place of an entry in an unchanged map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::store) struct Position {
+pub(crate) struct Position {
     directory: usize,
     page: usize,
     entry: usize,
@@ -36,7 +36,7 @@ impl<'a> Iterator for Range<'a> {
 
 impl Map {
     /// The pairs from key `from` (included) to `until` (excluded).
-    pub(in crate::store) fn range<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
+    pub(crate) fn range<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
         let probe = Probe::new(from);
         let directory = self.fences.find(&probe);
         let page = self.directories[directory].find(&probe);
@@ -45,7 +45,7 @@ impl Map {
     }
 
     /// The pair at a position, or the next pair if the position is the end of a page. Moves the position to the pair.
-    pub(in crate::store) fn pair(&self, at: &mut Position) -> Option<Pair<'_>> {
+    pub(crate) fn pair(&self, at: &mut Position) -> Option<Pair<'_>> {
         loop {
             let page = self.page(at)?;
             if at.entry < page.len() {
@@ -70,7 +70,7 @@ impl Map {
 
 impl Position {
     /// The position after this entry.
-    pub(in crate::store) fn next(self) -> Position {
+    pub(crate) fn next(self) -> Position {
         Position { entry: self.entry + 1, ..self }
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::PENDING_WRITES_MAX;
 
 /// Results of the writes from the first pending one on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::store) struct Session {
+pub(crate) struct Session {
     first_pending: u64,
     /// By distance from the first pending write; none while only a later write has been applied.
     results: VecDeque<Option<Applied>>,
@@ -17,7 +17,7 @@ pub(in crate::store) struct Session {
 
 /// The decision about a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum Admission {
+pub(crate) enum Admission {
     /// Apply the write.
     New,
     /// The write was already applied, with this result.
@@ -35,13 +35,13 @@ fn overlooks(distance: u64) -> bool {
 
 impl Session {
     /// A session without results.
-    pub(in crate::store) fn new(first_pending: u64) -> Session {
+    pub(crate) fn new(first_pending: u64) -> Session {
         Session { first_pending, results: VecDeque::new() }
     }
 
     /// Forgets results before `first_pending`, and decides about the write.
     #[inline]
-    pub(in crate::store) fn admit(&mut self, sequence: u64, first_pending: u64) -> Admission {
+    pub(crate) fn admit(&mut self, sequence: u64, first_pending: u64) -> Admission {
         if first_pending > self.first_pending {
             self.forget_before(first_pending);
         }
@@ -58,7 +58,7 @@ impl Session {
     }
 
     /// Returns true if [`admit`](Self::admit) would return [`Admission::New`].
-    pub(in crate::store) fn would_admit(&self, sequence: u64, first_pending: u64) -> bool {
+    pub(crate) fn would_admit(&self, sequence: u64, first_pending: u64) -> bool {
         let distance = sequence.checked_sub(first_pending.max(self.first_pending));
         let has_result = |at: u64| matches!(self.results.get(at as usize), Some(Some(_)));
         distance.is_some_and(|distance| distance < PENDING_WRITES_MAX)
@@ -67,7 +67,7 @@ impl Session {
 
     /// Stores the result of an admitted write.
     #[inline]
-    pub(in crate::store) fn record(&mut self, sequence: u64, applied: Applied) {
+    pub(crate) fn record(&mut self, sequence: u64, applied: Applied) {
         let distance = (sequence - self.first_pending) as usize;
         while self.results.len() <= distance {
             self.results.push_back(None);
@@ -75,12 +75,12 @@ impl Session {
         self.results[distance] = Some(applied);
     }
 
-    pub(in crate::store) fn first_pending(&self) -> u64 {
+    pub(crate) fn first_pending(&self) -> u64 {
         self.first_pending
     }
 
     /// The results with their distances from the first pending write.
-    pub(in crate::store) fn results(&self) -> impl Iterator<Item = (u16, Applied)> {
+    pub(crate) fn results(&self) -> impl Iterator<Item = (u16, Applied)> {
         (0..).zip(&self.results).filter_map(|(distance, result)| Some((distance, (*result)?)))
     }
 

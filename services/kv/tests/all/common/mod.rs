@@ -1,18 +1,71 @@
-//! Replicas on threads of the process, with a nexus each.
-
-#![allow(dead_code, reason = "not every test uses all of it")]
+//! Replicas on threads of the process, with a nexus each, and a client.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use petrel::Nexus;
 use petrel::endpoint::EndpointConfig;
+use petrel::task::Handle;
+use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{MemberKind, Role, Status};
+use petrel_kv::client::{KvClient, KvClientConfig, Put};
 use petrel_kv::persist::Volatile;
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
+
+/// Timeout of the tests, far longer than any step takes.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// A client with an endpoint.
+pub(crate) struct TestClient {
+    endpoint: Endpoint,
+    pub(crate) client: KvClient,
+}
+
+impl TestClient {
+    pub(crate) fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let mut config = KvClientConfig::default();
+        config.timeout = TEST_TIMEOUT;
+        Self::with_config(addresses, config)
+    }
+
+    pub(crate) fn with_config(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        config: KvClientConfig,
+    ) -> Self {
+        let nexus = Nexus::builder().start().unwrap();
+        let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+        let on = |named, config| endpoint.client(named, config);
+        let client = KvClient::on(addresses, config, on).unwrap();
+        Self { endpoint, client }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.endpoint.handle()
+    }
+
+    /// Runs an operation with the client.
+    pub(crate) fn run<R>(&mut self, operation: impl AsyncFnOnce(KvClient) -> R) -> R {
+        let client = self.client.clone();
+        self.endpoint.block_on(operation(client))
+    }
+
+    /// Runs the event loop until `holds` returns true.
+    pub(crate) fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        self.endpoint.run_until(|_, _| holds() || begin.elapsed() > TEST_TIMEOUT);
+        assert!(holds(), "{what} in {TEST_TIMEOUT:?}");
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Put {
+        self.run(async |client| client.put(key, value).await.unwrap())
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        self.run(async |client| client.get(key).await.unwrap().map(|value| value.to_vec()))
+    }
+}
 
 /// Settings that tests change.
 #[derive(Clone, Copy, Debug, Default)]

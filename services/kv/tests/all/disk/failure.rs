@@ -49,7 +49,7 @@ fn write__on_a_full_disk_is_a_failure() {
     if let Some(path) = std::env::var_os(INSIDE) {
         return fill(path.as_ref());
     }
-    let name = full_name("write__on_a_full_disk_is_a_failure");
+    let name = super::full_name(module_path!(), "write__on_a_full_disk_is_a_failure");
     let dir = directory();
     let unshare = |flags: &[&str], command: &str, path: &Path| {
         let script = format!("mount -t tmpfs -o size=1m small {} && {command}", path.display());
@@ -90,10 +90,4 @@ fn fill(path: &Path) {
     let (_, recovered) = open(path);
     let entries = recovered.unwrap().entries;
     assert!(entries.len() as u64 + 1 >= last_durable, "{} of {last_durable}", entries.len());
-}
-
-/// The full name of a test of this file, for a separate process.
-fn full_name(test: &str) -> String {
-    let (_program, module) = module_path!().split_once("::").expect("a module of the program");
-    format!("{module}::{test}")
 }

@@ -34,7 +34,10 @@ fn open__after_a_kill_has_all_that_was_acknowledged() {
 /// Kills the writer while it is writing. Returns the last entry that was reported as durable.
 fn run_and_kill(path: &Path, lines: usize) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &full_name("open__after_a_kill_has_all_that_was_acknowledged")])
+        .args([
+            "--exact",
+            &super::full_name(module_path!(), "open__after_a_kill_has_all_that_was_acknowledged"),
+        ])
         .arg("--nocapture")
         .env(INSIDE, path)
         .stdout(Stdio::piped())
@@ -83,10 +86,4 @@ fn write_until_killed(path: &Path) -> ! {
             model.log.checkpoint(super::model::checkpoint(model.content.commit, 1));
         }
     }
-}
-
-/// The full name of a test of this file, for a separate process.
-fn full_name(test: &str) -> String {
-    let (_program, module) = module_path!().split_once("::").expect("a module of the program");
-    format!("{module}::{test}")
 }

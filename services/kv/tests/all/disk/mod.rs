@@ -7,3 +7,9 @@ mod kill;
 mod model;
 mod refusal;
 mod round_trip;
+
+/// The full name of a test of a module, for a separate process.
+fn full_name(module: &str, test: &str) -> String {
+    let (_program, module) = module.split_once("::").expect("a module of the program");
+    format!("{module}::{test}")
+}

@@ -211,7 +211,7 @@ impl LogModel {
         self.content.entries.drain(..(commit - base.0) as usize);
         self.log.checkpoint(checkpoint);
         self.checkpoints += 1;
-        while self.log.meter().read().checkpoints < self.checkpoints {
+        while self.log.stats().checkpoints < self.checkpoints {
             self.log.durable().unwrap();
             std::thread::park();
         }
@@ -250,9 +250,7 @@ pub(crate) fn checkpoint(index: u64, term: u64) -> Checkpoint {
 pub(crate) fn store(index: u64, keys: u64) -> Store {
     let (mut store, mut reply) = (Store::new(), Vec::new());
     let mut apply = |index, command: Command<'_>| {
-        let mut bytes = Vec::new();
-        command.encode(&mut bytes);
-        store.apply(index, &bytes, &mut reply);
+        store.apply(index, &command.to_vec(), &mut reply);
     };
     apply(1, Command::OpenSession);
     let first = index.saturating_sub(keys).max(1) + 1;

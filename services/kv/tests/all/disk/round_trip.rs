@@ -77,14 +77,14 @@ fn write__without_content_is_durable_at_once_when_nothing_is_before_it() {
     let mut model = LogModel::begin(dir.path(), 1 << 20);
     model.take(&Step::Append { back: 0, count: 3, bytes: 10 });
     model.wait();
-    let syncs = model.log.meter().read().syncs;
+    let syncs = model.log.stats().syncs;
     for step in [Step::Empty, Step::Commit(1), Step::Empty, Step::Commit(1)] {
         model.take(&step);
         assert_eq!(model.log.durable().unwrap(), model.number);
     }
     model.take(&Step::Vote);
     model.wait();
-    assert_eq!(model.log.meter().read().syncs, syncs + 1, "the vote alone was synced");
+    assert_eq!(model.log.stats().syncs, syncs + 1, "the vote alone was synced");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn checkpoint__does_not_hold_up_the_log() {
         model.take(&Step::Append { back: 0, count: 1, bytes: 10 });
         model.wait();
     }
-    assert_eq!(model.log.meter().read().checkpoints, 0);
+    assert_eq!(model.log.stats().checkpoints, 0);
     let mut image = Vec::new();
     std::fs::File::open(&pipe).unwrap().read_to_end(&mut image).unwrap();
     assert!(!image.is_empty());
@@ -139,7 +139,7 @@ fn checkpoint__older_than_one_that_came_is_dropped() {
     model.take(&Step::Reset { ahead: 10, has_entry: true });
     model.wait();
     model.log.checkpoint(checkpoint(3, 1));
-    while model.log.meter().read().checkpoint_bytes == 0 {
+    while model.log.stats().checkpoint_bytes == 0 {
         model.log.durable().unwrap();
         std::thread::park();
     }
@@ -172,7 +172,7 @@ fn write__many_batches_share_syncs() {
         model.take(&Step::Append { back: 0, count: 1, bytes: 10 });
     }
     model.wait();
-    let syncs = model.log.meter().read().syncs;
+    let syncs = model.log.stats().syncs;
     assert!(syncs < 250, "{syncs} syncs for 500 batches");
     let content = model.content;
     drop(model.log);

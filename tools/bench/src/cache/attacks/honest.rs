@@ -193,7 +193,7 @@ fn call(server: SocketAddr, number: usize, client: Client, shared: &Shared) -> R
         report.failure.get_or_insert(format!("{name} of {} B: {failure}", value.len()));
         thread::sleep(RECONNECT_PAUSE);
         client = Client::connect(server).ok();
-        // A value whose `set` has failed would not be there for the `get`.
+        // Only a `get` after a successful `set` can find the value.
         report.calls += u64::from(is_set);
         report.failed += u64::from(is_set);
     }

@@ -21,7 +21,7 @@ const LARGE_BYTES: usize = 1_000_000;
 /// The length of the values that evict others, in bytes.
 const EVICTING_BYTES: usize = 500_000;
 
-/// The keys of these values: the server's memory has room for fewer.
+/// The number of keys of evicting values: the server's memory has room for fewer.
 const EVICTING_KEYS: u32 = 4_096;
 
 /// The most bytes of unread requests of a connection: a million gets.
@@ -30,7 +30,7 @@ const PIPELINE_BYTES: usize = 1_000_000 * SMALL_GET.len();
 const SMALL_GET: &[u8] = b"get attack-small\r\n";
 const LARGE_GET: &[u8] = b"get attack-large\r\n";
 
-/// After so long without a taken byte the server counts as full.
+/// A server that takes no byte for this time counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(50);
 
 /// The longest time in which a server takes the bytes of a set-up.
@@ -231,7 +231,7 @@ fn huge_claims(server: SocketAddr) -> Result<ActiveAttack, Failure> {
         socket.set_nonblocking(true)?;
         let command = format!("set attack-claim 0 0 {claim}\r\n");
         let value = [b'c'; 64 << 10];
-        // As much as the server takes at once.
+        // Writes the bytes that the server takes at once.
         let _ = socket.write(&[command.as_bytes(), &value].concat());
         held.push(Box::new(socket));
     }
@@ -239,6 +239,7 @@ fn huge_claims(server: SocketAddr) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(held, obtained))
 }
 
+/// Returns work that sends a get of the binary protocol, and random bytes with and without line breaks.
 fn garbage(server: SocketAddr) -> impl FnMut(&AtomicU64) + Send + 'static {
     let mut rng = Rng::with_seed(0x6761_7262);
     // A get of the binary protocol: magic, opcode, and a key and a body of the greatest length.

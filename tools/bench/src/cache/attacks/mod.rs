@@ -33,7 +33,7 @@ use crate::measure::statistics::median;
 /// The least ratio of the cache, relative to memcached's.
 const RATIO_MIN: f64 = 0.9;
 
-/// Most connections of both servers.
+/// The most connections of both servers.
 const CONNECTIONS_MAX: &str = "1024";
 
 /// The longest time until a server listens.
@@ -70,7 +70,7 @@ struct Figure {
 impl Figure {
     /// Returns true if honest clients fare no worse than those of the other server.
     fn holds_beside(&self, other: &Self) -> bool {
-        // A ratio above 1 is an influence of the machine, and no merit.
+        // A ratio above 1 comes from the machine, and counts as 1.
         let least = RATIO_MIN * other.ratio.min(1.0);
         self.failed <= other.failed
             && self.newcomers_failed <= other.newcomers_failed
@@ -211,7 +211,7 @@ impl<'a> Observer<'a> {
     fn round(&mut self, attack: CacheAttack) -> Result<(), Failure> {
         let calm = self.window();
         let active = attack.set_up(self.server.address)?;
-        // Until then sockets fill, which takes CPU time from all processes. Failures count from the beginning.
+        // At first sockets fill, which takes CPU time from all processes. Failures count from the beginning.
         thread::sleep(SETTLE_TIME);
         let attacked = self.window();
         self.obtained = active.end();
@@ -236,7 +236,8 @@ impl<'a> Observer<'a> {
 
     fn end(self, attack: CacheAttack, args: &CacheAttacksArgs) -> Result<Figure, Failure> {
         let report = self.honest.end()?;
-        let of = |get: fn(&[f64; 2]) -> f64| median(self.rates.iter().map(get)).unwrap_or(0.0);
+        let median_of =
+            |get: fn(&[f64; 2]) -> f64| median(self.rates.iter().map(get)).unwrap_or(0.0);
         Ok(Figure {
             bench: "cache-attacks",
             attack: attack.name(),
@@ -249,9 +250,9 @@ impl<'a> Observer<'a> {
             newcomers: self.newcomers,
             newcomers_failed: self.failures.len() as u64,
             failure: report.failure.or(self.failures.into_iter().next()),
-            calm_per_s: of(|[calm, _]| *calm),
-            attacked_per_s: of(|[_, attacked]| *attacked),
-            ratio: of(|[calm, attacked]| attacked / calm),
+            calm_per_s: median_of(|[calm, _]| *calm),
+            attacked_per_s: median_of(|[_, attacked]| *attacked),
+            ratio: median_of(|[calm, attacked]| attacked / calm),
             memory_peak: peak_bytes(self.server.pid)?,
             holds: true,
             command: format!(

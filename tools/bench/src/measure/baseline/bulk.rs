@@ -6,11 +6,10 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer
-//! while `consumed <= number < produced`. `produced` is stored (release) after the producer's last write
-//! to a chunk and loaded (acquire) before the consumer's first read of the chunk; `consumed` likewise in
-//! the other direction. There is a single producer and a single consumer, and neither is `Clone`:
-//! neither accesses a chunk owned by its peer.
+//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer while `consumed
+//! <= number < produced`. `produced` is stored (release) after the producer's last write to a chunk and loaded
+//! (acquire) before the consumer's first read of the chunk; `consumed` likewise in the other direction. There is a
+//! single producer and a single consumer, and neither is `Clone`: neither accesses a chunk owned by its peer.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -54,7 +53,7 @@ unsafe impl Sync for Ring {}
 /// The calling end: copies into the ring.
 pub(in super::super) struct Producer {
     ring: Arc<Ring>,
-    /// As many messages as the library has in flight, sent in turn: the memory that is read is as large.
+    /// As many messages as the library has in flight, sent in turn: both sides read equally large memory.
     messages: Vec<Box<[u8]>>,
     produced: u64,
     /// The consumer's index as last loaded.
@@ -175,8 +174,7 @@ impl ServerEnd for Consumer {
             return;
         }
         let part = part(&mut self.message, self.consumed);
-        // SAFETY: `produced` says that the chunk was written, and the producer does not touch the chunk
-        // until the store below frees it.
+        // SAFETY: `produced` says that the chunk was written, and the producer does not access the chunk until the store below frees it.
         unsafe { *part = *self.ring.chunk(self.consumed) };
         if part[..8] != self.consumed.to_le_bytes() {
             self.ring.mismatched.fetch_add(1, Ordering::Relaxed);

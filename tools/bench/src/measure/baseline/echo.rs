@@ -57,6 +57,7 @@ pub(in super::super) struct Echo {
     buffer: Box<[u8]>,
 }
 
+/// Connects a socket for datagrams in runs or single ones. Returns the size of the datagrams.
 fn set_up(
     socket: &UdpSocket,
     peer: SocketAddr,

@@ -1,8 +1,7 @@
 //! Shared memory, one message at a time: the baseline round trip.
 //!
-//! A message occupies cache lines of its own, and the number marking the message as new lies on the
-//! first line. A single line travels per direction for messages of up to 56 bytes; a ring with a
-//! separate index needs more lines.
+//! A message occupies cache lines of its own, and the number marking the message as new lies on the first line. A
+//! single line travels per direction for messages of up to 56 bytes; a ring with a separate index needs more lines.
 //!
 //! The words are relaxed atomics, which compile to plain loads and stores. The number is stored last
 //! (release) and loaded first (acquire), which orders the words.

@@ -1,8 +1,7 @@
 //! Shared memory, many small messages: the baseline rate.
 //!
-//! Two rings of records of whole cache lines, with one index each, published once per batch. The number
-//! in flight is below the rings' size, so a producer never has to check for room. Everything else that a
-//! ring must do is measured.
+//! Two rings of records of whole cache lines, with one index each, published once per batch. The number in flight is
+//! below the rings' size, so a producer never has to check for room. Everything else that a ring must do is measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

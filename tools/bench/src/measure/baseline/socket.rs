@@ -10,10 +10,10 @@ use petrel_transport::clock;
 /// Requested socket buffer size: the same as the library's.
 const BUFFER_BYTES: libc::c_int = 4 << 20;
 
-/// Most bytes of one system call: the largest UDP datagram over IPv4.
+/// The most bytes of one system call: the largest UDP datagram over IPv4.
 pub(in super::super) const CALL_BYTES_MAX: usize = 65_507;
 
-/// Most datagrams of one call by segmentation offload, on every kernel with support.
+/// The most datagrams of one call by segmentation offload, on every kernel with support.
 pub(in super::super) const SEGMENTS_MAX: usize = 64;
 
 /// After a silence of this length, outstanding datagrams count as lost. Longer than a thread is usually

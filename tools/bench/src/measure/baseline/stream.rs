@@ -1,8 +1,7 @@
 //! UDP, large messages: the baseline bandwidth.
 //!
-//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other
-//! receives them joined, directly into the message's memory, and acknowledges every few runs. At most
-//! 512 KiB are in flight.
+//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other receives them joined,
+//! directly into the message's memory, and acknowledges every few runs. At most 512 KiB are in flight.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::super::window::Window;
 use super::WindowCounts;
 use super::socket::{self, CALL_BYTES_MAX, LossTimeout, SEGMENTS_MAX};
 
-/// Most bytes in flight.
+/// The most bytes in flight.
 const WINDOW_BYTES: u64 = 512 << 10;
 
 /// Runs per acknowledgement, unless the socket runs empty first.
@@ -24,7 +23,7 @@ const RUNS_PER_ACK: u32 = 3;
 /// Size of the largest run that one call receives.
 const RUN_BYTES_MAX: usize = 64 << 10;
 
-/// Most datagrams that may be lost at once; a number further ahead is wrong.
+/// The most datagrams that may be lost at once; a number further ahead is wrong.
 const GAP_MAX: u64 = 1 << 20;
 
 /// The sending end.
@@ -133,6 +132,7 @@ impl Sender {
         }
     }
 
+    /// Receives an acknowledgement. After a silence the datagrams in flight count as lost.
     #[inline]
     fn receive(&mut self) {
         let mut bytes = [0; 24];

@@ -147,6 +147,7 @@ impl Caller {
         self.requests.send(&self.socket, self.requests.end)
     }
 
+    /// Checks the responses that have become whole, and frees their memory.
     fn check(&mut self) {
         let whole = self.responses.whole();
         if whole == self.answered {
@@ -177,7 +178,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Gives up all calls in flight: their answers would be taken for those of later calls.
+    /// Gives up all calls in flight: their answers would be taken for answers to later calls.
     fn end(&mut self) {
         self.is_stopping = true;
         self.window.lost += self.started - self.answered;
@@ -252,7 +253,7 @@ impl Echo {
 impl ServerEnd for Echo {
     #[inline]
     fn poll_once(&mut self) {
-        // If the connection has broken, the other end notices.
+        // The other end reports a broken connection.
         let _ = self.poll();
     }
 }

@@ -8,7 +8,7 @@ use crate::congestion::Congestion;
 use crate::path::{PathId, PathPolicy};
 use crate::recovery::rtt::RtoBounds;
 use crate::session::{NO_PEER, PeerKey};
-use crate::wire::{Credit, Marks};
+use crate::wire::{Credit, Flags, Marks};
 
 impl<B, T> ClientSession<B, T> {
     /// Gives an open session several paths, before it has sent anything.
@@ -84,11 +84,12 @@ impl<B, T> ClientSession<B, T> {
         now_ns: u64,
         slot: usize,
         credit: &Credit,
-        (marks, is_marked, repeats): (Option<Marks>, bool, bool),
+        (marks, flags): (Option<Marks>, Flags),
         in_runs: bool,
         bounds: &RtoBounds,
     ) {
         let Some(paths) = &mut self.paths else { return };
+        let (is_marked, repeats) = (flags.congestion(), flags.repeats());
         let state = &self.slots[slot];
         let sent = state.request_sent();
         if state.request_packets() == 1 {

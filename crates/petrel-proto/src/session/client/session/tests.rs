@@ -8,16 +8,7 @@ use crate::session::free_list::FreeList;
 /// Returns an open session with this number of slots.
 fn session(slots: u16) -> ClientSession<Vec<u8>, u64> {
     let mut session = ClientSession::opening(0, &RtoBounds::default());
-    let agreed = Agreed {
-        peer: PeerKey(1),
-        peer_session: 2,
-        peer_token: 3,
-        slots,
-        credits: 8,
-        packet_bytes: 1_200,
-        peer_message_bytes_max: 1 << 20,
-    };
-    session.establish(agreed, &CongestionControl::default());
+    session.establish(Agreed { slots, ..Agreed::SAMPLE }, &CongestionControl::default());
     session
 }
 
@@ -46,25 +37,19 @@ fn establish__takes_all_that_was_agreed() {
         CongestionConfig::Swift(SwiftConfig::new()),
     ] {
         let control = CongestionControl::new(config).unwrap();
-        for (packet_bytes, message_bytes_max) in [(1_200, 1_199), (1_200, 1_200), (1_200, 1_201)] {
+        for (packet_bytes, peer_message_bytes_max) in
+            [(1_200, 1_199), (1_200, 1_200), (1_200, 1_201)]
+        {
             let mut session: ClientSession<Vec<u8>, u64> =
                 ClientSession::opening(64, &RtoBounds::default());
-            let agreed = Agreed {
-                peer: PeerKey(1),
-                peer_session: 2,
-                peer_token: 3,
-                slots: 32,
-                credits: 8,
-                packet_bytes,
-                peer_message_bytes_max: message_bytes_max,
-            };
+            let agreed = Agreed { packet_bytes, peer_message_bytes_max, ..Agreed::SAMPLE };
             session.establish(agreed, &control);
             assert_eq!((session.agreed, session.peer), (Some(agreed), PeerKey(1)));
             assert_eq!(session.to, Destination::new(2, 3));
             assert_eq!((session.stride(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
             assert_eq!((session.credits, session.message_credits_max), (Credits::new(8), 8));
             let plain = (session.packet_bytes, session.plain_request_bytes_end);
-            assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max) + 1));
+            assert_eq!(plain, (packet_bytes, packet_bytes.min(peer_message_bytes_max) + 1));
             // Nothing is known of the path yet.
             let flow = Flow { credits: 8, packet_bytes, base_rtt_ns: 0 };
             let begun = format!("{:?}", control.start(flow));
@@ -84,15 +69,7 @@ fn establish__shares_credits_among_messages_where_there_are_many() {
     ] {
         let mut session: ClientSession<Vec<u8>, u64> =
             ClientSession::opening(0, &RtoBounds::default());
-        let agreed = Agreed {
-            peer: PeerKey(1),
-            peer_session: 2,
-            peer_token: 3,
-            slots: 8,
-            credits,
-            packet_bytes: 1_200,
-            peer_message_bytes_max: 1 << 20,
-        };
+        let agreed = Agreed { slots: 8, credits, ..Agreed::SAMPLE };
         session.establish(agreed, &CongestionControl::default());
         for held in [0, 1, most] {
             *session.slots[0].held_mut() = lent(credits, held.into()).1;

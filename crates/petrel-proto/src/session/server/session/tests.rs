@@ -14,15 +14,8 @@ fn new__takes_all_that_was_agreed() {
         (spare + 1, 8 << 20, spare - 1),
         (1_200, 0, 0),
     ] {
-        let agreed = Agreed {
-            peer: PeerKey(1),
-            peer_session: 2,
-            peer_token: 3,
-            slots: 32,
-            credits: 8,
-            packet_bytes,
-            peer_message_bytes_max: answer_bytes_max,
-        };
+        let agreed =
+            Agreed { packet_bytes, peer_message_bytes_max: answer_bytes_max, ..Agreed::SAMPLE };
         let session: ServerSession<Vec<u8>> = ServerSession::new(agreed, 64, request_bytes_max);
         let what = format!("{packet_bytes} {request_bytes_max} {answer_bytes_max}");
         assert_eq!((session.agreed, session.peer), (agreed, PeerKey(1)));
@@ -41,16 +34,7 @@ fn new__takes_all_that_was_agreed() {
 
 #[test]
 fn age__by_the_distance_from_the_current_request() {
-    let agreed = Agreed {
-        peer: PeerKey(1),
-        peer_session: 2,
-        peer_token: 3,
-        slots: 32,
-        credits: 8,
-        packet_bytes: 1_200,
-        peer_message_bytes_max: 1 << 20,
-    };
-    let mut session: ServerSession<Vec<u8>> = ServerSession::new(agreed, 64, 1 << 20);
+    let mut session = session();
     let ages = |session: &ServerSession<Vec<u8>>, slot: usize, first: u64| {
         let furthest = first - 32 + FUTURE_ROUNDS_MAX * 32;
         [first - 32, first, furthest, furthest + 32].map(|request| session.age(slot, request))
@@ -67,16 +51,7 @@ fn age__by_the_distance_from_the_current_request() {
 }
 
 fn session() -> ServerSession<Vec<u8>> {
-    let agreed = Agreed {
-        peer: PeerKey(1),
-        peer_session: 2,
-        peer_token: 3,
-        slots: 32,
-        credits: 8,
-        packet_bytes: 1_200,
-        peer_message_bytes_max: 1 << 20,
-    };
-    ServerSession::new(agreed, 64, 1 << 20)
+    ServerSession::new(Agreed::SAMPLE, 64, 1 << 20)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The ends of attempts, and what follows for their calls.
+//! The ends of attempts, and their effects on calls.
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
@@ -41,18 +41,18 @@ impl NumberedEnd for HedgeEnd {
     }
 }
 
-/// Ends a first attempt.
+/// Ends a first attempt: here if its success ends an awaited call, else by [`Attempts::end_first`].
 #[inline(always)]
 fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
-    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    // The reply is taken apart, and put together where needed: the compiler would keep a whole one in memory.
     let Reply { session, outcome, request, response } = reply;
     let Local { services, hub, now_ns, .. } = &mut *cx.local;
     let Services { connections, calls, list, .. } = &mut **services;
     if let Some(mut place) = calls.occupied(key)
         && let call = place.get_mut()
         && outcome.is_ok()
-        && let Some((of, attempt)) = call.simple_attempt()
-        && let Some(service) = list.get_mut(of)
+        && let Some((service_key, attempt)) = call.simple_attempt()
+        && let Some(service) = list.get_mut(service_key)
         && !service.is_closing()
         && let Some(connection) = connections.get_mut(attempt.connection())
         && !connection.is_retired()
@@ -70,7 +70,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
         }
         let others_wait = !connection.queue().is_empty();
         if let Some(began_ns) = measured_ns {
-            Attempts::of(cx).record_answer(of, at, method, began_ns);
+            Attempts::of(cx).record_answer(service_key, at, method, began_ns);
         }
         if others_wait {
             Attempts::of(cx).serve(at);
@@ -89,29 +89,29 @@ impl Attempts<'_, '_> {
         let Services { calls, list, .. } = &mut **services;
         let Some(call) = calls.get_mut(key) else { return };
         let mut attempt = call.take_first().expect("an attempt that ends was outstanding");
-        let (at, of) = (attempt.connection(), call.service());
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let (at, service_key) = (attempt.connection(), call.service());
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         let mut reply = Outcome::from(reply);
         let verdict = service.verdict(call, &mut reply);
         if !call.is_simple() || !service.is_settled(call, at, &verdict) {
             return self.end_judged(Some(state), attempt, reply, verdict, false);
         }
         let method = call.method();
-        self.measure(of, &attempt, method, Ok(()));
+        self.measure(service_key, &attempt, method, Ok(()));
         let Local { services, now_ns, .. } = &mut *self.cx.local;
         let Services { connections, calls, list, .. } = &mut **services;
         let connection = connections.get_mut(at).expect("a server stays for its attempts");
         let is_over = connection.end(attempt.take_permit(), Some(Ok(())), *now_ns);
         let others_wait = !connection.queue().is_empty();
         reply.server = Some(*connection.server());
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         let is_last = service.record_end(true);
         let call = calls.remove(key).expect("a call ends once");
         if is_over {
             remove_connection(self.cx.local, at);
         }
         if is_last {
-            remove_service(self.cx.local, of);
+            remove_service(self.cx.local, service_key);
         }
         notify(Some(state), self.cx, call, reply);
         if others_wait {
@@ -160,8 +160,8 @@ impl Attempts<'_, '_> {
             _ => Ok(()),
         };
         let call = self.call(key);
-        let (of, method) = (call.service(), call.method());
-        self.measure(of, &attempt, method, of_server);
+        let (service_key, method) = (call.service(), call.method());
+        self.measure(service_key, &attempt, method, of_server);
         release(self.cx.local, connection, attempt.take_permit(), Some(of_server));
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
@@ -205,24 +205,24 @@ impl Attempts<'_, '_> {
         leads: bool,
     ) {
         let call = self.call(key);
-        let (of, has_key) = (call.service(), call.key().is_some());
+        let (service_key, has_key) = (call.service(), call.key().is_some());
         let freed = cancel_attempts(self.cx.local, key, true).unwrap_or_default();
         self.finish(state, key, outcome);
         self.serve_all(freed);
         if leads && !has_key {
-            self.confirm_leader(of, connection);
+            self.confirm_leader(service_key, connection);
         }
     }
 
     /// Records that a server has answered as the leader. Calls that pause for lack of a leader go on.
-    fn confirm_leader(&mut self, of: Key, connection: Key) {
+    fn confirm_leader(&mut self, service_key: Key, connection: Key) {
         let services = &mut *self.cx.local.services;
-        // The client may be gone, and the server, with this call.
-        let Some(service) = services.list.get_mut(of) else { return };
+        // The end of this call may have removed the client or the server.
+        let Some(service) = services.list.get_mut(service_key) else { return };
         if !service.confirm_leader(connection) {
             return;
         }
-        for key in services.pausing(of) {
+        for key in services.pausing(service_key) {
             // Beginning one call may end others.
             let call = self.cx.local.services.calls.get_mut(key);
             if let Some(call) = call.filter(|call| matches!(call.step(), Step::Pausing(_))) {
@@ -233,16 +233,16 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// Handles a redirect by a server that does not lead: another is asked at once, or after a pause if as many as there
-    /// are have redirected.
+    /// Handles a redirect by a server that does not lead: the call tries another at once, or after a pause if there were as many redirects
+    /// as servers.
     fn redirect(&mut self, key: Key, connection: Key, target: Target, to: Option<Target>) {
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
         service.counters().redirects.increment();
         service.forget_leader(connection);
-        let of = call.service();
+        let service_key = call.service();
         if let Some(to) = to.filter(|to| !to.is_server(&target)) {
-            self.hint_leader(of, to);
+            self.hint_leader(service_key, to);
         }
         let (now_ns, random) = (self.cx.local.now_ns, self.cx.local.hub.random());
         let services = &mut *self.cx.local.services;

@@ -1,5 +1,5 @@
-//! The attempts of a service's call: a server is chosen, an attempt is made, it ends, and so does the call, or another
-//! attempt follows.
+//! The attempts of a service's call. Each attempt goes to a chosen server; at its end the call ends, or another attempt
+//! follows.
 //!
 //! Continuations of the application run only where the end of an attempt was received. All other ends are kept for
 //! [`run_ended`](super::run_ended).
@@ -36,42 +36,47 @@ pub(super) struct Attempts<'a, 'c> {
 #[inline(always)]
 pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     cx: &mut Context<'_>,
-    service: Key,
+    service_key: Key,
     spec: CallSpec<'_, R, E>,
     clock_ns: Option<u64>,
 ) -> Key {
-    // Taken apart, and put together where needed: otherwise the compiler keeps all of it in memory throughout.
+    // The spec is taken apart, and put together where needed: the compiler would keep a whole one in memory.
     let CallSpec { method, request, response, options, end_ns, end } = spec;
     let Local { services, core, hub, pool, now_ns, .. } = &mut *cx.local;
     let inherited_ns = core.inherited_ns();
     let Services { list, connections, calls, calls_made, .. } = &mut **services;
-    let of = list.get_mut(service).expect("a client has its service");
-    of.begin_call();
+    let service = list.get_mut(service_key).expect("a client has its service");
+    service.begin_call();
     let end_ns = inherited_ns.map_or(end_ns, |at_ns| at_ns.min(end_ns));
-    let has_attempt_rules = of.has_attempt_rules();
+    let has_attempt_rules = service.has_attempt_rules();
     // Most calls go to a server at once, and end with its answer.
     let chosen = match options.is_special() {
         true => None,
-        false => of.choose_at_once(connections, || hub.random(), *now_ns, is_outside(method)),
+        false => service.choose_at_once(connections, || hub.random(), *now_ns, is_outside(method)),
     };
     let Some(Chosen { key: at, connection, session, measured_ns }) = chosen else {
         let (request, end) = (request.into(), end.into());
         let spec = CallSpec { method, request, response, options, end_ns, end };
-        return begin_later(cx, service, spec, has_attempt_rules, inherited_ns);
+        return begin_later(cx, service_key, spec, has_attempt_rules, inherited_ns);
     };
     let vacant = calls.vacant();
     let key = vacant.key();
     let first =
         Some(Attempt::new(key, at, session, AttemptPermit::NONE).measured_from(measured_ns));
     let spec = CallSpec { method, request, response, options, end_ns, end };
-    let call =
-        vacant.insert(ServiceCall::begun(service, spec, first, has_attempt_rules, inherited_ns));
+    let call = vacant.insert(ServiceCall::begun(
+        service_key,
+        spec,
+        first,
+        has_attempt_rules,
+        inherited_ns,
+    ));
     call.set_key(key);
     if let Some(permit) = connection.begin_allowed(*now_ns, is_outside(method)) {
         call.set_permit(permit);
     }
     let attempt_end_ns = match has_attempt_rules {
-        true => call.attempt_end_ns(of.config(), || clock_ns.unwrap_or(*now_ns)),
+        true => call.attempt_end_ns(service.config(), || clock_ns.unwrap_or(*now_ns)),
         false => end_ns,
     };
     match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
@@ -157,7 +162,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call")
     }
 
-    /// Begins such a call, which is in the table.
+    /// Begins a call of the table that cannot be made at once, or that is special.
     fn begin_later(&mut self, key: Key, options: &CallOptions) {
         let now_ns = self.cx.local.now_ns;
         if options.hedge_after.is_some() {
@@ -211,14 +216,15 @@ impl<'a, 'c> Attempts<'a, 'c> {
     /// Lets a call wait for a server, or fails it.
     fn wait_for_session(&mut self, key: Key) {
         let call = self.call(key);
-        let (of, is_patient) = (call.service(), call.is_patient());
+        let (service_key, is_patient) = (call.service(), call.is_patient());
         let services = &mut *self.cx.local.services;
-        if is_patient || !services.has_failed(of) {
-            let service = services.list.get_mut(of).expect("a service stays for its calls");
+        if is_patient || !services.has_failed(service_key) {
+            let service =
+                services.list.get_mut(service_key).expect("a service stays for its calls");
             service.add_waiting(key, is_patient);
             return wait(self.cx.local, key, Step::WaitingForSession);
         }
-        let failures = services.failures(of).expect("all have failed");
+        let failures = services.failures(service_key).expect("all have failed");
         self.fail(None, key, NO_SESSION, unreachable(&failures));
     }
 

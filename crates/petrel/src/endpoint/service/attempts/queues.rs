@@ -38,7 +38,7 @@ impl Attempts<'_, '_> {
         }
     }
 
-    /// The same for several connections.
+    /// Serves several connections.
     pub(super) fn serve_all(&mut self, connections: Vec<Key>) {
         connections.into_iter().for_each(|connection| self.serve(connection));
     }
@@ -80,23 +80,23 @@ impl Attempts<'_, '_> {
                     false => connection.lose_session(),
                 }
                 let is_called = connection.is_called();
-                let (of, service) = service_at(self.cx.local, key);
+                let (service_key, service) = service_at(self.cx.local, key);
                 service.counters().sessions_left.increment();
                 if is_called {
                     service.counters().servers_ready.decrement();
                 }
                 service.look_up(now_ns);
-                self.wake_another(of);
+                self.wake_another(service_key);
                 self.empty_queue(key);
-                self.fail_waiting(of);
+                self.fail_waiting(service_key);
             }
             SessionChange::Failed(why) => {
                 connection.fail(why);
-                let (of, service) = service_at(self.cx.local, key);
+                let (service_key, service) = service_at(self.cx.local, key);
                 service.counters().connects_failed.increment();
                 service.look_up(now_ns);
-                self.wake_another(of);
-                self.fail_waiting(of);
+                self.wake_another(service_key);
+                self.fail_waiting(service_key);
             }
         }
     }

@@ -28,31 +28,16 @@ impl Attempts<'_, '_> {
         let mut before = service.servers_mut().take();
         before.append(service.processes_mut());
         let connections = &self.cx.local.services.connections;
-        let of_process =
-            |key: &Key| connections.get(*key).is_some_and(|one| one.process().is_some());
-        before.retain(|key| !of_process(key));
+        let is_own = |key: &Key| connections.get(*key).is_none_or(|one| one.process().is_none());
+        before.retain(is_own);
         for target in targets {
-            let Services { list, connections, .. } = &mut *self.cx.local.services;
-            let is_it = |key: &Key| {
-                connections.get(*key).is_some_and(|one| one.target().is_server(&target))
+            let services = &mut *self.cx.local.services;
+            let is_target = |key: &Key| {
+                let connection = services.connections.get(*key);
+                connection.is_some_and(|one| one.target().is_server(&target))
             };
-            match before.iter().position(is_it) {
-                Some(place) => {
-                    let stays = before.remove(place);
-                    let connection = connections.get_mut(stays).expect("it is there");
-                    connection.set_target(target);
-                    let endpoints = connection.endpoints().to_vec();
-                    let service = list.get_mut(key).expect("it was there");
-                    let servers = if endpoints.is_empty() { vec![stays] } else { endpoints };
-                    if servers != [stays] {
-                        service.processes_mut().push(stays);
-                    }
-                    for server in servers {
-                        let connection = connections.get_mut(server).expect("it is there");
-                        connection.load().set_weight(target.weight);
-                        service.servers_mut().push(server, Rc::clone(connection.load()));
-                    }
-                }
+            match before.iter().position(is_target) {
+                Some(place) => restore_server(services, before.remove(place), target),
                 None => {
                     let connection = self.add_connection(key, target);
                     self.keep(connection);
@@ -86,40 +71,21 @@ impl Attempts<'_, '_> {
 
     /// Puts the endpoints named by a process among the servers, in place of the process. Without named endpoints the process is a server.
     pub(super) fn set_endpoints(&mut self, process: Key, named: &[EndpointId]) {
-        let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let entry = connections.get_mut(process).expect("a keeper ends with its connection");
-        let (of, target, hash) = (entry.service(), entry.target(), entry.hash());
-        let load = Rc::clone(entry.load());
-        let service = list.get_mut(of).expect("a service stays for its servers");
-        let before = connections.get(process).expect("it was there").endpoints().to_vec();
-        let count = named.len();
-        if count < 2 && before.is_empty() {
+        let services = &mut *self.cx.local.services;
+        let entry = services.connections.get(process).expect("a keeper ends with its connection");
+        let (service_key, load) = (entry.service(), Rc::clone(entry.load()));
+        let before = entry.endpoints().to_vec();
+        // A process with one endpoint is reached at its own address.
+        let named = if named.len() > 1 { named } else { &[] };
+        if named.is_empty() && before.is_empty() {
             return;
         }
-        let mut kept = Vec::new();
-        if count > 1 {
-            for (index, id) in named.iter().enumerate() {
-                let is_it = |key: &&Key| {
-                    connections.get(**key).is_some_and(|one| one.target().endpoint == *id)
-                };
-                let key = match before.iter().find(is_it) {
-                    Some(&known) => known,
-                    None => {
-                        let target = Target { endpoint: *id, ..target };
-                        let (config, counters) = (service.config(), service.counters().clone());
-                        let load = service.servers().new_load(target.weight);
-                        let dormant =
-                            Connection::new(of, target, config, counters, Rc::clone(&load));
-                        let key =
-                            connections.insert(dormant.of_process((process, hash), (index, count)));
-                        service.servers_mut().push(key, load);
-                        key
-                    }
-                };
-                connections.get_mut(key).expect("it is there").set_place((index, count));
-                kept.push(key);
-            }
-        }
+        let places = named.iter().zip(0..);
+        let kept: Vec<Key> = places
+            .map(|(id, index)| find_or_add(services, process, *id, (index, named.len())))
+            .collect();
+        let Services { list, connections, .. } = services;
+        let service = list.get_mut(service_key).expect("a service stays for its servers");
         let gone: Vec<Key> = before.into_iter().filter(|key| !kept.contains(key)).collect();
         gone.iter().for_each(|key| service.servers_mut().remove(*key));
         service.processes_mut().retain(|key| *key != process);
@@ -130,7 +96,7 @@ impl Attempts<'_, '_> {
         }
         service.set_has_dormant(!kept.is_empty());
         connections.get_mut(process).expect("it was there").set_endpoints(kept.clone());
-        self.remove_servers(of, gone);
+        self.remove_servers(service_key, gone);
         let connections = &self.cx.local.services.connections;
         let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
         if !kept.is_empty() && kept.iter().all(is_dormant) {
@@ -141,9 +107,10 @@ impl Attempts<'_, '_> {
     }
 
     /// Opens a session to a further endpoint of a process, after the loss of a server.
-    pub(super) fn wake_another(&mut self, of: Key) {
+    pub(super) fn wake_another(&mut self, service_key: Key) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let Some(service) = list.get_mut(of).filter(|service| service.has_dormant()) else {
+        let Some(service) = list.get_mut(service_key).filter(|service| service.has_dormant())
+        else {
             return;
         };
         let is_dormant = |key: &Key| connections.get(*key).is_some_and(Connection::is_dormant);
@@ -157,22 +124,25 @@ impl Attempts<'_, '_> {
     /// Opens a session to a further endpoint of a process, if a call needs the endpoint: as the owner of the call's key, or because all
     /// sessions are busy.
     pub(super) fn wake_endpoint(&mut self, call: Key) {
-        let Some((of, needed)) = self.cx.local.services.needed_endpoints(call) else { return };
+        let Some((service_key, needed)) = self.cx.local.services.needed_endpoints(call) else {
+            return;
+        };
         needed.into_iter().for_each(|server| self.keep(server));
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("it was there");
+        let service = list.get_mut(service_key).expect("it was there");
         let is_dormant = |key: Key| connections.get(key).is_some_and(Connection::is_dormant);
         let has_dormant = service.servers().keys().any(is_dormant);
         service.set_has_dormant(has_dormant);
     }
 
     /// Adds a server to a service.
-    fn add_connection(&mut self, of: Key, target: Target) -> Key {
+    fn add_connection(&mut self, service_key: Key, target: Target) -> Key {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("its servers change while there is a service");
+        let service =
+            list.get_mut(service_key).expect("its servers change while there is a service");
         let (config, counters) = (service.config(), service.counters().clone());
         let load = service.servers().new_load(target.weight);
-        let key = connections.insert(Connection::new(of, target, config, counters, load));
+        let key = connections.insert(Connection::new(service_key, target, config, counters, load));
         let connection = connections.get_mut(key).expect("it was put there");
         service.servers_mut().push(key, Rc::clone(connection.load()));
         key
@@ -208,17 +178,17 @@ impl Attempts<'_, '_> {
         if is_chosen && connection.standing().begins_measured(now_ns) { now_ns } else { 0 }
     }
 
-    /// Compares the end of an attempt with the usual. The server may be avoided from then on, or no longer.
+    /// Compares the time of an attempt that has ended with the usual time. The server may be avoided from then on, or no longer.
     pub(super) fn measure(
         &mut self,
-        of: Key,
+        service_key: Key,
         attempt: &Attempt,
         method: u16,
         outcome: Result<(), &Error>,
     ) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         if service.is_judged() || service.servers().len() < 2 {
             return;
         }
@@ -234,29 +204,31 @@ impl Attempts<'_, '_> {
             _ => false,
         };
         if is_news {
-            self.review(of, attempt.connection());
+            self.review(service_key, attempt.connection());
         }
     }
 
     /// Records a measured answer. The server may be avoided from then on, or no longer.
     #[cold]
     #[inline(never)]
-    pub(super) fn record_answer(&mut self, of: Key, at: Key, method: u16, began_ns: u64) {
+    pub(super) fn record_answer(&mut self, service_key: Key, at: Key, method: u16, began_ns: u64) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let (Some(service), Some(connection)) = (list.get_mut(of), connections.get_mut(at)) else {
+        let (Some(service), Some(connection)) =
+            (list.get_mut(service_key), connections.get_mut(at))
+        else {
             return;
         };
         if service.record_answer(connection, method, (began_ns, now_ns)) {
-            self.review(of, at);
+            self.review(service_key, at);
         }
     }
 
     /// Decides whether a server is avoided from now on, or no longer, and which avoided servers are tried.
-    fn review(&mut self, of: Key, at: Key) {
+    fn review(&mut self, service_key: Key, at: Key) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let Some(service) = list.get_mut(of) else { return };
+        let Some(service) = list.get_mut(service_key) else { return };
         let Some(connection) = connections.get_mut(at) else { return };
         let calls = service.counters().calls.get();
         if connection.standing().recovers() {
@@ -275,15 +247,15 @@ impl Attempts<'_, '_> {
             }
         }
         if service.has_avoided() {
-            self.probe(of, calls);
+            self.probe(service_key, calls);
         }
     }
 
     /// Lets avoided servers have a call each, if it is time.
-    fn probe(&mut self, of: Key, calls: u64) {
+    fn probe(&mut self, service_key: Key, calls: u64) {
         let now_ns = self.cx.local.now_ns;
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
         let mut has_avoided = false;
         for key in service.servers().keys() {
             let Some(connection) = connections.get_mut(key) else { continue };
@@ -296,23 +268,69 @@ impl Attempts<'_, '_> {
     }
 
     /// Records the leader named by a response, which may be a further server.
-    pub(super) fn hint_leader(&mut self, of: Key, target: Target) {
+    pub(super) fn hint_leader(&mut self, service_key: Key, target: Target) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
-        let service = list.get_mut(of).expect("a service stays for its calls");
-        let is_it =
+        let service = list.get_mut(service_key).expect("a service stays for its calls");
+        let is_target =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target().is_server(&target));
-        let known = service.servers().keys().find(is_it);
+        let known = service.servers().keys().find(is_target);
         let has_room = service.servers().len() < SERVERS_NAMED_MAX;
         let connection = match known {
             None if has_room => {
-                let connection = self.add_connection(of, target);
+                let connection = self.add_connection(service_key, target);
                 self.keep(connection);
                 connection
             }
             None => return,
             Some(connection) => connection,
         };
-        let service = self.cx.local.services.list.get_mut(of).expect("it was there");
+        let service = self.cx.local.services.list.get_mut(service_key).expect("it was there");
         service.hint_leader(connection);
     }
+}
+
+/// Puts a server that stays, or the endpoints that it named, back among the servers of its service.
+fn restore_server(services: &mut Services, key: Key, target: Target) {
+    let Services { list, connections, .. } = services;
+    let connection = connections.get_mut(key).expect("it is there");
+    connection.set_target(target);
+    let service = list.get_mut(connection.service()).expect("it was there");
+    let mut servers = connection.endpoints().to_vec();
+    if servers.is_empty() {
+        servers.push(key);
+    } else {
+        service.processes_mut().push(key);
+    }
+    for server in servers {
+        let load = connections.get(server).expect("it is there").load();
+        load.set_weight(target.weight);
+        service.servers_mut().push(server, Rc::clone(load));
+    }
+}
+
+/// Returns the connection to an endpoint named by a process. A new one opens its session when needed.
+fn find_or_add(
+    services: &mut Services,
+    process: Key,
+    id: EndpointId,
+    place: (usize, usize),
+) -> Key {
+    let Services { list, connections, .. } = services;
+    let entry = connections.get(process).expect("a keeper ends with its connection");
+    let is_named =
+        |key: &&Key| connections.get(**key).is_some_and(|one| one.target().endpoint == id);
+    if let Some(&known) = entry.endpoints().iter().find(is_named) {
+        connections.get_mut(known).expect("it is there").set_place(place);
+        return known;
+    }
+    let (service_key, hash) = (entry.service(), entry.hash());
+    let target = Target { endpoint: id, ..entry.target() };
+    let service = list.get_mut(service_key).expect("a service stays for its servers");
+    let load = service.servers().new_load(target.weight);
+    let (config, counters) = (service.config(), service.counters().clone());
+    let dormant = Connection::new(service_key, target, config, counters, Rc::clone(&load))
+        .of_process((process, hash), place);
+    let key = connections.insert(dormant);
+    service.servers_mut().push(key, load);
+    key
 }

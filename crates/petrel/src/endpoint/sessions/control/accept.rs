@@ -123,7 +123,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             return;
         }
         self.local.core.begin_drain(id);
-        // The next session at this address may be with another process, wherever the link leads.
+        // Another process may serve the next session at this address: it needs a new link.
         self.local.sessions.retire_link_of(id);
         self.local.hub.set_session_state(id, &SessionState::Draining);
         self.drain.leave(id);

@@ -101,6 +101,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
+    /// Adds the peer of a link, and proposes the sessions that wait for the link.
     fn on_link_up(
         &mut self,
         (request, name): (Option<u64>, LinkId),
@@ -149,7 +150,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         Ok(id)
     }
 
-    /// Sessions that are not established yet get the path when they are.
+    /// Gives the path's round trip to the established sessions of a link; others get it when established.
     fn on_path_measured(&mut self, name: LinkId, rtt_ns: u32) {
         let Some(link) = self.local.sessions.link(name) else { return };
         if !self.transport.is_networked(link.id()) {

@@ -68,6 +68,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.control.post(ToNexus::AnswerGroup { link, request: join.request, answer });
     }
 
+    /// Receives a group's multicast for a session on the link, or returns why not.
     fn join_group(&mut self, link: LinkId, join: &GroupJoin) -> Result<(), Reason> {
         let precondition = |why: &str| Reason::new(Status::FailedPrecondition, why);
         if !self.local.sessions.config().accept_multicast {

@@ -22,7 +22,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         endpoint: EndpointId,
     ) -> Result<SessionId, Error> {
         let token = self.control.random() as u32;
-        // A multiple of any number of slots: the server may lower theirs.
+        // The bound is a multiple of any number of slots, as the server may lower the number.
         let random = self.control.random() % FIRST_REQUEST_END;
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;

@@ -107,7 +107,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
-    /// Adds to a reason why UDP was not tried again.
+    /// Adds to a reason the cause why UDP was not tried again.
     pub(super) fn with_failure_of_datagrams(&mut self, remote: Remote, reason: &Reason) -> Reason {
         let now_ns = self.local.now_ns;
         if !self.local.sessions.probes().is_unreached(remote.0, now_ns) {

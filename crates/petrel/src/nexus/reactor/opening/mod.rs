@@ -1,6 +1,6 @@
-//! The beginning of connections: those that peers make, those to peers (one per remote control address, shared by all
-//! endpoints), and HELLO, by which both sides learn each other's identity and agree on a version
-//! (`docs/wire-protocol.md` §8.3).
+//! The beginning of connections (`docs/wire-protocol.md` §8.3). Peers connect to this process, and this process
+//! connects to each remote control address once, for all endpoints. By HELLO both sides learn each other's identity and
+//! agree on a version.
 
 #[cfg(test)]
 mod tests;
@@ -83,7 +83,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// An idle connection yields to a queued one for which the system has no room, else accepting pauses.
+    /// Ends an idle connection for a queued one for which the system has no room; without an idle one, pauses
+    /// accepting.
     fn on_not_accepted(&mut self, why: ErrorKind) {
         let Some(listener) = &mut self.listener else { return };
         if listener.lacks_room(why, &self.net) && !self.evict_idle() {
@@ -387,7 +388,7 @@ fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reas
     Reason::new(Status::Unavailable, why)
 }
 
-/// The pause before an attempt: doubled with each attempt, up to a limit.
+/// Returns the pause before an attempt, which doubles with each attempt up to a limit.
 fn redial_pause(attempt: u32) -> Duration {
     assert!(attempt > 0, "the first attempt waits for nothing");
     REDIAL_PAUSE_MIN.saturating_mul(1 << (attempt - 1).min(16)).min(REDIAL_PAUSE_MAX)

@@ -190,8 +190,7 @@ fn accept_more__a_limited_number_in_each_turn() {
     assert_eq!(reactor.relay.connections.accepted(), peers);
 }
 
-/// Nothing received is left for the next turn: neither the last connection of a turn's share, nor a connection's
-/// HELLO.
+/// Nothing received is left for the next turn: neither the last connection of a turn's share, nor a connection's HELLO.
 #[test]
 fn accept_more__reads_hellos_that_have_arrived() {
     let (mut reactor, _) = reactor();

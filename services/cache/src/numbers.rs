@@ -1,7 +1,7 @@
 //! Decimal numbers.
 
 /// Parses an unsigned number: digits alone, below 2^64.
-pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
+pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -13,7 +13,7 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
 }
 
 /// Parses a number with an optional sign.
-pub(super) fn signed(text: &[u8]) -> Option<i64> {
+pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     match text {
         [b'-', digits @ ..] => i64::try_from(unsigned(digits)?).ok().map(|number| -number),
         digits => i64::try_from(unsigned(digits)?).ok(),
@@ -22,6 +22,6 @@ pub(super) fn signed(text: &[u8]) -> Option<i64> {
 
 /// Appends a number.
 #[inline]
-pub(super) fn put(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn put(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }

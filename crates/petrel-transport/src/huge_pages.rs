@@ -1,24 +1,22 @@
 //! Memory in huge pages, where the kernel provides them on request.
 //!
-//! A table of a million lines is 64 MiB. With pages of 4 KiB nearly every lookup also misses the processor's TLB, and
-//! waits for that, too. Huge pages raised the rate from 0.71 to 0.80 of the echo's, with clients and dispatch endpoint
-//! on one CPU (PERFORMANCE.md, section "The ordered index").
+//! With pages of 4 KiB nearly every access to a table of many MiB also misses the processor's TLB, and waits for that, too.
 
 use rustix::mm::{Advice, madvise};
 
 /// Size of a huge page on most machines. Another size does no harm: the kernel checks each request.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A slice with `count` results of `make`, in huge pages where the kernel provides them.
-pub(crate) fn filled<T>(count: usize, make: impl FnMut() -> T) -> Box<[T]> {
+/// Returns `count` results of `make`, in huge pages where the kernel provides them.
+pub fn filled<T>(count: usize, make: impl FnMut() -> T) -> Box<[T]> {
     let mut memory = Vec::with_capacity(count);
-    // Before the first write, at which the kernel allocates the pages.
     advise(memory.spare_capacity_mut());
     memory.resize_with(count, make);
     memory.into_boxed_slice()
 }
 
-fn advise<T>(memory: &mut [T]) {
+/// Asks for huge pages. The kernel allocates the pages at the first write, before which the advice has to come.
+pub fn advise<T>(memory: &mut [T]) {
     let start = memory.as_mut_ptr().cast::<u8>();
     let skipped = start.align_offset(HUGE_PAGE_BYTES);
     let Some(bytes) = size_of_val(memory).checked_sub(skipped) else { return };
