@@ -317,11 +317,12 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Adds a frame to a sealed peer, or drops the frame of no peer. Out of line, because all other frames go the way of
-    /// [`Outlet::plan_frame`].
+    /// Adds a frame to a sealed peer, or drops the frame of no peer. Cold, so that all other frames pass by without a jump: the cipher takes
+    /// a hundred times as long.
     ///
     /// # Safety
     /// As for [`Transport::push`].
+    #[cold]
     #[inline(never)]
     unsafe fn plan_sealed_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
         let bytes = head.len() + body.len();
