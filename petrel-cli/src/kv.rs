@@ -60,7 +60,7 @@ impl Cluster {
         let farthest = addresses.iter().find(is_far).or(addresses.first());
         endpoint.data_address = farthest.map(|address| data_address(address.ip()));
         endpoint.sessions.accept = false;
-        // Who names another host wants to call it, as in `Client::connect_to`.
+        // A user who names another host wants to call it, as in `Client::connect_to`.
         let reaches_far = addresses.iter().any(|address| is_far(&address));
         let nexus = credentials::apply(Nexus::builder(), reaches_far);
         let mut endpoint = nexus.start()?.endpoint(endpoint).map_err(Failure::because)?;

@@ -6,16 +6,23 @@
 //! crashes and restarts. A seed determines a run to the picosecond.
 //!
 //! ```
-//! use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LinkConfig, SimAddr, Topology}; use
-//! petrel_sim::{SimTransport, SimTransportConfig}; use petrel_transport::{Transport, TxFrame};
+//! use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LinkConfig, SimAddr, Topology};
+//! use petrel_sim::{SimTransport, SimTransportConfig};
+//! use petrel_transport::{Transport, TxFrame};
 //!
-//! let topology = Topology::pair(Default::default(), LinkConfig::gbit(100, 500)); let fabric =
-//! FabricHandle::new(&topology, FabricConfig::default(), 7)?; let bind = |host| {
+//! let topology = Topology::pair(Default::default(), LinkConfig::gbit(100, 500));
+//! let fabric = FabricHandle::new(&topology, FabricConfig::default(), 7)?;
+//! let bind = |host| {
 //!     SimTransport::bind(&fabric, SimAddr::new(HostId(host), 1), SimTransportConfig::default())
 //! };
-//! let (mut a, mut b) = (bind(0)?, bind(1)?); let peer = a.add_peer(b.addr().into())?; b.add_peer(a.addr().into())?;
-//! assert_eq!(a.tx_burst(&[TxFrame { peer, head: b"hello", body: b"" }]), 0); fabric.advance(1_000); let mut got =
-//! Vec::new(); b.rx_burst(64, |_, frame| got.extend_from_slice(frame)); assert_eq!(got, b"hello");
+//! let (mut a, mut b) = (bind(0)?, bind(1)?);
+//! let peer = a.add_peer(b.addr().into())?;
+//! b.add_peer(a.addr().into())?;
+//! assert_eq!(a.tx_burst(&[TxFrame { peer, head: b"hello", body: b"" }]), 0);
+//! fabric.advance(1_000);
+//! let mut got = Vec::new();
+//! b.rx_burst(64, |_, frame| got.extend_from_slice(frame));
+//! assert_eq!(got, b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

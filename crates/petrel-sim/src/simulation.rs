@@ -73,10 +73,12 @@ pub enum Stop<A> {
 ///     }
 /// }
 ///
-/// let topology = Topology::pair(Default::default(), Default::default()); let fabric = FabricHandle::new(&topology,
-/// FabricConfig::default(), 42)?; let mut simulation = Simulation::new(fabric); let clock =
-/// simulation.spawn(SimAddr::new(HostId(0), 1), Clock(0)); assert!(matches!(simulation.run_until(1_000_000),
-/// Stop::Idle)); assert_eq!(simulation.actor(clock).unwrap().0, 10);
+/// let topology = Topology::pair(Default::default(), Default::default());
+/// let fabric = FabricHandle::new(&topology, FabricConfig::default(), 42)?;
+/// let mut simulation = Simulation::new(fabric);
+/// let clock = simulation.spawn(SimAddr::new(HostId(0), 1), Clock(0));
+/// assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
+/// assert_eq!(simulation.actor(clock).unwrap().0, 10);
 /// # Ok::<(), petrel_sim::fabric::FabricError>(())
 /// ```
 #[derive(Debug)]

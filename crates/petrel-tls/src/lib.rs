@@ -1,6 +1,6 @@
 //! TLS 1.3 for Petrel: credentials, secured control connections, and the keys of sealed datagrams.
 //!
-//! A nexus takes [`Credentials`] as a value. It has them in one of three ways:
+//! A nexus takes [`Credentials`] as a value. The credentials come from one of three sources:
 //!
 //! - Certificates of a local authority, or of another that writes files: [`Credentials::from_dir`]. The files may change at any time.
 //! - Certificates in memory: [`Credentials::builder`].

@@ -77,7 +77,7 @@ pub(crate) struct Trust {
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The way by which peers prove who they are.
+/// The proof of identity that peers give.
 #[derive(Debug)]
 pub(crate) enum Peers {
     /// By certificates of these authorities.

@@ -167,7 +167,8 @@ impl From<OpenError> for Error {
 /// Each text names a remedy. If the system refused, [`source`](std::error::Error::source) is its [`io::Error`].
 ///
 /// ```
-/// use petrel::Nexus; use petrel::nexus::SetupError;
+/// use petrel::Nexus;
+/// use petrel::nexus::SetupError;
 ///
 /// match Nexus::builder().listen("0.0.0.0:31850".parse().expect("an address")).start() {
 ///     Err(SetupError::NotLoopback { address }) => println!("{address} is for others, too: call insecure()"),

@@ -14,8 +14,7 @@ use std::path::Path;
 use petrel_proto::{CallFailure, SessionId, Status};
 
 use crate::control::{EndpointId, LinkId, PeerName, Reason};
-use crate::endpoint::Peer;
-use crate::security::SecurityError;
+use crate::security::{PeerIdentity, SecurityError};
 use crate::values::SessionEnd;
 
 /// Emits an event with the target `petrel`, if the feature is on.
@@ -99,12 +98,16 @@ pub(crate) fn session_refused(endpoint: EndpointId, peer: Option<PeerName>, reas
 }
 
 /// A request was refused: its client may not call the method.
-pub(crate) fn not_granted(peer: Option<&Peer>, method: u16) {
+pub(crate) fn not_granted(
+    peer: Option<&dyn Display>,
+    identity: Option<&PeerIdentity>,
+    method: u16,
+) {
     emit!(
         WARN,
         "not_granted",
         peer = peer.map(tracing::field::display),
-        identity = peer.and_then(|peer| peer.identity.as_deref()).map(tracing::field::debug),
+        identity = identity.map(tracing::field::debug),
         method,
         "a client called a method that it may not call"
     );

@@ -16,8 +16,9 @@
 //! });
 //! let server = server.start()?;                             // or server.run(), until SIGTERM
 //!
-//! let client = Client::connect_wait(server.local_addr())?; // or Client::connect("localhost:31850").await let reply =
-//! client.call(GREET, "petrel").wait()?; // or .await, in any executor assert_eq!(reply, b"Hello, petrel!");
+//! let client = Client::connect_wait(server.local_addr())?;  // or Client::connect("localhost:31850").await
+//! let reply = client.call(GREET, "petrel").wait()?;         // or .await, in any executor
+//! assert_eq!(reply, b"Hello, petrel!");
 //! # Ok(())
 //! # }
 //! ```

@@ -81,7 +81,7 @@ pub fn expect_name(address: SocketAddr, name: &str) {
     crate::names::note(address, name);
 }
 
-/// What a client may call.
+/// The methods that a client may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant(Granted);
 

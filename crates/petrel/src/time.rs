@@ -14,8 +14,11 @@ use std::time::Duration;
 ///
 /// use petrel::Time;
 ///
-/// let begun = Time::from_ns(2_000); let end = begun + Duration::from_micros(3); assert_eq!(end.as_ns(), 5_000);
-/// assert_eq!(end.since(begun), Duration::from_micros(3)); assert_eq!(begun.since(end), Duration::ZERO);
+/// let begun = Time::from_ns(2_000);
+/// let end = begun + Duration::from_micros(3);
+/// assert_eq!(end.as_ns(), 5_000);
+/// assert_eq!(end.since(begun), Duration::from_micros(3));
+/// assert_eq!(begun.since(end), Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);

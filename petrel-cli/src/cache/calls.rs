@@ -162,7 +162,7 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
         if let Some(security) = credentials::get() {
             builder = builder.credentials(Arc::clone(security));
         } else if !address.ip().to_canonical().is_loopback() {
-            // Who names another host wants to call it.
+            // A user who names another host wants to call it.
             builder = builder.insecure();
         }
         match CacheClient::connect_wait(builder, address) {

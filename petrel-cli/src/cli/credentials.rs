@@ -106,10 +106,10 @@ pub(crate) struct KeyArgs {
 
 const KEY_AFTER_HELP: &str = "\
 Examples, on two hosts:
-  petrel key new db1                   # prints the fingerprint, sha256:…
+  petrel key new db1
   petrel key new web
-  petrel key pin web 10.0.0.7 sha256:… # at the client, the server's
-  petrel key pin db1 web sha256:…      # at the server, the client's
+  petrel key pin web 10.0.0.7 sha256:FINGERPRINT-OF-DB1
+  petrel key pin db1 web sha256:FINGERPRINT-OF-WEB
   petrel serve --listen 10.0.0.7:31850 --credentials db1
   petrel ping 10.0.0.7 --credentials web";
 

@@ -66,6 +66,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (9, vec![0x3A, 0x30], Optional),
             (10, vec![], Optional),
             (11, vec![], Optional),
+            (13, vec![1, 0, 0, 0], Optional),
         ],
         Kind::LinkAccept => vec![
             u32_(1, 71),
@@ -75,6 +76,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (9, vec![0x3A, 0x30], Optional),
             (10, vec![], Optional),
             (11, vec![], Optional),
+            (13, vec![1, 0, 0, 0], Optional),
             (12, vec![10, 0, 0, 1], Optional),
         ],
         Kind::LinkRefuse | Kind::LinkClose => vec![u32_(1, 71), status(6), text(7, 256)],

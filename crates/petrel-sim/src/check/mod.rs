@@ -53,8 +53,9 @@
 //! ```
 //! use petrel_sim::check::{Options, run_seed};
 //!
-//! let report = run_seed(7, &Options::default())?; assert!(report.calls > 0); assert_eq!(run_seed(7,
-//! &Options::default())?.digest, report.digest);
+//! let report = run_seed(7, &Options::default())?;
+//! assert!(report.calls > 0);
+//! assert_eq!(run_seed(7, &Options::default())?.digest, report.digest);
 //! # Ok::<(), petrel_sim::check::Failure>(())
 //! ```
 

@@ -55,7 +55,7 @@ const WORLDS_PER_ORDER: u64 = 4;
 const WORLDS_PER_PATHS: u64 = 3;
 const PATH_WORLDS_PER_RINGS: u64 = 4;
 
-/// One world in this number has regions, if its features include them.
+/// The share of worlds with regions, among worlds whose features include regions.
 const WORLDS_PER_REGIONS: u64 = 3;
 
 /// The most hosts with regions.

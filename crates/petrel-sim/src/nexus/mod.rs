@@ -21,7 +21,8 @@
 //!   connections, links, early links, proposals, tickets, exchanges, requests, shares and deadlines.
 //!
 //! ```
-//! let report = petrel_sim::nexus::run_seed(7)?; assert!(report.turns > 0);
+//! let report = petrel_sim::nexus::run_seed(7)?;
+//! assert!(report.turns > 0);
 //! assert_eq!(petrel_sim::nexus::run_seed(7)?.digest, report.digest);
 //! # Ok::<(), petrel_sim::seeds::Failure>(())
 //! ```

@@ -34,7 +34,7 @@ impl Host {
     }
 }
 
-/// Two hosts that know each other, the server by its name and its address.
+/// Two hosts with pinned keys: the server has a name and an address.
 fn hosts() -> (Host, Host) {
     let (client, server) = (Host::new(), Host::new());
     client.pin("server", server.fingerprint);

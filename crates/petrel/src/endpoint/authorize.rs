@@ -1,4 +1,4 @@
-//! Authorisation: an endpoint decides once for each session what its client may call.
+//! Authorisation: an endpoint decides once for each session which methods its client may call.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::values::State;
 
 const NOT_GRANTED: &str = "the client may not call this method";
 
-/// Returns what a client may call.
+/// Returns the methods that a client may call.
 type Judge = Box<dyn Fn(&Peer) -> Grant>;
 
 /// The decisions of an endpoint.
@@ -85,14 +85,16 @@ impl Handle for Guarded {
         if self.grants.allow(request.session(), request.method()) {
             return self.handler.handle(state, cx, request);
         }
-        events::not_granted(request.peer(cx), request.method());
+        let peer = request.peer(cx);
+        let identity = peer.and_then(|peer| peer.identity.as_deref());
+        events::not_granted(peer.map(|peer| peer as _), identity, request.method());
         request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
     }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Sets the function that decides what a client may call, by who it is: once for each session that a client opens from now on, before
-    /// any call. A later function takes the place of an earlier one. By default every client that can connect may call everything.
+    /// Sets the function that decides which methods a client may call, by the client's identity: once for each session that a client opens from now
+    /// on, before any call. A later function takes the place of an earlier one. By default every client that can connect may call everything.
     ///
     /// The [identity](Peer::identity) is proven if both processes have [credentials](crate::nexus::NexusBuilder::credentials); over shared memory
     /// the kernel vouches for the [process](Peer::process) and its user. A client that is refused gets PERMISSION_DENIED with the

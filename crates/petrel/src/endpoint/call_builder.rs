@@ -133,8 +133,9 @@ pub(crate) mod callee {
 /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
 /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
 /// // The endpoint owns the answers, and lends them to the continuation.
-/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?; let session =
-/// endpoint.connect(nexus.local_addr().expect("it listens"))?; endpoint
+/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+/// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+/// endpoint
 ///     .call(session, DOUBLE, &[21])
 ///     .timeout(Duration::from_secs(5))
 ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
@@ -329,9 +330,11 @@ impl<P, M> CallBuilder<P, M, SessionId> {
     ///     log.push(request.data()[0]);
     ///     request.reply(cx, &[])
     /// });
-    /// let mut config = EndpointConfig::default(); config.sessions.ordered = true; let mut endpoint =
-    /// nexus.endpoint_with(config, 0)?; let session = endpoint.connect(nexus.local_addr().expect("it listens"))?; for
-    /// entry in 0..10 {
+    /// let mut config = EndpointConfig::default();
+    /// config.sessions.ordered = true;
+    /// let mut endpoint = nexus.endpoint_with(config, 0)?;
+    /// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+    /// for entry in 0..10 {
     ///     endpoint.call(session, APPEND, &[entry]).ordered().then(|done, _, reply| {
     ///         reply.message().expect("an answer");
     ///         *done += 1;

@@ -90,11 +90,14 @@ impl FromStr for AllowedTransports {
 /// Settings of an endpoint. The defaults suit a laptop and a server alike.
 ///
 /// ```
-/// use petrel::endpoint::{EndpointConfig, IdlePolicy}; use petrel::{Nexus, Server};
+/// use petrel::endpoint::{EndpointConfig, IdlePolicy};
+/// use petrel::{Nexus, Server};
 ///
-/// let mut config = EndpointConfig::default(); config.idle = IdlePolicy::Block; config.client_calls_max = 16_384; let
-/// endpoint = Nexus::builder().start()?.endpoint(config.clone())?; // on this thread let server =
-/// Server::bind("127.0.0.1:0").endpoint(config); // or on each thread of a server
+/// let mut config = EndpointConfig::default();
+/// config.idle = IdlePolicy::Block;
+/// config.client_calls_max = 16_384;
+/// let endpoint = Nexus::builder().start()?.endpoint(config.clone())?;   // on this thread
+/// let server = Server::bind("127.0.0.1:0").endpoint(config);            // or on each thread of a server
 /// # drop((endpoint, server));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -135,8 +138,10 @@ pub struct EndpointConfig {
 /// ```
 /// use petrel::endpoint::EndpointConfig;
 ///
-/// let mut config = EndpointConfig::default(); config.sessions.message_bytes_max = 64 << 20; // requests and responses
-/// up to 64 MiB config.sessions.slots = 4_096; let endpoint = petrel::Nexus::builder().start()?.endpoint(config)?;
+/// let mut config = EndpointConfig::default();
+/// config.sessions.message_bytes_max = 64 << 20; // requests and responses up to 64 MiB
+/// config.sessions.slots = 4_096;
+/// let endpoint = petrel::Nexus::builder().start()?.endpoint(config)?;
 /// # drop(endpoint);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

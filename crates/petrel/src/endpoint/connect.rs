@@ -124,8 +124,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// ```no_run
     /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::endpoint::Stop) {
-    /// endpoint.run(&stop); // until a signal handler uses the `Stop` let sent_away =
-    /// endpoint.drain(std::time::Duration::from_secs(30)); if sent_away > 0 {
+    /// endpoint.run(&stop); // until a signal handler uses the `Stop`
+    /// let sent_away = endpoint.drain(std::time::Duration::from_secs(30));
+    /// if sent_away > 0 {
     ///     eprintln!("{sent_away} sessions were still there after 30 s");
     /// }
     /// # }

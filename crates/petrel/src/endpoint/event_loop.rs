@@ -431,10 +431,22 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             any = true;
             self.session_control().handle_message(message);
         }
-        if any && self.local.core.take_freed() {
-            petrel_transport::heap::trim();
+        if any {
+            self.after_control();
         }
         any
+    }
+
+    /// Does the rare work for which the messages of the control plane are occasion enough.
+    #[cold]
+    fn after_control(&mut self) {
+        if self.local.core.take_freed() {
+            petrel_transport::heap::trim();
+        }
+        while let Some(peer) = self.transport.take_ended() {
+            let why = "its keys are used up, or too many datagrams were forged";
+            self.session_control().on_broken(peer, why);
+        }
     }
 
     /// Finds out whether new links carry frames, and ends the links that do so no longer.

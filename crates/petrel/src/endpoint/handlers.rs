@@ -48,7 +48,7 @@ pub(super) struct Handlers {
     healths: Healths,
     /// The answer to requests for the service's description.
     description: Vec<u8>,
-    /// What the clients may call, if some may not call all.
+    /// The methods that clients may call, if some may not call all.
     grants: Option<Rc<Grants>>,
 }
 

@@ -219,8 +219,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// # use petrel::Nexus;
     /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     /// # let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), vec![Box::new(5_u64), Box::new(7)])?;
-    /// let place = |message: &[u8]| usize::from(message.first().copied().unwrap_or(0)); let entries =
-    /// endpoint.state_mut().as_ptr(); endpoint.prefetch_then(
+    /// let place = |message: &[u8]| usize::from(message.first().copied().unwrap_or(0));
+    /// let entries = endpoint.state_mut().as_ptr();
+    /// endpoint.prefetch_then(
     ///     7,
     ///     move |message| (entries.wrapping_add(place(message)).cast(), place(message) as u64),
     ///     |primes: &mut Vec<Box<u64>>, place| {

@@ -104,7 +104,9 @@ pub use petrel_proto::{Recovery, counters::Counters};
 pub use petrel_transport::buf::PoolConfig;
 pub use petrel_transport::host::HostConfig;
 /// ```
-/// let table = vec![1_u64; 1 << 20]; let wanted = [3, 70_000, 900_000]; for place in wanted {
+/// let table = vec![1_u64; 1 << 20];
+/// let wanted = [3, 70_000, 900_000];
+/// for place in wanted {
 ///     petrel::endpoint::prefetch(std::ptr::from_ref(&table[place]).cast());
 /// }
 /// assert_eq!(wanted.iter().map(|place| table[*place]).sum::<u64>(), 3);

@@ -310,9 +310,11 @@ fn reply_otherwise(
 /// The right and duty to answer a request later. Dropping it without an answer answers the request with INTERNAL.
 ///
 /// ```
-/// use petrel::endpoint::Responder; use petrel::{Client, Server};
+/// use petrel::endpoint::Responder;
+/// use petrel::{Client, Server};
 ///
-/// const WAIT: u16 = 1; const RELEASE: u16 = 2;
+/// const WAIT: u16 = 1;
+/// const RELEASE: u16 = 2;
 ///
 /// let server = Server::bind("127.0.0.1:0").serve(|_| Vec::<Responder>::new(), |endpoint| {
 ///     endpoint.on(WAIT, |waiting: &mut Vec<Responder>, cx, request| {
@@ -326,8 +328,11 @@ fn reply_otherwise(
 ///         request.reply(cx, &[count])
 ///     });
 /// });
-/// let server = server.start()?; let client = Client::connect_wait(server.local_addr())?; let waits = client.call(WAIT,
-/// "").started(); while client.call(RELEASE, "").wait()? != [1] {} assert_eq!(waits.wait()?, b"released");
+/// let server = server.start()?;
+/// let client = Client::connect_wait(server.local_addr())?;
+/// let waits = client.call(WAIT, "").started();
+/// while client.call(RELEASE, "").wait()? != [1] {}
+/// assert_eq!(waits.wait()?, b"released");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

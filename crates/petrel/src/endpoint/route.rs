@@ -164,7 +164,7 @@ mod tests {
         Shm::new(config, Waker::new().unwrap())
     }
 
-    /// Links two transports. Returns the peer that each has in the other.
+    /// Links two transports. Returns the number of the peer at both ends.
     fn link(config: &ShmConfig, near: &mut Shm, far: &mut Shm) -> [PeerId; 2] {
         let segment = Segment::create(config).unwrap();
         let other = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();

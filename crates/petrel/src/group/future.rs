@@ -29,11 +29,14 @@ impl Group {
     /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
     /// # let handle = endpoint.handle();
     /// # endpoint.block_on(async move {
-    /// let mut sessions = Vec::new(); for replica in replicas {
+    /// let mut sessions = Vec::new();
+    /// for replica in replicas {
     ///     sessions.push(handle.connect(replica).await?);
     /// }
-    /// let group = Group::new(sessions.iter().map(|session| session.id()))?; let record = handle.share(b"one record")?;
-    /// let options = CallOptions::new().timeout(std::time::Duration::from_secs(1)); let members = group
+    /// let group = Group::new(sessions.iter().map(|session| session.id()))?;
+    /// let record = handle.share(b"one record")?;
+    /// let options = CallOptions::new().timeout(std::time::Duration::from_secs(1));
+    /// let members = group
     ///     .call_async(&handle, 1, &record, Need::Quorum(2), options, Late::Finish)
     ///     .await?;
     /// assert!(members.iter().filter(|member| member.outcome.answer().is_some()).count() >= 2);

@@ -30,8 +30,10 @@ use crate::values::SharedMsg;
 /// # });
 /// # let server = server.start()?;
 /// # let address = server.local_addr();
-/// let nexus = petrel::Nexus::builder().start()?; let mut endpoint = nexus.endpoint(Default::default())?; let handle =
-/// endpoint.handle(); let value = endpoint.block_on(async move {
+/// let nexus = petrel::Nexus::builder().start()?;
+/// let mut endpoint = nexus.endpoint(Default::default())?;
+/// let handle = endpoint.handle();
+/// let value = endpoint.block_on(async move {
 ///     let session = handle.connect(address).await?;
 ///     handle.sleep(Duration::from_millis(1)).await;
 ///     session.call(1, b"key").await

@@ -27,7 +27,9 @@ use crate::msgbuf::MsgBuf;
 /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
 /// # let handle = endpoint.handle();
 /// # endpoint.block_on(async move {
-/// let session = handle.connect(address).await?; let mut calls = Parallel::new(16); for number in 0..1000u64 {
+/// let session = handle.connect(address).await?;
+/// let mut calls = Parallel::new(16);
+/// for number in 0..1000u64 {
 ///     calls.has_room().await;
 ///     calls.push(number, session.call(1, &number.to_le_bytes()).started());
 /// }

@@ -24,7 +24,8 @@ use crate::values::SessionState;
 /// #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
 /// #     endpoint.run_until(|_, _| false);
 /// # });
-/// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?; let handle = endpoint.handle();
+/// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+/// let handle = endpoint.handle();
 /// let answers = endpoint.block_on(async move {
 ///     let session = handle.connect(address).await?;
 ///     // Both are outstanding before either is awaited.

@@ -104,7 +104,7 @@ impl Channel {
         self.0 = State::Plain;
     }
 
-    /// Returns what is left of TLS when the connection goes on as a stream of frames.
+    /// Returns the state of TLS when the connection goes on as a stream of frames.
     pub(super) fn into_cipher(self) -> Option<Box<dyn StreamCipher>> {
         match self.0 {
             State::Plain => None,

@@ -5,13 +5,17 @@
 //! thread: they [`post`](ControlPort::post) requests and [`poll`](ControlPort::poll) for messages.
 //!
 //! ```
-//! use petrel::nexus::{Attach, Nexus, fetch_stats}; use petrel_transport::wake::Waker; use std::time::Duration;
+//! use petrel::nexus::{Attach, Nexus, fetch_stats};
+//! use petrel_transport::wake::Waker;
+//! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?; let port = nexus.attach(Attach { id: None,
-//! udp: None, shm: None, stream: false, waker: Waker::new()? })?; assert_eq!(port.id().0, 0);
+//! let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+//! let port = nexus.attach(Attach { id: None, udp: None, shm: None, stream: false, waker: Waker::new()? })?;
+//! assert_eq!(port.id().0, 0);
 //!
-//! let address = nexus.local_addr().ok_or("it listens")?; let json = fetch_stats(address, Duration::from_secs(10))?;
+//! let address = nexus.local_addr().ok_or("it listens")?;
+//! let json = fetch_stats(address, Duration::from_secs(10))?;
 //! assert!(json.starts_with("{\"incarnation\":"));
 //! # Ok(())
 //! # }
@@ -203,8 +207,9 @@ impl<L: HostLinks> Nexus<L> {
 /// use petrel::Nexus;
 ///
 /// // Loopback only: other addresses need `insecure`.
-/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).connect_timeout(Duration::from_secs(1)); let nexus =
-/// nexus.start()?; assert!(nexus.local_addr().is_some());
+/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).connect_timeout(Duration::from_secs(1));
+/// let nexus = nexus.start()?;
+/// assert!(nexus.local_addr().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -130,11 +130,14 @@ impl Shed {
 /// ```
 /// use petrel::overload::{Admission, AdmissionConfig, Shed, Waiting};
 ///
-/// let mut admission = Admission::new(AdmissionConfig::default(), 2); admission.done(1_000_000); // Two workers, a
-/// millisecond each: with 200 before it a request would wait for a hundred service times. let waiting = |requests|
-/// Waiting { requests, bytes: 0, oldest_ns: None }; assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
-/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay)); // A request with three milliseconds left
-/// should not wait for five. assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
+/// let mut admission = Admission::new(AdmissionConfig::default(), 2);
+/// admission.done(1_000_000);
+/// // Two workers, a millisecond each: with 200 before it a request would wait for a hundred service times.
+/// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
+/// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
+/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay));
+/// // A request with three milliseconds left should not wait for five.
+/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admission {

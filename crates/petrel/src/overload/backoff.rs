@@ -33,9 +33,12 @@ impl Default for BackoffConfig {
 /// ```
 /// use petrel::overload::{Backoff, BackoffConfig};
 ///
-/// let mut backoff = Backoff::new(BackoffConfig::default()); // u64::MAX is the largest random number: these are the
-/// longest pauses. assert_eq!(backoff.next_ns(u64::MAX), 1_000_000); assert_eq!(backoff.next_ns(u64::MAX), 2_000_000);
-/// backoff.reset(); assert_eq!(backoff.next_ns(u64::MAX / 2), 500_000);
+/// let mut backoff = Backoff::new(BackoffConfig::default());
+/// // u64::MAX is the largest random number: these are the longest pauses.
+/// assert_eq!(backoff.next_ns(u64::MAX), 1_000_000);
+/// assert_eq!(backoff.next_ns(u64::MAX), 2_000_000);
+/// backoff.reset();
+/// assert_eq!(backoff.next_ns(u64::MAX / 2), 500_000);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Backoff {

@@ -46,10 +46,14 @@ impl Default for ConcurrencyLimitConfig {
 /// ```
 /// use petrel::overload::{ConcurrencyLimit, ConcurrencyLimitConfig};
 ///
-/// let config = ConcurrencyLimitConfig { initial: 2, ..Default::default() }; let mut limit =
-/// ConcurrencyLimit::new(config); let first = limit.try_start(0).expect("the first of two"); let second =
-/// limit.try_start(0).expect("the second"); assert!(limit.try_start(0).is_none()); limit.succeeded(first, 5_000);
-/// limit.refused(second, 5_000); assert_eq!(limit.limit(), 1);
+/// let config = ConcurrencyLimitConfig { initial: 2, ..Default::default() };
+/// let mut limit = ConcurrencyLimit::new(config);
+/// let first = limit.try_start(0).expect("the first of two");
+/// let second = limit.try_start(0).expect("the second");
+/// assert!(limit.try_start(0).is_none());
+/// limit.succeeded(first, 5_000);
+/// limit.refused(second, 5_000);
+/// assert_eq!(limit.limit(), 1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimit {

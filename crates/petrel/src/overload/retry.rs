@@ -30,10 +30,14 @@ impl Default for RetryBudgetConfig {
 /// ```
 /// use petrel::overload::{RetryBudget, RetryBudgetConfig};
 ///
-/// let config = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 }; let mut budget =
-/// RetryBudget::new(config, 0); assert!(budget.try_retry(0), "what is saved up at first");
-/// assert!(!budget.try_retry(0)); budget.on_success(); assert!(!budget.try_retry(0), "half a retry");
-/// budget.on_success(); assert!(budget.try_retry(0));
+/// let config = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 };
+/// let mut budget = RetryBudget::new(config, 0);
+/// assert!(budget.try_retry(0), "what is saved up at first");
+/// assert!(!budget.try_retry(0));
+/// budget.on_success();
+/// assert!(!budget.try_retry(0), "half a retry");
+/// budget.on_success();
+/// assert!(budget.try_retry(0));
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryBudget {

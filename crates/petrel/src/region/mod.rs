@@ -5,17 +5,21 @@
 //! and retries are those of every call. On the same host, a client can also map the memory and access it directly.
 //!
 //! ```
-//! use petrel::region::{Access, Regions, RegionMemory, RemoteRegion}; use petrel::{Client, Server};
+//! use petrel::region::{Access, Regions, RegionMemory, RemoteRegion};
+//! use petrel::{Client, Server};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let regions = Regions::new(); let table = regions.register(RegionMemory::private(1 << 20)?, Access::READ |
-//! Access::ATOMIC)?; table.write(0, b"petrel")?;
+//! let regions = Regions::new();
+//! let table = regions.register(RegionMemory::private(1 << 20)?, Access::READ | Access::ATOMIC)?;
+//! table.write(0, b"petrel")?;
 //!
 //! let served = regions.clone();
 //! let server = Server::bind("127.0.0.1:0").serve(|_| (), move |endpoint| endpoint.serve_regions(&served)).start()?;
 //!
-//! let client = Client::connect_wait(server.local_addr())?; let remote = RemoteRegion::new(&client, table.key());
-//! assert_eq!(remote.read(0, 6).wait()?, b"petrel"); assert_eq!(remote.fetch_add(8, 5).wait()?, 0);
+//! let client = Client::connect_wait(server.local_addr())?;
+//! let remote = RemoteRegion::new(&client, table.key());
+//! assert_eq!(remote.read(0, 6).wait()?, b"petrel");
+//! assert_eq!(remote.fetch_add(8, 5).wait()?, 0);
 //! assert_eq!(table.load(8)?, 5);
 //! # Ok(())
 //! # }

@@ -26,8 +26,10 @@ use crate::region_memory::{PIECES_MAX, RegionKey, RegionMemory, door};
 /// # let server = server.start()?;
 /// # let client = petrel::Client::connect_wait(server.local_addr())?;
 /// # let key = table.key();
-/// let remote = RemoteRegion::new(&client, key); remote.write(16, b"petrel").wait()?; assert_eq!(remote.read(16,
-/// 6).wait()?, b"petrel"); assert_eq!(remote.fetch_add(0, 2).wait()?, 0); // the word before the addition
+/// let remote = RemoteRegion::new(&client, key);
+/// remote.write(16, b"petrel").wait()?;
+/// assert_eq!(remote.read(16, 6).wait()?, b"petrel");
+/// assert_eq!(remote.fetch_add(0, 2).wait()?, 0); // the word before the addition
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -263,13 +263,17 @@ where
     /// ```
     /// # use petrel::{Client, Server};
     /// # use std::sync::{Arc, Mutex};
-    /// let saved = Arc::new(Mutex::new(Vec::new())); let keep = Arc::clone(&saved); let server =
-    /// Server::bind("127.0.0.1:0")
+    /// let saved = Arc::new(Mutex::new(Vec::new()));
+    /// let keep = Arc::clone(&saved);
+    /// let server = Server::bind("127.0.0.1:0")
     ///     .threads(2)
     ///     .serve(|_| 0_u64, |endpoint| endpoint.on(1, |calls, cx, request| { *calls += 1; request.reply(cx, b"") }))
     ///     .at_end(move |thread, calls| keep.lock().unwrap().push((thread.index, calls)));
-    /// let server = server.start()?; Client::connect_wait(server.local_addr())?.call(1, "").wait()?; server.stop();
-    /// server.wait()?; assert_eq!(saved.lock().unwrap().iter().map(|(_, calls)| calls).sum::<u64>(), 1);
+    /// let server = server.start()?;
+    /// Client::connect_wait(server.local_addr())?.call(1, "").wait()?;
+    /// server.stop();
+    /// server.wait()?;
+    /// assert_eq!(saved.lock().unwrap().iter().map(|(_, calls)| calls).sum::<u64>(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at_end<E>(self, keep: E) -> ReadyServer<S, M, F, E>

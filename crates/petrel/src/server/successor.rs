@@ -23,10 +23,13 @@ use super::inherited::{HANDED_OVER, SOCKET, STATE};
 /// wait meanwhile.
 ///
 /// ```no_run
-/// use std::net::TcpListener; use std::process::Command; use petrel::{Server, server};
+/// use std::net::TcpListener;
+/// use std::process::Command;
+/// use petrel::{Server, server};
 ///
-/// let socket = TcpListener::bind("127.0.0.1:31850")?; Server::listen_on(socket.try_clone()?).serve(|_| (), |_|
-/// {}).run()?; server::start_successor(&mut Command::new(std::env::current_exe()?), [&socket], b"the state")?;
+/// let socket = TcpListener::bind("127.0.0.1:31850")?;
+/// Server::listen_on(socket.try_clone()?).serve(|_| (), |_| {}).run()?;
+/// server::start_successor(&mut Command::new(std::env::current_exe()?), [&socket], b"the state")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

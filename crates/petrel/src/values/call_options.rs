@@ -10,7 +10,8 @@ use crate::time::{Time, as_ns};
 /// Options of a single call, by default none. [`petrel_proto::Config::call_timeout_ns`], 60 s, ends a call without another limit.
 ///
 /// ```
-/// use std::time::Duration; use petrel::endpoint::CallOptions;
+/// use std::time::Duration;
+/// use petrel::endpoint::CallOptions;
 ///
 /// let soon = CallOptions::new().timeout(Duration::from_millis(5));
 /// # let _ = soon;

@@ -42,13 +42,17 @@ use stats::RunOutcome;
 /// [`Workers::stop`] first, and run the event loop until [`Workers::is_idle`].
 ///
 /// ```
-/// use petrel::endpoint::EndpointConfig; use petrel::workers::Workers; use petrel::Nexus;
+/// use petrel::endpoint::EndpointConfig;
+/// use petrel::workers::Workers;
+/// use petrel::Nexus;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?; let address = nexus.local_addr().expect("it
-/// listens"); let workers = Workers::builder().threads(2).start()?;
+/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+/// let address = nexus.local_addr().expect("it listens");
+/// let workers = Workers::builder().threads(2).start()?;
 /// # std::thread::spawn(move || {
-/// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap(); endpoint.on_worker(1, &workers, |request| {
+/// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+/// endpoint.on_worker(1, &workers, |request| {
 ///     let sum: u64 = request.data().iter().map(|byte| u64::from(*byte)).sum();
 ///     request.reply(&sum.to_le_bytes());
 /// });

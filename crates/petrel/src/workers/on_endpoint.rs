@@ -28,7 +28,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// # use petrel::Server;
     /// # use petrel::workers::Workers;
     /// # use std::sync::Arc;
-    /// let workers = Workers::builder().threads(2).start()?; let server = Server::bind("127.0.0.1:0").serve(
+    /// let workers = Workers::builder().threads(2).start()?;
+    /// let server = Server::bind("127.0.0.1:0").serve(
     ///     |_| Arc::new(vec![3_u64, 4, 5]),
     ///     move |endpoint| {
     ///         let prepare = |table: &mut Arc<Vec<u64>>, _: &petrel::Request<'_>| Arc::clone(table);

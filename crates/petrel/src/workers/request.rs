@@ -31,7 +31,8 @@ use crate::values::CallOptions;
 ///         request.reply(&text);
 ///     });
 /// });
-/// let server = server.start()?; let client = petrel::Client::connect_wait(server.local_addr())?;
+/// let server = server.start()?;
+/// let client = petrel::Client::connect_wait(server.local_addr())?;
 /// assert_eq!(client.call(1, "petrel").wait()?, b"PETREL");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

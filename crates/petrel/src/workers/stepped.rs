@@ -9,10 +9,12 @@ use crate::time::Time;
 /// [`Workers`].
 ///
 /// ```
-/// use petrel::Time; use petrel::workers::Workers;
+/// use petrel::Time;
+/// use petrel::workers::Workers;
 ///
-/// let pool = Workers::builder().threads(1).stepped()?; // `endpoint.on_worker(1, pool.workers(), handler)` gives the
-/// pool its requests. assert!(pool.start(Time::from_ns(0)).is_none());
+/// let pool = Workers::builder().threads(1).stepped()?;
+/// // `endpoint.on_worker(1, pool.workers(), handler)` gives the pool its requests.
+/// assert!(pool.start(Time::from_ns(0)).is_none());
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]

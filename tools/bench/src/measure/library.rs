@@ -124,7 +124,7 @@ impl<S: 'static> Caller<S> {
         let mut builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
-            // Who names another host wants to call it, as in `Client::connect_to`.
+            // A user who names another host wants to call it, as in `Client::connect_to`.
             builder = builder.insecure().heartbeat(HEARTBEAT);
         }
         let mut endpoint_config = config.endpoint();

@@ -76,7 +76,7 @@ fn parse_private(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Returns the command that repeats this measurement and those beside it.
+/// Returns the command that repeats the whole measurement.
 fn command(transport: BenchTransport, sessions: usize) -> String {
     format!("petrel bench sessions --transport {} --sessions {sessions}", transport.name())
 }

@@ -726,7 +726,7 @@ impl Model {
         })
     }
 
-    /// Checks that a process counts each operation on its regions.
+    /// Checks that a process counts each operation on regions.
     fn check_stats(&self, process: usize) -> Checked {
         let RegionStats { reads, writes, atomics, refused, .. } =
             self.processes[process].regions.stats();

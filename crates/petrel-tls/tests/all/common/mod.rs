@@ -98,7 +98,7 @@ pub(crate) fn read_all(end: &mut dyn SecureStream) -> Vec<u8> {
     }
 }
 
-/// Checks that bytes reach the other end, both ways.
+/// Checks that bytes arrive in both directions.
 #[track_caller]
 pub(crate) fn exchange(pair: &mut Pair) {
     pair.opener.write(b"ping");
@@ -196,7 +196,7 @@ impl SecureStream for Foreign {
     }
 }
 
-/// An end that sends the bytes that it is given, and keeps what it receives.
+/// An end that sends given bytes, and keeps received bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     pub(crate) output: Vec<u8>,

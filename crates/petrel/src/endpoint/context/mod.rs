@@ -69,7 +69,7 @@ pub(crate) struct Local {
     /// The regions that the endpoint serves.
     pub(super) regions: Option<Arc<View>>,
     panics: Rc<Panics>,
-    /// What the clients may call.
+    /// The methods that clients may call.
     pub(super) authorizer: Authorizer,
     /// The transport, while it is lent.
     lent: Option<LentTransport>,
