@@ -80,6 +80,25 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+#[cfg(feature = "full")]
+impl Command {
+    /// Returns true for commands that use credentials, or connect to nothing.
+    pub(crate) fn connects(&self) -> bool {
+        match self {
+            Self::Bench(_) | Self::Demo(_) => false,
+            Self::Cache(args) => {
+                !matches!(args.what, CacheCommand::Bench(_) | CacheCommand::Attacks(_))
+            }
+            Self::Index(args) => !matches!(args.what, IndexCommand::Bench(_)),
+            Self::Kv(args) => !matches!(
+                args.what,
+                KvCommand::Chaos(_) | KvCommand::ChaosReplica(_) | KvCommand::Sim(_)
+            ),
+            _ => true,
+        }
+    }
+}
+
 impl Cli {
     /// Parses a command line, and checks arguments beside each other.
     ///

@@ -37,6 +37,19 @@ pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses the flag for a command that would do without the credentials.
+///
+/// # Errors
+/// The flag was given, or the variable is set.
+pub(crate) fn refuse(args: &CredentialsArgs) -> Result<(), Failure> {
+    match &args.credentials {
+        None => Ok(()),
+        Some(_) => Err(Failure::because(
+            "this command uses no credentials: leave --credentials out, and unset PETREL_CREDENTIALS for it",
+        )),
+    }
+}
+
 /// Reads a folder with certificates, or with a raw key.
 fn read(folder: &Path) -> Result<Credentials, Failure> {
     let known_peers = folder.join("known_peers");

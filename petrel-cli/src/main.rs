@@ -66,7 +66,11 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
     #[cfg(feature = "full")]
-    credentials::install(&cli.credentials)?;
+    if cli.command.connects() {
+        credentials::install(&cli.credentials)?;
+    } else {
+        credentials::refuse(&cli.credentials)?;
+    }
     match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),

@@ -1,7 +1,7 @@
 //! The keys of sealed datagrams (`docs/wire-protocol.md` §17), as a transport sees them. The cryptography is in another crate,
 //! so that a program without credentials builds none.
 //!
-//! [`Sender`] and [`Receiver`] keep the numbers, epochs and the replay window of a direction. They are for all transports of datagrams: they
+//! `Sender` and `Receiver` keep the numbers, epochs and the replay window of a direction. They are for all transports of datagrams: they
 //! neither send nor know addresses.
 
 mod head;

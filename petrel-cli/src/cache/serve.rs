@@ -7,6 +7,7 @@ use std::time::Duration;
 use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped, limits};
 use petrel_command::Outcome;
 use petrel_command::cores;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
@@ -84,6 +85,7 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
     let place: Placement = Arc::new(place);
     CacheConfig {
         insecure: args.insecure,
+        security: credentials::get().cloned(),
         memory_bytes: args.memory as u64,
         threads: args.threads,
         mode: if args.store { Mode::Store } else { Mode::Cache },

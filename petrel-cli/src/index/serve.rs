@@ -8,6 +8,7 @@ use comfy_table::{Cell, CellAlignment};
 use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::cores;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
@@ -66,6 +67,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
     };
     ServerConfig {
         insecure: args.listen.insecure,
+        security: credentials::get().cloned(),
         transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,

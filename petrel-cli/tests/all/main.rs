@@ -8,6 +8,7 @@ mod calls;
 mod command;
 mod common;
 mod crash;
+mod credentials;
 mod index;
 mod kv;
 mod kv_chaos;

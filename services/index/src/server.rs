@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use petrel::endpoint::{AllowedTransports, EndpointId};
 use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel::security::Security;
 use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
 use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
+    /// Credentials, as those of the crate `petrel-tls`.
+    pub security: Option<Arc<dyn Security>>,
     /// Transports that clients may use.
     pub transports: AllowedTransports,
     /// Number of endpoints, with a thread each. Clients choose an endpoint by number, from 0.
@@ -101,6 +104,7 @@ impl ServerConfig {
         Self {
             listen,
             insecure: false,
+            security: None,
             transports: AllowedTransports::ALL,
             dispatch: 1,
             workers: 2,
@@ -150,8 +154,10 @@ impl Server {
         let metrics = Arc::new(Metrics::new(config.dispatch));
         let workers = start_workers(config)?.map(Arc::new);
         let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
-        if config.insecure {
-            builder = builder.insecure();
+        match &config.security {
+            Some(security) => builder = builder.credentials(Arc::clone(security)),
+            None if config.insecure => builder = builder.insecure(),
+            None => {}
         }
         let nexus = builder.start()?;
         let mut server = Self {

@@ -148,3 +148,41 @@ fn connect__to_and_from_processes_that_are_not_trusted() {
     let error = connect(&admin, insecure.local_addr(), AllowedTransports::ALL).unwrap_err();
     assert!(error.to_string().contains("without TLS"), "{error}");
 }
+
+#[test]
+fn permissive__servers_take_clients_without_credentials_too() {
+    let world = World::new("permissive");
+    let folder = world.folder.join("server");
+    world.credentials("server");
+    let credentials = Credentials::from_dir(folder).unwrap().permissive(true);
+    let server = Server::bind("127.0.0.1:0").credentials(Arc::new(credentials)).serve(
+        |_| (),
+        |endpoint| {
+            endpoint.on(WHO, |_, cx, request| {
+                let is_proven = request.peer(cx).is_some_and(|peer| peer.identity.is_some());
+                request.reply(cx, &[is_proven.into()])
+            });
+        },
+    );
+    let running = server.start().unwrap();
+    let plain = Client::connect_wait(running.local_addr()).unwrap();
+    assert_eq!(plain.call(WHO, b"").wait().unwrap(), [0][..]);
+    let admin = connect(&world.credentials("admin"), running.local_addr(), AllowedTransports::ALL);
+    assert_eq!(admin.unwrap().call(WHO, b"").wait().unwrap(), [1][..]);
+}
+
+#[test]
+fn authorize__a_decision_that_panics_grants_nothing() {
+    let world = World::new("panics");
+    let server = Server::bind("127.0.0.1:0").credentials(world.credentials("server")).serve(
+        |_| (),
+        |endpoint| {
+            endpoint.authorize(|_| panic!("the test's own"));
+            endpoint.on(ECHO, |_, cx, request| request.reply(cx, b""));
+        },
+    );
+    let running = server.start().unwrap();
+    let refused = connect(&world.credentials("web"), running.local_addr(), AllowedTransports::ALL);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("decision about the client panicked"), "{refused}");
+}

@@ -13,10 +13,13 @@ use super::request::{Handled, Request};
 use super::{Endpoint, Peer};
 use crate::control::{ControlPlane, Reason};
 use crate::events;
+use crate::panics::catch;
 use crate::security::Grant;
 use crate::values::State;
 
 const NOT_GRANTED: &str = "the client may not call this method";
+
+const JUDGE_PANICKED: &str = "the server's decision about the client panicked";
 
 /// Returns the methods that a client may call.
 type Judge = Box<dyn Fn(&Peer) -> Grant>;
@@ -51,7 +54,10 @@ impl Authorizer {
     /// The session is refused.
     pub(super) fn judge(&self, peer: &Peer) -> Result<Option<Rc<[u16]>>, Reason> {
         let Some(judge) = &self.judge else { return Ok(None) };
-        judge(peer).into_methods().map_err(|text| Reason::new(Status::PermissionDenied, text))
+        let refused = |text: String| Reason::new(Status::PermissionDenied, text);
+        // A function that panics has not granted anything.
+        let grant = catch(|| judge(peer)).map_err(|_| refused(JUDGE_PANICKED.to_owned()))?;
+        grant.into_methods().map_err(refused)
     }
 
     /// Limits a new session.

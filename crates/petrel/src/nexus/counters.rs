@@ -88,6 +88,8 @@ counters! {
     dropped_not_reading,
     /// Connections closed because the peer spoke another protocol.
     refused_strangers,
+    /// Connections without TLS that a permissive process has accepted.
+    connections_plain,
     /// Connections closed because the peer was not authenticated, or spoke without TLS.
     refused_untrusted,
     /// Connections closed because the peer broke the protocol.

@@ -79,6 +79,11 @@ impl Settings {
         }
     }
 
+    /// Returns true if peers may do without TLS although the process has credentials.
+    pub(super) fn is_permissive(&self) -> bool {
+        self.security.as_ref().is_some_and(|security| security.is_permissive())
+    }
+
     /// Returns the credentials for connections with an address: within this process none are needed.
     fn security_with(&self, remote: SocketAddr) -> Option<&Arc<dyn Security>> {
         self.security.as_ref().filter(|_| !is_within_host(remote))

@@ -13,6 +13,7 @@ use mio::{Poll, Waker};
 use petrel::Nexus;
 use petrel::endpoint::{AllowedTransports, EndpointConfig, IdlePolicy};
 use petrel::nexus::SetupError;
+use petrel::security::Security;
 use petrel::server::RunningServer;
 
 use super::drive::Router;
@@ -51,6 +52,8 @@ pub struct CacheConfig {
     pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
+    /// Credentials for Petrel's control plane, as those of the crate `petrel-tls`. memcached's protocol goes without.
+    pub security: Option<Arc<dyn Security>>,
     /// Memory of the process, in bytes: items, index, buffers and the rest.
     pub memory_bytes: u64,
     /// Partitions, with a thread each. With both addresses, as many threads serve memcached's protocol.
@@ -123,6 +126,7 @@ impl Default for CacheConfig {
             lookups: Lookups::default(),
             memcached: None,
             insecure: false,
+            security: None,
             memory_bytes: 64 << 20,
             threads: 1,
             mode: Mode::Cache,
@@ -143,15 +147,16 @@ impl CacheConfig {
         if self.connections_max == 0 {
             return refuse("a cache needs at least one connection");
         }
-        let addresses = self.listen.iter().chain(&self.memcached);
-        let far = addresses.clone().find(|address| !address.ip().to_canonical().is_loopback());
-        if addresses.count() == 0 {
+        let secured = self.listen.filter(|_| self.security.is_some());
+        let unsecured = self.listen.iter().filter(|_| secured.is_none()).chain(&self.memcached);
+        let far = unsecured.clone().find(|address| !address.ip().to_canonical().is_loopback());
+        if secured.iter().chain(unsecured).count() == 0 {
             return refuse("a cache needs an address, for memcached's protocol or for Petrel's");
         }
         if let (Some(address), false) = (far, self.insecure) {
             return Err(ServerError::Config(format!(
                 "other hosts could reach {address}, and there is no authentication: \
-                 listen on loopback, or allow it (--insecure)"
+                 listen on loopback, give Petrel's port credentials (--credentials), or allow it (--insecure)"
             )));
         }
         Ok(())
@@ -221,8 +226,10 @@ impl CacheConfig {
         endpoint.transports = self.transports;
         endpoint.idle = self.endpoint_idle;
         let mut nexus = Nexus::builder().transports(self.transports);
-        if self.insecure {
-            nexus = nexus.insecure();
+        match &self.security {
+            Some(security) => nexus = nexus.credentials(Arc::clone(security)),
+            None if self.insecure => nexus = nexus.insecure(),
+            None => {}
         }
         let server = petrel::Server::bind(address)
             .threads(self.threads.into())

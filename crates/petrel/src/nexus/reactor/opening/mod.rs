@@ -342,7 +342,11 @@ impl<N: Network> Reactor<N> {
         self.relay.connections.greet(id);
         self.note_incarnation(id, hello.incarnation);
         let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        let is_plain = !connection.is_opener() && connection.channel().is_plain();
         let waiting = connection.on_hello(Peer::new(hello), now);
+        if is_plain && self.relay.settings().is_permissive() {
+            self.relay.counters().connections_plain.increment();
+        }
         self.relay.connections.note_use(id);
         for request in waiting {
             self.ask_for_link(id, request);
