@@ -89,7 +89,7 @@ impl ConnectionLinks {
 
     /// Acceptor: notes the number of a link that the peer asks for. Returns false for a number that is not above all before: the keys of a link
     /// are made of its number, and must not be made twice.
-    pub(super) fn is_new_number(&mut self, number: u32) -> bool {
+    pub(super) fn accept_number(&mut self, number: u32) -> bool {
         let is_new = number >= self.next && number < u32::MAX;
         if is_new {
             self.next = number + 1;
@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn is_new_number__above_all_before() {
+    fn accept_number__above_all_before() {
         let mut links = ConnectionLinks::new(Instant::now());
         let numbers = [0, 0, 7, 6, 7, 8, u32::MAX, u32::MAX - 1, u32::MAX - 1];
-        let new = numbers.map(|number| links.is_new_number(number));
+        let new = numbers.map(|number| links.accept_number(number));
         assert_eq!(new, [true, false, true, false, false, true, false, true, false]);
     }
 

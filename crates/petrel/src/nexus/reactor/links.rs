@@ -132,7 +132,7 @@ impl<N: Network> Reactor<N> {
             return Err(Ending::Violation("LINK_OPEN with a number that was just asked for"));
         }
         let Some(connection) = self.relay.connections.get_mut(id) else { return Ok(()) };
-        if !connection.channel().is_plain() && !connection.links_mut().is_new_number(open.link) {
+        if !connection.channel().is_plain() && !connection.links_mut().accept_number(open.link) {
             return Err(Ending::Violation("LINK_OPEN with a number that was in use before"));
         }
         if !self.early_links.keep_if_early(id, open, &mut self.relay) {
