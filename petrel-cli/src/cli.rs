@@ -85,7 +85,8 @@ impl Command {
     /// Returns true for commands that use credentials, or connect to nothing.
     pub(crate) fn connects(&self) -> bool {
         match self {
-            Self::Bench(_) | Self::Demo(_) => false,
+            Self::Bench(args) => args.uses_credentials(),
+            Self::Demo(_) => false,
             Self::Cache(args) => {
                 !matches!(args.what, CacheCommand::Bench(_) | CacheCommand::Attacks(_))
             }

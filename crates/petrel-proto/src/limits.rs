@@ -161,6 +161,9 @@ pub const HELD_SHARE_OF_SESSION: u64 = 8;
 /// All sessions of one peer together may hold a quarter.
 pub const HELD_SHARE_OF_PEER: u64 = 4;
 
+/// All sessions of the peers of one account together may hold half: a client with many processes leaves room to others.
+pub const HELD_SHARE_OF_ACCOUNT: u64 = 2;
+
 /// An eighth is reserved for small messages: half-arrived requests and kept answers cannot use it.
 pub const HELD_SHARE_OF_ALL: u64 = 8;
 

@@ -88,6 +88,7 @@ mod runtime;
 pub mod security;
 pub mod server;
 mod slot_shares;
+mod source;
 mod sync;
 mod tables;
 pub mod task;

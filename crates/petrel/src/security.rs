@@ -68,9 +68,9 @@ pub struct PeerIdentity {
     pub fingerprint: Option<[u8; 32]>,
     /// When the certificate ends, in seconds since 1970.
     pub expires_at: Option<u64>,
-    /// The user of the peer's process, if it is a process of this host.
+    /// The user of the peer's process, over shared memory.
     pub uid: Option<u32>,
-    /// The number of the peer's process, if it is a process of this host.
+    /// The number of the peer's process, over shared memory; 0 if the process has a PID namespace of its own.
     pub pid: Option<u32>,
 }
 

@@ -6,6 +6,8 @@ mod processes;
 mod server;
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use petrel_command::Outcome;
@@ -15,8 +17,10 @@ use petrel_command::units::{exact_duration, format_ns};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::args::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
+pub(crate) use self::client::server_cpu_ns;
 use self::client::{Taken, Way};
 pub(super) use self::processes::run as run_clients;
+pub(crate) use self::processes::{connect_anew, connect_by};
 pub(super) use self::server::run as run_server;
 use crate::measure::process::{Process, parse};
 use crate::measure::statistics::median;
@@ -94,6 +98,18 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
     )?;
     output.line(format!("  {}", command(args)))?;
     Ok(Outcome::Success)
+}
+
+/// Starts a server at defaults with credentials of a folder, or with none.
+pub(crate) fn start_defaults_server(
+    credentials: Option<&Path>,
+) -> Result<(Process, SocketAddr), Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "defaults-server", "--json"]).env_remove("PETREL_CREDENTIALS");
+    command.envs(credentials.map(|folder| ("PETREL_CREDENTIALS", folder)));
+    let mut process = Process::spawn(&mut command)?;
+    let Ready { address } = parse(&process.line()?)?;
+    Ok((process, address))
 }
 
 /// Starts a server, for one row of a round.

@@ -53,4 +53,6 @@ mod pause;
 #[cfg(feature = "full")]
 mod regions;
 #[cfg(feature = "full")]
+mod sealed;
+#[cfg(feature = "full")]
 mod sessions;

@@ -15,6 +15,8 @@
 //! | `process` | this command as another process |
 
 mod baseline;
+#[cfg(feature = "full")]
+pub(crate) mod directory;
 pub mod ends;
 pub mod figure;
 pub mod library;

@@ -15,7 +15,7 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
 pub(crate) use self::args::{IdleArgs, SessionsArgs, parse_sessions};
-pub(crate) use self::memory::run_client;
+pub(crate) use self::memory::{private_bytes, run_client};
 
 use crate::measure::ends::Side;
 use crate::measure::figure::{Baseline, Figure, Setting};

@@ -5,6 +5,7 @@ use std::io;
 
 use petrel::Status;
 use petrel::nexus::SetupError;
+use petrel::security::SecurityError;
 use serde::Serialize;
 
 /// The reason why a subcommand failed.
@@ -76,6 +77,12 @@ impl From<io::Error> for Failure {
 impl From<petrel::Error> for Failure {
     fn from(error: petrel::Error) -> Self {
         Self::new(error.status, error.to_string())
+    }
+}
+
+impl From<SecurityError> for Failure {
+    fn from(error: SecurityError) -> Self {
+        Self::because(error)
     }
 }
 

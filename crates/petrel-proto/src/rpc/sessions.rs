@@ -183,8 +183,14 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.proven.note(peer);
     }
 
+    /// Has the memory that a peer's messages hold count for an account, too, which may be that of several peers (§6.4).
+    pub fn set_account(&mut self, peer: PeerKey, account: u64) {
+        self.shared.memory.set_account(peer, Some(account));
+    }
+
     /// Forgets a peer without links: the name may be given to another peer.
     pub fn forget_peer(&mut self, peer: PeerKey) {
+        self.shared.memory.set_account(peer, None);
         self.shared.proven.forget(peer);
     }
 

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use super::{PeerKey, SessionId};
 use crate::limits::{
-    ARRIVING_NS_PER_BYTE, ARRIVING_SHORT_NS, HELD_LOOKS_MAX, HELD_SHARE_OF_ALL, HELD_SHARE_OF_PEER,
-    HELD_SHARE_OF_SESSION,
+    ARRIVING_NS_PER_BYTE, ARRIVING_SHORT_NS, HELD_LOOKS_MAX, HELD_SHARE_OF_ACCOUNT,
+    HELD_SHARE_OF_ALL, HELD_SHARE_OF_PEER, HELD_SHARE_OF_SESSION,
 };
 
 const NIL: u32 = u32::MAX;
@@ -58,6 +58,8 @@ pub(crate) enum Shortage {
     Session(SessionId),
     /// The share of a peer.
     Peer(PeerKey),
+    /// The share of an account.
+    Account(u64),
     /// The memory of the endpoint.
     All,
 }
@@ -65,6 +67,8 @@ pub(crate) enum Shortage {
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     holder: Holder,
+    /// The account of the holder's peer when the holding began.
+    account: Option<u64>,
     kind: HoldingKind,
     bytes: u64,
     began_ns: u64,
@@ -93,8 +97,13 @@ pub(crate) struct Held {
     by_session: Vec<u64>,
     /// Bytes held by peer. Entries of peers without holdings remain for a while, to save allocations.
     by_peer: BTreeMap<u32, u64>,
+    /// The accounts of peers that have one.
+    accounts: BTreeMap<u32, u64>,
+    /// Bytes held by account, for accounts with holdings.
+    by_account: BTreeMap<u64, u64>,
     session_bytes_max: u64,
     peer_bytes_max: u64,
+    account_bytes_max: u64,
     bytes_max: u64,
     /// The current time, at most a few frames old.
     now_ns: u64,
@@ -111,11 +120,22 @@ impl Held {
             bytes: 0,
             by_session: Vec::new(),
             by_peer: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            by_account: BTreeMap::new(),
             session_bytes_max: memory_bytes / HELD_SHARE_OF_SESSION,
             peer_bytes_max: memory_bytes / HELD_SHARE_OF_PEER,
+            account_bytes_max: memory_bytes / HELD_SHARE_OF_ACCOUNT,
             bytes_max: memory_bytes - memory_bytes / HELD_SHARE_OF_ALL,
             now_ns,
         }
+    }
+
+    /// Has the further holdings of a peer count for an account, or for none.
+    pub(crate) fn set_account(&mut self, peer: PeerKey, account: Option<u64>) {
+        match account {
+            Some(account) => self.accounts.insert(peer.0, account),
+            None => self.accounts.remove(&peer.0),
+        };
     }
 
     /// Returns the current time, at most a few frames old.
@@ -137,15 +157,19 @@ impl Held {
         self.bytes
     }
 
-    /// Checks that `bytes` more are within all limits. A session or peer without holdings may hold one
+    /// Checks that `bytes` more are within all limits. A session, peer or account without holdings may hold one
     /// message of any size.
     pub(crate) fn check(&self, holder: Holder, bytes: u64) -> Result<(), Shortage> {
         let of_session = self.of_session(holder.session);
         let of_peer = self.by_peer.get(&holder.peer.0).copied().unwrap_or(0);
+        let account = self.accounts.get(&holder.peer.0);
+        let of_account = account.and_then(|account| self.by_account.get(account)).copied();
         if of_session > 0 && of_session + bytes > self.session_bytes_max {
             Err(Shortage::Session(holder.session))
         } else if of_peer > 0 && of_peer + bytes > self.peer_bytes_max {
             Err(Shortage::Peer(holder.peer))
+        } else if of_account.is_some_and(|held| held + bytes > self.account_bytes_max) {
+            Err(Shortage::Account(*account.expect("an account with holdings")))
         } else if self.bytes + bytes > self.bytes_max {
             Err(Shortage::All)
         } else {
@@ -162,8 +186,10 @@ impl Held {
     pub(crate) fn add(&mut self, kind: HoldingKind, holder: Holder, bytes: u64) -> HoldingId {
         assert!(bytes > 0, "a holding has bytes");
         let now_ns = self.now_ns;
+        let account = self.accounts.get(&holder.peer.0).copied();
         let holding = Holding {
             holder,
+            account,
             kind,
             bytes,
             began_ns: now_ns,
@@ -191,13 +217,16 @@ impl Held {
         let of_peer = self.by_peer.entry(holder.peer.0).or_insert(0);
         *of_peer += bytes;
         assert!(*of_peer <= self.bytes, "a peer holds no more than the endpoint");
+        if let Some(account) = account {
+            *self.by_account.entry(account).or_insert(0) += bytes;
+        }
         HoldingId(index)
     }
 
     /// Removes a holding.
     pub(crate) fn remove(&mut self, id: &mut HoldingId) {
         let HoldingId(index) = std::mem::replace(id, HoldingId::NONE);
-        let Holding { holder, bytes, .. } = *self.live(index);
+        let Holding { holder, account, bytes, .. } = *self.live(index);
         self.unlink(index);
         assert!(
             self.count > 0 && bytes <= self.bytes,
@@ -217,6 +246,15 @@ impl Held {
         let of_peer = self.by_peer.get_mut(&holder.peer.0).expect("the peer holds something");
         assert!(bytes <= *of_peer, "no more memory is released than the peer holds");
         *of_peer -= bytes;
+        if let Some(account) = account {
+            let of_account =
+                self.by_account.get_mut(&account).expect("the account holds something");
+            assert!(bytes <= *of_account, "no more memory is released than the account holds");
+            *of_account -= bytes;
+            if *of_account == 0 {
+                self.by_account.remove(&account);
+            }
+        }
         assert!(self.count > 0 || self.bytes == 0, "who holds nothing holds no bytes");
     }
 
@@ -272,6 +310,7 @@ impl Held {
             let is_wanted = match shortage {
                 Some(Shortage::Session(session)) => node.holder.session == session,
                 Some(Shortage::Peer(peer)) => node.holder.peer == peer,
+                Some(Shortage::Account(account)) => node.account == Some(account),
                 Some(Shortage::All) | None => true,
             };
             if is_idle || shortage.is_some() && node.is_too_slow(now_ns) {
@@ -372,6 +411,32 @@ mod tests {
         assert_eq!(held.check(holder(3, 0), 1), Err(Shortage::Peer(PeerKey(0))));
         assert_eq!(held.check(holder(3, 1), 5_000), Ok(()), "an eighth of all is left");
         assert_eq!(held.check(holder(3, 1), 5_001), Err(Shortage::All));
+    }
+
+    #[test]
+    fn check__share_of_an_account_of_several_peers() {
+        let mut held = Held::new(0, 8_000);
+        (0..4).for_each(|peer| held.set_account(PeerKey(peer), Some(u64::from(peer / 3))));
+        let mut ids: Vec<_> = (0..4)
+            .map(|session| held.add(HoldingKind::Arriving, holder(session, session / 2), 950))
+            .collect();
+        assert_eq!(held.check(holder(4, 2), 200), Ok(()), "half of all");
+        assert_eq!(held.check(holder(4, 2), 201), Err(Shortage::Account(0)));
+        held.now_ns = 1;
+        let of = |held: &mut Held, account| {
+            held.idle(HoldingKind::Arriving, 1, Some(Shortage::Account(account)), u64::MAX)
+        };
+        assert_eq!((of(&mut held, 0), of(&mut held, 1)), (ids.clone(), vec![]));
+        assert_eq!(held.check(holder(4, 3), 3_200), Ok(()), "another account");
+        assert_eq!(held.check(holder(4, 9), 3_200), Ok(()), "no account");
+
+        // A peer that comes under the name of another, with another account.
+        held.set_account(PeerKey(0), None);
+        held.set_account(PeerKey(1), Some(1));
+        assert_eq!(held.check(holder(4, 2), 201), Err(Shortage::Account(0)));
+        ids.iter_mut().for_each(|id| held.remove(id));
+        assert!(held.by_account.is_empty());
+        assert_eq!(held.check(holder(4, 2), 7_000), Ok(()), "one message of any size");
     }
 
     /// A session or peer with a single byte has a holding.

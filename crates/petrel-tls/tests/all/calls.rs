@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use petrel::client::Client;
 use petrel::endpoint::AllowedTransports;
+use petrel::nexus::NexusBuilder;
 use petrel::security::Grant;
-use petrel::{Error, Server, Status};
+use petrel::{Error, Nexus, Server, Status};
 use petrel_tls::{Credentials, issue};
 
 const ECHO: u16 = 1;
@@ -42,7 +43,12 @@ impl World {
     }
 
     fn server(&self) -> (petrel::server::RunningServer, SocketAddr) {
-        let server = Server::bind("127.0.0.1:0").credentials(self.credentials("server")).serve(
+        self.server_by(Nexus::builder())
+    }
+
+    fn server_by(&self, nexus: NexusBuilder) -> (petrel::server::RunningServer, SocketAddr) {
+        let server = Server::bind("127.0.0.1:0").nexus(nexus);
+        let server = server.credentials(self.credentials("server")).serve(
             |_| (),
             |endpoint| {
                 endpoint.authorize(|peer| {
@@ -134,6 +140,30 @@ fn authorize__limits_methods_and_refuses_sessions() {
     }
 }
 
+/// All clients have one address and user: only the identities tell them apart.
+#[test]
+fn quotas__one_identity_uses_its_share_and_another_goes_on() {
+    let world = World::new("quotas");
+    // A quarter of the 24 connections that may have links.
+    let (running, address) = world.server_by(Nexus::builder().connections_max(32).source_share(25));
+    let udp = media()[1].1;
+    let admin = connect(&world.credentials("admin"), address, udp).unwrap();
+    let web = |_| {
+        let client = connect(&world.credentials("web"), address, udp)?;
+        client.call(ECHO, b"a").wait()?;
+        Ok::<_, Error>(client)
+    };
+    let held: Vec<_> = (0..6).map(web).collect::<Result<_, _>>().unwrap();
+    let refused = web(6).unwrap_err();
+    assert!(refused.to_string().contains("your identity"), "{refused}");
+    // Who has a connection goes on, and another identity gets further ones.
+    assert_eq!(admin.call(SECRET, b"").wait().unwrap(), b"42"[..]);
+    assert_eq!(held[0].call(ECHO, b"b").wait().unwrap(), b"b"[..]);
+    let more = connect(&world.credentials("admin"), address, udp).unwrap();
+    assert_eq!(more.call(SECRET, b"").wait().unwrap(), b"42"[..]);
+    drop(running);
+}
+
 #[test]
 fn connect__to_and_from_processes_that_are_not_trusted() {
     let (world, other) = (World::new("trust"), World::new("others"));
@@ -159,7 +189,8 @@ fn permissive__servers_take_clients_without_credentials_too() {
         |_| (),
         |endpoint| {
             endpoint.on(WHO, |_, cx, request| {
-                let is_proven = request.peer(cx).is_some_and(|peer| peer.identity.is_some());
+                let identity = request.peer(cx).and_then(|peer| peer.identity.clone());
+                let is_proven = identity.is_some_and(|identity| identity.fingerprint.is_some());
                 request.reply(cx, &[is_proven.into()])
             });
         },

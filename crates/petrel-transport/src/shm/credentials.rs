@@ -35,6 +35,48 @@ pub(super) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<PeerProcess> {
     Ok(PeerProcess { pid: pid.unsigned_abs(), uid, gid })
 }
 
+/// Groups that [`is_member`] reads first: more than most users have.
+const GROUPS: usize = 64;
+
+/// The largest number of groups that the kernel allows a process (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+
+/// Returns true if the process at the far end belongs to a group, by its effective group or by a supplementary one.
+///
+/// # Errors
+/// As [`peer_process`].
+pub(super) fn is_member(socket: BorrowedFd<'_>, group: u32) -> io::Result<bool> {
+    if peer_process(socket)?.gid == group {
+        return Ok(true);
+    }
+    match supplementary_groups(socket, GROUPS) {
+        Err(error) if error.raw_os_error() == Some(libc::ERANGE) => {
+            Ok(supplementary_groups(socket, GROUPS_MAX)?.contains(&group))
+        }
+        groups => Ok(groups?.contains(&group)),
+    }
+}
+
+fn supplementary_groups(socket: BorrowedFd<'_>, max: usize) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; max];
+    let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `groups`, and the length to `bytes`; both are local.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    groups.truncate(bytes as usize / size_of::<u32>());
+    Ok(groups)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -49,6 +91,17 @@ mod tests {
         assert_eq!(process.pid, std::process::id());
         assert_eq!(process.uid, rustix::process::geteuid().as_raw());
         assert_eq!(process.gid, rustix::process::getegid().as_raw());
+    }
+
+    #[test]
+    fn is_member__of_the_groups_of_this_process_alone() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let is_member = |group| is_member(near.as_fd(), group).unwrap();
+        assert!(is_member(rustix::process::getegid().as_raw()));
+        let groups = rustix::process::getgroups().unwrap();
+        assert!(groups.iter().all(|group| is_member(group.as_raw())));
+        assert!(!is_member(u32::MAX - 7));
+        assert_eq!(supplementary_groups(near.as_fd(), GROUPS_MAX).unwrap().len(), groups.len());
     }
 
     #[test]

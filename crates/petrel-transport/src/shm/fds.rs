@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::credentials::peer_process;
 use rustix::cmsg_space;
 use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
@@ -139,6 +140,16 @@ const IS_OPEN: &str = "a stream is open until it is dropped";
 /// A stream to another process that closes by [`hang_up`].
 #[derive(Debug)]
 pub struct PeerStream(Option<UnixStream>);
+
+impl PeerStream {
+    /// Returns the user of the process at the other end when the two were connected.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn user(&self) -> io::Result<u32> {
+        Ok(peer_process(self.as_fd())?.uid)
+    }
+}
 
 impl From<UnixStream> for PeerStream {
     fn from(stream: UnixStream) -> Self {

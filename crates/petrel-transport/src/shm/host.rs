@@ -37,14 +37,15 @@ pub fn host_identity() -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
 }
 
 /// Returns a value, equal in two processes exactly if both run on a single boot of a kernel, in a user namespace, as a
-/// user, and see the same directory. Their network namespaces may differ: the two meet in the directory.
+/// user or for the directory's group, and see the same directory. Their network namespaces may differ: the two meet in the directory.
 ///
 /// | bytes | contents |
 /// | --- | --- |
 /// | 0 to 7 | the first half of the kernel's boot identifier |
 /// | 8 to 15 | the device of the directory |
 /// | 16 to 23 | the number of the directory on its device |
-/// | 24 to 31 | as in [`host_identity`] |
+/// | 24 to 27 | as in [`host_identity`] |
+/// | 28 to 31 | effective user, or the directory's group if the directory is [for a group](MeetingDir::group) |
 ///
 /// # Errors
 /// As [`host_identity`].
@@ -53,6 +54,9 @@ pub fn host_identity_in(directory: &MeetingDir) -> io::Result<[u8; HOST_IDENTITY
     let (device, inode) = directory.numbers()?;
     identity[8..16].copy_from_slice(&device.to_le_bytes());
     identity[16..24].copy_from_slice(&inode.to_le_bytes());
+    if let Some(group) = directory.group() {
+        identity[28..].copy_from_slice(&group.to_le_bytes());
+    }
     Ok(identity)
 }
 

@@ -1,4 +1,4 @@
-//! The meeting of two processes of one host and one user, to exchange descriptors.
+//! The meeting of two processes of one host, of one user or group, to exchange descriptors.
 //!
 //! One process listens on a Unix socket in the abstract namespace, which leaves no file behind. The
 //! socket's name has 128 random bits, and reaches the peer over the control plane. Any process in
@@ -7,13 +7,15 @@
 //!
 //! Processes of different network namespaces meet in a directory that both see ([`MeetingDir`]), as
 //! containers do in a shared volume: the socket is a file there. A listener removes its file at the
-//! end, and files of killed processes at its beginning.
+//! end, and files of killed processes at its beginning. In a directory for a group, users of the group meet, too.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +27,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 
-use super::credentials::peer_process;
+use super::credentials::{is_member, peer_process};
 use super::fds::PeerStream;
 
 const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
@@ -52,10 +54,18 @@ pub struct Rendezvous {
 
 /// A directory in which processes of one host and user meet, whatever their network namespace. The processes may see the
 /// directory under different paths.
+///
+/// If the set-group-ID bit is set and the group may write, but others may not (mode 2770), the processes of all users of the group
+/// meet.
 #[derive(Debug)]
 pub struct MeetingDir {
     directory: OwnedFd,
+    group: Option<u32>,
 }
+
+/// The bits of a directory's mode that tell whether it is for a group, and their values for one that is.
+const GROUP_BITS: u32 = 0o2022;
+const GROUP_MODE: u32 = 0o2020;
 
 /// Files examined for [`MeetingDir::remove_dead`]: more than the processes of a host that meet in one directory.
 const DEAD_FILES_MAX: usize = 4096;
@@ -67,11 +77,19 @@ impl MeetingDir {
     /// The kernel's: above all if there is no such directory.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { directory: open(path, flags, Mode::empty())? })
+        let directory = open(path, flags, Mode::empty())?;
+        let stat = fstat(&directory)?;
+        let group = (stat.st_mode & GROUP_BITS == GROUP_MODE).then_some(stat.st_gid);
+        Ok(Self { directory, group })
+    }
+
+    /// Returns the group whose users meet here, if not those of one user alone.
+    pub fn group(&self) -> Option<u32> {
+        self.group
     }
 
     fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { directory: self.directory.try_clone()? })
+        Ok(Self { directory: self.directory.try_clone()?, group: self.group })
     }
 
     /// Returns the device, and the number on the device.
@@ -132,6 +150,10 @@ impl Rendezvous {
         let fresh = path.with_extension("new");
         let listener = UnixListener::bind(&fresh)?;
         listener.set_nonblocking(true)?;
+        if directory.group.is_some() {
+            // The directory gives the file its group.
+            std::fs::set_permissions(&fresh, Permissions::from_mode(0o660))?;
+        }
         std::fs::rename(&fresh, &path)?;
         let directory = Some(directory.try_clone()?);
         Ok(Self { listener, name, directory, refused_count: 0 })
@@ -147,7 +169,7 @@ impl Rendezvous {
         self.refused_count
     }
 
-    /// Returns the next connection of a process of our own user, non-blocking; `None` if no
+    /// Returns the next connection of a process of our own user, or of the directory's group, non-blocking; `None` if no
     /// connection is waiting. Foreign connections are dropped and counted.
     ///
     /// # Errors
@@ -162,7 +184,7 @@ impl Rendezvous {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
-            if is_same_user(stream.as_fd())? {
+            if is_trusted(stream.as_fd(), self.directory.as_ref())? {
                 stream.set_nonblocking(true)?;
                 return Ok(Some(stream));
             }
@@ -210,7 +232,7 @@ pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     if name.len() != NAME_BYTES || !name.starts_with(NAME_PREFIX) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    connect_at(&SocketAddrUnix::new_abstract_name(name)?)
+    connect_at(&SocketAddrUnix::new_abstract_name(name)?, None)
 }
 
 /// Connects as [`connect`], in a directory.
@@ -221,7 +243,7 @@ pub fn connect_in(directory: &MeetingDir, name: &[u8]) -> io::Result<PeerStream>
     if !is_name(name) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    connect_at(&SocketAddrUnix::new(directory.path_of(name))?)
+    connect_at(&SocketAddrUnix::new(directory.path_of(name))?, Some(directory))
 }
 
 /// Connects without waiting.
@@ -232,17 +254,20 @@ fn dial(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn connect_at(address: &SocketAddrUnix) -> io::Result<PeerStream> {
+fn connect_at(address: &SocketAddrUnix, directory: Option<&MeetingDir>) -> io::Result<PeerStream> {
     let stream = PeerStream::from(UnixStream::from(dial(address)?));
-    match is_same_user(stream.as_fd())? {
+    match is_trusted(stream.as_fd(), directory)? {
         true => Ok(stream),
         false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 
-/// Returns true if the process that listened or connected at the far end was our user's.
-fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(is_our_user(peer_process(socket)?.uid))
+/// Returns true if the process that listened or connected at the far end was our user's, or of the directory's group.
+fn is_trusted(socket: BorrowedFd<'_>, directory: Option<&MeetingDir>) -> io::Result<bool> {
+    if is_our_user(peer_process(socket)?.uid) {
+        return Ok(true);
+    }
+    directory.and_then(MeetingDir::group).map_or(Ok(false), |group| is_member(socket, group))
 }
 
 fn is_our_user(uid: u32) -> bool {
@@ -349,6 +374,53 @@ mod tests {
         assert_eq!(files(), 1);
         std::fs::remove_dir_all(&path).unwrap();
         assert!(MeetingDir::open(&path).is_err());
+    }
+
+    #[test]
+    fn bind_in__users_of_a_group_meet_in_its_directory() {
+        use rustix::fs::chown;
+        use rustix::process::Gid;
+        use rustix::thread::{set_thread_gid, set_thread_groups};
+        const GROUP: u32 = 54_321;
+        let path = std::env::temp_dir().join(format!("petrel-group-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            MeetingDir::open(&path).unwrap()
+        };
+        assert_eq!(with_mode(0o770).group(), None, "of one user");
+        assert_eq!(with_mode(0o2777).group(), None, "of everybody");
+        // The rest needs the right to become another user of the group.
+        if chown(&path, None, Some(Gid::from_raw(GROUP))).is_ok() {
+            let directory = with_mode(0o2770);
+            assert_eq!(directory.group(), Some(GROUP));
+            let bind = || {
+                set_thread_groups(&[Gid::from_raw(GROUP)]).unwrap();
+                Rendezvous::bind_in(&directory).unwrap()
+            };
+            let mut rendezvous = std::thread::scope(|scope| scope.spawn(bind).join().unwrap());
+            let connect_with = |own: u32, groups: &[u32]| {
+                let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+                std::thread::scope(|scope| {
+                    let connect = || {
+                        set_thread_groups(&groups).unwrap();
+                        set_thread_gid(Gid::from_raw(own)).unwrap();
+                        rustix::thread::set_thread_uid(another_user()).unwrap();
+                        connect_in(&directory, &rendezvous.name())
+                    };
+                    scope.spawn(connect).join().unwrap()
+                })
+            };
+            let members = [connect_with(GROUP, &[]), connect_with(7, &[5, GROUP])];
+            let users = members.map(|member| member.unwrap().user().unwrap());
+            assert_eq!(users, [rustix::process::geteuid().as_raw(); 2]);
+            let stranger = connect_with(7, &[5]).unwrap_err();
+            assert_eq!(stranger.kind(), io::ErrorKind::PermissionDenied);
+            let accepted = [(); 2].map(|()| rendezvous.accept().unwrap().expect("a member"));
+            assert!(accepted.iter().all(|s| s.user().unwrap() == another_user().as_raw()));
+            assert!(rendezvous.accept().unwrap().is_none() && rendezvous.refused_count() == 0);
+        }
+        std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]

@@ -74,17 +74,17 @@ impl Segment {
     /// When `file` is not a sealed memory file of this user with a valid header and the header's
     /// size, or when mapping fails.
     pub fn from_fd(file: OwnedFd) -> Result<Self, ShmError> {
-        Self::from_fd_in(file, false)
+        Self::from_fd_of(file, rustix::process::geteuid().as_raw(), false)
     }
 
-    /// [`Segment::from_fd`], in huge pages too if `huge_pages`. Use huge pages only for peers that
+    /// [`Segment::from_fd`] for a file of a user, in huge pages too if `huge_pages`. Use huge pages only for peers that
     /// are trusted not to punch holes into the file and exhaust the system's huge pages (see the
     /// [module](super)).
     ///
     /// # Errors
     /// As [`Segment::from_fd`].
-    pub fn from_fd_in(file: OwnedFd, huge_pages: bool) -> Result<Self, ShmError> {
-        match open_file(file.as_fd(), huge_pages) {
+    pub fn from_fd_of(file: OwnedFd, user: u32, huge_pages: bool) -> Result<Self, ShmError> {
+        match open_file(file.as_fd(), user, huge_pages) {
             Ok((mapping, geometry)) => Ok(Self { file, mapping, geometry }),
             Err(error) => {
                 // The file may be a descriptor of any kind.
@@ -189,8 +189,12 @@ pub(crate) fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
 }
 
 /// Checks a peer's file, and maps it.
-fn open_file(file: BorrowedFd<'_>, huge_pages: bool) -> Result<(Arc<Mapping>, Geometry), ShmError> {
-    let file_bytes = check_file(file)?;
+fn open_file(
+    file: BorrowedFd<'_>,
+    user: u32,
+    huge_pages: bool,
+) -> Result<(Arc<Mapping>, Geometry), ShmError> {
+    let file_bytes = check_file(file, user)?;
     if !huge_pages && is_in_huge_pages(file)? {
         return Err(ShmError::NotASegment("it is in huge pages, which are not configured here"));
     }
@@ -209,7 +213,7 @@ pub(crate) fn is_in_huge_pages(file: BorrowedFd<'_>) -> rustix::io::Result<bool>
 }
 
 /// Checks the kernel's data about a peer's file, and returns the file's size.
-fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
+fn check_file(file: BorrowedFd<'_>, user: u32) -> Result<usize, ShmError> {
     let no_memory_file = ShmError::NotASegment("it is not a memory file");
     let Ok(seals) = fcntl_get_seals(file) else { return Err(no_memory_file) };
     if !seals.contains(SEALS) {
@@ -219,7 +223,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(no_memory_file);
     }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
+    if stat.st_uid != user {
         return Err(ShmError::NotASegment("it belongs to another user"));
     }
     usize::try_from(stat.st_size).map_err(|_| no_memory_file)
@@ -242,7 +246,8 @@ mod tests {
         for huge_pages in [false, true] {
             let (stream, _listener) = lingering();
             ends_soon(move || {
-                let refused = Segment::from_fd_in(stream.into(), huge_pages);
+                let user = rustix::process::geteuid().as_raw();
+                let refused = Segment::from_fd_of(stream.into(), user, huge_pages);
                 assert!(matches!(refused, Err(ShmError::NotASegment(_))), "{refused:?}");
             });
         }

@@ -26,7 +26,8 @@ pub struct Peer {
     pub medium: &'static str,
     /// The process, over shared memory.
     pub process: Option<PeerProcess>,
-    /// The identity that the peer's process has proven: both processes have [credentials](crate::nexus::NexusBuilder::credentials).
+    /// The identity that the peer's process has proven: both processes have [credentials](crate::nexus::NexusBuilder::credentials); over shared
+    /// memory the process and its user, too, for which the kernel vouches.
     pub identity: Option<Arc<PeerIdentity>>,
 }
 

@@ -20,9 +20,9 @@ use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
-use super::usage::Source;
 use crate::control::{EndpointId, LinkId};
 use crate::security::{SecurityError, StreamCipher};
+use crate::source::Source;
 
 /// A control connection.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     stream: N::Stream,
     /// The peer's address; an IPv4-mapped address is stored as IPv4.
     remote: SocketAddr,
-    /// The network whose limits an accepted connection counts towards.
+    /// The source whose limits an accepted connection counts towards.
     source: Source,
     /// This end's address.
     local: SocketAddr,
@@ -196,7 +196,7 @@ impl<N: Network> Connection<N> {
         Self {
             stream,
             remote,
-            source: Source::of(remote, user),
+            source: Source::of(remote.ip(), user, None),
             local: canonical(local),
             is_opener,
             is_retired: false,
@@ -289,6 +289,14 @@ impl<N: Network> Connection<N> {
     /// Returns the source whose limits the connection counts towards if it was accepted.
     pub(super) fn source(&self) -> Source {
         self.source
+    }
+
+    /// Charges the identity that the peer has proven, if it has, in place of the address.
+    pub(super) fn charge_identity(&mut self) {
+        assert!(self.links.is_empty(), "links are charged to one source");
+        if let Some(identity) = self.channel.peer() {
+            self.source = Source::of(self.remote.ip(), self.stream.user(), Some(&identity));
+        }
     }
 
     /// Returns true if this process connected.

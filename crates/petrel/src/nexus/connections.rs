@@ -15,9 +15,10 @@ use super::ids::ConnectionId;
 use super::limits::{Capacity, PROPOSALS_PER_CONNECTION_MAX, session_bytes, slots_left};
 use super::link::{Link, Proposal};
 use super::net::Network;
-use super::usage::{Exhausted, Source, UsageTable};
+use super::usage::{Exhausted, UsageTable};
 use crate::control::{EndpointId, LinkId, Reason};
 use crate::slot_shares::{SLOTS_MIN, slots_of};
+use crate::source::Source;
 use crate::tables::shrink;
 
 /// All connections. The lists, the counts and the shares of sources follow each change made here.
@@ -138,9 +139,12 @@ impl<N: Network> Connections<N> {
         self.note_use(id);
     }
 
-    /// Ends the wait for HELLO.
+    /// Ends the wait for HELLO. The connection's resources are charged to the identity that the peer has proven, if it has.
     pub(super) fn greet(&mut self, id: ConnectionId) {
         self.awaiting_hello.remove(&id);
+        if let Some(connection) = self.by_id.get_mut(&id) {
+            self.idle.charge_identity(id, connection);
+        }
     }
 
     /// Takes a connection that ends out of the counts of connections in use.

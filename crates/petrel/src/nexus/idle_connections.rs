@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::connection::{Connection, Idle};
 use super::ids::ConnectionId;
 use super::net::Network;
-use super::usage::Source;
+use crate::source::Source;
 
 /// The connections of a source with the same reason to be idle, the longest idle first.
 type IdleSet = BTreeSet<(Instant, ConnectionId)>;
@@ -38,6 +38,22 @@ impl IdleConnections {
         }
         if let Some(idle) = idle {
             self.insert(source, idle, id);
+        }
+    }
+
+    /// Moves a connection from the lists of its address to those of the identity that the peer has proven.
+    pub(super) fn charge_identity<N: Network>(
+        &mut self,
+        id: ConnectionId,
+        connection: &mut Connection<N>,
+    ) {
+        let listed = connection.listed();
+        if let Some(listed) = listed {
+            self.remove(connection.source(), listed, id);
+        }
+        connection.charge_identity();
+        if let Some(listed) = listed {
+            self.insert(connection.source(), listed, id);
         }
     }
 
@@ -106,7 +122,7 @@ mod tests {
     #[test]
     fn of__the_longest_idle_of_the_site_that_has_most() {
         let now = Instant::now();
-        let source = |host| Source::of(([10, 0, 0, host], 1).into(), None);
+        let source = |host| Source::of([10, 0, 0, host].into(), None, None);
         let at = |s| now + Duration::from_secs(s);
         let mut idle_connections = IdleConnections::default();
         let all = |idle_connections: &IdleConnections, idle, source| {
@@ -164,7 +180,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "leaves a list that has it")]
     fn remove__of_a_connection_that_is_not_listed() {
-        let source = Source::of(([10, 0, 0, 1], 1).into(), None);
+        let source = Source::of([10, 0, 0, 1].into(), None, None);
         let (mut idle, since) = (IdleConnections::default(), Instant::now());
         idle.insert(source, (Idle::Linkless, since), ConnectionId(1));
         idle.remove(source, (Idle::Sessionless, since), ConnectionId(1));

@@ -394,7 +394,7 @@ fn open_rings<N: Network>(
             return Err(obstacle.to_owned());
         }
     };
-    let segment = net.open_segment(memory, config.huge_pages)?;
+    let segment = net.open_segment(stream, memory, config.huge_pages)?;
     let found = net.max_frame_bytes(&segment);
     if found != max_frame as usize {
         return Err(format!("the rings carry frames of {found} bytes"));

@@ -1,36 +1,16 @@
 //! Resources of the process held by peers, per source: no source can exhaust the resources of all.
 //!
-//! There are no credentials yet: a peer is known by its address, and a process of this host by its user too, as the kernel
-//! says. Many processes may share an address: all of a host. The share of a source is therefore large, and a further rule
-//! protects peers at the same address: idle connections yield to new ones (see `listener` and `admit`).
+//! Many processes may share a source: all of a host, or all that have proven one identity. The share of a source is therefore
+//! large, and a further rule protects peers of the same source: idle connections yield to new ones (see `listener` and
+//! `admit`).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::limits::{
     LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX, session_bytes, slots_left,
 };
+use crate::source::Source;
 use crate::tables::shrink;
-
-/// The origin of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
-/// network; and the user of a process of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Source {
-    network: IpAddr,
-    user: Option<u32>,
-}
-
-impl Source {
-    /// Returns the source of a peer's address, which is [canonical](super::connection::canonical), and of its user if known.
-    pub(super) fn of(remote: SocketAddr, user: Option<u32>) -> Self {
-        let network = match remote.ip() {
-            IpAddr::V4(v4) => v4.into(),
-            IpAddr::V6(v6) if v6.is_loopback() => v6.into(),
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !0 << 64).into(),
-        };
-        Self { network, user }
-    }
-}
 
 /// The resources held by the peers of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +66,7 @@ impl Exhausted {
     pub(super) fn text(self) -> String {
         match self {
             Self::Source(what) => {
-                format!("your address or user has its share of this server's {what}")
+                format!("your identity, address or user has its share of this server's {what}")
             }
             Self::All(what) => format!("this server has no {what} left"),
         }
@@ -223,17 +203,7 @@ mod tests {
     use crate::nexus::limits::SESSION_BYTES_PER_SOURCE_MAX;
 
     fn source(address: &str) -> Source {
-        Source::of(SocketAddr::new(address.parse().unwrap(), 1), None)
-    }
-
-    #[test]
-    fn source__is_a_user_of_an_address_or_of_a_network_of_64_bits() {
-        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
-        assert_eq!(source("2001:db8::1"), source("2001:db8::2:3:4"));
-        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
-        assert_ne!(source("::1"), source("::2"));
-        let of_user = |user| Source::of(([127, 0, 0, 1], 1).into(), Some(user));
-        assert!(of_user(1) == of_user(1) && of_user(1) != of_user(2));
+        Source::of(address.parse().unwrap(), None, None)
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
-use petrel::nexus::fetch_stats;
+use petrel::nexus::{fetch_stats, fetch_stats_inside};
 use petrel::{Endpoint, Nexus};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 
@@ -57,7 +58,7 @@ pub(super) fn endpoint() -> Result<Endpoint, Failure> {
     config.idle = IdlePolicy::default();
     config.sessions.accept = false;
     config.protocol.call_timeout_ns = CALL_TIMEOUT_NS;
-    Nexus::builder().start()?.endpoint(config).map_err(Failure::because)
+    credentials::apply(Nexus::builder(), false).start()?.endpoint(config).map_err(Failure::because)
 }
 
 impl Honest {
@@ -146,6 +147,9 @@ pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
     if reply[..] != request[..] {
         return Err(Failure::because("the large reply to a newcomer is wrong"));
     }
-    fetch_stats(address, STATS_TIMEOUT)?;
+    match credentials::get() {
+        None => fetch_stats(address, STATS_TIMEOUT),
+        Some(security) => fetch_stats_inside(address, STATS_TIMEOUT, &**security),
+    }?;
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! The attacks. Every attack is set up, stays for a window, and is taken down.
 
 use std::any::Any;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use petrel::Client;
 use petrel::region::{RegionKey, RemoteRegion};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
@@ -35,6 +37,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of threads that read, and of the pieces of each read.
 const READERS: u32 = 4;
 const READ_PIECES: u32 = 8;
+
+/// Connections of a second that begin a handshake, those that stay open, and the patience for one.
+const HALF_OPEN_PER_S: f64 = 10_000.0;
+const HALF_OPEN_HELD: usize = 1_000;
+const HALF_OPEN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
@@ -66,6 +73,8 @@ pub(crate) enum AttackKind {
     Spray,
     /// Four threads of a neighbour that read 8 MiB of a region each, one after the other, over shared memory
     LargeReads,
+    /// 10 000 connections a second that begin a TLS handshake and do not go on; for servers with --credentials
+    HalfOpenTls,
 }
 
 /// The victim of an attack.
@@ -90,12 +99,13 @@ impl AttackKind {
             Self::Sessions => "sessions",
             Self::Spray => "spray",
             Self::LargeReads => "large-reads",
+            Self::HalfOpenTls => "half-open-tls",
         }
     }
 
     /// Returns true if the attack keeps sending after its set-up.
     pub(super) fn floods(self) -> bool {
-        matches!(self, Self::Spray | Self::LargeReads)
+        matches!(self, Self::Spray | Self::LargeReads | Self::HalfOpenTls)
     }
 
     pub(super) fn set_up(self, target: Target<'_>) -> Result<ActiveAttack, Failure> {
@@ -108,6 +118,7 @@ impl AttackKind {
             Self::Sessions => sessions(target),
             Self::Spray => spray_strangers(target),
             Self::LargeReads => large_reads(target),
+            Self::HalfOpenTls => half_open_tls(target),
         }
     }
 }
@@ -274,6 +285,36 @@ fn spray_strangers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
         }
     };
     Ok(ActiveAttack::flooding("datagrams", vec![work]).and_holding(Box::new(connection)))
+}
+
+fn half_open_tls(target: Target<'_>) -> Result<ActiveAttack, Failure> {
+    let security = credentials::get().ok_or_else(|| {
+        Failure::because(
+            "half-open-tls attacks a server with credentials: name them by --credentials",
+        )
+    })?;
+    // Each connection sends the same first message, which costs the attacker nothing.
+    let mut hello = Vec::new();
+    security.connect(target.address, None)?.take_output(&mut hello);
+    let (address, begun, mut held) = (target.address, Instant::now(), VecDeque::new());
+    let work = move |count: &AtomicU64| {
+        let due = (begun.elapsed().as_secs_f64() * HALF_OPEN_PER_S) as u64;
+        if count.load(Ordering::Relaxed) >= due {
+            thread::sleep(Duration::from_micros(100));
+            return;
+        }
+        // A full queue of connections holds the attacker up, and not the honest clients.
+        if let Ok(mut stream) = TcpStream::connect_timeout(&address, HALF_OPEN_TIMEOUT)
+            && stream.write_all(&hello).is_ok()
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+            held.push_back(stream);
+        }
+        if held.len() > HALF_OPEN_HELD {
+            held.pop_front();
+        }
+    };
+    Ok(ActiveAttack::flooding("half-open TLS connections", vec![work]))
 }
 
 fn large_reads(target: Target<'_>) -> Result<ActiveAttack, Failure> {

@@ -11,6 +11,7 @@ use crate::kv::KvBenchArgs;
 use crate::overload::{BenchOverloadArgs, OverloadServerArgs};
 use crate::pause::PauseArgs;
 use crate::regions::RegionsArgs;
+use crate::sealed::SealedArgs;
 use crate::sessions::{IdleArgs, SessionsArgs, parse_sessions};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
@@ -45,6 +46,7 @@ Examples:
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
+  petrel bench sealed --part calls,store
   petrel bench instructions --transport shm
   petrel bench all --json
 
@@ -71,6 +73,8 @@ pub(crate) enum BenchCommand {
     Attacks(AttacksArgs),
     /// Latency and rate of replicated puts: three replicas of the key-value store
     Kv(KvBenchArgs),
+    /// Encryption and identity: calls, connections, puts and floods with credentials, beside the same without
+    Sealed(SealedArgs),
     /// Instructions of a small call and of a packet of a large call, counted by valgrind
     Instructions(InstructionsArgs),
     /// Every figure that Petrel promises to reach, in ten minutes at most
@@ -92,6 +96,20 @@ pub(crate) enum BenchCommand {
     /// The program whose instructions `instructions` counts, under valgrind
     #[command(hide = true)]
     CountedWorkload(CountedArgs),
+}
+
+impl BenchArgs {
+    /// Returns true if the benchmark measures with the process's credentials.
+    pub fn uses_credentials(&self) -> bool {
+        matches!(
+            self.what,
+            BenchCommand::Attacks(_)
+                | BenchCommand::Defaults(_)
+                | BenchCommand::DefaultsClients(_)
+                | BenchCommand::DefaultsServer(_)
+                | BenchCommand::Kv(_)
+        )
+    }
 }
 
 impl BenchCommand {

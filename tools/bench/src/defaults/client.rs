@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use hdrhistogram::Histogram;
 use petrel::client::Background;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel::{Client, Context, Endpoint, Nexus};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -209,7 +211,7 @@ impl Calls<'_> {
 }
 
 /// Returns the CPU time of the server's process.
-pub(super) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
+pub(crate) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
     let reply = control.call(CPU, "").wait().map_err(Failure::because)?;
     let bytes = reply.first_chunk().ok_or_else(|| Failure::because("no CPU time"))?;
     Ok(u64::from_le_bytes(*bytes))
@@ -218,8 +220,11 @@ pub(super) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
 pub(super) fn connect(
     (server, transport): (SocketAddr, BenchTransport),
 ) -> Result<Client, Failure> {
-    let client = Client::builder().transports(transport.only()).connect_wait(server);
-    client.map_err(Failure::because)
+    let mut builder = Client::builder().transports(transport.only());
+    if let Some(security) = credentials::get() {
+        builder = builder.credentials(Arc::clone(security));
+    }
+    builder.connect_wait(server).map_err(Failure::because)
 }
 
 fn watch_thread(client: &Client, mut watch: Watch) -> Result<Histogram<u64>, Failure> {
@@ -274,7 +279,8 @@ fn call_by_clients(
 ) -> Result<Taken, Failure> {
     let mut endpoint = EndpointConfig::default();
     endpoint.transports = transport.only();
-    let start = || Background::builder().endpoint(endpoint.clone()).start();
+    let nexus = || credentials::apply(Nexus::builder(), false);
+    let start = || Background::builder().nexus(nexus()).endpoint(endpoint.clone()).start();
     let backgrounds = [start().map_err(Failure::because)?, start().map_err(Failure::because)?];
     let client = |number: usize| {
         let background = &backgrounds[number % backgrounds.len()];
@@ -308,7 +314,7 @@ fn endpoint<S: 'static>(
     let mut config = EndpointConfig::default();
     config.transports = transport.only();
     config.idle = idle;
-    let nexus = Nexus::builder().start()?;
+    let nexus = credentials::apply(Nexus::builder(), false).start()?;
     let mut endpoint = nexus.endpoint_with(config, state).map_err(Failure::because)?;
     let session = endpoint.connect_wait(server).map_err(Failure::because)?;
     Ok((endpoint, session))

@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::Client;
 use petrel::client::Background;
 use petrel::endpoint::EndpointConfig;
+use petrel::nexus::NexusBuilder;
+use petrel::{Client, Nexus};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
 use petrel_command::units::format_ns;
@@ -97,13 +99,25 @@ pub(super) fn measure(
     Ok(row)
 }
 
-/// Starts a client process's threads, connects, and makes the first call.
-fn connect_anew((server, transport): (SocketAddr, BenchTransport)) -> Result<Client, Failure> {
+/// Starts a client process's threads, with a control plane, and connects.
+pub(crate) fn connect_by(
+    (server, transport): (SocketAddr, BenchTransport),
+    nexus: NexusBuilder,
+) -> Result<Client, Failure> {
     let mut endpoint = EndpointConfig::default();
     endpoint.transports = transport.only();
-    let background = Background::builder().endpoint(endpoint).start().map_err(Failure::because)?;
+    let background =
+        Background::builder().nexus(nexus).endpoint(endpoint).start().map_err(Failure::because)?;
     let client = Client::builder().background(&background).connect_wait(server);
-    let client = client.map_err(Failure::because)?;
+    client.map_err(Failure::because)
+}
+
+/// Connects as a process of its own, and makes the first call.
+pub(crate) fn connect_anew(
+    server: (SocketAddr, BenchTransport),
+    nexus: NexusBuilder,
+) -> Result<Client, Failure> {
+    let client = connect_by(server, nexus)?;
     let request = [0x5A; CALL_BYTES];
     let response = client.call(ECHO, request).wait().map_err(Failure::because)?;
     if request != response[..] {
@@ -120,7 +134,7 @@ fn measure_connects(
     let (client_before, server_before) = (cpu_ns(), server_cpu_ns(control)?);
     for _ in 0..CONNECTS {
         let begun = Instant::now();
-        let client = connect_anew(server)?;
+        let client = connect_anew(server, credentials::apply(Nexus::builder(), false))?;
         latencies.saturating_record(begun.elapsed().as_nanos() as u64);
         drop(client);
     }
@@ -170,7 +184,8 @@ fn measure_idle(
 pub(crate) fn run(args: &DefaultsClientsArgs, output: Output) -> Result<(), Failure> {
     end_with_parent()?;
     let server = (args.server, args.transport);
-    let connected = (0..args.processes).map(|_| connect_anew(server));
+    let nexus = || credentials::apply(Nexus::builder(), false);
+    let connected = (0..args.processes).map(|_| connect_anew(server, nexus()));
     let _clients = connected.collect::<Result<Vec<_>, _>>()?;
     thread::sleep(SETTLE);
     output.record(&Ready { address: args.server })?;

@@ -1,10 +1,12 @@
 //! The server's process: as the README has it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use petrel::endpoint::IdlePolicy;
 use petrel::server::ServerThread;
 use petrel::{Endpoint, Server};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
@@ -19,6 +21,9 @@ pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failu
     let mut server = Server::bind("127.0.0.1:0").threads(args.threads);
     if args.poll {
         server = server.idle(IdlePolicy::Poll);
+    }
+    if let Some(security) = credentials::get() {
+        server = server.credentials(Arc::clone(security));
     }
     let running = server.serve(|_: ServerThread| (), set_up).start()?;
     output.record(&Ready { address: running.local_addr() })?;

@@ -1,15 +1,16 @@
 //! Three replicas, and their CPUs.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus};
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
 use super::KvBenchArgs;
+use crate::measure::directory::Directory;
 use crate::measure::process::Process;
 use petrel_command::args::BenchTransport;
 
@@ -27,29 +28,12 @@ pub(super) struct Cluster {
     _data: Option<Directory>,
 }
 
-/// A directory of this process's own, removed at the end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn within(parent: &Path) -> Result<Self, Failure> {
-        let path = parent.join(format!("petrel-bench-kv-{}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // The replicas have ended. A directory that cannot be removed stays for the user to see.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 impl Cluster {
     /// Starts the replicas, and waits until the first one leads.
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
         let addresses = free_addresses()?;
-        let data = args.data.as_deref().map(Directory::within).transpose()?;
+        let data = args.data.as_deref();
+        let data = data.map(|parent| Directory::within(parent, "kv")).transpose()?;
         let named = (1..).zip(&addresses).map(|(node, at): (u16, _)| format!("{node}={at}"));
         let peers = named.collect::<Vec<_>>().join(",");
         let mut processes = Vec::new();
@@ -59,7 +43,7 @@ impl Cluster {
             words.extend(["--id", &id, "--peers", &peers]);
             words.extend(["--transport", transport.name(), "--idle", args.idle.name()]);
             words.extend(["--reads", args.reads.name()]);
-            let log = data.as_ref().map(|data| data.0.join(&id).display().to_string());
+            let log = data.as_ref().map(|data| data.path().join(&id).display().to_string());
             words.extend(log.iter().flat_map(|log| ["--data", log]));
             processes.push(Process::start(&words)?);
         }
@@ -74,7 +58,8 @@ impl Cluster {
 
     /// Creates an endpoint for the clients.
     pub(super) fn client_endpoint(&self) -> Result<Endpoint, Failure> {
-        Nexus::builder().start()?.endpoint(self.client.clone()).map_err(Failure::because)
+        let nexus = credentials::apply(Nexus::builder(), false).start()?;
+        nexus.endpoint(self.client.clone()).map_err(Failure::because)
     }
 
     fn have_first_lead(&self) -> Result<(), Failure> {

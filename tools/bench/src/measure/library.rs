@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, SessionId, SessionState};
+use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_command::client::data_address;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 
@@ -37,6 +39,8 @@ pub struct EndConfig {
     pub data_address: IpAddr,
     pub slots: u16,
     pub credits: u16,
+    /// Whether the end uses the process's credentials.
+    pub is_sealed: bool,
     /// Further changes of the configuration.
     pub adjust: Adjust,
 }
@@ -57,13 +61,24 @@ impl EndConfig {
     /// Returns the defaults of an end whose data port is at `data_address`.
     pub fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
         let (slots, credits) = (SLOTS_DEFAULT, CREDITS_DEFAULT);
-        Self { transport, data_address, slots, credits, adjust: |_| () }
+        Self { transport, data_address, slots, credits, is_sealed: false, adjust: |_| () }
     }
 
     /// Returns the defaults of a calling end for `server`: the data port must be of the server's family,
     /// and on loopback only if the server is.
     pub fn towards(transport: BenchTransport, server: IpAddr) -> Self {
         Self::new(transport, data_address(server))
+    }
+
+    /// Has a control plane reach an address. A user who names another host wants to call it, as in `Client::connect_to`.
+    fn reaching(&self, builder: NexusBuilder, ip: IpAddr) -> NexusBuilder {
+        let is_far = !ip.to_canonical().is_loopback();
+        let builder = if is_far { builder.heartbeat(HEARTBEAT) } else { builder };
+        match self.is_sealed {
+            true => credentials::apply(builder, false),
+            false if is_far => builder.insecure(),
+            false => builder,
+        }
     }
 
     fn endpoint(&self) -> EndpointConfig {
@@ -88,11 +103,8 @@ impl Answerer {
         config: &EndConfig,
         register: fn(&mut Endpoint),
     ) -> Result<Self, Failure> {
-        let mut builder = Nexus::builder().listen(listen).transports(config.transport.only());
-        if !listen.ip().is_loopback() {
-            builder = builder.insecure().heartbeat(HEARTBEAT);
-        }
-        let nexus = builder.start()?;
+        let builder = Nexus::builder().listen(listen).transports(config.transport.only());
+        let nexus = config.reaching(builder, listen.ip()).start()?;
         let address = nexus.local_addr().unwrap_or(listen);
         // The server offers the maxima; clients decide how much they use.
         let config = EndConfig { slots: SLOTS_MAX, credits: WINDOW_PACKETS as u16, ..*config };
@@ -121,12 +133,9 @@ impl ServerEnd for Answerer {
 impl<S: 'static> Caller<S> {
     /// Creates an end that calls `server`.
     pub fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
-        let mut builder =
+        let builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
-        if !server.ip().to_canonical().is_loopback() {
-            // A user who names another host wants to call it, as in `Client::connect_to`.
-            builder = builder.insecure().heartbeat(HEARTBEAT);
-        }
+        let builder = config.reaching(builder, server.ip());
         let mut endpoint_config = config.endpoint();
         endpoint_config.sessions.accept = false;
         let endpoint = builder.start()?.endpoint_with(endpoint_config, state);

@@ -65,6 +65,8 @@ pub struct Shape {
     pub choice: Choice,
     /// The sessions to use; may change between windows.
     pub selection: Rc<Selection>,
+    /// Whether both ends use the process's credentials.
+    pub is_sealed: bool,
     /// Further changes of either end's configuration.
     pub adjust: Adjust,
     /// The methods of the server.
@@ -181,8 +183,9 @@ impl Measurement {
     /// Creates the two ends of the library.
     pub fn library(&self, test_bed: &TestBed, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
         let [_, server_address] = test_bed.addresses;
-        let Shape { adjust, register, .. } = *shape;
-        let config = EndConfig { adjust, ..EndConfig::new(self.transport, server_address) };
+        let Shape { adjust, register, is_sealed, .. } = *shape;
+        let config = EndConfig::new(self.transport, server_address);
+        let config = EndConfig { adjust, is_sealed, ..config };
         let (sender, receiver) = mpsc::channel();
         let make_server = move || {
             let answerer = Answerer::start((server_address, 0).into(), &config, register)?;
@@ -206,6 +209,7 @@ impl Measurement {
         let config = EndConfig {
             slots: shape.slots,
             credits: shape.credits,
+            is_sealed: shape.is_sealed,
             adjust: shape.adjust,
             ..EndConfig::towards(self.transport, server.0.ip())
         };
@@ -239,6 +243,7 @@ impl Measurement {
             credits: self.plan_credits(),
             choice: Choice::InTurn,
             selection: Selection::all(),
+            is_sealed: false,
             adjust: |_| (),
             register: methods::register,
         }

@@ -20,8 +20,12 @@ use super::test_bed::{Cores, TestBed};
 const CLIENT_DEVICE: &str = "petrel0";
 const SERVER_DEVICE: &str = "petrel1";
 
+/// Bytes of a packet, by default of Ethernet.
+pub const MTU: u16 = 1_500;
+
 /// Addresses of the two ends; these namespaces contain no other host.
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
+pub(crate) const ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
 /// The result of a measurement.
 pub enum Outcome {
@@ -36,7 +40,7 @@ pub fn run(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32) + Send,
 ) -> Result<Outcome, Failure> {
-    between(measurement.pace.is_realtime, |test_bed| match test_bed {
+    between(MTU, measurement.pace.is_realtime, |test_bed| match test_bed {
         Ok(test_bed) => {
             let command = command(measurement);
             let describe = |setting| Setting { network: Some("veth"), command, ..setting };
@@ -47,12 +51,14 @@ pub fn run(
     })
 }
 
-/// Runs `work` between the two hosts, or passes the reason why the hosts cannot be created.
+/// Runs `work` between the two hosts, whose devices carry packets of up to `mtu` bytes, or passes the reason why the hosts cannot be
+/// created.
 pub fn between<T: Send>(
+    mtu: u16,
     is_realtime: bool,
     work: impl FnOnce(Result<TestBed, Failure>) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
-    on_thread(|| work(set_up(is_realtime)))
+    on_thread(|| work(set_up(mtu, is_realtime)))
 }
 
 /// Runs `work` on a thread of its own, which may move to another namespace: the calling thread stays in its own.
@@ -74,7 +80,7 @@ pub fn command(measurement: &Measurement) -> String {
 
 /// Creates and joins the two namespaces; the calling thread is in the first, the test bed's second thread
 /// in the second.
-fn set_up(is_realtime: bool) -> Result<TestBed, Failure> {
+fn set_up(mtu: u16, is_realtime: bool) -> Result<TestBed, Failure> {
     petrel_netns::leave().map_err(Failure::because)?;
     let server_thread = ServerThread::start()?;
     let thread = server_thread.execute(|| {
@@ -84,12 +90,13 @@ fn set_up(is_realtime: bool) -> Result<TestBed, Failure> {
     let pair =
         format!("link add {CLIENT_DEVICE} type veth peer name {SERVER_DEVICE} netns {thread}");
     petrel_netns::ip(&pair).map_err(Failure::because)?;
-    bring_up(CLIENT_DEVICE, ADDRESSES[0])?;
-    server_thread.execute(|| bring_up(SERVER_DEVICE, ADDRESSES[1]))?;
+    bring_up(CLIENT_DEVICE, mtu, ADDRESSES[0])?;
+    server_thread.execute(move || bring_up(SERVER_DEVICE, mtu, ADDRESSES[1]))?;
     TestBed::with(Cores::Two, is_realtime, Some(server_thread), ADDRESSES.map(Into::into))
 }
 
-fn bring_up(device: &str, address: Ipv4Addr) -> Result<(), Failure> {
+fn bring_up(device: &str, mtu: u16, address: Ipv4Addr) -> Result<(), Failure> {
+    petrel_netns::ip(&format!("link set {device} mtu {mtu}")).map_err(Failure::because)?;
     petrel_netns::switch_off_offloads(device)
         .and_then(|()| petrel_netns::bring_up(device, address))
         .map_err(Failure::because)

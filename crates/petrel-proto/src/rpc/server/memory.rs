@@ -19,7 +19,7 @@ use crate::rpc::timers::Timers;
 use crate::rpc::{RequestHandle, RespondError, Shared};
 use crate::session::held::{Held, Holder, HoldingId, HoldingKind, Shortage};
 use crate::session::server::{ServerSession, ServerSlot, ServerState};
-use crate::session::{Role, SessionId, SessionTable};
+use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::status::Status;
 
 /// Memory missing for a request whose first packet has arrived.
@@ -58,6 +58,11 @@ impl Memory {
     #[inline]
     pub(in crate::rpc) fn set_time(&mut self, now_ns: u64) {
         self.held.set_time(now_ns);
+    }
+
+    /// Has the further holdings of a peer count for an account, or for none.
+    pub(in crate::rpc) fn set_account(&mut self, peer: PeerKey, account: Option<u64>) {
+        self.held.set_account(peer, account);
     }
 
     /// Returns the bytes of all holdings.
@@ -274,6 +279,10 @@ pub(in crate::rpc) fn note_refused<B: Buffer>(
         Shortage::Peer(_) => {
             shared.counters.refused_over_share += 1;
             "the peer's share of memory is used up"
+        }
+        Shortage::Account(_) => {
+            shared.counters.refused_over_share += 1;
+            "the share of memory of the client's identity or address is used up"
         }
     }
 }

@@ -321,7 +321,12 @@ impl SharedMemory for SimNetwork {
         Ok(Memory { max_frame_bytes: config.max_frame_bytes, is_sound })
     }
 
-    fn open_segment(&self, memory: Memory, _huge_pages: bool) -> Result<Memory, String> {
+    fn open_segment(
+        &self,
+        _peer: &SimUnixConnection,
+        memory: Memory,
+        _huge_pages: bool,
+    ) -> Result<Memory, String> {
         if memory.is_sound { Ok(memory) } else { Err("this is no segment".to_owned()) }
     }
 

@@ -260,8 +260,19 @@ impl<L: HostLinks> SharedMemory for MioNetwork<L> {
         Segment::create(config).map_err(|error| error.to_string())
     }
 
-    fn open_segment(&self, memory: OwnedFd, huge_pages: bool) -> Result<Segment, String> {
-        Segment::from_fd_in(memory, huge_pages).map_err(|error| error.to_string())
+    fn open_segment(
+        &self,
+        peer: &PeerStream,
+        memory: OwnedFd,
+        huge_pages: bool,
+    ) -> Result<Segment, String> {
+        match peer.user() {
+            Ok(user) => Segment::from_fd_of(memory, user, huge_pages).map_err(|e| e.to_string()),
+            Err(error) => {
+                shm::discard(vec![memory]);
+                Err(error.to_string())
+            }
+        }
     }
 
     fn max_frame_bytes(&self, segment: &Segment) -> usize {

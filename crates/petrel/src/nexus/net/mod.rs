@@ -274,12 +274,13 @@ pub trait SharedMemory: Debug + Sized + 'static {
     /// The reason, for people.
     fn create_segment(&self, config: &ShmConfig) -> Result<Self::Segment, String>;
 
-    /// Checks and maps a peer's segment.
+    /// Checks and maps a segment of a peer and its user.
     ///
     /// # Errors
     /// The reason, for people.
     fn open_segment(
         &self,
+        peer: &Self::ShmPeer,
         memory: <Self::Fds as Fds>::Memory,
         huge_pages: bool,
     ) -> Result<Self::Segment, String>;

@@ -11,7 +11,7 @@ use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
-use crate::nexus::usage::Source;
+use crate::source::Source;
 
 /// The links that wait for their endpoints.
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an early link is kept once")]
     fn keep__a_number_that_waits_already() {
-        let source = Source::of(([10, 0, 0, 1], 7).into(), None);
+        let source = Source::of([10, 0, 0, 1].into(), None, None);
         let mut early = EarlyLinks::default();
         early.keep(ConnectionId(3), source, &open(5));
         early.keep(ConnectionId(3), source, &open(5));
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "within the limits of all and of a source")]
     fn keep__more_than_a_source_may_have() {
-        let source = Source::of(([10, 0, 0, 1], 7).into(), None);
+        let source = Source::of([10, 0, 0, 1].into(), None, None);
         let mut early = EarlyLinks::default();
         for link in 0..=EARLY_LINKS_PER_SOURCE_MAX {
             early.keep(ConnectionId(3), source, &open(link as u32));

@@ -13,7 +13,8 @@ use crate::nexus::limits::session_bytes;
 use crate::nexus::link::{Link, Stage};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
-use crate::nexus::usage::{Source, Usage};
+use crate::nexus::usage::Usage;
+use crate::source::Source;
 
 /// The number of entries of each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn check_tables__reports_a_share_not_given_back() {
         let (mut reactor, _) = reactor();
-        let source = Source::of(([10, 0, 0, 1], 1).into(), None);
+        let source = Source::of([10, 0, 0, 1].into(), None, None);
         reactor.relay.connections.test_usage().add_link(source, true);
         assert!(reactor.check_tables().unwrap_err().contains("usage of sources"));
         reactor.relay.connections.test_usage().remove_link(source, true);
