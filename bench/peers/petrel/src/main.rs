@@ -1,6 +1,8 @@
 //! Petrel, over UDP and over shared memory, polled and blocking: a session, and an endpoint per side,
 //! otherwise with defaults. The variants that begin with `client` have a `Client` in place of the session, called by tasks
-//! as tarpc's and tonic's clients are, and nothing else set but the transport.
+//! as tarpc's and tonic's clients are, and nothing else set but the transport. The variants that begin with `sealed` have credentials.
+
+mod sealed;
 
 use bytes::Bytes;
 use peers_common::tasks::{self, Caller};
@@ -13,7 +15,7 @@ use petrel::endpoint::{EndpointConfig, SessionId};
 use petrel::{Client, Context, MsgBuf, Nexus};
 
 fn main() -> Result<(), Failure> {
-    peers_common::run(serve, |args| match args.variant.starts_with(CLIENT) {
+    peers_common::run(serve, |args| match plain(&args.variant).starts_with(CLIENT) {
         true => tasks::block_on(call_by_tasks(args)),
         false => call(args),
     })
@@ -22,7 +24,16 @@ fn main() -> Result<(), Failure> {
 /// Begins the name of a variant with a `Client`.
 const CLIENT: &str = "client-";
 
+/// Begins the name of a variant with credentials.
+const SEALED: &str = "sealed-";
+
+/// Returns the name of the variant with the same settings without credentials.
+fn plain(variant: &str) -> &str {
+    variant.strip_prefix(SEALED).unwrap_or(variant)
+}
+
 fn config(variant: &str) -> Result<EndpointConfig, Failure> {
+    let variant = plain(variant);
     let mut config = EndpointConfig::default();
     if let Some(transport) = variant.strip_prefix(CLIENT) {
         config.transports = transport.parse()?;
@@ -34,7 +45,15 @@ fn config(variant: &str) -> Result<EndpointConfig, Failure> {
 }
 
 fn serve(args: ServerArgs) -> Result<(), Failure> {
-    let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    let builder = Nexus::builder().listen("127.0.0.1:0".parse()?);
+    let (builder, credentials) = match args.variant.starts_with(SEALED) {
+        true => {
+            let (credentials, words) = sealed::issue()?;
+            (builder.credentials(credentials), words)
+        }
+        false => (builder, String::new()),
+    };
+    let nexus = builder.start()?;
     let mut server = nexus.endpoint(config(&args.variant)?)?;
     server.on(Workload::Echo as u16, |_, cx, request| {
         let small: [u8; SMALL_BYTES] = request.data().try_into().expect("a small request");
@@ -44,7 +63,8 @@ fn serve(args: ServerArgs) -> Result<(), Failure> {
         let reply = Sink::reply_to(request.data());
         request.reply(cx, &reply)
     });
-    ready(nexus.local_addr().ok_or("the server listens nowhere")?);
+    let address = nexus.local_addr().ok_or("the server listens nowhere")?;
+    ready(format!("{address}{credentials}"));
     server.run_until(|_, _| false);
     Ok(())
 }
@@ -67,7 +87,12 @@ impl Caller for TaskCaller {
 
 async fn call_by_tasks(args: ClientArgs) -> Result<Outcome, Failure> {
     let client = Client::builder().transports(config(&args.variant)?.transports);
-    let client = client.connect(args.address).await?;
+    let (address, credentials) = sealed::read(&args.address)?;
+    let client = match credentials {
+        Some(credentials) => client.credentials(credentials),
+        None => client,
+    };
+    let client = client.connect(address.to_owned()).await?;
     tasks::run(TaskCaller(client), args.plan).await
 }
 
@@ -79,8 +104,13 @@ struct Load {
 
 fn call(args: ClientArgs) -> Result<Outcome, Failure> {
     let load = Load { meter: Meter::start(args.plan), lanes: Vec::new() };
-    let mut client = Nexus::builder().start()?.endpoint_with(config(&args.variant)?, load)?;
-    let session = client.connect_wait(args.address.parse()?)?;
+    let (address, credentials) = sealed::read(&args.address)?;
+    let builder = match credentials {
+        Some(credentials) => Nexus::builder().credentials(credentials),
+        None => Nexus::builder(),
+    };
+    let mut client = builder.start()?.endpoint_with(config(&args.variant)?, load)?;
+    let session = client.connect_wait(address.parse()?)?;
     let Plan { workload, in_flight, .. } = args.plan;
     for lane in 0..in_flight {
         let mut buffers = [client.alloc(workload.request_bytes())?, client.alloc(REPLY_BYTES)?];

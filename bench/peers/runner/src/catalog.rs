@@ -111,6 +111,9 @@ pub(crate) static PEERS: &[Peer] = &[
             variant("udp-block", "Petrel, UDP", Blocking, ALL),
             variant("shm", "Petrel, shared memory", Polling, ALL),
             variant("client-udp", "Petrel client, UDP", Blocking, ALL),
+            variant("sealed-udp", "Petrel, UDP, sealed", Polling, ALL),
+            variant("sealed-udp-block", "Petrel, UDP, sealed", Blocking, ALL),
+            variant("sealed-client-udp", "Petrel client, UDP, sealed", Blocking, ALL),
             variant("client-shm", "Petrel client, shared memory", Blocking, ALL),
             variant("stream", "Petrel, TCP stream", Polling, ALL),
             variant("stream-block", "Petrel, TCP stream", Blocking, ALL),
@@ -126,6 +129,7 @@ pub(crate) static PEERS: &[Peer] = &[
         source: Source::Cargo { package: "tonic" },
         variants: &[
             variant("unary", "tonic, unary", Blocking, ALL),
+            variant("tls", "tonic, unary, TLS", Blocking, ALL),
             variant("stream", "tonic, one stream", Blocking, ALL),
         ],
     },

@@ -11,16 +11,27 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::bench::Payload;
 use crate::bench::bench_client::BenchClient;
-use crate::{MESSAGE_BYTES_MAX, WINDOW_BYTES};
+use crate::{MESSAGE_BYTES_MAX, NAME, TLS, WINDOW_BYTES};
 
 type Client = BenchClient<Channel>;
 
 pub(crate) async fn call(args: ClientArgs) -> Result<Outcome, Failure> {
-    let channel = Endpoint::try_from(format!("http://{}", args.address))?
+    let endpoint = match args.address.split_once(',') {
+        None => Endpoint::try_from(format!("http://{}", args.address))?,
+        Some((address, pem)) => {
+            let digits = pem.as_bytes().chunks(2);
+            let byte = |pair: &[u8]| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?);
+            let pem = digits.map(byte).collect::<Result<Vec<u8>, Failure>>()?;
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
+            let endpoint = Endpoint::try_from(format!("https://{address}"))?;
+            endpoint.tls_config(tls.domain_name(NAME))?
+        }
+    };
+    let channel = endpoint
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -28,7 +39,7 @@ pub(crate) async fn call(args: ClientArgs) -> Result<Outcome, Failure> {
         .await?;
     let client = BenchClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
     match args.variant.as_str() {
-        "unary" => tasks::run(Unary(client), args.plan).await,
+        "unary" | TLS => tasks::run(Unary(client), args.plan).await,
         "stream" => {
             let stream = Stream::open(client, args.plan.workload, args.plan.in_flight).await?;
             tasks::run(stream, args.plan).await

@@ -1,4 +1,4 @@
-//! tonic: gRPC in Rust, over one connection without TLS. Unary calls, or a stream with replies in the
+//! tonic: gRPC in Rust, over one connection, without TLS or with it. Unary calls, or a stream with replies in the
 //! order of the requests.
 
 mod client;
@@ -18,6 +18,10 @@ const MESSAGE_BYTES_MAX: usize = BULK_BYTES + 4096;
 /// Flow control windows of streams and connections: with the default of 64 KiB, every bulk request would
 /// wait for window updates.
 const WINDOW_BYTES: u32 = 32 << 20;
+
+/// The variant with TLS, and the name of its certificate.
+const TLS: &str = "tls";
+const NAME: &str = "localhost";
 
 fn main() -> Result<(), Failure> {
     peers_common::run(

@@ -4,15 +4,16 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use peers_common::{Failure, ServerArgs, Sink, ready};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio::net::TcpListener;
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::bench::Payload;
 use crate::bench::bench_server::{Bench, BenchServer};
-use crate::{MESSAGE_BYTES_MAX, WINDOW_BYTES};
+use crate::{MESSAGE_BYTES_MAX, NAME, TLS, WINDOW_BYTES};
 
 struct Service;
 
@@ -51,11 +52,21 @@ impl Bench for Service {
     }
 }
 
-pub(crate) async fn serve(_: ServerArgs) -> Result<(), Failure> {
+pub(crate) async fn serve(args: ServerArgs) -> Result<(), Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    ready(listener.local_addr()?);
+    let address = listener.local_addr()?;
+    let mut server = Server::builder();
+    if args.variant == TLS {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed([NAME.to_owned()])?;
+        let identity = Identity::from_pem(cert.pem(), signing_key.serialize_pem());
+        server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
+        let pem: String = cert.pem().bytes().map(|byte| format!("{byte:02x}")).collect();
+        ready(format!("{address},{pem}"));
+    } else {
+        ready(address);
+    }
     let service = BenchServer::new(Service).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    Server::builder()
+    server
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .add_service(service)

