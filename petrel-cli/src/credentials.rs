@@ -32,7 +32,7 @@ struct Record {
 /// The folder has none, or they cannot be used.
 pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
     if let Some(folder) = &args.credentials {
-        petrel_command::credentials::set(Arc::new(read(folder)?));
+        petrel_command::credentials::set(Arc::new(read(folder)?), folder);
     }
     Ok(())
 }

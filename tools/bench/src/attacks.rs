@@ -240,7 +240,7 @@ impl Observer<'_> {
 }
 
 /// Returns the CPU time of a server's management thread so far, in nanoseconds.
-fn management_ns(pid: u32) -> Option<u64> {
+pub(crate) fn management_ns(pid: u32) -> Option<u64> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let read = |path: PathBuf| std::fs::read_to_string(path).ok();
     let paths = threads.filter_map(|thread| Some(thread.ok()?.path()));

@@ -17,10 +17,9 @@ use petrel_command::units::{exact_duration, format_ns};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::args::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
-pub(crate) use self::client::server_cpu_ns;
 use self::client::{Taken, Way};
+pub(crate) use self::processes::connect_anew;
 pub(super) use self::processes::run as run_clients;
-pub(crate) use self::processes::{connect_anew, connect_by};
 pub(super) use self::server::run as run_server;
 use crate::measure::process::{Process, parse};
 use crate::measure::statistics::median;

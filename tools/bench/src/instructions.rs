@@ -15,7 +15,9 @@ mod workload;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use petrel::Nexus;
 use petrel_command::Outcome;
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
@@ -41,7 +43,8 @@ const NAME: &str = "instructions";
 
 /// Runs the workload in the counted process.
 pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {
-    workload::run(args.workload, args.calls).map_err(Failure::because)
+    let nexus = || credentials::apply(Nexus::builder(), false);
+    workload::run(args.workload, args.calls, nexus).map_err(Failure::because)
 }
 
 /// Returns the rows of a transport.

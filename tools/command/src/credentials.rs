@@ -1,24 +1,32 @@
 //! The credentials of the command's process (`--credentials`), for every control plane that it starts.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use petrel::nexus::NexusBuilder;
 use petrel::security::{Security, expect_name};
 
-static CREDENTIALS: OnceLock<Arc<dyn Security>> = OnceLock::new();
+static CREDENTIALS: OnceLock<(Arc<dyn Security>, PathBuf)> = OnceLock::new();
 
-/// Sets the credentials, once, before any control plane is started.
+/// Sets the credentials and their folder, once, before any control plane is started.
 ///
 /// # Panics
 /// When they were set before.
-pub fn set(security: Arc<dyn Security>) {
-    assert!(CREDENTIALS.set(security).is_ok(), "a process has credentials once");
+pub fn set(security: Arc<dyn Security>, folder: &Path) {
+    let is_first = CREDENTIALS.set((security, folder.to_owned())).is_ok();
+    assert!(is_first, "a process has credentials once");
 }
 
 /// Returns the credentials, if the process has any.
 pub fn get() -> Option<&'static Arc<dyn Security>> {
-    CREDENTIALS.get()
+    CREDENTIALS.get().map(|(security, _)| security)
+}
+
+/// Has another process of this command use the credentials as well.
+pub fn pass_to(command: &mut Command) {
+    command.envs(CREDENTIALS.get().map(|(_, folder)| ("PETREL_CREDENTIALS", folder)));
 }
 
 /// Gives a control plane the credentials. Without any it stays on this host, unless `may_be_insecure`.

@@ -39,10 +39,12 @@ fn main() -> ExitCode {
             print!("{}", options::HELP);
             ExitCode::SUCCESS
         }
-        Ok(Mode::Run { workload, calls }) => match workload::run(workload, calls) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(text) => fail(&text),
-        },
+        Ok(Mode::Run { workload, calls }) => {
+            match workload::run(workload, calls, petrel::Nexus::builder) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(text) => fail(&text),
+            }
+        }
         Ok(Mode::Count(options)) if options.times => match times::print(&options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(text) => fail(&text),

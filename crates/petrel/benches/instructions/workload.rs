@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use petrel::client::ClientConfig;
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, PathPolicy, SessionId, SessionState};
+use petrel::nexus::NexusBuilder;
 use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::{Handle, Session};
-use petrel::{Client, Context, Endpoint, MsgBuf, Nexus, Reply};
+use petrel::{Client, Context, Endpoint, MsgBuf, Reply};
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
 const SAMPLE: u16 = 1;
@@ -428,24 +429,34 @@ fn places(len: usize) -> [usize; 4] {
     [0, stride, 2 * stride, len - 8]
 }
 
-/// Runs a workload, and prints the number of its requests' packets.
+/// Runs a workload by control planes of a kind, and prints the number of its requests' packets.
 ///
 /// # Errors
 /// A packet was lost, or a session could not be opened in time.
-pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
+pub(crate) fn run(
+    workload: &Workload,
+    calls: u64,
+    nexus: impl Fn() -> NexusBuilder,
+) -> Result<(), String> {
     // Valgrind translates code when it first runs, which stops an endpoint for tens of milliseconds: after such a pause, an endpoint may
     // read frames on another path. Uncounted calls of other endpoints come first.
-    run_round(workload, workload.calls, Turns { client: warm_client, server: warm_server })?;
+    let warm = Turns { client: warm_client, server: warm_server };
+    run_round(workload, workload.calls, nexus(), warm)?;
     let turns = Turns { client: client_turn, server: server_turn };
-    let (packets, elapsed) = run_round(workload, calls, turns)?;
+    let (packets, elapsed) = run_round(workload, calls, nexus(), turns)?;
     println!("packets {packets}");
     println!("elapsed_ns {}", elapsed.as_nanos());
     Ok(())
 }
 
 /// Returns the number of the requests' packets, and the time of the calls.
-fn run_round(workload: &Workload, calls: u64, turns: Turns) -> Result<(u64, Duration), String> {
-    let nexus = Nexus::builder()
+fn run_round(
+    workload: &Workload,
+    calls: u64,
+    nexus: NexusBuilder,
+    turns: Turns,
+) -> Result<(u64, Duration), String> {
+    let nexus = nexus
         .listen("127.0.0.1:0".parse().expect("an address"))
         .start()
         .expect("a nexus on loopback");

@@ -104,6 +104,7 @@ impl BenchArgs {
         matches!(
             self.what,
             BenchCommand::Attacks(_)
+                | BenchCommand::CountedWorkload(_)
                 | BenchCommand::Defaults(_)
                 | BenchCommand::DefaultsClients(_)
                 | BenchCommand::DefaultsServer(_)

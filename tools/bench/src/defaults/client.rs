@@ -211,7 +211,7 @@ impl Calls<'_> {
 }
 
 /// Returns the CPU time of the server's process.
-pub(crate) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
+pub(super) fn server_cpu_ns(control: &Client) -> Result<u64, Failure> {
     let reply = control.call(CPU, "").wait().map_err(Failure::because)?;
     let bytes = reply.first_chunk().ok_or_else(|| Failure::because("no CPU time"))?;
     Ok(u64::from_le_bytes(*bytes))

@@ -99,25 +99,17 @@ pub(super) fn measure(
     Ok(row)
 }
 
-/// Starts a client process's threads, with a control plane, and connects.
-pub(crate) fn connect_by(
+/// Starts a client process's threads, with a control plane, connects, and makes the first call.
+pub(crate) fn connect_anew(
     (server, transport): (SocketAddr, BenchTransport),
     nexus: NexusBuilder,
 ) -> Result<Client, Failure> {
     let mut endpoint = EndpointConfig::default();
     endpoint.transports = transport.only();
-    let background =
-        Background::builder().nexus(nexus).endpoint(endpoint).start().map_err(Failure::because)?;
+    let background = Background::builder().nexus(nexus).endpoint(endpoint).start();
+    let background = background.map_err(Failure::because)?;
     let client = Client::builder().background(&background).connect_wait(server);
-    client.map_err(Failure::because)
-}
-
-/// Connects as a process of its own, and makes the first call.
-pub(crate) fn connect_anew(
-    server: (SocketAddr, BenchTransport),
-    nexus: NexusBuilder,
-) -> Result<Client, Failure> {
-    let client = connect_by(server, nexus)?;
+    let client = client.map_err(Failure::because)?;
     let request = [0x5A; CALL_BYTES];
     let response = client.call(ECHO, request).wait().map_err(Failure::because)?;
     if request != response[..] {

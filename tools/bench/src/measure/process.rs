@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
@@ -27,8 +28,11 @@ pub(crate) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure
 pub(crate) struct Process(Child);
 
 impl Process {
+    /// Starts it with the credentials of this process, if there are any.
     pub(crate) fn start(arguments: &[&str]) -> Result<Self, Failure> {
-        Ok(Self::spawn(Command::new(std::env::current_exe()?).args(arguments))?)
+        let mut command = Command::new(std::env::current_exe()?);
+        credentials::pass_to(&mut command);
+        Ok(Self::spawn(command.args(arguments))?)
     }
 
     /// Starts another program, with the error stream of the command.

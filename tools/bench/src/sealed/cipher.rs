@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use petrel_command::failure::Failure;
 use petrel_tls::{Suite, keys_from_secret};
 use petrel_transport::seal::{DatagramKey, HEAD_BYTES, TAG_BYTES};
@@ -11,7 +11,7 @@ use petrel_transport::seal::{DatagramKey, HEAD_BYTES, TAG_BYTES};
 use crate::measure::statistics::median;
 
 /// The suite that two ends agree on by default.
-const SUITE: Suite = Suite::Aes256Gcm;
+const SUITE: Suite = Suite::Aes128Gcm;
 
 /// Pairs of windows for each figure.
 const WINDOWS: usize = 61;
@@ -68,7 +68,7 @@ impl Cipher for Alone {
 /// Measures datagrams of a length. Each is compared with the plain one after it was opened.
 pub(super) fn measure(size: usize) -> Result<Cost, Failure> {
     let key = keys_from_secret(SUITE, &vec![7; SUITE.secret_bytes()])?;
-    let alone = UnboundKey::new(&AES_256_GCM, &[7; 32]);
+    let alone = UnboundKey::new(&AES_128_GCM, &[7; 16]);
     let alone = Alone(LessSafeKey::new(alone.map_err(|_| Failure::because("a short key"))?));
     let plain: Vec<u8> = (0..size).map(|i| (i * 31) as u8).collect();
     let mut datagrams = vec![vec![0; size + TAG_BYTES]; (WINDOW_BYTES / size).max(8)];

@@ -1,5 +1,6 @@
-//! Connections with their first call: the server's CPU time for each, and its memory.
+//! Connections with their first call: the CPU time of the server's control plane for each, and the server's memory.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,14 +11,17 @@ use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_tls::Credentials;
 
-use crate::defaults::{connect_anew, connect_by, server_cpu_ns, start_defaults_server};
+use crate::attacks::management_ns;
+use crate::defaults::{connect_anew, start_defaults_server};
+use crate::measure::process::Process;
 use crate::sessions::private_bytes;
 
 /// Connections of a round, one after another.
 const CONNECTS: u32 = 300;
 
-/// Connections that stay, for their memory.
+/// Connections that stay, for their memory, and those before, for which tables and the allocator have grown.
 const KEPT: u32 = 200;
+const WARM: u32 = 20;
 
 /// How the clients of a server prove who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,33 +45,32 @@ impl Handshake {
     }
 }
 
-/// Returns the connections that a core of the server makes in a second, each with its first call.
+/// Returns the connections that a core makes in a second at the server's control plane: TCP, the handshake, HELLO, a link and a session, and
+/// the end of all.
 pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<f64, Failure> {
-    let (_server, server) = start(folder, handshake)?;
-    let control = connect_by(server, handshake.nexus(folder)?)?;
-    let before = server_cpu_ns(&control)?;
+    let (process, server) = start(folder, handshake)?;
+    let spent = || management_ns(process.id()).ok_or_else(|| Failure::because("no CPU time"));
+    // The first connection has no ticket.
+    connect_anew(server, handshake.nexus(folder)?)?;
+    let before = spent()?;
     for _ in 0..CONNECTS {
         connect_anew(server, handshake.nexus(folder)?)?;
     }
-    let each_ns = (server_cpu_ns(&control)? - before) as f64 / f64::from(CONNECTS);
-    Ok(1e9 / each_ns)
+    Ok(1e9 * f64::from(CONNECTS) / (spent()? - before) as f64)
 }
 
-/// Returns the bytes of a connection with its link and session at the server, and at the client.
-pub(super) fn memory(folder: &Path, handshake: Handshake) -> Result<[f64; 2], Failure> {
+/// Returns the bytes of a connection with its link and session at the server.
+pub(super) fn memory(folder: &Path, handshake: Handshake) -> Result<f64, Failure> {
     let (process, server) = start(folder, handshake)?;
     let pid = process.id().to_string();
-    let read = || Ok::<_, Failure>([private_bytes(&pid)?, private_bytes("self")?]);
-    let mut kept = vec![connect_anew(server, handshake.nexus(folder)?)?];
-    let before = read()?;
-    for _ in 0..KEPT {
-        kept.push(connect_anew(server, handshake.nexus(folder)?)?);
-    }
-    let after = read()?;
-    Ok([0, 1].map(|side| (after[side] as f64 - before[side] as f64) / f64::from(KEPT)))
+    let connect = |_| connect_anew(server, handshake.nexus(folder)?);
+    let _warm = (0..WARM).map(connect).collect::<Result<Vec<_>, Failure>>()?;
+    let before = private_bytes(&pid)?;
+    let _kept = (0..KEPT).map(connect).collect::<Result<Vec<_>, Failure>>()?;
+    Ok((private_bytes(&pid)? as f64 - before as f64) / f64::from(KEPT))
 }
 
-type Server = (crate::measure::process::Process, (std::net::SocketAddr, BenchTransport));
+type Server = (Process, (SocketAddr, BenchTransport));
 
 fn start(folder: &Path, handshake: Handshake) -> Result<Server, Failure> {
     let credentials = (handshake != Handshake::None).then_some(folder);
