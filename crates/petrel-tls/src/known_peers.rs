@@ -88,7 +88,13 @@ impl KnownPeers {
     }
 
     fn command(&self, name: &str, key: Fingerprint) -> String {
-        format!("petrel key pin --known-peers {} {name} {key}", self.path.display())
+        match (self.path.file_name(), self.path.parent()) {
+            (Some(file), Some(folder)) if file == "known_peers" => {
+                format!("petrel key pin {} {name} {key}", folder.display())
+            }
+            // The command knows no other file.
+            _ => format!("echo {name} {key} >> {}", self.path.display()),
+        }
     }
 }
 

@@ -302,6 +302,12 @@ pub enum FromNexus<L> {
         /// The reason, for people.
         message: String,
     },
+    /// The link's connection is about to end. The clients of its sessions, at either end, make no further calls on them, and the link
+    /// gets no further sessions of this endpoint.
+    LinkDraining {
+        /// The link.
+        link: LinkId,
+    },
     /// A peer offers to send requests to this endpoint by multicast.
     GroupOffered {
         /// The link.
