@@ -6,6 +6,7 @@ mod datagrams;
 mod files;
 mod handshake;
 mod issue;
+mod life;
 mod links;
 mod raw_keys;
 mod refusals;

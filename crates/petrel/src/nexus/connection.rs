@@ -749,6 +749,7 @@ mod tests {
         test_is_paused: is_paused: bool,
         test_phase: phase: Phase,
         test_waiting: waiting: Vec<OpenRequest>,
+        test_validity: validity: Option<Validity>,
     }
 
     impl Connection {
