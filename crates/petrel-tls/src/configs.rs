@@ -165,7 +165,7 @@ fn failed(error: &Error) -> SecurityError {
 }
 
 /// Returns rustls's provider with the suites alone, in their order.
-fn provider(suites: &[Suite]) -> CryptoProvider {
+pub(crate) fn provider(suites: &[Suite]) -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     let all = std::mem::take(&mut provider.cipher_suites);
     let of_number = |suite: &Suite| all.iter().find(|known| known.suite() == suite.number());
@@ -173,7 +173,9 @@ fn provider(suites: &[Suite]) -> CryptoProvider {
     provider
 }
 
-fn anchors(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, SecurityError> {
+pub(crate) fn anchors(
+    authorities: &[CertificateDer<'static>],
+) -> Result<RootCertStore, SecurityError> {
     let mut anchors = RootCertStore::empty();
     for authority in authorities {
         anchors.add(authority.clone()).map_err(|error| {
@@ -192,7 +194,7 @@ fn own_certificate(chain: &[CertificateDer<'static>]) -> Result<Own, SecurityErr
     Ok(own)
 }
 
-fn certified(
+pub(crate) fn certified(
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
     provider: &CryptoProvider,

@@ -73,7 +73,19 @@ impl Stamps {
 }
 
 impl Files {
-    fn paths(&self) -> Vec<PathBuf> {
+    /// The files of a folder: those of a raw key if known peers are there, or of certificates.
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        let file = |name| folder.join(name);
+        let (key, known_peers) = (file("key.pem"), file("known_peers"));
+        match known_peers.exists() {
+            true => Self::RawKey { key, known_peers },
+            false => {
+                Self::Certificates { chain: file("cert.pem"), key, authorities: file("ca.pem") }
+            }
+        }
+    }
+
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let [first, second] = match self {
             Self::Certificates { chain, authorities, .. } => [chain, authorities],
             Self::RawKey { known_peers, .. } => [known_peers, known_peers],
@@ -160,7 +172,7 @@ pub(crate) fn parse_revoked(
 pub(crate) const REVOKED: &str = "revoked";
 
 /// Modes that a private key must not have: group and others neither read nor write it.
-const KEY_MODES: (u32, &str) = (0o066, "600");
+pub(crate) const KEY_MODES: (u32, &str) = (0o066, "600");
 
 /// Modes that a file of trust must not have: others do not write it.
 const TRUST_MODES: (u32, &str) = (0o002, "644");

@@ -49,6 +49,11 @@ impl KnownPeers {
         Ok(known)
     }
 
+    /// Returns the number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Checks the key of a server that the program knows by `name`.
     ///
     /// # Errors

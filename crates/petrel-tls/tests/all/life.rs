@@ -86,7 +86,12 @@ fn rotation__under_load_loses_no_call() {
     const ROTATIONS: usize = 8;
     let authority = authority();
     let folders = [(); 4].map(|()| Folder::new());
-    folders.each_ref().map(|folder| renew(&authority, folder, LASTS));
+    let renew_all = || {
+        for folder in &folders {
+            renew(&authority, folder, LASTS);
+        }
+    };
+    renew_all();
     let server = server(Credentials::from_dir(folders[3].path()).unwrap());
     let address = server.local_addr();
     let is_over = AtomicBool::new(false);
@@ -107,7 +112,7 @@ fn rotation__under_load_loses_no_call() {
         });
         for _ in 0..ROTATIONS {
             thread::sleep(Duration::from_secs(1));
-            folders.each_ref().map(|folder| renew(&authority, folder, LASTS));
+            renew_all();
         }
         is_over.store(true, Ordering::Relaxed);
         for client in clients {

@@ -1,5 +1,6 @@
 //! Credentials, connections and keys as a program sees them, against each other and against rustls with other settings.
 
+mod attacks;
 mod calls;
 mod common;
 mod datagrams;
