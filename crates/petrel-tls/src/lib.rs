@@ -40,7 +40,7 @@
 //! The rules are those of `docs/wire-protocol.md` §17: TLS 1.3 alone, both sides authenticated, ALPN `petrel/1`, tickets for
 //! resumption, no 0-RTT data. The cryptography is that of AWS-LC by rustls, with the post-quantum key exchange X25519MLKEM768.
 //!
-//! **Limitations.** No revocation lists: issue certificates for days. No pre-shared keys: rustls has none. The SPIFFE workload API is
+//! **Limitations.** No revocation lists of authorities: the file `revoked` has fingerprints; issue certificates for days. No pre-shared keys: rustls has none. The SPIFFE workload API is
 //! not spoken; its helpers write files.
 
 #![forbid(unsafe_code)]
