@@ -1,24 +1,27 @@
 //! Attacks on the control connection and on keys, each of which has to fail.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use petrel::client::Client;
 use petrel::endpoint::AllowedTransports;
 use petrel::region::{Access, RegionMemory, Regions, RemoteRegion};
-use petrel::security::{Grant, Security};
+use petrel::security::{Grant, LinkKeys, SecureStream, Security};
 use petrel::server::RunningServer;
 use petrel::{Server, Status};
+use petrel_hostile::control::{Connection, Link, Session, Shape, kind, link_open};
+use petrel_hostile::frames;
 use petrel_tls::Credentials;
 use petrel_tls::issue::{Issued, Subject};
+use petrel_transport::seal::{HEAD_BYTES, TAG_BYTES};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::common::{DAY, Folder, Pair, authority, credentials, named};
+use crate::common::{DAY, Folder, Pair, authority, credentials, named, read_all};
 
 const COUNT: u16 = 1;
 
@@ -256,4 +259,117 @@ fn credentials__of_one_host_are_no_use_under_another_name() {
     let error = client.connect_wait(server.local_addr()).unwrap_err().to_string();
     assert!(error.contains("and not for 127.0.0.1"), "{error}");
     assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
+/// Carries a plain connection into TLS: a peer that breaks the protocol, with good credentials.
+struct Bridge {
+    address: SocketAddr,
+    tls: Arc<Mutex<Box<dyn SecureStream>>>,
+}
+
+impl Bridge {
+    fn to(server: SocketAddr, credentials: &Credentials) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tls = Arc::new(Mutex::new(credentials.connect(server, None).unwrap()));
+        let bridge = Self { address: listener.local_addr().unwrap(), tls: Arc::clone(&tls) };
+        thread::spawn(move || {
+            let (plain, wire) = (listener.accept().unwrap().0, TcpStream::connect(server).unwrap());
+            let clone = |end: &TcpStream| end.try_clone().unwrap();
+            let ends = (clone(&plain), clone(&wire), Arc::clone(&tls));
+            thread::spawn(move || carry(ends, true));
+            carry((plain, wire, tls), false);
+        });
+        bridge
+    }
+
+    /// The keys of link 1 between the first endpoints.
+    fn keys(&self) -> LinkKeys {
+        self.tls.lock().unwrap().link_keys([1, 0, 0, 0, 0, 0, 0, 0], true).unwrap()
+    }
+}
+
+/// Reads one end, and writes what follows to both.
+fn carry(
+    (mut plain, mut wire, tls): (TcpStream, TcpStream, Arc<Mutex<Box<dyn SecureStream>>>),
+    is_from_wire: bool,
+) {
+    let mut buffer = [0; 4_096];
+    while let Ok(length @ 1..) = if is_from_wire { &wire } else { &plain }.read(&mut buffer) {
+        let (mut output, mut tls) = (Vec::new(), tls.lock().unwrap());
+        match is_from_wire {
+            true => drop(tls.receive(&buffer[..length])),
+            false => tls.write(&buffer[..length]),
+        }
+        tls.take_output(&mut output);
+        let _ = wire.write_all(&output);
+        let _ = plain.write_all(&read_all(&mut **tls));
+    }
+}
+
+/// A link of a hostile peer that names a port, with a session.
+struct Named {
+    keys: LinkKeys,
+    key_path: u32,
+    data: SocketAddr,
+    session: Session,
+    _connection: Connection,
+}
+
+impl Named {
+    fn open(server: SocketAddr, credentials: &Credentials, port: u16) -> Self {
+        let bridge = Bridge::to(server, credentials);
+        let mut connection = Connection::greet(bridge.address).unwrap();
+        let open = link_open(1, port, 1_472, false).with(13, 7_u32.to_le_bytes());
+        connection.send(&open).unwrap();
+        let accept = connection.receive_any(&[kind::LINK_ACCEPT]).unwrap();
+        let offer = accept.value(4).unwrap();
+        let data = SocketAddr::new(server.ip(), u16::from_le_bytes([offer[1], offer[2]]));
+        let key_path = accept.number(13).unwrap() as u32;
+        let link = Link { number: 1, data, max_frame: 1_472 };
+        let session = connection.open_session(&link, 1, Shape::default()).unwrap().unwrap();
+        Self { keys: bridge.keys(), key_path, data, session, _connection: connection }
+    }
+
+    /// Returns a call of `session` on the path `key_path`, as this link seals it with a number.
+    fn sealed(&self, number: u64, key_path: u32, session: &Session) -> Vec<u8> {
+        let mut head = [0x0e; HEAD_BYTES];
+        head[1..4].copy_from_slice(&key_path.to_le_bytes()[..3]);
+        head[4..].copy_from_slice(&number.to_le_bytes());
+        let mut bytes = frames::request(session, number, COUNT, b"");
+        bytes.extend([0; TAG_BYTES]);
+        self.keys.send.seal(number, &head, &mut bytes);
+        [&head[..], &bytes].concat()
+    }
+}
+
+#[test]
+fn links__that_name_one_port_stay_apart() {
+    let authority = authority();
+    let (server, calls) = counting(named(&authority, "127.0.0.1"));
+    let [port, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let named_port = port.local_addr().unwrap().port();
+    let open = |name| Named::open(server.local_addr(), &named(&authority, name), named_port);
+    let (ours, theirs) = (open("ours"), open("theirs"));
+    assert_eq!(ours.data, theirs.data);
+    assert_ne!(ours.key_path, theirs.key_path);
+    let send = |from: &UdpSocket, datagram: &[u8]| {
+        assert_eq!(from.send_to(datagram, ours.data).unwrap(), datagram.len());
+    };
+    let first = ours.sealed(0, ours.key_path, &ours.session);
+    send(&port, &first);
+    // Replayed; from a port that no link names; with the keys or the path of the other link; without seal; backwards.
+    send(&port, &first);
+    send(&other, &ours.sealed(1, ours.key_path, &ours.session));
+    send(&port, &theirs.sealed(2, ours.key_path, &ours.session));
+    send(&port, &ours.sealed(3, theirs.key_path, &theirs.session));
+    send(&port, &theirs.sealed(4, theirs.key_path, &ours.session));
+    send(&port, &frames::request(&ours.session, 5, COUNT, b""));
+    // The server takes datagrams in order: these come last.
+    send(&port, &ours.sealed(6, ours.key_path, &ours.session));
+    send(&port, &theirs.sealed(7, theirs.key_path, &theirs.session));
+    port.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    for _ in 0..3 {
+        assert!(port.recv(&mut [0; 2_048]).unwrap() > HEAD_BYTES + TAG_BYTES);
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
