@@ -40,13 +40,17 @@ impl<N: Network> Reactor<N> {
         };
         let has_changed = self.revision.replace(revision) != Some(revision);
         let now = SystemTime::now();
-        for id in self.relay.connections.in_order() {
+        let age = |connection: &Connection<N>| connection.validity().map(|valid| valid.age(now));
+        let is_due = |connection: &Connection<N>| has_changed || age(connection) > Some(Age::Young);
+        let all = self.relay.connections.iter();
+        let mut due: Vec<_> = all.filter(|(_, one)| is_due(one)).map(|(id, _)| id).collect();
+        due.sort_unstable();
+        for id in due {
             if has_changed {
                 self.end_if_distrusted(id);
             }
             let Some(connection) = self.relay.connections.open(id) else { continue };
-            match (connection.validity().map(|validity| validity.age(now)), connection.is_opener())
-            {
+            match (age(connection), connection.is_opener()) {
                 (None | Some(Age::Young), _) | (Some(Age::Old), false) => {}
                 (Some(Age::Overdue), _) => self.end_overdue(id),
                 (Some(Age::Old | Age::Ended), _) => self.leave_for_a_new_one(id),
