@@ -54,7 +54,7 @@ use petrel_command::output::Output;
 use self::check::{Check, Status};
 use crate::cli::DoctorArgs;
 
-/// Runs all checks, with those of a folder of credentials if given, and prints the results. Fails if a check fails that Petrel depends on.
+/// Runs all checks, with checks of a folder of credentials if given, and prints the results. Fails if a check fails that Petrel depends on.
 pub(crate) fn run(args: &DoctorArgs, folder: Option<&Path>, output: Output) -> io::Result<Outcome> {
     let checks = all_checks(args.port);
     #[cfg(feature = "full")]

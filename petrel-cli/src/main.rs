@@ -67,7 +67,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
     #[cfg(feature = "full")]
     match &cli.command {
-        // It looks at them, and uses none.
+        // The doctor looks at credentials, and uses none.
         Command::Doctor(_) => {}
         command if command.connects() => credentials::install(&cli.credentials)?,
         _ => credentials::refuse(&cli.credentials)?,

@@ -63,7 +63,7 @@ pub struct CredentialsStatus {
 
 impl Credentials {
     /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder. The file
-    /// `revoked`, if there is one, has fingerprints of certificates that are not trusted: one a line, and `#` begins a comment.
+    /// `revoked`, if present, lists fingerprints of refused certificates, line by line, and `#` begins a comment.
     /// Later changes of the files are read when a connection begins, and once a second while there are connections. Broken files leave the
     /// former contents in use; [`status`](Self::status) has the reason then.
     ///
@@ -215,7 +215,7 @@ impl Current {
             return;
         }
         self.stamps = stamps.is_settled(SystemTime::now()).then_some(stamps);
-        // A revocation holds even if the other files are broken.
+        // A revocation holds beside broken certificates and keys.
         let revoked = files.read_revoked().map(|all| self.revoked.replace(all));
         self.revision += u64::from(revoked == Ok(true));
         let read = files.read().and_then(|(material, digest)| {

@@ -73,7 +73,7 @@ impl Stamps {
 }
 
 impl Files {
-    /// The files of a folder: those of a raw key if known peers are there, or of certificates.
+    /// The files of a folder: a raw key's beside `known_peers`, else a certificate's.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         let file = |name| folder.join(name);
         let (key, known_peers) = (file("key.pem"), file("known_peers"));
@@ -101,10 +101,10 @@ impl Files {
         trust.with_file_name(REVOKED)
     }
 
-    /// Reads the fingerprints of revoked peers. A missing file has none.
+    /// Reads the fingerprints of revoked peers. A missing file is an empty one.
     ///
     /// # Errors
-    /// The file cannot be read, others write it, or a line is no fingerprint.
+    /// The file cannot be read, has wrong modes, or has a line without a fingerprint.
     pub(crate) fn read_revoked(&self) -> Result<HashSet<Fingerprint>, SecurityError> {
         let path = self.revoked_path();
         match path.exists() {

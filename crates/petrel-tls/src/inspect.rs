@@ -36,7 +36,7 @@ pub struct Finding {
 pub enum Verdict {
     /// All is well.
     Good,
-    /// Connections begin, and something will soon end them, or does so at some peers.
+    /// Connections begin, and end soon, or are refused by some peers.
     Doubtful,
     /// Connections cannot begin.
     Bad,
@@ -159,7 +159,7 @@ fn validity(own: &Certificate, now: SystemTime) -> Result {
     }
 }
 
-/// Peers that trust the same authorities accept the certificate at both ends.
+/// Peers with the folder's authorities accept the certificate at either end.
 fn chain_to(
     authorities: &[CertificateDer<'static>],
     chain: &[CertificateDer<'static>],
@@ -213,7 +213,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// Returns the names of the findings that are not good, and what they found.
+    /// Returns the findings of doubtful and bad folders: name, verdict and text.
     fn bad(folder: &Path, now: SystemTime) -> Vec<(&'static str, Verdict, String)> {
         let all = inspect(folder, now).into_iter();
         all.filter(|one| one.verdict != Verdict::Good)

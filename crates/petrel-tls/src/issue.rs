@@ -28,7 +28,7 @@ const BEGINS_BEFORE: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug)]
 pub struct Authority {
     certificate: String,
-    /// The authorities that have issued it, the next first and the root last; none if it is a root.
+    /// The certificates of the authorities above, up to the root; empty for a root.
     above: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -171,11 +171,10 @@ impl Authority {
         Ok(Self { certificate, above: Vec::new(), issuer: Issuer::new(params, key) })
     }
 
-    /// Makes an intermediate authority with a new key. Peers trust its certificates by this authority's, so that this one's key can stay
-    /// off line.
+    /// Makes an intermediate authority with a new key. Peers trust the issued certificates by the root's; the root's key can stay off line.
     ///
     /// # Errors
-    /// This authority may have none under it, or the name cannot be written.
+    /// An authority under this one is not allowed, or the name cannot be written.
     pub fn under(&self, name: &str, lasts: Duration) -> Result<Self, SecurityError> {
         let may_issue = |(_, own): (_, X509Certificate<'_>)| {
             let limits = own.basic_constraints().ok().flatten().map(|limits| limits.value.clone());
@@ -195,7 +194,7 @@ impl Authority {
         Ok(Self { certificate, above, issuer: Issuer::new(params, key) })
     }
 
-    /// Reads an authority of two files: its certificate, with those above it up to the root, and its private key, in PEM.
+    /// Reads an authority of two files in PEM: the certificate, followed by the certificates up to the root, and the private key.
     ///
     /// # Errors
     /// A file cannot be read, or others have access to the key.
@@ -318,7 +317,7 @@ pub fn pin(
     Ok(former)
 }
 
-/// Adds a fingerprint to the file `revoked` of a folder. Processes that use the folder end the peer's connections within two seconds.
+/// Adds a fingerprint to the file `revoked` of a folder. Processes with the folder end the peer's connections within two seconds.
 ///
 /// # Errors
 /// The file cannot be read or written, or has a broken line.

@@ -32,7 +32,7 @@ pub(crate) struct Stream {
     tls: Connection,
     /// The peer proves a raw public key (RFC 7250), and no certificate.
     has_raw_keys: bool,
-    /// When this end's certificate ends, in seconds since 1970; `None` with raw keys.
+    /// The end of the own certificate, in seconds since 1970; `None` with raw keys.
     own_expires_at: Option<u64>,
     phase: Phase,
     /// Decrypted bytes before those that rustls keeps.

@@ -79,7 +79,7 @@ pub(crate) struct Trust {
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// The certificates and raw keys that are not trusted any more. They outlive a change of the other files, and change if those are broken.
+/// The revoked certificates and raw keys. The set outlives a change of the certificates and keys, and changes beside broken ones.
 #[derive(Debug, Default)]
 pub(crate) struct Revoked(RwLock<HashSet<Fingerprint>>);
 
@@ -122,7 +122,7 @@ impl Trust {
         matches!(self.peers, Peers::RawKeys(_))
     }
 
-    /// Checks that a peer that was trusted is so now.
+    /// Checks a peer again after the handshake.
     pub(crate) fn check_still(&self, fingerprint: Fingerprint) -> Result<(), SecurityError> {
         self.revoked.check(fingerprint)?;
         match &self.peers {
@@ -131,7 +131,7 @@ impl Trust {
         }
     }
 
-    /// Checks that neither a certificate, nor an authority behind it, nor a raw key is revoked.
+    /// Checks a certificate, the authorities behind the certificate, or a raw key against the revoked ones.
     fn check_revoked(
         &self,
         proof: &CertificateDer<'_>,

@@ -302,8 +302,8 @@ pub enum FromNexus<L> {
         /// The reason, for people.
         message: String,
     },
-    /// The link's connection is about to end. The clients of its sessions, at either end, make no further calls on them, and the link
-    /// gets no further sessions of this endpoint.
+    /// The link's connection is about to end. Clients at either end make no further calls on the link's sessions, and the endpoint opens no
+    /// further sessions on the link.
     LinkDraining {
         /// The link.
         link: LinkId,

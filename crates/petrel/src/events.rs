@@ -118,7 +118,7 @@ pub(crate) fn untrusted(remote: SocketAddr, error: &SecurityError) {
     emit!(WARN, "untrusted", remote = %remote, why = %error, "a peer was not authenticated");
 }
 
-/// A peer is not trusted any more: its connection ends.
+/// A connection ends, since the peer is not trusted any more.
 pub(crate) fn distrusted(remote: SocketAddr, identity: Option<&PeerIdentity>, why: &str) {
     emit!(
         WARN,

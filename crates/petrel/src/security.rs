@@ -50,7 +50,7 @@ pub trait SecureStream: StreamCipher {
     /// Returns the peer's identity, once the handshake is over.
     fn peer(&self) -> Option<Arc<PeerIdentity>>;
 
-    /// Returns when the first of both ends' certificates ends, in seconds since 1970, once the handshake is over.
+    /// Returns when the first of the two ends' certificates ends, in seconds since 1970, once the handshake is over.
     fn expires_at(&self) -> Option<u64> {
         self.peer()?.expires_at
     }

@@ -49,8 +49,8 @@ pub(crate) enum CertCommand {
     Show(CertShowArgs),
     /// Refuse a certificate from now on, and end the connections of its holder
     ///
-    /// Adds a line to the file `revoked` of a folder for --credentials. Processes that use the folder follow within two
-    /// seconds. Copy the file to the folders of other processes.
+    /// Adds a line to the file `revoked` of a folder for --credentials. Processes with the folder follow within two
+    /// seconds. Copy the file to further folders.
     Revoke(RevokeArgs),
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct RevokeArgs {
 /// Arguments of `petrel cert ca`.
 #[derive(Args, Debug)]
 pub(crate) struct CertCaArgs {
-    /// Make an intermediate authority under the authority of this folder, whose key can then stay off line
+    /// Make an intermediate authority under the authority of a folder; the upper key can then stay off line
     #[arg(long, value_name = "DIR")]
     pub(crate) under: Option<PathBuf>,
 

@@ -123,7 +123,7 @@ fn revoke__ends_the_connections_of_a_peer() {
     assert_eq!(record(&shown)["nexus"]["dropped_distrusted"], 1, "{}", stdout(&shown));
 }
 
-/// Returns the sessions that the server has now.
+/// Returns the number of requests at the server.
 fn serving_sessions(serving: &Server, folder: &str) -> u64 {
     let shown = succeed(&["stats", &serving.address, "--credentials", folder, "--json"]);
     record(&shown)["endpoints"][0]["stats"]["requests_received"].as_u64().unwrap()
@@ -180,7 +180,7 @@ fn decoded(text: &str) -> Vec<u8> {
     bits.chunks_exact(8).map(byte).collect()
 }
 
-/// Nothing of a private key stands in the output of processes that use it, with all events.
+/// The output of processes with credentials, events included, contains nothing of a private key.
 #[test]
 fn output__of_all_commands_has_no_key() {
     let folder = Folder::new("logs");

@@ -1,4 +1,4 @@
-//! Two hosts, as the guide has them: a server and a client in two network namespaces, and a third party that reads the wire.
+//! The guide's two hosts: a server and a client in two network namespaces, and a reader of the wire.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::own_network::{self, Trial};
 
 const SERVER: &str = "10.83.0.2";
 
-/// Text that the calls carry, and that stands in every packet of a message.
+/// The text of the calls; every packet of a message has a copy.
 const MARKER: &[u8] = b"<a marker of the test>";
 
 /// Reads the packets of all devices of this namespace.
@@ -47,7 +47,7 @@ impl Capture {
 fn read(wire: &OwnedFd, is_over: &AtomicBool) -> Vec<u8> {
     let (mut all, mut packet) = (Vec::new(), vec![0; 1 << 17]);
     loop {
-        // The flag comes after the packets that are to be read.
+        // The flag is set after the last packet.
         let is_last = is_over.load(Ordering::Relaxed);
         loop {
             match recv(wire, &mut packet[..], RecvFlags::DONTWAIT) {

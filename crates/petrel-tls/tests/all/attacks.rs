@@ -1,4 +1,4 @@
-//! Attacks on the control connection and on keys, each of which has to fail.
+//! Attacks on the control connection and on keys. All have to fail.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -27,10 +27,10 @@ const COUNT: u16 = 1;
 
 const STREAM: AllowedTransports = AllowedTransports { shm: false, udp: false, stream: true };
 
-/// Records of each direction that are changed, one at a time: the handshake, and the first messages of Petrel.
+/// The number of records to change in a direction, one after another: the handshake, and the first messages of Petrel.
 const RECORDS: usize = 5;
 
-/// What the proxy does, and what it has seen.
+/// The proxy's behaviour, and counts of records.
 #[derive(Default)]
 struct Proxy {
     is_honest: AtomicBool,
@@ -128,7 +128,7 @@ fn proxy__that_changes_a_record_ends_the_connection_and_executes_nothing() {
         }
     });
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // The same proxy, when it changes nothing.
+    // The proxy without changes.
     let proxy = Arc::new(Proxy { is_honest: AtomicBool::new(true), ..Proxy::default() });
     let client = Client::builder().credentials(Arc::new(of("127.0.0.1"))).transports(STREAM);
     let client = client.connect_wait(proxy.start(server, 0, true)).unwrap();
@@ -178,13 +178,13 @@ fn region__of_a_server_is_closed_to_clients_with_rights_for_a_method() {
     }
 }
 
-/// Set in the process that looks at its own memory: a folder, and bytes to look for.
+/// The variable of the inner process: the bytes to look for in memory, and a folder.
 const INSIDE: &str = "PETREL_TEST_LOOKS_AT_ITS_MEMORY";
 
-/// The bytes are masked, so that the process has them from its files alone.
+/// The mask of the bytes: the process gets the plain bytes from the files alone.
 const MASK: u8 = 0x5a;
 
-/// Returns true if this process has the bytes in memory that it can write.
+/// Returns true if the process has the bytes in writable memory.
 fn has_in_memory(masked: &[u8]) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
@@ -205,7 +205,7 @@ fn has_in_memory(masked: &[u8]) -> bool {
     found
 }
 
-/// A core dump of a process has no key that the process does not use any more.
+/// A core dump of a process has no key after the end of the key's use.
 #[test]
 fn key__is_not_in_memory_after_the_credentials_are_dropped() {
     let Ok(inside) = std::env::var(INSIDE) else {
@@ -261,7 +261,7 @@ fn credentials__of_one_host_are_no_use_under_another_name() {
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
-/// Carries a plain connection into TLS: a peer that breaks the protocol, with good credentials.
+/// Carries a plain connection into TLS, for hostile peers with good credentials.
 struct Bridge {
     address: SocketAddr,
     tls: Arc<Mutex<Box<dyn SecureStream>>>,
@@ -288,7 +288,7 @@ impl Bridge {
     }
 }
 
-/// Reads one end, and writes what follows to both.
+/// Reads an end, and writes the consequences to the two ends.
 fn carry(
     (mut plain, mut wire, tls): (TcpStream, TcpStream, Arc<Mutex<Box<dyn SecureStream>>>),
     is_from_wire: bool,
@@ -330,7 +330,7 @@ impl Named {
         Self { keys: bridge.keys(), key_path, data, session, _connection: connection }
     }
 
-    /// Returns a call of `session` on the path `key_path`, as this link seals it with a number.
+    /// Returns a call of `session`, sealed by the link's key with a number, for the path `key_path`.
     fn sealed(&self, number: u64, key_path: u32, session: &Session) -> Vec<u8> {
         let mut head = [0x0e; HEAD_BYTES];
         head[1..4].copy_from_slice(&key_path.to_le_bytes()[..3]);
@@ -357,14 +357,14 @@ fn links__that_name_one_port_stay_apart() {
     };
     let first = ours.sealed(0, ours.key_path, &ours.session);
     send(&port, &first);
-    // Replayed; from a port that no link names; with the keys or the path of the other link; without seal; backwards.
+    // Replayed; from an unnamed port; with the keys or the path of the wrong link; without seal.
     send(&port, &first);
     send(&other, &ours.sealed(1, ours.key_path, &ours.session));
     send(&port, &theirs.sealed(2, ours.key_path, &ours.session));
     send(&port, &ours.sealed(3, theirs.key_path, &theirs.session));
     send(&port, &theirs.sealed(4, theirs.key_path, &ours.session));
     send(&port, &frames::request(&ours.session, 5, COUNT, b""));
-    // The server takes datagrams in order: these come last.
+    // The server takes datagrams in order: the good ones come last.
     send(&port, &ours.sealed(6, ours.key_path, &ours.session));
     send(&port, &theirs.sealed(7, theirs.key_path, &theirs.session));
     port.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -20,7 +20,7 @@ use crate::common::{DAY, Folder, GOOD, Pair, authority, named};
 
 const WHO: u16 = 1;
 
-/// How long a test waits for an event that comes.
+/// How long a test waits for an expected event.
 const LONG: Duration = Duration::from_secs(60);
 
 fn poll<T>(mut is_there: impl FnMut() -> Option<T>) -> T {
@@ -42,7 +42,7 @@ fn renew(authority: &Authority, folder: &Folder, lasts: Duration) -> Fingerprint
     issued.fingerprint().unwrap()
 }
 
-/// A server that tells clients their fingerprint.
+/// A server for questions of clients about the own fingerprint.
 fn server(credentials: Credentials) -> RunningServer {
     let server = Server::bind("127.0.0.1:0").credentials(Arc::new(credentials)).serve(
         |_| (),
@@ -65,7 +65,7 @@ fn client(credentials: Credentials, to: SocketAddr, medium: AllowedTransports) -
         .unwrap()
 }
 
-/// Calls, and returns the fingerprint that the server has seen.
+/// Calls, and returns the client's fingerprint as seen by the server.
 fn who(client: &Client) -> Result<Fingerprint, Error> {
     let answer = client.call(WHO, b"").timeout(LONG).wait()?;
     Ok(Fingerprint(answer[..].try_into().unwrap()))
@@ -116,7 +116,7 @@ fn rotation__under_load_loses_no_call() {
         }
         is_over.store(true, Ordering::Relaxed);
         for client in clients {
-            // A certificate lives for three rotations at most, so that each client has had several.
+            // A certificate lives for three rotations at most: a client has had several.
             let (certificates, calls) = client.join().unwrap();
             assert!(certificates >= ROTATIONS / 3 && calls > 100, "{certificates}, {calls} calls");
         }
@@ -200,7 +200,7 @@ fn revoked__file_with_a_broken_line_changes_nothing() {
     assert!(error.contains("revoked: `sha1:AAAA` is no fingerprint"), "{error}");
     assert_eq!((credentials.distrusts(&peer), credentials.revision()), (None, before));
     fs::write(folder.file("revoked"), format!("# one\n{theirs} # the other\n")).unwrap();
-    // A revocation holds although the certificate is broken.
+    // A revocation holds beside a broken certificate.
     fs::write(folder.file("cert.pem"), "").unwrap();
     assert!(credentials.reload().is_err());
     assert!(credentials.revision() > before);
@@ -243,7 +243,7 @@ fn authority__under_another_is_trusted_by_the_root() {
         let error = authority.under("further", DAY).unwrap_err().to_string();
         assert!(error.starts_with("this authority may have no other under it"), "{error}");
     }
-    // The authority that was revoked is the one between.
+    // The intermediate authority is revoked.
     let ours = Folder::new();
     renew(&root, &ours, DAY);
     let below = issue::fingerprint_of_certificate(below.certificate().as_bytes()).unwrap();

@@ -120,7 +120,7 @@ impl Channel {
         }
     }
 
-    /// Returns when the first of both ends' certificates ends, in seconds since 1970.
+    /// Returns when the first of the two ends' certificates ends, in seconds since 1970.
     pub(super) fn expires_at(&self) -> Option<u64> {
         match &self.0 {
             State::Plain => None,

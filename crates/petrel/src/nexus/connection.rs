@@ -338,7 +338,7 @@ impl<N: Network> Connection<N> {
         self.waiting.retain(|request| request.endpoint() != endpoint);
     }
 
-    /// Returns how long both ends' certificates are valid, if they end.
+    /// Returns how long the certificates of the two ends are valid, unless without end.
     pub(super) fn validity(&self) -> Option<Validity> {
         self.validity
     }

@@ -24,7 +24,7 @@ pub(super) enum Due {
     Redial(SocketAddr),
     /// Counters to be collected.
     Stats(u64),
-    /// Peers whose certificates end or that were revoked.
+    /// Certificates about to end, and revoked peers.
     Trust,
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time that clients have to leave a connection whose certificate has ended.
+/// The time for clients to leave a connection after the certificate's end.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_secs(60);
 
-/// The time in which both ends' certificates are valid, as seen at the beginning of their connection.
+/// The time until the first of the two ends' certificates ends, as seen at the beginning of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity {
     renews_at: SystemTime,
@@ -17,7 +17,7 @@ pub(super) struct Validity {
 pub(super) enum Age {
     /// Nothing.
     Young,
-    /// The opener leaves: a new connection gets the certificates that there are by then.
+    /// The opener leaves for a new connection with newer certificates.
     Old,
     /// The acceptor asks the opener to leave.
     Ended,
@@ -26,9 +26,8 @@ pub(super) enum Age {
 }
 
 impl Validity {
-    /// A connection that begins now, and whose first certificate ends with the second `expires_at` since 1970; `None` if that is beyond the
-    /// system's time. The opener leaves after nine tenths of the time left, so that connections with one certificate follow each
-    /// other a few times, and not without end.
+    /// A connection from now on, with the certificates' end `expires_at` in seconds since 1970; `None` beyond the system's time. The opener leaves after nine tenths of the time left: a certificate gets a few connections at
+    /// most.
     pub(super) fn new(expires_at: u64, now: SystemTime) -> Option<Self> {
         let ends_at = UNIX_EPOCH.checked_add(Duration::from_secs(expires_at.checked_add(1)?))?;
         let left = ends_at.duration_since(now).unwrap_or_default();

@@ -415,7 +415,7 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
     assert!(ends.eq([true]), "{posts:?}");
 }
 
-/// A link whose connection is about to end: the server asks the clients of its sessions to leave, and a client leaves.
+/// A link at the end of a connection: the server asks the clients of sessions to leave, and a client leaves.
 #[test]
 fn drain_link__asks_clients_at_the_server_and_leaves_at_the_client() {
     let mut world = world();

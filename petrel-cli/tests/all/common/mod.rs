@@ -125,7 +125,7 @@ impl Server {
         Self::start_by(command(&[]), arguments)
     }
 
-    /// Starts a server by a command that has no arguments yet, and waits until it is ready.
+    /// Starts a server by a command without arguments, and waits for the ready line.
     pub(crate) fn start_by(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["serve", "--json", "--idle", "block"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -9,7 +9,7 @@
 //! | `closing` | GOODBYE, timeouts, broken connections, and the end of their links |
 //! | `links` | agreeing on links and their transports |
 //! | `streams` | connections that carry the frames of links |
-//! | `trust` | connections whose certificates end, and peers that were revoked |
+//! | `trust` | the end of certificates, and revoked peers |
 //!
 //! The other files define parts of their own, or read the reactor:
 //!
@@ -89,7 +89,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     /// Links whose endpoint is not attached yet.
     early_links: EarlyLinks,
     collector: Collector,
-    /// The revision of the credentials under which all connections inside TLS are trusted, while there are any.
+    /// The revision of the credentials at the last look at the connections inside TLS; `None` without such connections.
     revision: Option<u64>,
     /// The buffer for reads.
     buffer: Vec<u8>,

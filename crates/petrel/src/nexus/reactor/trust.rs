@@ -1,5 +1,5 @@
-//! The life of trust (`docs/wire-protocol.md` §17.1): connections are left before a certificate ends, and connections of peers
-//! that were revoked end at once. A look once a second costs calls and heartbeats nothing.
+//! The life of trust (`docs/wire-protocol.md` §17.1): clients leave connections before a certificate ends, and connections of revoked
+//! peers end at once. A look once a second costs calls and heartbeats nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ use crate::nexus::validity::{Age, LEAVE_WITHIN};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl<N: Network> Reactor<N> {
-    /// Begins to look at a connection inside TLS whose peer said HELLO.
+    /// Begins to look at a connection inside TLS after the peer's HELLO.
     pub(super) fn watch_trust(&mut self, id: ConnectionId) {
         let connection = self.relay.connections.get(id);
         let Some(security) = self.relay.settings().security() else { return };
@@ -64,8 +64,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Asks the clients of a connection's sessions to leave them for a connection with new certificates. The next look asks for sessions
-    /// that were being opened.
+    /// Asks the clients of a connection's sessions to leave for a connection with new certificates. The next look asks again, for sessions
+    /// opened meanwhile.
     fn leave_for_a_new_one(&mut self, id: ConnectionId) {
         let Some(connection) = self.relay.connections.get(id) else { return };
         let (links, is_opener) = (connection.links().in_order(), connection.is_opener());
@@ -191,8 +191,8 @@ mod tests {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
     }
 
-    /// What a look does with a connection that has a link, for a certificate that ended so many seconds ago: whether the endpoint is to
-    /// drain, whether the connection closes, and whether it is left.
+    /// Looks at a connection with a link and with a certificate that ended some seconds ago. Returns whether the endpoint is to drain,
+    /// whether the connection closes, and whether the connection is left.
     fn look(is_opener: bool, ended_ago: i64, revision: u64) -> (bool, bool, bool) {
         let (mut reactor, mailbox) = reactor();
         let trust = Arc::new(Trust(AtomicU64::new(1)));

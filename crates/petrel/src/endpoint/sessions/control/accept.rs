@@ -104,8 +104,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         });
     }
 
-    /// Leaves the sessions of a link whose connection is about to end (§17.1), and asks their clients to leave the others. A session
-    /// that is being opened is left when the nexus asks again.
+    /// Leaves the client sessions of a link at the end of the link's connection (§17.1), and asks the clients of server sessions to leave.
+    /// A half-open session is left when the nexus asks again.
     pub(super) fn drain_link(&mut self, name: LinkId) {
         let Some(link) = self.local.sessions.link(name) else { return };
         for id in link.sessions().collect::<Vec<_>>() {
