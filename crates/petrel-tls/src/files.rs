@@ -85,13 +85,12 @@ impl Files {
         }
     }
 
-    pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let [first, second] = match self {
-            Self::Certificates { chain, authorities, .. } => [chain, authorities],
-            Self::RawKey { known_peers, .. } => [known_peers, known_peers],
+    fn paths(&self) -> Vec<PathBuf> {
+        let own = match self {
+            Self::Certificates { chain, key, authorities } => vec![chain, key, authorities],
+            Self::RawKey { key, known_peers } => vec![key, known_peers],
         };
-        let (Self::Certificates { key, .. } | Self::RawKey { key, .. }) = self;
-        vec![first.clone(), second.clone(), key.clone(), self.revoked_path()]
+        own.into_iter().cloned().chain([self.revoked_path()]).collect()
     }
 
     /// Returns the file of revoked peers: `revoked`, beside the file of trust.

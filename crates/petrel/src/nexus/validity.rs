@@ -26,8 +26,8 @@ pub(super) enum Age {
 }
 
 impl Validity {
-    /// A connection from now on, with the certificates' end `expires_at` in seconds since 1970; `None` beyond the system's time. The opener leaves after nine tenths of the time left: a certificate gets a few connections at
-    /// most.
+    /// A connection from now on, with the certificates' end `expires_at` in seconds since 1970; `None` beyond the system's time. The opener
+    /// leaves after nine tenths of the time left: a certificate gets a few connections at most.
     pub(super) fn new(expires_at: u64, now: SystemTime) -> Option<Self> {
         let ends_at = UNIX_EPOCH.checked_add(Duration::from_secs(expires_at.checked_add(1)?))?;
         let left = ends_at.duration_since(now).unwrap_or_default();
