@@ -55,7 +55,11 @@ use self::check::{Check, Status};
 use crate::cli::DoctorArgs;
 
 /// Runs all checks, with checks of a folder of credentials if given, and prints the results. Fails if a check fails that Petrel depends on.
-pub(crate) fn run(args: &DoctorArgs, folder: Option<&Path>, output: Output) -> io::Result<Outcome> {
+pub(crate) fn run(
+    args: &DoctorArgs,
+    #[cfg(feature = "full")] folder: Option<&Path>,
+    output: Output,
+) -> io::Result<Outcome> {
     let checks = all_checks(args.port);
     #[cfg(feature = "full")]
     let checks = [checks, folder.map_or(Vec::new(), credentials::checks)].concat();
