@@ -40,7 +40,7 @@ pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
 #[cfg(feature = "full")]
 pub(crate) use credentials::{
     CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
-    KeyCommand, KeyNewArgs, KeyPinArgs,
+    KeyCommand, KeyNewArgs, KeyPinArgs, RevokeArgs,
 };
 pub(crate) use doctor::DoctorArgs;
 #[cfg(feature = "full")]

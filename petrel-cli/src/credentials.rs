@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::cli::{
     CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
-    KeyCommand, KeyNewArgs, KeyPinArgs,
+    KeyCommand, KeyNewArgs, KeyPinArgs, RevokeArgs,
 };
 
 /// A certificate or key, as `--json` prints it.
@@ -69,6 +69,7 @@ pub(crate) fn run_cert(args: &CertArgs, output: Output) -> Result<Outcome, Failu
         CertCommand::Ca(args) => make_authority(args, output)?,
         CertCommand::Issue(args) => issue_certificate(args, output)?,
         CertCommand::Show(args) => show(args, output)?,
+        CertCommand::Revoke(args) => revoke(args, output)?,
     }
     Ok(Outcome::Success)
 }
@@ -76,13 +77,19 @@ pub(crate) fn run_cert(args: &CertArgs, output: Output) -> Result<Outcome, Failu
 pub(crate) fn run_key(args: &KeyArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         KeyCommand::New(args) => make_key(args, output)?,
+        KeyCommand::Show(args) => show_key(args, output)?,
         KeyCommand::Pin(args) => pin(args, output)?,
+        KeyCommand::Revoke(args) => revoke(args, output)?,
     }
     Ok(Outcome::Success)
 }
 
 fn make_authority(args: &CertCaArgs, output: Output) -> Result<(), Failure> {
-    let authority = issue::Authority::new(&args.name, args.valid).map_err(failed)?;
+    let authority = match &args.under {
+        None => issue::Authority::new(&args.name, args.valid),
+        Some(above) => authority_in(above)?.under(&args.name, args.valid),
+    };
+    let authority = authority.map_err(failed)?;
     make_folder(&args.out)?;
     let (certificate, key) = (args.out.join("ca.pem"), args.out.join("ca-key.pem"));
     authority.write(certificate, key).map_err(failed)?;
@@ -97,9 +104,12 @@ fn make_authority(args: &CertCaArgs, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
+fn authority_in(folder: &Path) -> Result<issue::Authority, Failure> {
+    issue::Authority::read(folder.join("ca.pem"), folder.join("ca-key.pem")).map_err(failed)
+}
+
 fn issue_certificate(args: &CertIssueArgs, output: Output) -> Result<(), Failure> {
-    let (certificate, key) = (args.ca.join("ca.pem"), args.ca.join("ca-key.pem"));
-    let authority = issue::Authority::read(certificate, key).map_err(failed)?;
+    let authority = authority_in(&args.ca)?;
     let mut subject = issue::Subject::new(args.valid);
     for name in &args.names {
         subject = subject.name(name);
@@ -150,9 +160,7 @@ fn make_key(args: &KeyNewArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn pin(args: &KeyPinArgs, output: Output) -> Result<(), Failure> {
-    let fingerprint: Fingerprint = args.fingerprint.parse().map_err(|error| {
-        Failure::because(format!("'{}' is no fingerprint: {error}", args.fingerprint))
-    })?;
+    let fingerprint: Fingerprint = args.fingerprint.parse().map_err(failed)?;
     let known_peers = args.folder.join("known_peers");
     let former = issue::pin(known_peers, &args.name, fingerprint).map_err(failed)?;
     for key in former {
@@ -160,6 +168,21 @@ fn pin(args: &KeyPinArgs, output: Output) -> Result<(), Failure> {
     }
     output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
     output.line(format!("{} is trusted with {fingerprint}", args.name))?;
+    Ok(())
+}
+
+fn show_key(args: &CertShowArgs, output: Output) -> Result<(), Failure> {
+    let fingerprint = issue::fingerprint_of_raw_key(args.folder.join("key.pem")).map_err(failed)?;
+    output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
+    output.line(format!("{}: {fingerprint}", args.folder.display()))?;
+    Ok(())
+}
+
+fn revoke(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
+    let fingerprint: Fingerprint = args.fingerprint.parse().map_err(failed)?;
+    issue::revoke(&args.folder, fingerprint).map_err(failed)?;
+    output.record(&Record { fingerprint: fingerprint.to_string(), expires_at: None })?;
+    output.line(format!("{} refuses {fingerprint}", args.folder.display()))?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@
 //! | [`shared`] | requirements of the shared-memory transport |
 //! | [`memory`] | huge pages and locked memory |
 //! | [`cpu`] | CPUs, their isolation, quota and real-time scheduling |
+//! | `credentials` | the folder of `--credentials` |
 //! | [`clock`] | time stamp counter and clock source |
 //! | [`limits`] | open files |
 //! | [`bypass`] | AF_XDP, DPDK and RDMA |
@@ -29,6 +30,8 @@ mod check;
 mod clock;
 mod control;
 mod cpu;
+#[cfg(feature = "full")]
+mod credentials;
 mod ecn;
 mod host;
 mod interrupts;
@@ -41,6 +44,8 @@ mod system;
 mod udp;
 
 use std::io;
+#[cfg(feature = "full")]
+use std::path::Path;
 
 use comfy_table::{Cell, Color, Table};
 use petrel_command::Outcome;
@@ -49,9 +54,15 @@ use petrel_command::output::Output;
 use self::check::{Check, Status};
 use crate::cli::DoctorArgs;
 
-/// Runs all checks and prints the results. Fails if a check fails that Petrel depends on.
-pub(crate) fn run(args: &DoctorArgs, output: Output) -> io::Result<Outcome> {
+/// Runs all checks, with checks of a folder of credentials if given, and prints the results. Fails if a check fails that Petrel depends on.
+pub(crate) fn run(
+    args: &DoctorArgs,
+    #[cfg(feature = "full")] folder: Option<&Path>,
+    output: Output,
+) -> io::Result<Outcome> {
     let checks = all_checks(args.port);
+    #[cfg(feature = "full")]
+    let checks = [checks, folder.map_or(Vec::new(), credentials::checks)].concat();
     for check in &checks {
         output.record(check)?;
     }

@@ -66,10 +66,11 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
     #[cfg(feature = "full")]
-    if cli.command.connects() {
-        credentials::install(&cli.credentials)?;
-    } else {
-        credentials::refuse(&cli.credentials)?;
+    match &cli.command {
+        // The doctor looks at credentials, and uses none.
+        Command::Doctor(_) => {}
+        command if command.connects() => credentials::install(&cli.credentials)?,
+        _ => credentials::refuse(&cli.credentials)?,
     }
     match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
@@ -92,6 +93,12 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         Command::Cache(args) => cache::run(args, output),
         #[cfg(feature = "full")]
         Command::Sim(args) => sim::run(args, output),
+        #[cfg(feature = "full")]
+        Command::Doctor(args) => {
+            let folder = cli.credentials.credentials.as_deref();
+            Ok(doctor::run(args, folder, output)?)
+        }
+        #[cfg(not(feature = "full"))]
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::man(args),

@@ -9,6 +9,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, client, server};
@@ -17,7 +18,7 @@ use crate::ALPN;
 use crate::files::Material;
 use crate::identity::{Certificate, Fingerprint, time_text};
 use crate::keys::Suite;
-use crate::verify::{Peers, SpiffePattern, Trust};
+use crate::verify::{Peers, Revoked, SpiffePattern, Trust};
 
 /// Servers whose tickets an opener keeps, with up to 8 tickets (1 to 2 KiB each) of each.
 const SERVERS_KEPT: usize = 256;
@@ -47,6 +48,7 @@ pub(crate) struct Configs {
     pub(crate) opener: Arc<ClientConfig>,
     pub(crate) acceptor: Arc<ServerConfig>,
     pub(crate) own: Own,
+    pub(crate) trust: Arc<Trust>,
 }
 
 /// This process's own identity.
@@ -92,7 +94,11 @@ impl Configs {
     ///
     /// # Errors
     /// The certificate is not valid now, the key belongs to another one, or a part cannot be read.
-    pub(crate) fn new(material: &Material, settings: &Settings) -> Result<Self, SecurityError> {
+    pub(crate) fn new(
+        material: &Material,
+        revoked: &Arc<Revoked>,
+        settings: &Settings,
+    ) -> Result<Self, SecurityError> {
         let provider = Arc::new(provider(&settings.suites));
         let algorithms = provider.signature_verification_algorithms;
         let (peers, certified, own) = match material {
@@ -115,7 +121,7 @@ impl Configs {
                 (Peers::RawKeys(known.clone()), certified, Own { fingerprint, validity: None })
             }
         };
-        let trust = Arc::new(Trust { peers, algorithms });
+        let trust = Arc::new(Trust { peers, revoked: Arc::clone(revoked), algorithms });
         let certified = Arc::new(certified);
         let (of_opener, of_acceptor) = resolvers(certified, own.is_raw_key());
         let mut opener = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -129,7 +135,7 @@ impl Configs {
         let mut acceptor = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(trust)
+            .with_client_cert_verifier(Arc::clone(&trust) as Arc<dyn ClientCertVerifier>)
             .with_cert_resolver(of_acceptor);
         acceptor.alpn_protocols = vec![ALPN.to_vec()];
         // Tickets keep their state at the opener: an acceptor of many processes has no table to bound.
@@ -137,7 +143,7 @@ impl Configs {
         acceptor.send_tls13_tickets = TICKETS_SENT;
         // 0-RTT data could be replayed.
         acceptor.max_early_data_size = 0;
-        Ok(Self { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own })
+        Ok(Self { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own, trust })
     }
 }
 
@@ -159,7 +165,7 @@ fn failed(error: &Error) -> SecurityError {
 }
 
 /// Returns rustls's provider with the suites alone, in their order.
-fn provider(suites: &[Suite]) -> CryptoProvider {
+pub(crate) fn provider(suites: &[Suite]) -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     let all = std::mem::take(&mut provider.cipher_suites);
     let of_number = |suite: &Suite| all.iter().find(|known| known.suite() == suite.number());
@@ -167,7 +173,9 @@ fn provider(suites: &[Suite]) -> CryptoProvider {
     provider
 }
 
-fn anchors(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, SecurityError> {
+pub(crate) fn anchors(
+    authorities: &[CertificateDer<'static>],
+) -> Result<RootCertStore, SecurityError> {
     let mut anchors = RootCertStore::empty();
     for authority in authorities {
         anchors.add(authority.clone()).map_err(|error| {
@@ -186,7 +194,7 @@ fn own_certificate(chain: &[CertificateDer<'static>]) -> Result<Own, SecurityErr
     Ok(own)
 }
 
-fn certified(
+pub(crate) fn certified(
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
     provider: &CryptoProvider,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use petrel::security::{SecureStream, Security, SecurityError};
+use petrel::security::{PeerIdentity, SecureStream, Security, SecurityError};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConnection, Connection, ServerConnection};
 
@@ -15,7 +15,7 @@ use crate::files::{self, Files, Material, Stamps};
 use crate::identity::Fingerprint;
 use crate::keys::Suite;
 use crate::stream::Stream;
-use crate::verify::SpiffePattern;
+use crate::verify::{Revoked, SpiffePattern};
 
 /// Time between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +42,9 @@ struct Current {
     digest: [u8; 32],
     loads: u64,
     failure: Option<SecurityError>,
+    revoked: Arc<Revoked>,
+    /// Changes of the contents and of the revoked peers.
+    revision: u64,
 }
 
 /// The state of credentials, for operators.
@@ -59,8 +62,9 @@ pub struct CredentialsStatus {
 }
 
 impl Credentials {
-    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder.
-    /// Later changes of the files are read when a connection begins, at most once a second. Broken files leave the
+    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder. The file
+    /// `revoked`, if present, lists fingerprints of refused certificates, line by line, and `#` begins a comment.
+    /// Later changes of the files are read when a connection begins, and once a second while there are connections. Broken files leave the
     /// former contents in use; [`status`](Self::status) has the reason then.
     ///
     /// # Errors
@@ -81,8 +85,8 @@ impl Credentials {
     }
 
     /// Uses a raw public key (RFC 7250), without certificates: `key` is a file with the private key in PEM. Peers are trusted
-    /// whose keys are pinned in the file `known_peers`: a line is a name or address and `sha256:BASE64`, and `#` begins a comment. Changes
-    /// are read as in [`from_dir`](Self::from_dir).
+    /// whose keys are pinned in the file `known_peers`: a line is a name or address and `sha256:BASE64`, and `#` begins a comment. A key
+    /// without its line loses its connections. Changes, and the file `revoked` beside `known_peers`, are read as in [`from_dir`](Self::from_dir).
     ///
     /// # Errors
     /// A file cannot be read, others have access to the key, or a line has another form.
@@ -152,17 +156,28 @@ impl Credentials {
     }
 
     fn new(source: Source, settings: Settings) -> Result<Self, SecurityError> {
+        let revoked = Arc::new(Revoked::default());
         let (configs, stamps, digest) = match &source {
-            Source::Memory(material) => (Configs::new(material, &settings)?, None, [0; 32]),
+            Source::Memory(material) => {
+                (Configs::new(material, &revoked, &settings)?, None, [0; 32])
+            }
             Source::Files(files) => {
                 let stamps = settled(files);
                 let (material, digest) = files.read()?;
-                (configs_of(files, &material, &settings)?, stamps, digest)
+                revoked.replace(files.read_revoked()?);
+                (configs_of(files, &material, &revoked, &settings)?, stamps, digest)
             }
         };
-        let configs = Arc::new(configs);
-        let current =
-            Current { configs, looked_at: Instant::now(), stamps, digest, loads: 1, failure: None };
+        let current = Current {
+            configs: Arc::new(configs),
+            looked_at: Instant::now(),
+            stamps,
+            digest,
+            loads: 1,
+            failure: None,
+            revoked,
+            revision: 1,
+        };
         Ok(Self { source, settings, current: Mutex::new(current) })
     }
 
@@ -173,12 +188,19 @@ impl Credentials {
 
     /// Returns the configurations for a new connection, after a look at the files if the last one is a second ago.
     fn configs(&self, now: Instant) -> Result<Arc<Configs>, SecurityError> {
-        let mut current = self.current();
-        if now.duration_since(current.looked_at) >= LOOK_EVERY {
-            current.look(&self.source, &self.settings, now);
-        }
+        let current = self.looked(now);
         current.configs.own.check(SystemTime::now())?;
         Ok(Arc::clone(&current.configs))
+    }
+
+    /// Returns the state after a look at the files, if the last one is a second ago or the certificate has ended.
+    fn looked(&self, now: Instant) -> MutexGuard<'_, Current> {
+        let mut current = self.current();
+        let is_due = now.duration_since(current.looked_at) >= LOOK_EVERY;
+        if is_due || current.configs.own.check(SystemTime::now()).is_err() {
+            current.look(&self.source, &self.settings, now);
+        }
+        current
     }
 }
 
@@ -193,17 +215,22 @@ impl Current {
             return;
         }
         self.stamps = stamps.is_settled(SystemTime::now()).then_some(stamps);
+        // A revocation holds beside broken certificates and keys.
+        let revoked = files.read_revoked().map(|all| self.revoked.replace(all));
+        self.revision += u64::from(revoked == Ok(true));
         let read = files.read().and_then(|(material, digest)| {
             // Contents that are in use already keep their tickets.
             let is_new = digest != self.digest;
-            let configs = is_new.then(|| configs_of(files, &material, settings)).transpose()?;
+            let configs = is_new.then(|| configs_of(files, &material, &self.revoked, settings));
+            let configs = configs.transpose()?;
             Ok((configs, digest))
         });
         match read {
             Ok((configs, digest)) => {
-                self.failure = None;
+                self.failure = revoked.err();
                 self.digest = digest;
                 self.loads += u64::from(configs.is_some());
+                self.revision += u64::from(configs.is_some());
                 self.configs = configs.map_or_else(|| Arc::clone(&self.configs), Arc::new);
             }
             Err(error) => self.failure = Some(error),
@@ -220,10 +247,11 @@ fn settled(files: &Files) -> Option<Stamps> {
 fn configs_of(
     files: &Files,
     material: &Material,
+    revoked: &Arc<Revoked>,
     settings: &Settings,
 ) -> Result<Configs, SecurityError> {
     let (Files::Certificates { chain: path, .. } | Files::RawKey { key: path, .. }) = files;
-    Configs::new(material, settings)
+    Configs::new(material, revoked, settings)
         .map_err(|error| SecurityError::new(format!("{}: {error}", path.display())))
 }
 
@@ -242,18 +270,27 @@ impl Security for Credentials {
         };
         let tls = ClientConnection::new(Arc::clone(&configs.opener), name)
             .map_err(|error| SecurityError::new(format!("TLS cannot begin: {error}")))?;
-        Ok(Box::new(Stream::new(Connection::Client(tls), configs.own.is_raw_key())))
+        Ok(Box::new(Stream::new(Connection::Client(tls), configs.own)))
     }
 
     fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError> {
         let configs = self.configs(Instant::now())?;
         let tls = ServerConnection::new(Arc::clone(&configs.acceptor))
             .map_err(|error| SecurityError::new(format!("TLS cannot begin: {error}")))?;
-        Ok(Box::new(Stream::new(Connection::Server(tls), configs.own.is_raw_key())))
+        Ok(Box::new(Stream::new(Connection::Server(tls), configs.own)))
     }
 
     fn is_permissive(&self) -> bool {
         self.settings.is_permissive
+    }
+
+    fn revision(&self) -> u64 {
+        self.looked(Instant::now()).revision
+    }
+
+    fn distrusts(&self, peer: &PeerIdentity) -> Option<String> {
+        let trust = Arc::clone(&self.current().configs.trust);
+        trust.check_still(Fingerprint(peer.fingerprint?)).err().map(|error| error.to_string())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The files of credentials: read with a limit and with a look at their modes, and stamped to see changes.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::identity::Fingerprint;
 use crate::known_peers::KnownPeers;
 
 /// Longest file: 16 Ki lines of `known_peers`, and more certificates than a handshake carries.
@@ -71,15 +73,47 @@ impl Stamps {
 }
 
 impl Files {
-    fn paths(&self) -> Vec<&Path> {
-        match self {
+    /// The files of a folder: a raw key's beside `known_peers`, else a certificate's.
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        let file = |name| folder.join(name);
+        let (key, known_peers) = (file("key.pem"), file("known_peers"));
+        match known_peers.exists() {
+            true => Self::RawKey { key, known_peers },
+            false => {
+                Self::Certificates { chain: file("cert.pem"), key, authorities: file("ca.pem") }
+            }
+        }
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let own = match self {
             Self::Certificates { chain, key, authorities } => vec![chain, key, authorities],
             Self::RawKey { key, known_peers } => vec![key, known_peers],
+        };
+        own.into_iter().cloned().chain([self.revoked_path()]).collect()
+    }
+
+    /// Returns the file of revoked peers: `revoked`, beside the file of trust.
+    fn revoked_path(&self) -> PathBuf {
+        let (Self::Certificates { authorities: trust, .. }
+        | Self::RawKey { known_peers: trust, .. }) = self;
+        trust.with_file_name(REVOKED)
+    }
+
+    /// Reads the fingerprints of revoked peers. A missing file is an empty one.
+    ///
+    /// # Errors
+    /// The file cannot be read, has wrong modes, or has a line without a fingerprint.
+    pub(crate) fn read_revoked(&self) -> Result<HashSet<Fingerprint>, SecurityError> {
+        let path = self.revoked_path();
+        match path.exists() {
+            true => parse_revoked(&path, &read_text(&path, false)?),
+            false => Ok(HashSet::new()),
         }
     }
 
     pub(crate) fn stamps(&self) -> Stamps {
-        let stamp = |path: &Path| {
+        let stamp = |path: PathBuf| {
             let metadata = fs::metadata(path).ok()?;
             let file = (metadata.dev(), metadata.ino());
             Some(Stamp { modified: metadata.modified().ok(), length: metadata.len(), file })
@@ -121,8 +155,23 @@ impl Files {
     }
 }
 
+/// Reads a fingerprint a line; `#` begins a comment.
+///
+/// # Errors
+/// A line is no fingerprint.
+pub(crate) fn parse_revoked(
+    path: &Path,
+    text: &str,
+) -> Result<HashSet<Fingerprint>, SecurityError> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    at(path, lines.filter(|line| !line.is_empty()).map(str::parse).collect())
+}
+
+/// Name of the file of revoked peers.
+pub(crate) const REVOKED: &str = "revoked";
+
 /// Modes that a private key must not have: group and others neither read nor write it.
-const KEY_MODES: (u32, &str) = (0o066, "600");
+pub(crate) const KEY_MODES: (u32, &str) = (0o066, "600");
 
 /// Modes that a file of trust must not have: others do not write it.
 const TRUST_MODES: (u32, &str) = (0o002, "644");

@@ -1,6 +1,7 @@
 //! Identities of peers, read from certificates and raw public keys, and their fingerprints.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -58,6 +59,8 @@ impl FromStr for Fingerprint {
 #[derive(Debug)]
 pub(crate) struct Certificate {
     pub(crate) identity: PeerIdentity,
+    /// The IP addresses, as text.
+    pub(crate) addresses: Vec<String>,
     /// Start of the validity, in seconds since 1970.
     pub(crate) begins_at: u64,
     /// End of the validity, in seconds since 1970.
@@ -81,10 +84,11 @@ impl Certificate {
         let names = certificate
             .subject_alternative_name()
             .map_err(|_| SecurityError::new("the certificate's names cannot be read"))?;
-        let mut ids = Vec::new();
+        let (mut ids, mut addresses) = (Vec::new(), Vec::new());
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             match name {
                 GeneralName::DNSName(name) => identity.dns_names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => addresses.extend(address_text(bytes)),
                 GeneralName::URI(uri) if uri.starts_with("spiffe://") => ids.push(*uri),
                 _ => {}
             }
@@ -94,8 +98,13 @@ impl Certificate {
             return Err(SecurityError::new(text));
         }
         identity.spiffe_id = ids.first().map(|id| (*id).to_owned());
-        Ok(Self { identity, begins_at: seconds(validity.not_before), expires_at })
+        Ok(Self { identity, addresses, begins_at: seconds(validity.not_before), expires_at })
     }
+}
+
+fn address_text(bytes: &[u8]) -> Option<String> {
+    let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
 }
 
 /// Returns the identity of a raw public key.

@@ -12,6 +12,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, SanType,
 };
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 use zeroize::Zeroizing;
 
 use crate::configs::raw_key_fingerprint;
@@ -26,6 +28,8 @@ const BEGINS_BEFORE: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug)]
 pub struct Authority {
     certificate: String,
+    /// The certificates of the authorities above, up to the root; empty for a root.
+    above: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -161,17 +165,36 @@ impl Authority {
     /// # Errors
     /// The system has no random numbers, or the name cannot be written.
     pub fn new(name: &str, lasts: Duration) -> Result<Self, SecurityError> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(name);
-        set_validity(&mut params, SystemTime::now() - BEGINS_BEFORE, lasts + BEGINS_BEFORE);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let params = authority_params(name, lasts, 1);
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = params.self_signed(&key).map_err(failed)?.pem();
-        Ok(Self { certificate, issuer: Issuer::new(params, key) })
+        Ok(Self { certificate, above: Vec::new(), issuer: Issuer::new(params, key) })
     }
 
-    /// Reads an authority of two files: its certificate and its private key, in PEM.
+    /// Makes an intermediate authority with a new key. Peers trust the issued certificates by the root's; the root's key can stay off line.
+    ///
+    /// # Errors
+    /// An authority under this one is not allowed, or the name cannot be written.
+    pub fn under(&self, name: &str, lasts: Duration) -> Result<Self, SecurityError> {
+        let may_issue = |(_, own): (_, X509Certificate<'_>)| {
+            let limits = own.basic_constraints().ok().flatten().map(|limits| limits.value.clone());
+            limits.is_some_and(|limits| limits.path_len_constraint != Some(0))
+        };
+        let own = files::certificates(self.certificate.as_bytes())?;
+        if !own.first().is_some_and(|own| X509Certificate::from_der(own).is_ok_and(may_issue)) {
+            let text =
+                "this authority may have no other under it: make one under its root, or a new root";
+            return Err(SecurityError::new(text));
+        }
+        let mut params = authority_params(name, lasts, 0);
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?.pem();
+        let above = [&[self.certificate.clone()][..], &self.above].concat();
+        Ok(Self { certificate, above, issuer: Issuer::new(params, key) })
+    }
+
+    /// Reads an authority of two files in PEM: the certificate, followed by the certificates up to the root, and the private key.
     ///
     /// # Errors
     /// A file cannot be read, or others have access to the key.
@@ -179,11 +202,18 @@ impl Authority {
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Self, SecurityError> {
-        let certificate = files::read_text(certificate.as_ref(), false)?;
+        let path = certificate.as_ref();
+        let text = files::read_text(path, false)?;
+        let all = text
+            .split_inclusive("-----END CERTIFICATE-----")
+            .map(|pem| format!("{}\n", pem.trim()));
+        let mut all = all.filter(|pem| pem.contains("-----BEGIN"));
+        let none = || SecurityError::new(format!("{} has no certificate", path.display()));
+        let certificate = all.next().ok_or_else(none)?;
         let key = files::read_text(key.as_ref(), true)?;
         let key = KeyPair::from_pem(&key).map_err(failed)?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(failed)?;
-        Ok(Self { certificate: certificate.to_string(), issuer })
+        Ok(Self { certificate, above: all.collect(), issuer })
     }
 
     /// Writes the certificate, for all to read, and the private key.
@@ -197,12 +227,19 @@ impl Authority {
     ) -> Result<(), SecurityError> {
         let pem = Zeroizing::new(self.issuer.key().serialize_pem());
         create(key.as_ref(), pem.as_bytes(), 0o600)?;
-        create(certificate.as_ref(), self.certificate.as_bytes(), 0o644)
+        let chain = [&[self.certificate.clone()][..], &self.above].concat().concat();
+        create(certificate.as_ref(), chain.as_bytes(), 0o644)
     }
 
     /// Returns the certificate in PEM, which others add to their `ca.pem`.
     pub fn certificate(&self) -> &str {
         &self.certificate
+    }
+
+    /// Returns the certificates between an issued one and the root, in PEM.
+    fn intermediates(&self) -> String {
+        let chain = [&[self.certificate.clone()][..], &self.above].concat();
+        chain[..chain.len() - 1].concat()
     }
 
     /// Issues a certificate with a new key.
@@ -215,9 +252,9 @@ impl Authority {
         // The rules of identities hold for every certificate that Petrel makes.
         Certificate::parse(certificate.der())?;
         Ok(Issued {
-            certificate: certificate.pem(),
+            certificate: certificate.pem() + &self.intermediates(),
             key: Zeroizing::new(key.serialize_pem()),
-            authority: self.certificate.clone(),
+            authority: self.above.last().unwrap_or(&self.certificate).clone(),
         })
     }
 }
@@ -278,6 +315,28 @@ pub fn pin(
     after.push_str(&format!("{name} {key}\n"));
     replace(path, after.as_bytes(), 0o644)?;
     Ok(former)
+}
+
+/// Adds a fingerprint to the file `revoked` of a folder. Processes with the folder end the peer's connections within two seconds.
+///
+/// # Errors
+/// The file cannot be read or written, or has a broken line.
+pub fn revoke(folder: impl AsRef<Path>, fingerprint: Fingerprint) -> Result<(), SecurityError> {
+    let path = folder.as_ref().join(files::REVOKED);
+    let before = if path.exists() { files::read_text(&path, false)? } else { Zeroizing::default() };
+    if files::parse_revoked(&path, &before)?.contains(&fingerprint) {
+        return Ok(());
+    }
+    replace(&path, format!("{}\n{fingerprint}\n", before.trim_end()).trim_start().as_bytes(), 0o644)
+}
+
+fn authority_params(name: &str, lasts: Duration, others_under_it: u8) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(name);
+    set_validity(&mut params, SystemTime::now() - BEGINS_BEFORE, lasts + BEGINS_BEFORE);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(others_under_it));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
 }
 
 fn common_name(name: &str) -> DistinguishedName {

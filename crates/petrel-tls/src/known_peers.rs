@@ -49,6 +49,11 @@ impl KnownPeers {
         Ok(known)
     }
 
+    /// Returns the number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Checks the key of a server that the program knows by `name`.
     ///
     /// # Errors
@@ -88,7 +93,13 @@ impl KnownPeers {
     }
 
     fn command(&self, name: &str, key: Fingerprint) -> String {
-        format!("petrel key pin --known-peers {} {name} {key}", self.path.display())
+        match (self.path.file_name(), self.path.parent()) {
+            (Some(file), Some(folder)) if file == "known_peers" => {
+                format!("petrel key pin {} {name} {key}", folder.display())
+            }
+            // The command knows no other file.
+            _ => format!("echo {name} {key} >> {}", self.path.display()),
+        }
     }
 }
 

@@ -34,12 +34,13 @@
 //! | [`CredentialsStatus`] | the fingerprint in use, its end, and why newer files are not in use |
 //! | [`Fingerprint`] | SHA-256 of a certificate or raw key, as `sha256:BASE64` |
 //! | [`Suite`], [`keys_from_secret`] | the cipher of a connection, and the keys of its sealed datagrams |
-//! | [`issue`] | authorities, certificates, raw keys and pins |
+//! | [`issue`] | authorities, certificates, raw keys, pins, and revocation |
+//! | [`inspect`] | what is wrong with a folder |
 //!
 //! The rules are those of `docs/wire-protocol.md` §17: TLS 1.3 alone, both sides authenticated, ALPN `petrel/1`, tickets for
 //! resumption, no 0-RTT data. The cryptography is that of AWS-LC by rustls, with the post-quantum key exchange X25519MLKEM768.
 //!
-//! **Limitations.** No revocation lists: issue certificates for days. No pre-shared keys: rustls has none. The SPIFFE workload API is
+//! **Limitations.** No revocation lists of authorities: the file `revoked` has fingerprints; issue certificates for days. No pre-shared keys: rustls has none. The SPIFFE workload API is
 //! not spoken; its helpers write files.
 
 #![forbid(unsafe_code)]
@@ -48,6 +49,7 @@ mod configs;
 mod credentials;
 mod files;
 mod identity;
+pub mod inspect;
 pub mod issue;
 mod keys;
 mod known_peers;

@@ -10,6 +10,7 @@ use rustls::Connection;
 use zeroize::Zeroizing;
 
 use crate::ALPN;
+use crate::configs::Own;
 use crate::identity::{self, Certificate, time_text};
 use crate::keys::{SECRET_BYTES_MAX, Suite, keys_from_secret};
 use crate::text;
@@ -31,6 +32,8 @@ pub(crate) struct Stream {
     tls: Connection,
     /// The peer proves a raw public key (RFC 7250), and no certificate.
     has_raw_keys: bool,
+    /// The end of the own certificate, in seconds since 1970; `None` with raw keys.
+    own_expires_at: Option<u64>,
     phase: Phase,
     /// Decrypted bytes before those that rustls keeps.
     unread: Vec<u8>,
@@ -54,11 +57,12 @@ enum Phase {
 
 impl Stream {
     /// Takes a connection on which nothing was sent or received.
-    pub(crate) fn new(mut tls: Connection, has_raw_keys: bool) -> Self {
+    pub(crate) fn new(mut tls: Connection, own: Own) -> Self {
         // The caller takes the output after each call, so a limit there would cut bytes off and bound nothing.
         tls.set_buffer_limit(None);
         let phase = Phase::Handshake { has_received: false, early: Vec::new() };
-        Self { tls, has_raw_keys, phase, unread: Vec::new(), read: 0 }
+        let (has_raw_keys, own_expires_at) = (own.is_raw_key(), own.expires_at());
+        Self { tls, has_raw_keys, own_expires_at, phase, unread: Vec::new(), read: 0 }
     }
 
     fn decrypt(&mut self, mut bytes: &[u8]) -> Result<(), SecurityError> {
@@ -210,6 +214,10 @@ impl SecureStream for Stream {
             Phase::Open { peer, .. } => Some(Arc::clone(peer)),
             Phase::Handshake { .. } | Phase::Failed(_) => None,
         }
+    }
+
+    fn expires_at(&self) -> Option<u64> {
+        self.peer()?.expires_at.into_iter().chain(self.own_expires_at).min()
     }
 
     fn link_keys(&self, context: [u8; 8], is_opener: bool) -> Result<LinkKeys, SecurityError> {

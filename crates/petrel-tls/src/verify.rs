@@ -1,7 +1,8 @@
 //! Whom a connection trusts: verifiers of certificates and of raw public keys.
 
-use std::fmt;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::{fmt, iter};
 
 use petrel::security::SecurityError;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -74,7 +75,31 @@ fn refusal(error: SecurityError) -> Error {
 #[derive(Debug)]
 pub(crate) struct Trust {
     pub(crate) peers: Peers,
+    pub(crate) revoked: Arc<Revoked>,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// The revoked certificates and raw keys. The set outlives a change of the certificates and keys, and changes beside broken ones.
+#[derive(Debug, Default)]
+pub(crate) struct Revoked(RwLock<HashSet<Fingerprint>>);
+
+impl Revoked {
+    /// Takes the place of the former. Returns true if that is a change.
+    pub(crate) fn replace(&self, all: HashSet<Fingerprint>) -> bool {
+        let mut former = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *former != all;
+        *former = all;
+        is_new
+    }
+
+    fn check(&self, fingerprint: Fingerprint) -> Result<(), SecurityError> {
+        match self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&fingerprint) {
+            true => Err(SecurityError::new(format!(
+                "{fingerprint} is revoked here; give the peer another certificate or key"
+            ))),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The proof of identity that peers give.
@@ -95,6 +120,25 @@ pub(crate) enum Peers {
 impl Trust {
     fn is_of_raw_keys(&self) -> bool {
         matches!(self.peers, Peers::RawKeys(_))
+    }
+
+    /// Checks a peer again after the handshake.
+    pub(crate) fn check_still(&self, fingerprint: Fingerprint) -> Result<(), SecurityError> {
+        self.revoked.check(fingerprint)?;
+        match &self.peers {
+            Peers::Certificates { .. } => Ok(()),
+            Peers::RawKeys(known) => known.check_client(fingerprint),
+        }
+    }
+
+    /// Checks a certificate, the authorities behind the certificate, or a raw key against the revoked ones.
+    fn check_revoked(
+        &self,
+        proof: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<(), Error> {
+        let mut all = iter::once(proof).chain(intermediates);
+        all.try_for_each(|one| self.revoked.check(Fingerprint::of(one))).map_err(refusal)
     }
 
     /// Checks that the peer has the private key of its certificate or raw key.
@@ -142,6 +186,7 @@ impl ServerCertVerifier for Trust {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        self.check_revoked(proof, intermediates)?;
         match &self.peers {
             Peers::Certificates { anchors, expected, .. } => {
                 let certificate = ParsedCertificate::try_from(proof)?;
@@ -206,6 +251,7 @@ impl ClientCertVerifier for Trust {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        self.check_revoked(proof, intermediates)?;
         match &self.peers {
             Peers::Certificates { openers, .. } => {
                 openers.verify_client_cert(proof, intermediates, now)

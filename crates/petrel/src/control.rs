@@ -302,6 +302,12 @@ pub enum FromNexus<L> {
         /// The reason, for people.
         message: String,
     },
+    /// The link's connection is about to end. Clients at either end make no further calls on the link's sessions, and the endpoint opens no
+    /// further sessions on the link.
+    LinkDraining {
+        /// The link.
+        link: LinkId,
+    },
     /// A peer offers to send requests to this endpoint by multicast.
     GroupOffered {
         /// The link.

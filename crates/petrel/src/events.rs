@@ -118,6 +118,23 @@ pub(crate) fn untrusted(remote: SocketAddr, error: &SecurityError) {
     emit!(WARN, "untrusted", remote = %remote, why = %error, "a peer was not authenticated");
 }
 
+/// A connection ends, since the peer is not trusted any more.
+pub(crate) fn distrusted(remote: SocketAddr, identity: Option<&PeerIdentity>, why: &str) {
+    emit!(
+        WARN,
+        "distrusted",
+        remote = %remote,
+        identity = identity.map(tracing::field::debug),
+        why,
+        "a peer is not trusted any more"
+    );
+}
+
+/// A connection is left for a new one, since a certificate ends.
+pub(crate) fn connection_renewed(remote: SocketAddr) {
+    emit!(INFO, "connection_renewed", remote = %remote, "a connection is left for new certificates");
+}
+
 /// The credentials of this process cannot be used: no peer can connect.
 pub(crate) fn credentials_failed(error: &SecurityError) {
     emit!(ERROR, "credentials_failed", why = %error, "the credentials cannot be used");

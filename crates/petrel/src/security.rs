@@ -32,12 +32,28 @@ pub trait Security: fmt::Debug + Send + Sync {
     fn is_permissive(&self) -> bool {
         false
     }
+
+    /// Returns a number that changes with the set of trusted peers. The nexus asks once a second, and after a change asks
+    /// [`distrusts`](Self::distrusts) about the peer of each connection.
+    fn revision(&self) -> u64 {
+        0
+    }
+
+    /// Returns why a peer is not trusted any more, for people: its connections end.
+    fn distrusts(&self, _peer: &PeerIdentity) -> Option<String> {
+        None
+    }
 }
 
 /// One end of a connection inside TLS, which carries the messages of the control plane, and then perhaps the frames of a link.
 pub trait SecureStream: StreamCipher {
     /// Returns the peer's identity, once the handshake is over.
     fn peer(&self) -> Option<Arc<PeerIdentity>>;
+
+    /// Returns when the first of the two ends' certificates ends, in seconds since 1970, once the handshake is over.
+    fn expires_at(&self) -> Option<u64> {
+        self.peer()?.expires_at
+    }
 
     /// Returns the keys of a link's datagrams for this end: to send, and to receive. `context` are the first eight bytes of the
     /// exporter's context (§17.2); `is_opener` tells the directions apart.

@@ -32,6 +32,7 @@ Examples:
   petrel cert issue db1.example.com 10.0.0.7 --ca authority --out db1
   petrel cert issue web.example.com --spiffe spiffe://prod/web --ca authority --out web --valid 7d
   petrel cert show db1
+  petrel cert revoke db1 sha256:FINGERPRINT-OF-WEB
 
 Keep the authority's folder where you issue certificates, and nowhere else. Copy db1 to the host as a whole:
   petrel serve --listen 10.0.0.7:31850 --credentials db1
@@ -46,11 +47,32 @@ pub(crate) enum CertCommand {
     Issue(CertIssueArgs),
     /// Show who a certificate is for, until when, and its fingerprint
     Show(CertShowArgs),
+    /// Refuse a certificate from now on, and end the connections of its holder
+    ///
+    /// Adds a line to the file `revoked` of a folder for --credentials. Processes with the folder follow within two
+    /// seconds. Copy the file to further folders.
+    Revoke(RevokeArgs),
+}
+
+/// Arguments of `petrel cert revoke` and `petrel key revoke`.
+#[derive(Args, Debug)]
+pub(crate) struct RevokeArgs {
+    /// Folder of the process that is to refuse the peer
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+
+    /// Fingerprint of the peer's certificate or key, as `show` prints it
+    #[arg(value_name = "FINGERPRINT")]
+    pub(crate) fingerprint: String,
 }
 
 /// Arguments of `petrel cert ca`.
 #[derive(Args, Debug)]
 pub(crate) struct CertCaArgs {
+    /// Make an intermediate authority under the authority of a folder; the upper key can then stay off line
+    #[arg(long, value_name = "DIR")]
+    pub(crate) under: Option<PathBuf>,
+
     /// Folder to write to
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
@@ -88,7 +110,7 @@ pub(crate) struct CertIssueArgs {
     pub(crate) valid: Duration,
 }
 
-/// Arguments of `petrel cert show`.
+/// Arguments of `petrel cert show` and `petrel key show`.
 #[derive(Args, Debug)]
 pub(crate) struct CertShowArgs {
     /// A folder for --credentials
@@ -118,8 +140,14 @@ Examples, on two hosts:
 pub(crate) enum KeyCommand {
     /// Make a key in a new folder for --credentials, and print its fingerprint
     New(KeyNewArgs),
+    /// Print the fingerprint of the key in a folder
+    Show(CertShowArgs),
     /// Trust a peer's key
     Pin(KeyPinArgs),
+    /// Refuse a peer's key from now on, and end the peer's connections
+    ///
+    /// Adds a line to the file `revoked` of a folder for --credentials, whatever names the key is pinned for.
+    Revoke(RevokeArgs),
 }
 
 /// Arguments of `petrel key new`.

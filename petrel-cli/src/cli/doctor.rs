@@ -8,7 +8,8 @@ use petrel_command::args::address::DEFAULT_PORT;
 /// Tries the features that Petrel uses instead of guessing from version numbers: sends a
 /// segmented datagram over loopback, receives a coalesced datagram, requests a large socket
 /// buffer, seals a piece of shared memory, and so on. It needs no root, takes less than a second
-/// and changes nothing.
+/// and changes nothing. With --credentials it also checks the folder: modes, key, names, validity,
+/// authority, revocation.
 ///
 /// Each check is one of
 ///   ok    the feature works
@@ -27,6 +28,7 @@ pub(crate) struct DoctorArgs {
 const AFTER_HELP: &str = "\
 Examples:
   petrel doctor
+  petrel doctor --credentials db1
   petrel doctor --json | jq -r 'select(.status == \"warn\") | .advice'
 
 Exit code 0, unless a check that Petrel cannot do without fails: then 1.

@@ -1,20 +1,21 @@
 //! `petrel cert`, `petrel key` and `--credentials`: two processes that prove who they are.
 
+use std::fs::{self, File};
 use std::path::PathBuf;
 
-use crate::common::{Server, petrel, record, stderr};
+use crate::common::{Server, command, finish, petrel, record, records, stderr, stdout, wait_until};
 
 /// A folder that goes with its test.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("petrel-cli-{name}-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         Self(folder)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 }
@@ -26,7 +27,7 @@ impl Drop for Folder {
 }
 
 #[track_caller]
-fn succeed(arguments: &[&str]) -> std::process::Output {
+pub(crate) fn succeed(arguments: &[&str]) -> std::process::Output {
     let output = petrel(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
     output
@@ -89,5 +90,141 @@ fn credentials__are_refused_where_they_would_not_be_used_and_where_there_are_non
         let output = petrel(&[arguments, &["--credentials", &absent]].concat());
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn revoke__ends_the_connections_of_a_peer() {
+    let folder = Folder::new("revoke");
+    let [root, below, server, client] =
+        ["root", "below", "server", "client"].map(|name| folder.path(name));
+    succeed(&["cert", "ca", "--out", &root]);
+    succeed(&[
+        "cert", "ca", "--under", &root, "--out", &below, "--name", "below", "--valid", "30d",
+    ]);
+    succeed(&["cert", "issue", "127.0.0.1", "--ca", &root, "--out", &server]);
+    let issued = succeed(&["cert", "issue", "client", "--ca", &below, "--out", &client, "--json"]);
+    let fingerprint = record(&issued)["fingerprint"].as_str().unwrap().to_owned();
+    let serving = Server::start(&["--listen", "127.0.0.1:0", "--credentials", &server]);
+    let ping = ["ping", &serving.address, "--credentials", &client];
+    succeed(&ping);
+    // A client that goes on until its connection ends.
+    let going_on =
+        command(&[&ping[..], &["--count", "1000000000", "--json"]].concat()).spawn().unwrap();
+    let has_begun = || serving_sessions(&serving, &server) > 0;
+    assert!(wait_until(has_begun));
+    let refused = petrel(&["cert", "revoke", &server, "sha256:AAAA"]);
+    assert!(stderr(&refused).contains("is no fingerprint"), "{}", stderr(&refused));
+    succeed(&["cert", "revoke", &server, &fingerprint]);
+    let ended = finish(going_on);
+    assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
+    assert_eq!(petrel(&ping).status.code(), Some(1));
+    let shown = succeed(&["stats", &serving.address, "--credentials", &server, "--json"]);
+    assert_eq!(record(&shown)["nexus"]["dropped_distrusted"], 1, "{}", stdout(&shown));
+}
+
+/// Returns the number of requests at the server.
+fn serving_sessions(serving: &Server, folder: &str) -> u64 {
+    let shown = succeed(&["stats", &serving.address, "--credentials", folder, "--json"]);
+    record(&shown)["endpoints"][0]["stats"]["requests_received"].as_u64().unwrap()
+}
+
+#[test]
+fn keys__are_shown_and_revoked() {
+    let folder = Folder::new("show");
+    let [server, client] = ["server", "client"].map(|name| folder.path(name));
+    for own in [&server, &client] {
+        let made = record(&succeed(&["key", "new", own, "--json"]));
+        assert_eq!(made, record(&succeed(&["key", "show", own, "--json"])));
+    }
+    let of =
+        |folder: &str| record(&petrel(&["key", "show", folder, "--json"]))["fingerprint"].clone();
+    let (of_server, of_client) = (of(&server), of(&client));
+    succeed(&["key", "pin", &server, "client", of_client.as_str().unwrap()]);
+    succeed(&["key", "pin", &client, "127.0.0.1", of_server.as_str().unwrap()]);
+    let serving = Server::start(&["--listen", "127.0.0.1:0", "--credentials", &server]);
+    let ping = ["ping", &serving.address, "--credentials", &client];
+    succeed(&ping);
+    succeed(&["key", "revoke", &client, of_server.as_str().unwrap()]);
+    let refused = petrel(&ping);
+    assert!(stderr(&refused).contains("is revoked here"), "{}", stderr(&refused));
+}
+
+#[test]
+fn doctor__looks_at_credentials() {
+    let folder = Folder::new("doctor");
+    let [authority, own] = ["authority", "own"].map(|name| folder.path(name));
+    succeed(&["cert", "ca", "--out", &authority]);
+    succeed(&["cert", "issue", "a", "--ca", &authority, "--out", &own]);
+    let checks = || {
+        let doctor = petrel(&["doctor", "--json", "--credentials", &own]);
+        let all = records(&doctor).into_iter().filter(|check| check["area"] == "credentials");
+        (doctor.status.code(), all.collect::<Vec<_>>())
+    };
+    let (_, good) = checks();
+    assert!(good.len() == 7 && good.iter().all(|check| check["status"] == "ok"), "{good:?}");
+    fs::remove_file(folder.path("own/key.pem")).unwrap();
+    let (code, bad) = checks();
+    let failed = bad.iter().find(|check| check["status"] == "fail").unwrap();
+    assert!(failed["advice"].as_str().unwrap().contains("petrel cert issue"), "{failed}");
+    assert_eq!(code, Some(1));
+}
+
+/// Decodes base 64.
+fn decoded(text: &str) -> Vec<u8> {
+    let signs = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text.bytes().filter_map(|byte| signs.iter().position(|sign| *sign == byte));
+    let bits: Vec<bool> =
+        digits.flat_map(|digit| (0..6).rev().map(move |bit| digit >> bit & 1 == 1)).collect();
+    let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    bits.chunks_exact(8).map(byte).collect()
+}
+
+/// The output of processes with credentials, events included, contains nothing of a private key.
+#[test]
+fn output__of_all_commands_has_no_key() {
+    let folder = Folder::new("logs");
+    let [authority, server, client] =
+        ["authority", "server", "client"].map(|name| folder.path(name));
+    let mut output = Vec::new();
+    let mut run = |arguments: &[&str]| {
+        let run = petrel(&[arguments, &["--log", "debug"]].concat());
+        output.extend([run.stdout, run.stderr].concat());
+    };
+    run(&["cert", "ca", "--out", &authority]);
+    for own in [&server, &client] {
+        run(&["cert", "issue", "127.0.0.1", "--ca", &authority, "--out", own]);
+        run(&["cert", "show", own]);
+        run(&["doctor", "--credentials", own]);
+    }
+    let mut serve = command(&[]);
+    serve.stderr(File::create(folder.path("log")).unwrap());
+    let listen = ["--listen", "127.0.0.1:0", "--credentials", &server, "--log", "debug"];
+    let serving = Server::start_by(serve, &listen);
+    run(&["ping", &serving.address, "--credentials", &client]);
+    run(&["stats", &serving.address, "--credentials", &client]);
+    run(&["ping", &serving.address]);
+    // Two kinds of key in one folder.
+    fs::copy(folder.path("client/key.pem"), folder.path("server/key.pem")).unwrap();
+    run(&["ping", &serving.address, "--credentials", &server]);
+    serving.signal(rustix::process::Signal::TERM);
+    output.extend(serving.finish().1.into_bytes());
+    output.extend(fs::read(folder.path("log")).unwrap());
+
+    let text = String::from_utf8_lossy(&output);
+    assert!(text.contains("untrusted"), "the events are there: {text}");
+    for file in ["authority/ca-key.pem", "client/key.pem"] {
+        let pem = fs::read_to_string(folder.path(file)).unwrap();
+        let lines: Vec<&str> = pem.lines().filter(|line| !line.starts_with("---")).collect();
+        let der = decoded(&lines.concat());
+        // The private number of the curve, in PKCS #8.
+        let at = der.windows(5).position(|bytes| bytes == b"\x02\x01\x01\x04\x20").unwrap() + 5;
+        let secret = &der[at..at + 16];
+        let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let list: Vec<String> = secret.iter().map(u8::to_string).collect();
+        for form in [lines[1], &hex, &hex.to_uppercase(), &list.join(", ")] {
+            assert!(!text.contains(form), "{file}: {form}");
+        }
+        assert!(!output.windows(16).any(|bytes| bytes == secret), "{file}");
     }
 }

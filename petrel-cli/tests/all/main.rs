@@ -13,4 +13,7 @@ mod index;
 mod kv;
 mod kv_chaos;
 mod limits;
+#[path = "../../../crates/petrel/tests/common/own_network.rs"]
+mod own_network;
 mod plain_words;
+mod two_networks;

@@ -382,6 +382,9 @@ impl Actor {
                 }
                 Ok(())
             }
+            FromNexus::LinkDraining { link } => {
+                must(false, || format!("{link:?} has certificates that end"))
+            }
             FromNexus::GroupOffered { link, join } => {
                 let view = self.view(link, "GroupOffered")?;
                 must(!view.is_opener, || format!("a group is offered to a client on {link:?}"))?;

@@ -1,11 +1,13 @@
 //! Credentials, connections and keys as a program sees them, against each other and against rustls with other settings.
 
+mod attacks;
 mod calls;
 mod common;
 mod datagrams;
 mod files;
 mod handshake;
 mod issue;
+mod life;
 mod links;
 mod raw_keys;
 mod refusals;

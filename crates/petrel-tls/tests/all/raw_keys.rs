@@ -76,8 +76,8 @@ fn unknown__server_tells_how_to_pin_it() {
         outcome.opener.unwrap(),
         format!(
             "the key of db1 is unknown: {key}. Compare it with `petrel key show` there, then pin it: \
-             `petrel key pin --known-peers {} db1 {key}`",
-            known.display()
+             `petrel key pin {} db1 {key}`",
+            known.parent().unwrap().display()
         )
     );
     let refused = "the peer does not accept this certificate or key; its log says why";
@@ -94,8 +94,8 @@ fn unknown__client_tells_how_to_pin_it() {
         outcome.acceptor.unwrap(),
         format!(
             "the client's key is unknown: {key}. If you trust it, pin it: \
-             `petrel key pin --known-peers {} NAME {key}`",
-            known.display()
+             `petrel key pin {} NAME {key}`",
+            known.parent().unwrap().display()
         )
     );
     assert!(outcome.opener.is_some());
@@ -109,12 +109,12 @@ fn changed__key_of_a_server() {
     let mut pair = Pair::of(&client.credentials(), &other.credentials(), Some("server"));
     let error = pair.carry().opener.unwrap();
     let (now, before, known) = (other.fingerprint, server.fingerprint, client.known());
-    let known = known.display();
+    let (known, folder) = (known.display(), client.folder.path().display());
     assert_eq!(
         error,
         format!(
             "the key of server has changed: it is {now}, and {known} has {before}. If that is intended, replace the \
-             line: `petrel key pin --known-peers {known} server {now}`. If not, another host answers for server"
+             line: `petrel key pin {folder} server {now}`. If not, another host answers for server"
         )
     );
     // The command's work, and the next connection.

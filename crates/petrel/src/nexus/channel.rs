@@ -120,6 +120,14 @@ impl Channel {
         }
     }
 
+    /// Returns when the first of the two ends' certificates ends, in seconds since 1970.
+    pub(super) fn expires_at(&self) -> Option<u64> {
+        match &self.0 {
+            State::Plain => None,
+            State::Tls { stream, .. } => stream.expires_at(),
+        }
+    }
+
     /// Returns the keys of a link's datagrams, or `None` without TLS.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use petrel_planted::planted;
 use petrel_proto::control::{
@@ -20,6 +20,7 @@ use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
+use super::validity::Validity;
 use crate::control::{EndpointId, LinkId};
 use crate::security::{SecurityError, StreamCipher};
 use crate::source::Source;
@@ -50,6 +51,8 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     /// Reading is paused while too many bytes are unsent.
     is_paused: bool,
     links: ConnectionLinks,
+    /// How long both ends' certificates are valid.
+    validity: Option<Validity>,
     /// Links to request once the peer has said HELLO.
     waiting: Vec<OpenRequest>,
     /// The number of failed attempts to connect before this.
@@ -209,6 +212,7 @@ impl<N: Network> Connection<N> {
             midway_since: None,
             is_paused: false,
             links: ConnectionLinks::new(now),
+            validity: None,
             waiting: Vec::new(),
             attempt: 0,
             listed: None,
@@ -342,10 +346,20 @@ impl<N: Network> Connection<N> {
         self.waiting.retain(|request| request.endpoint() != endpoint);
     }
 
+    /// Returns how long the certificates of the two ends are valid, unless without end.
+    pub(super) fn validity(&self) -> Option<Validity> {
+        self.validity
+    }
+
     /// Begins no further links, and closes with the last.
     pub(super) fn retire(&mut self) {
         assert!(self.is_opener, "a server asks its clients to leave");
         self.is_retired = true;
+    }
+
+    /// Returns true if the connection was retired.
+    pub(super) fn is_retired(&self) -> bool {
+        self.is_retired
     }
 
     /// Returns true if the connection was retired, and has no link left.
@@ -370,6 +384,8 @@ impl<N: Network> Connection<N> {
         let is_awaited = matches!(self.phase, Phase::AwaitingHello);
         assert!(is_awaited, "a peer says HELLO once, first of all: {:?}", self.phase);
         self.enter(Phase::Open(peer), now);
+        let expires_at = self.channel.expires_at();
+        self.validity = expires_at.and_then(|at| Validity::new(at, SystemTime::now()));
         self.links.begin_idle(now);
         self.take_waiting()
     }
@@ -741,6 +757,7 @@ mod tests {
         test_is_paused: is_paused: bool,
         test_phase: phase: Phase,
         test_waiting: waiting: Vec<OpenRequest>,
+        test_validity: validity: Option<Validity>,
     }
 
     impl Connection {

@@ -92,6 +92,10 @@ counters! {
     connections_plain,
     /// Connections closed because the peer was not authenticated, or spoke without TLS.
     refused_untrusted,
+    /// Connections left for new ones because a certificate ends.
+    connections_renewed,
+    /// Connections ended because the peer is not trusted any more, or its certificate has ended.
+    dropped_distrusted,
     /// Connections closed because the peer broke the protocol.
     refused_malformed,
     /// Connections closed for lack of a common protocol version.

@@ -77,6 +77,7 @@ mod signs;
 pub mod stepped;
 mod thread;
 mod usage;
+mod validity;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

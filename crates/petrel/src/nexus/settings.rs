@@ -79,6 +79,11 @@ impl Settings {
         }
     }
 
+    /// Returns the credentials.
+    pub(super) fn security(&self) -> Option<&dyn Security> {
+        self.security.as_deref()
+    }
+
     /// Returns true if peers may do without TLS although the process has credentials.
     pub(super) fn is_permissive(&self) -> bool {
         self.security.as_ref().is_some_and(|security| security.is_permissive())

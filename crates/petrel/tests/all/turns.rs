@@ -415,6 +415,36 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
     assert!(ends.eq([true]), "{posts:?}");
 }
 
+/// A link at the end of a connection: the server asks the clients of sessions to leave, and a client leaves.
+#[test]
+fn drain_link__asks_clients_at_the_server_and_leaves_at_the_client() {
+    let mut world = world();
+    let outcome = call(&mut world, b"under way");
+    assert_eq!(world.client.turn(), (true, 1));
+    let link = LinkId(1);
+    for _ in 0..2 {
+        world.server.site.say(FromNexus::LinkDraining { link });
+        for _ in 0..20 {
+            world.server.endpoint.run_once();
+        }
+        let posts = world.server.site.posts();
+        let asks = |post: &&ToNexus| matches!(post, ToNexus::DrainSession { .. });
+        assert_eq!(posts.iter().filter(asks).count(), 1, "{posts:?}");
+    }
+    for _ in 0..2 {
+        world.client.site.say(FromNexus::LinkDraining { link });
+        turns(&mut world);
+        assert_eq!(world.client.endpoint.session_state(world.session), SessionState::Draining);
+    }
+    world.settle();
+    assert_eq!(*outcome.borrow(), Some(Ok(())));
+    world.pass(200_000);
+    turns(&mut world);
+    let posts = world.client.site.posts();
+    let ended = |post: &ToNexus| matches!(post, ToNexus::CloseLink { .. });
+    assert!(posts.iter().any(ended), "the link is left with its last session: {posts:?}");
+}
+
 /// Clients that have not left at the drain limit are sent away: the server drops their sessions, and they are notified.
 #[test]
 fn drain__sends_clients_away_at_the_end_of_the_time() {

@@ -122,8 +122,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let arguments = [&["serve", "--json", "--idle", "block"], arguments].concat();
-        let mut child = command(&arguments).spawn().unwrap();
+        Self::start_by(command(&[]), arguments)
+    }
+
+    /// Starts a server by a command without arguments, and waits for the ready line.
+    pub(crate) fn start_by(mut command: Command, arguments: &[&str]) -> Self {
+        command.args(["serve", "--json", "--idle", "block"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();

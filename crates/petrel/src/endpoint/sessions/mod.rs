@@ -437,7 +437,13 @@ impl Sessions {
 
     /// Stops opening further sessions over the link of session `id`.
     pub(super) fn retire_link_of(&mut self, id: SessionId) {
-        let Some(name) = self.link_of(id) else { return };
+        if let Some(name) = self.link_of(id) {
+            self.retire_link(name);
+        }
+    }
+
+    /// Stops opening further sessions over a link.
+    pub(super) fn retire_link(&mut self, name: LinkId) {
         if self.take_up(name).is_some()
             && let Some(link) = self.links.get_mut(&name)
         {

@@ -49,7 +49,7 @@ impl<N: Network> Reactor<N> {
     /// Closes a connection marked to get no further links once the last link has ended.
     pub(super) fn close_if_left(&mut self, id: ConnectionId) {
         if self.relay.connections.get(id).is_some_and(Connection::is_left) {
-            let reason = Reason::new(Status::Ok, "the client has left a server that drains");
+            let reason = Reason::new(Status::Ok, "the client has left the connection");
             self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         }
     }

@@ -1,6 +1,6 @@
 //! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
 //!
-//! A part owns its state, and returns changes for other parts. Five files change the reactor:
+//! A part owns its state, and returns changes for other parts. Six files change the reactor:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -9,6 +9,7 @@
 //! | `closing` | GOODBYE, timeouts, broken connections, and the end of their links |
 //! | `links` | agreeing on links and their transports |
 //! | `streams` | connections that carry the frames of links |
+//! | `trust` | the end of certificates, and revoked peers |
 //!
 //! The other files define parts of their own, or read the reactor:
 //!
@@ -31,6 +32,7 @@ mod streams;
 pub(super) mod table_sizes;
 #[cfg(test)]
 pub(super) mod tests;
+mod trust;
 
 use std::io;
 use std::sync::Arc;
@@ -87,6 +89,8 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     /// Links whose endpoint is not attached yet.
     early_links: EarlyLinks,
     collector: Collector,
+    /// The revision of the credentials at the last look at the connections inside TLS; `None` without such connections.
+    revision: Option<u64>,
     /// The buffer for reads.
     buffer: Vec<u8>,
 }
@@ -110,6 +114,7 @@ impl<N: Network> Reactor<N> {
             exchanges: Exchanges::default(),
             early_links: EarlyLinks::default(),
             collector: Collector::default(),
+            revision: None,
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -499,6 +504,7 @@ impl<N: Network> Reactor<N> {
                 }
                 Due::Redial(remote) => self.on_redial_due(remote),
                 Due::Stats(id) => self.collector.on_due(id, &mut self.relay, &self.net),
+                Due::Trust => self.on_trust_due(),
             }
         }
         let Self { relay, early_links, exchanges, routes, collector, .. } = self;
@@ -507,6 +513,7 @@ impl<N: Network> Reactor<N> {
             Due::Exchange(exchange) => exchanges.contains(*exchange),
             Due::Redial(remote) => routes.contains(*remote),
             Due::Stats(id) => collector.is_under_way(*id),
+            Due::Trust => true,
             Due::Link(_) | Due::Session(..) => unreachable!("the relay has links and sessions"),
         });
     }

@@ -209,9 +209,20 @@ impl<N: Network> Relay<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use super::Relay;
+    use crate::nexus::net::Network;
     use crate::nexus::reactor::tests::reactor;
+    use crate::security::Security;
+
+    impl<N: Network> Relay<N> {
+        /// Gives the process credentials.
+        pub(in crate::nexus) fn set_test_security(&mut self, security: Arc<dyn Security>) {
+            self.settings = self.settings.clone().with_security(Some(security));
+        }
+    }
 
     #[test]
     #[should_panic(expected = "the time of the nexus does not go back")]

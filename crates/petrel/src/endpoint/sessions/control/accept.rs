@@ -89,14 +89,33 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     pub(in crate::endpoint) fn begin_drain(&mut self) {
         self.drain.begin();
         for (id, link) in served(self.local) {
-            let Some(agreed) = self.local.core.agreed(id) else { continue };
-            self.control.post(ToNexus::DrainSession {
-                link,
-                peer_session: agreed.peer_session,
-                peer_token: agreed.peer_token,
-                message: DRAINING.to_owned(),
-            });
+            self.ask_to_leave(id, link, DRAINING);
         }
+    }
+
+    /// Asks the client of a session to make no further calls.
+    fn ask_to_leave(&mut self, id: SessionId, link: LinkId, why: &str) {
+        let Some(agreed) = self.local.core.agreed(id) else { return };
+        self.control.post(ToNexus::DrainSession {
+            link,
+            peer_session: agreed.peer_session,
+            peer_token: agreed.peer_token,
+            message: why.to_owned(),
+        });
+    }
+
+    /// Leaves the client sessions of a link at the end of the link's connection (§17.1), and asks the clients of server sessions to leave.
+    /// A half-open session is left when the nexus asks again.
+    pub(super) fn drain_link(&mut self, name: LinkId) {
+        let Some(link) = self.local.sessions.link(name) else { return };
+        for id in link.sessions().collect::<Vec<_>>() {
+            match self.local.core.is_server(id) {
+                true => self.ask_to_leave(id, name, "a certificate ends"),
+                false => self.leave_session(id),
+            }
+        }
+        self.local.sessions.retire_link(name);
+        self.close_if_over(Some(name));
     }
 
     /// Ends the sessions of clients that have not left. Returns their number.

@@ -90,6 +90,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
                 }
             }
             FromNexus::SessionDraining { session, token, .. } => self.on_draining(session, token),
+            FromNexus::LinkDraining { link } => self.drain_link(link),
             FromNexus::GroupOffered { link, join } => self.on_group_offered(link, &join),
             FromNexus::GroupAnswered { link, request, answer } => {
                 self.local.groups.on_answer(link, request, answer);
@@ -283,7 +284,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     }
 
     /// Closes a link without sessions that gets no further ones.
-    fn close_if_over(&self, link: Option<LinkId>) {
+    pub(super) fn close_if_over(&self, link: Option<LinkId>) {
         if let Some(link) = link.filter(|link| self.local.sessions.is_over(*link)) {
             let reason = Reason::new(Status::Unavailable, "the client has left the link");
             self.control.post(ToNexus::CloseLink { link, reason });

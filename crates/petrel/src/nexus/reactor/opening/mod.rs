@@ -348,6 +348,7 @@ impl<N: Network> Reactor<N> {
             self.relay.counters().connections_plain.increment();
         }
         self.relay.connections.note_use(id);
+        self.watch_trust(id);
         for request in waiting {
             self.ask_for_link(id, request);
         }
