@@ -31,6 +31,8 @@ pub(crate) struct Stream {
     tls: Connection,
     /// The peer proves a raw public key (RFC 7250), and no certificate.
     has_raw_keys: bool,
+    /// The bytes inside are those of another protocol, whose clients may be anyone.
+    is_other: bool,
     phase: Phase,
     /// Decrypted bytes before those that rustls keeps.
     unread: Vec<u8>,
@@ -58,7 +60,12 @@ impl Stream {
         // The caller takes the output after each call, so a limit there would cut bytes off and bound nothing.
         tls.set_buffer_limit(None);
         let phase = Phase::Handshake { has_received: false, early: Vec::new() };
-        Self { tls, has_raw_keys, phase, unread: Vec::new(), read: 0 }
+        Self { tls, has_raw_keys, is_other: false, phase, unread: Vec::new(), read: 0 }
+    }
+
+    /// Takes a connection on which another protocol is spoken than Petrel's.
+    pub(crate) fn of_other(tls: Connection) -> Self {
+        Self { is_other: true, ..Self::new(tls, false) }
     }
 
     fn decrypt(&mut self, mut bytes: &[u8]) -> Result<(), SecurityError> {
@@ -105,7 +112,7 @@ impl Stream {
 
     /// Ends the handshake: checks the rest of the rules of §17.1, and sends the bytes written before.
     fn open(&mut self) -> Result<(), SecurityError> {
-        if self.tls.alpn_protocol() != Some(ALPN) {
+        if !self.is_other && self.tls.alpn_protocol() != Some(ALPN) {
             self.tls.send_close_notify();
             let text = "the peer does not ask for `petrel/1` over TLS; it is another program";
             return Err(SecurityError::new(text));
@@ -129,7 +136,12 @@ impl Stream {
     /// Reads the peer's identity. A resumed connection verifies no certificate again, so its end is checked here.
     fn peer_identity(&self) -> Result<PeerIdentity, SecurityError> {
         let first = self.tls.peer_certificates().and_then(|certificates| certificates.first());
-        let first = first.ok_or_else(|| SecurityError::new("the peer proved no identity"))?;
+        let first = match first {
+            Some(first) => first,
+            // The configuration has demanded a certificate where one is wanted.
+            None if self.is_other => return Ok(PeerIdentity::default()),
+            None => return Err(SecurityError::new("the peer proved no identity")),
+        };
         if self.has_raw_keys {
             return Ok(identity::of_raw_key(first));
         }
@@ -201,6 +213,10 @@ impl StreamCipher for Stream {
         while self.tls.wants_write() {
             self.tls.write_tls(output).expect("a vector takes all bytes");
         }
+    }
+
+    fn close(&mut self) {
+        self.tls.send_close_notify();
     }
 }
 

@@ -19,4 +19,7 @@ pub trait StreamCipher: fmt::Debug + Send {
 
     /// Appends the bytes to be sent to the peer.
     fn take_output(&mut self, output: &mut Vec<u8>);
+
+    /// Tells the peer that no further bytes come. Petrel's messages have lengths, and do without.
+    fn close(&mut self) {}
 }

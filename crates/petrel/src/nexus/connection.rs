@@ -22,7 +22,7 @@ use super::request::OpenRequest;
 use super::signs::Signs;
 use super::usage::Source;
 use crate::control::{EndpointId, LinkId};
-use crate::security::{SecurityError, StreamCipher};
+use crate::security::{PeerIdentity, SecurityError, StreamCipher};
 
 /// A control connection.
 #[derive(Debug)]
@@ -289,6 +289,13 @@ impl<N: Network> Connection<N> {
     /// Returns the source whose limits the connection counts towards if it was accepted.
     pub(super) fn source(&self) -> Source {
         self.source
+    }
+
+    /// Returns the identity of the peer: that which it has proven, with its user where the kernel knows it.
+    pub(super) fn caller(&self) -> PeerIdentity {
+        let mut caller = self.channel.peer().as_deref().cloned().unwrap_or_default();
+        caller.uid = caller.uid.or(self.source.user());
+        caller
     }
 
     /// Returns true if this process connected.

@@ -24,6 +24,8 @@ pub(super) enum Due {
     Redial(SocketAddr),
     /// Counters to be collected.
     Stats(u64),
+    /// A look whether the decisions about callers have changed.
+    Grants,
 }
 
 /// Deadlines, the soonest first. Settled deadlines stay until their time or the next sweep: settling costs nothing.

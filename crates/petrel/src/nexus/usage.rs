@@ -32,6 +32,13 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Returns the user of a process of this host, if known.
+    pub(super) fn user(self) -> Option<u32> {
+        self.user
+    }
+}
+
 /// The resources held by the peers of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {

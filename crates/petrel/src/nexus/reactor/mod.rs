@@ -17,11 +17,13 @@
 //! | `listener` | the listening socket |
 //! | `early` | links requested before their endpoint is attached |
 //! | `offers` | transports that both sides can use |
+//! | `grants` | the decisions about callers, which may change |
 //! | `stats` | counters for callers outside the process |
 //! | `table_sizes` | the sizes of the tables, and whether they agree |
 
 mod closing;
 mod early;
+mod grants;
 mod links;
 mod listener;
 mod offers;
@@ -56,7 +58,9 @@ use crate::nexus::rendezvous::Exchanges;
 use crate::nexus::request::OpenRequest;
 use crate::nexus::routes::Routes;
 use crate::nexus::settings::Settings;
+use crate::security::Authorize;
 use early::EarlyLinks;
+use grants::GrantWatch;
 use listener::Listener;
 use stats::Collector;
 use table_sizes::{TableSizes, Tables};
@@ -87,6 +91,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     /// Links whose endpoint is not attached yet.
     early_links: EarlyLinks,
     collector: Collector,
+    grants: GrantWatch,
     /// The buffer for reads.
     buffer: Vec<u8>,
 }
@@ -100,7 +105,7 @@ impl<N: Network> Reactor<N> {
     ) -> Self {
         let now = net.now();
         let capacity = settings.capacity(net.descriptors_max());
-        Self {
+        let mut reactor = Self {
             net,
             mailbox,
             is_stopping: false,
@@ -110,8 +115,11 @@ impl<N: Network> Reactor<N> {
             exchanges: Exchanges::default(),
             early_links: EarlyLinks::default(),
             collector: Collector::default(),
+            grants: GrantWatch::default(),
             buffer: vec![0; READ_BYTES],
-        }
+        };
+        reactor.grants.begin(&mut reactor.relay);
+        reactor
     }
 
     /// Returns the queue of commands.
@@ -126,6 +134,11 @@ impl<N: Network> Reactor<N> {
     /// Returns the number that distinguishes this process from earlier ones at its address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings().incarnation()
+    }
+
+    /// Returns the decisions about callers, if there are any.
+    pub(super) fn authorization(&self) -> Option<&Arc<dyn Authorize>> {
+        self.relay.settings().authorization()
     }
 
     /// Returns true if the last user of the nexus has gone.
@@ -499,6 +512,7 @@ impl<N: Network> Reactor<N> {
                 }
                 Due::Redial(remote) => self.on_redial_due(remote),
                 Due::Stats(id) => self.collector.on_due(id, &mut self.relay, &self.net),
+                Due::Grants => self.grants.look(&mut self.relay),
             }
         }
         let Self { relay, early_links, exchanges, routes, collector, .. } = self;
@@ -507,6 +521,7 @@ impl<N: Network> Reactor<N> {
             Due::Exchange(exchange) => exchanges.contains(*exchange),
             Due::Redial(remote) => routes.contains(*remote),
             Due::Stats(id) => collector.is_under_way(*id),
+            Due::Grants => true,
             Due::Link(_) | Due::Session(..) => unreachable!("the relay has links and sessions"),
         });
     }
