@@ -63,14 +63,20 @@ impl Files {
             Self::Certificates { chain, key, authorities } => Material::Certificates {
                 chain: at(chain, certificates(&read(chain, FileAccess::Trusted)?))?,
                 key: at(key, private_key(&read(key, FileAccess::Secret)?))?,
-                authorities: at(authorities, certificates(&read(authorities, FileAccess::Trusted)?))?,
+                authorities: at(
+                    authorities,
+                    certificates(&read(authorities, FileAccess::Trusted)?),
+                )?,
             },
             Self::RawKey { key, known_peers } => {
                 let key = at(key, private_key(&read(key, FileAccess::Secret)?))?;
                 // Without the file no peer is known yet, and a refusal tells how to pin the first.
                 let is_there = known_peers.exists();
-                let bytes =
-                    if is_there { read(known_peers, FileAccess::Trusted)? } else { Zeroizing::default() };
+                let bytes = if is_there {
+                    read(known_peers, FileAccess::Trusted)?
+                } else {
+                    Zeroizing::default()
+                };
                 let text = String::from_utf8_lossy(&bytes);
                 Material::RawKey { key, known: KnownPeers::parse(known_peers.clone(), &text)? }
             }

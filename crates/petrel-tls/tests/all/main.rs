@@ -7,6 +7,7 @@ mod files;
 mod handshake;
 mod issue;
 mod links;
+mod policy;
 mod raw_keys;
 mod refusals;
 mod vectors;

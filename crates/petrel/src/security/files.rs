@@ -104,8 +104,7 @@ impl<T> FromFiles<T> {
     ) -> Result<Self, SecurityError> {
         let stamps = settled(stamps(&paths));
         let value = Arc::new(read()?);
-        let current =
-            Current { value, looked_at: Instant::now(), stamps, loads: 1, failure: None };
+        let current = Current { value, looked_at: Instant::now(), stamps, loads: 1, failure: None };
         Ok(Self { paths, current: Mutex::new(current) })
     }
 

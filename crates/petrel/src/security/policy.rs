@@ -133,7 +133,8 @@ impl Rules {
     ) -> Result<Self, SecurityError> {
         let shown = file.display();
         let lines = std::str::from_utf8(&text);
-        let lines = lines.map_err(|_| SecurityError::new(format!("{shown} is no text in UTF-8")))?;
+        let lines =
+            lines.map_err(|_| SecurityError::new(format!("{shown} is no text in UTF-8")))?;
         let mut rules: Vec<(Who, Grant)> = Vec::new();
         for (line, number) in lines.lines().map(str::trim).zip(1..) {
             if line.is_empty() || line.starts_with('#') {
@@ -141,7 +142,9 @@ impl Rules {
             }
             let at = |why| SecurityError::new(format!("{shown}, line {number}: {why}"));
             if matches!(rules.last(), Some((Who::Anyone, _))) {
-                return Err(at("a line for all callers stands before: make that one the last".into()));
+                return Err(at(
+                    "a line for all callers stands before: make that one the last".into()
+                ));
             }
             rules.push(rule(line, names).map_err(at)?);
         }
@@ -163,7 +166,8 @@ fn rule(line: &str, names: &[(&'static str, u16)]) -> Result<(Who, Grant), Strin
         _ => (line, None),
     };
     let mut words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
-    let who = Who::parse(words.next().ok_or("the line begins with a text: say first who it is for")?)?;
+    let who =
+        Who::parse(words.next().ok_or("the line begins with a text: say first who it is for")?)?;
     let words: Vec<_> = words.collect();
     let grant = match (words.as_slice(), refusal) {
         (["nothing"], text) => Grant::refuse(text.unwrap_or(REFUSED)),
@@ -175,7 +179,8 @@ fn rule(line: &str, names: &[(&'static str, u16)]) -> Result<(Who, Grant), Strin
         }
         (words, None) => {
             let numbers = words.iter().filter(|word| **word != "stats");
-            let methods = numbers.map(|word| methods(word, names)).collect::<Result<Vec<_>, _>>()?;
+            let methods =
+                numbers.map(|word| methods(word, names)).collect::<Result<Vec<_>, _>>()?;
             let grant = Grant::ranges(methods);
             if words.contains(&"stats") { grant.and_stats() } else { grant }
         }
@@ -197,7 +202,9 @@ fn methods(word: &str, names: &[(&'static str, u16)]) -> Result<RangeInclusive<u
         }
         _ => {
             let known = names.iter().map(|(name, _)| format!(", `{name}`")).collect::<String>();
-            Err(format!("`{word}` is no method: write a number, a range as `10-19`{known} or `stats`"))
+            Err(format!(
+                "`{word}` is no method: write a number, a range as `10-19`{known} or `stats`"
+            ))
         }
     }
 }
@@ -224,7 +231,9 @@ impl Who {
             return Ok(if below { Self::SpiffeBelow(id) } else { Self::Spiffe(id) });
         }
         match word.split_once(':') {
-            Some(("dns", name)) if name.starts_with("*.") => Ok(Self::DnsBelow(starless(&name[1..])?)),
+            Some(("dns", name)) if name.starts_with("*.") => {
+                Ok(Self::DnsBelow(starless(&name[1..])?))
+            }
             Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(starless(name)?)),
             Some(("key", key)) => {
                 let digits = key.get(..7).filter(|kind| kind.eq_ignore_ascii_case("sha256:"));
@@ -242,7 +251,9 @@ impl Who {
         let (id, names) = (caller.spiffe_id.as_deref(), &caller.dns_names);
         match self {
             Self::Spiffe(wanted) => id == Some(wanted),
-            Self::SpiffeBelow(begin) => id.is_some_and(|id| id.len() > begin.len() && id.starts_with(begin)),
+            Self::SpiffeBelow(begin) => {
+                id.is_some_and(|id| id.len() > begin.len() && id.starts_with(begin))
+            }
             Self::Dns(wanted) => names.iter().any(|name| name.eq_ignore_ascii_case(wanted)),
             Self::DnsBelow(end) => names.iter().any(|name| {
                 let label = name.find('.').filter(|length| *length > 0);
@@ -312,7 +323,10 @@ mod tests {
             (dns("a.db.example.com"), shop.clone()),
             (dns(".example.com"), shop.clone()),
             (dns("example.com"), shop.clone()),
-            (caller(|it| it.fingerprint = Some(std::array::from_fn(|at| at as u8))), Grant::methods([3])),
+            (
+                caller(|it| it.fingerprint = Some(std::array::from_fn(|at| at as u8))),
+                Grant::methods([3]),
+            ),
             (caller(|it| it.fingerprint = Some([0; 32])), shop.clone()),
             (caller(|it| it.uid = Some(1_000)), Grant::methods([4])),
             (caller(|it| it.uid = Some(0)), shop.clone()),
@@ -343,7 +357,10 @@ mod tests {
             ("* ", "does not say what"),
             ("* 1 all", "`all` stands beside methods"),
             ("* 9-8", "write the lower number first"),
-            ("* 65536", "`65536` is no method: write a number, a range as `10-19`, `get` or `stats`"),
+            (
+                "* 65536",
+                "`65536` is no method: write a number, a range as `10-19`, `get` or `stats`",
+            ),
             ("* put", "`put` is no method"),
             ("* all \"text\"", "only `nothing` has a text"),
             ("* nothing \"text", "the text has no end"),

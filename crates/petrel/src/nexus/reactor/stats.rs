@@ -52,7 +52,8 @@ impl Collector {
         if let Some(rules) = relay.settings().authorization() {
             let grant = catch(|| rules.grant(&requester.caller()));
             if !grant.is_ok_and(|grant| grant.has_stats()) {
-                let why = "the server does not grant you its counters: its policy has to grant `stats`";
+                let why =
+                    "the server does not grant you its counters: its policy has to grant `stats`";
                 return Err(refuse(requester, why, relay));
             }
         }
