@@ -33,6 +33,7 @@ pub(crate) struct Stream {
     has_raw_keys: bool,
     /// The bytes inside are those of another protocol, whose clients may be anyone.
     is_other: bool,
+    has_ended: bool,
     phase: Phase,
     /// Decrypted bytes before those that rustls keeps.
     unread: Vec<u8>,
@@ -60,7 +61,15 @@ impl Stream {
         // The caller takes the output after each call, so a limit there would cut bytes off and bound nothing.
         tls.set_buffer_limit(None);
         let phase = Phase::Handshake { has_received: false, early: Vec::new() };
-        Self { tls, has_raw_keys, is_other: false, phase, unread: Vec::new(), read: 0 }
+        Self {
+            tls,
+            has_raw_keys,
+            is_other: false,
+            has_ended: false,
+            phase,
+            unread: Vec::new(),
+            read: 0,
+        }
     }
 
     /// Takes a connection on which another protocol is spoken than Petrel's.
@@ -83,6 +92,7 @@ impl Stream {
             }
             let state = self.tls.process_new_packets();
             let state = state.map_err(|error| text::of_connection(&error))?;
+            self.has_ended |= state.peer_has_closed();
             if matches!(self.phase, Phase::Handshake { .. }) && !self.tls.is_handshaking() {
                 self.open()?;
             }
@@ -213,6 +223,10 @@ impl StreamCipher for Stream {
         while self.tls.wants_write() {
             self.tls.write_tls(output).expect("a vector takes all bytes");
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     fn close(&mut self) {

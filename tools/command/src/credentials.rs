@@ -1,12 +1,13 @@
-//! The credentials of the command's process (`--credentials`), for every control plane that it starts.
+//! The credentials of the command's process (`--credentials`) and its policy (`--authorize`), for every control plane that it starts.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use petrel::nexus::NexusBuilder;
-use petrel::security::{Security, expect_name};
+use petrel::security::{Authorize, Security, expect_name};
 
 static CREDENTIALS: OnceLock<Arc<dyn Security>> = OnceLock::new();
+static AUTHORIZATION: OnceLock<Arc<dyn Authorize>> = OnceLock::new();
 
 /// Sets the credentials, once, before any control plane is started.
 ///
@@ -21,8 +22,25 @@ pub fn get() -> Option<&'static Arc<dyn Security>> {
     CREDENTIALS.get()
 }
 
-/// Gives a control plane the credentials. Without any it stays on this host, unless `may_be_insecure`.
+/// Sets what callers may do, once, before any control plane is started.
+///
+/// # Panics
+/// When it was set before.
+pub fn set_authorization(rules: Arc<dyn Authorize>) {
+    assert!(AUTHORIZATION.set(rules).is_ok(), "a process has one policy");
+}
+
+/// Returns what callers may do, if the process has a policy.
+pub fn authorization() -> Option<&'static Arc<dyn Authorize>> {
+    AUTHORIZATION.get()
+}
+
+/// Gives a control plane the credentials and the policy. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
+    let builder = match authorization() {
+        Some(rules) => builder.authorize(Arc::clone(rules)),
+        None => builder,
+    };
     match get() {
         Some(security) => builder.credentials(Arc::clone(security)),
         None if may_be_insecure => builder.insecure(),
@@ -31,7 +49,7 @@ pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
 }
 
 /// Demands that the server at these addresses proves the name by which the user has called it.
-pub(crate) fn expect(addresses: &[SocketAddr], name: &str) {
+pub fn expect(addresses: &[SocketAddr], name: &str) {
     if get().is_some() && name.parse::<std::net::IpAddr>().is_err() {
         addresses.iter().for_each(|address| expect_name(*address, name));
     }

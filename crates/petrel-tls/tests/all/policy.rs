@@ -36,7 +36,7 @@ impl World {
         let (folder, authority) = (Folder::new(), authority());
         let file = folder.file("policy");
         std::fs::write(&file, text).unwrap();
-        let policy = Arc::new(Policy::from_file(&file, &[("echo", ECHO)]).unwrap());
+        let policy = Arc::new(Policy::from_file(&file, [("echo", ECHO)]).unwrap());
         let regions = Regions::new();
         let memory = RegionMemory::private(4_096).unwrap();
         let region = regions.register(memory, Access::READ | Access::WRITE).unwrap();
@@ -172,5 +172,5 @@ fn policy__that_is_broken_changes_nothing() {
     world.write("spiffe://test/web 1");
     assert_eq!(world.policy.reload(), Ok(()));
     assert_eq!((world.policy.status().loads, world.policy.status().failure), (2, None));
-    assert!(Policy::from_file(world.folder.file("none"), &[]).is_err());
+    assert!(Policy::from_file(world.folder.file("none"), [("echo", ECHO)]).is_err());
 }

@@ -20,6 +20,11 @@ pub trait StreamCipher: fmt::Debug + Send {
     /// Appends the bytes to be sent to the peer.
     fn take_output(&mut self, output: &mut Vec<u8>);
 
+    /// Returns true if the peer has said that no further bytes come.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Tells the peer that no further bytes come. Petrel's messages have lengths, and do without.
     fn close(&mut self) {}
 }

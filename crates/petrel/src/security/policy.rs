@@ -43,7 +43,7 @@ const REFUSED: &str = "the server's policy does not let this client call";
 ///
 /// # let file = std::env::temp_dir().join(format!("petrel-policy-{}", std::process::id()));
 /// # std::fs::write(&file, "* ping").unwrap();
-/// let policy = Policy::from_file(&file, &[("ping", 1)])?;
+/// let policy = Policy::from_file(&file, [("ping", 1)])?;
 /// let server = Server::bind("127.0.0.1:0").authorize(Arc::new(policy));
 /// # std::fs::remove_file(file).unwrap();
 /// # Ok::<(), petrel::security::SecurityError>(())
@@ -51,7 +51,7 @@ const REFUSED: &str = "the server's policy does not let this client call";
 #[derive(Debug)]
 pub struct Policy {
     file: PathBuf,
-    names: Vec<(&'static str, u16)>,
+    names: Vec<(String, u16)>,
     rules: FromFiles<Rules>,
 }
 
@@ -82,9 +82,10 @@ impl Policy {
     /// The file cannot be read, or others may write it; or a line is wrong, with its number and the remedy.
     pub fn from_file(
         file: impl Into<PathBuf>,
-        names: &[(&'static str, u16)],
+        names: impl IntoIterator<Item = (impl Into<String>, u16)>,
     ) -> Result<Self, SecurityError> {
-        let (file, names) = (file.into(), names.to_vec());
+        let file = file.into();
+        let names: Vec<_> = names.into_iter().map(|(name, number)| (name.into(), number)).collect();
         let rules = FromFiles::new(vec![file.clone()], || {
             Rules::parse(&file, read_file(&file, FileAccess::Trusted)?, &names)
         })?;
@@ -126,11 +127,7 @@ impl Authorize for Policy {
 }
 
 impl Rules {
-    fn parse(
-        file: &Path,
-        text: Vec<u8>,
-        names: &[(&'static str, u16)],
-    ) -> Result<Self, SecurityError> {
+    fn parse(file: &Path, text: Vec<u8>, names: &[(String, u16)]) -> Result<Self, SecurityError> {
         let shown = file.display();
         let lines = std::str::from_utf8(&text);
         let lines =
@@ -153,7 +150,7 @@ impl Rules {
 }
 
 /// Reads a line that is neither empty nor a comment.
-fn rule(line: &str, names: &[(&'static str, u16)]) -> Result<(Who, Grant), String> {
+fn rule(line: &str, names: &[(String, u16)]) -> Result<(Who, Grant), String> {
     let (line, refusal) = match line.split_once('"') {
         Some((before, quoted)) if !before.contains('#') => {
             let (text, rest) =
@@ -189,7 +186,7 @@ fn rule(line: &str, names: &[(&'static str, u16)]) -> Result<(Who, Grant), Strin
 }
 
 /// Reads the number of a method, a range of numbers, or a name.
-fn methods(word: &str, names: &[(&'static str, u16)]) -> Result<RangeInclusive<u16>, String> {
+fn methods(word: &str, names: &[(String, u16)]) -> Result<RangeInclusive<u16>, String> {
     if let Some((_, number)) = names.iter().find(|(name, _)| *name == word) {
         return Ok(*number..=*number);
     }
@@ -287,7 +284,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Rules, String> {
-        let rules = Rules::parse(Path::new("policy"), text.into(), &[("get", 7)]);
+        let rules = Rules::parse(Path::new("policy"), text.into(), &[("get".to_owned(), 7)]);
         rules.map_err(|error| error.to_string())
     }
 

@@ -25,7 +25,7 @@ fn policy__knows_the_user_of_a_process_over_shared_memory_alone() {
     let file = std::env::temp_dir().join(format!("petrel-policy-{}", std::process::id()));
     let user = rustix::process::getuid().as_raw();
     std::fs::write(&file, format!("uid:{user} {ECHO} stats")).unwrap();
-    let policy = Policy::from_file(&file, &[]).unwrap();
+    let policy = Policy::from_file(&file, [("echo", ECHO)]).unwrap();
     let server = serve(Arc::new(policy));
     let connect = |udp, shm| {
         let transports = over(udp, shm).transports;
