@@ -145,7 +145,7 @@ impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let argument_error = |reason| {
+        let argument_error = |reason: &str| {
             format!("'{text}' is no node: {reason}; write N=ADDR:PORT, as in 2=127.0.0.1:7002")
         };
         let (node, address) =
