@@ -98,7 +98,7 @@ impl Command {
         }
     }
 
-    /// Returns the names of the methods that the command serves, as a policy has them; `None` for a command that does not serve.
+    /// Returns the names of the served methods, for a policy; `None` for a command without a service.
     pub(crate) fn served(&self) -> Option<Vec<(String, u16)>> {
         let (service, names): (_, &[(&str, u16)]) = match self {
             Self::Serve(_) => ("", &petrel_command::methods::NAMES),

@@ -37,7 +37,7 @@ pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets the policy of a process that serves methods of these names.
+/// Sets the policy of a process with named methods.
 ///
 /// # Errors
 /// The file cannot be used, or the process serves nothing.

@@ -47,7 +47,7 @@ impl Default for Settings {
 pub(crate) struct Configs {
     pub(crate) opener: Arc<ClientConfig>,
     pub(crate) acceptor: Arc<ServerConfig>,
-    /// For other protocols: clients that may be anyone, and clients that prove who they are. Raw keys are for Petrel alone.
+    /// For further protocols: without and with certificates of clients. Raw keys are for Petrel alone.
     pub(crate) others: Option<[Arc<ServerConfig>; 2]>,
     pub(crate) own: Own,
 }
@@ -140,7 +140,7 @@ impl Configs {
         let of_peers = trust as Arc<dyn ClientCertVerifier>;
         let other = |clients| {
             let mut config: ServerConfig = acceptor(clients)?;
-            // No ticket of one port may open another.
+            // No ticket of a port may open a different port.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
             Ok(Arc::new(config))

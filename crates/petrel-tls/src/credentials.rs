@@ -29,7 +29,7 @@ enum Source {
     Memory(Material),
 }
 
-/// Configurations, and the digest of the contents that they are of.
+/// Configurations, and the digest of the contents.
 struct Loaded {
     configs: Arc<Configs>,
     digest: [u8; 32],

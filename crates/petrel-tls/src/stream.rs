@@ -31,7 +31,7 @@ pub(crate) struct Stream {
     tls: Connection,
     /// The peer proves a raw public key (RFC 7250), and no certificate.
     has_raw_keys: bool,
-    /// The bytes inside are those of another protocol, whose clients may be anyone.
+    /// The bytes inside are of a further protocol, and clients may be unknown.
     is_other: bool,
     has_ended: bool,
     phase: Phase,
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    /// Takes a connection on which another protocol is spoken than Petrel's.
+    /// Takes a connection of a further protocol.
     pub(crate) fn of_other(tls: Connection) -> Self {
         Self { is_other: true, ..Self::new(tls, false) }
     }
@@ -148,7 +148,7 @@ impl Stream {
         let first = self.tls.peer_certificates().and_then(|certificates| certificates.first());
         let first = match first {
             Some(first) => first,
-            // The configuration has demanded a certificate where one is wanted.
+            // The configuration has demanded any wanted certificate.
             None if self.is_other => return Ok(PeerIdentity::default()),
             None => return Err(SecurityError::new("the peer proved no identity")),
         };

@@ -325,7 +325,7 @@ pub enum FromNexus<L> {
         /// The group's number.
         group: u32,
     },
-    /// The decisions about callers have changed: judge those of all sessions again.
+    /// The decisions about callers have changed: judge all sessions again.
     GrantsChanged,
     /// A caller outside the process wants this endpoint's counters.
     StatsRequested {
@@ -351,7 +351,7 @@ pub trait ControlPlane<L> {
     /// Returns an unguessable number, for tokens and first request numbers. A simulator draws it from its seed.
     fn random(&mut self) -> u64;
 
-    /// Returns the decisions about callers that all endpoints of the process follow, if there are any.
+    /// Returns the process's decisions about callers, for all endpoints; `None` without decisions.
     fn authorization(&self) -> Option<Arc<dyn Authorize>> {
         None
     }

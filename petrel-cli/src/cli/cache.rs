@@ -72,7 +72,7 @@ pub(crate) struct CacheServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) memcached: Option<SocketAddr>,
 
-    /// Serve memcached's clients without TLS although there are --credentials: on loopback
+    /// Serve memcached's clients without TLS in spite of --credentials: on loopback
     ///
     /// With --credentials the port of --memcached speaks TLS 1.3, as memcached's -Z, and clients need no certificate.
     #[arg(long, requires = "memcached")]
@@ -84,7 +84,7 @@ pub(crate) struct CacheServeArgs {
 
     /// Demand a password of memcached's clients: a file of lines USER:PASSWORD, as memcached's -Y
     ///
-    /// A client's first command is then a `set` of any key whose value is `USER PASSWORD`. A changed file is read again.
+    /// A client's first command is then a `set` of any key with the value `USER PASSWORD`. A changed file is read again.
     #[arg(long, value_name = "FILE", requires = "memcached")]
     pub(crate) auth_file: Option<PathBuf>,
 

@@ -71,7 +71,7 @@ pub(crate) struct KvServeArgs {
 
     /// Nodes of the cluster and their addresses
     ///
-    /// A name in place of an address is looked up once. With --credentials a node's certificate contains the name that stands here, or the
+    /// A name in place of an address is looked up once. With --credentials a node's certificate contains the name given here, or the
     /// address. The list is the same at all nodes when the cluster begins. Nodes added later name the current
     /// members.
     #[arg(long, value_name = "N=ADDR:PORT,...", required = true, value_delimiter = ',')]
@@ -132,12 +132,12 @@ With --json: one object when it listens, {event, address, pid, node, peers}, and
 {event, sessions_cut}. Stop it with Ctrl-C or SIGTERM: it hands leadership over, answers what is on its
 way, and ends when its clients have left. A second signal ends it at once.";
 
-/// A node and its address, written `N=ADDR:PORT`, with the name of the host in place of the address or without.
+/// A node and its address, written `N=ADDR:PORT`, or with a name in place of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) node: u16,
     pub(crate) address: SocketAddr,
-    /// The name, which the certificate of the node has to contain.
+    /// The name in the certificate of the node.
     pub(crate) host: Option<String>,
 }
 

@@ -54,13 +54,13 @@ pub const ACCESS_NOTED_EVERY_S: u32 = 60;
 /// Look-ups whose memory accesses overlap: as many as an endpoint passes to a batched handler.
 pub const LOOKUPS_TOGETHER_MAX: usize = 32;
 
-/// Longest command and longest value of a client that is not authenticated, in bytes: memcached's limit.
+/// Longest command and longest value of an unauthenticated client, in bytes: memcached's limit.
 pub const AUTH_BYTES_MAX: usize = 2 << 10;
 
-/// Length of a line of the file of passwords that is too long, in bytes: memcached's limit.
+/// Length from which a line of the file of passwords is too long, in bytes: memcached's limit.
 pub const AUTH_LINE_BYTES_MAX: usize = 256;
 
-/// Most users with a password. Each attempt looks at all of them; memcached has 8.
+/// Most users with a password: an attempt looks at all users. memcached has 8.
 pub const AUTH_USERS_MAX: usize = 64;
 
 /// Memory of a connection inside TLS beside its buffers, in bytes.

@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Credentials, as those of the crate `petrel-tls`.
     pub security: Option<Arc<dyn Security>>,
-    /// Decides what clients may call; everything by default.
+    /// The rights of clients; everything by default.
     pub authorization: Option<Arc<dyn Authorize>>,
     /// Transports that clients may use.
     pub transports: AllowedTransports,

@@ -1,4 +1,4 @@
-//! The credentials of the command's process (`--credentials`) and its policy (`--authorize`), for every control plane that it starts.
+//! The credentials of the command's process (`--credentials`) and the policy (`--authorize`), for every control plane of the process.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -22,15 +22,15 @@ pub fn get() -> Option<&'static Arc<dyn Security>> {
     CREDENTIALS.get()
 }
 
-/// Sets what callers may do, once, before any control plane is started.
+/// Sets the rights of callers, once, before any control plane is started.
 ///
 /// # Panics
-/// When it was set before.
+/// At a second call.
 pub fn set_authorization(rules: Arc<dyn Authorize>) {
     assert!(AUTHORIZATION.set(rules).is_ok(), "a process has one policy");
 }
 
-/// Returns what callers may do, if the process has a policy.
+/// Returns the rights of callers, if the process has a policy.
 pub fn authorization() -> Option<&'static Arc<dyn Authorize>> {
     AUTHORIZATION.get()
 }

@@ -1,4 +1,4 @@
-//! A policy file: methods, counters and regions by who calls, and its changes under sessions that exist.
+//! A policy file: methods, counters and regions by caller, and changes under open sessions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use petrel_tls::issue::{Authority, Subject};
 const ECHO: u16 = 1;
 const SECRET: u16 = 2;
 
-/// Beyond the time of any answer; tests wait no longer than the answer takes.
+/// Beyond the time of any answer; a guard against hanging.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A server under a policy.
@@ -91,7 +91,7 @@ fn issue(authority: &Authority, folder: &Folder, id: &str) -> Arc<Credentials> {
     Arc::new(Credentials::from_dir(&folder).unwrap())
 }
 
-/// Calls until the outcome has this text; empty for success.
+/// Calls until the outcome has the text; empty for success.
 fn wait_for(client: &Client, method: u16, wanted: &str) {
     let end = Instant::now() + LONG;
     loop {

@@ -20,11 +20,11 @@ pub trait StreamCipher: fmt::Debug + Send {
     /// Appends the bytes to be sent to the peer.
     fn take_output(&mut self, output: &mut Vec<u8>);
 
-    /// Returns true if the peer has said that no further bytes come.
+    /// Returns true if the peer has ended TLS.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// Tells the peer that no further bytes come. Petrel's messages have lengths, and do without.
+    /// Ends TLS for the peer. Petrel's messages have lengths, and need no end.
     fn close(&mut self) {}
 }

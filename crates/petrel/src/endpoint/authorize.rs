@@ -1,4 +1,4 @@
-//! Authorisation: an endpoint decides once for each session which methods its client may call, and again when the rules have changed.
+//! Authorisation: an endpoint decides once for each session which methods its client may call, and again after a change of the rules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -70,7 +70,7 @@ impl Authorizer {
         }
     }
 
-    /// Limits a session that was judged again.
+    /// Limits a session after a further judgement.
     pub(super) fn change(&self, session: SessionId, methods: Option<Rc<Methods>>) {
         self.forget(session);
         self.limit(session, methods);
@@ -139,14 +139,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.guard(&grants);
     }
 
-    /// Judges all clients anew, when the rules of [`authorize`](Self::authorize) have changed. Sessions that are refused now end with
-    /// PERMISSION_DENIED, and others are limited as sessions that open now. Memory of regions that a process has mapped stays with it.
+    /// Judges all clients anew, after a change of the rules of [`authorize`](Self::authorize). Sessions without any right end with
+    /// PERMISSION_DENIED, and all further sessions get the new limits. Mapped memory of regions stays mapped.
     /// Decisions by [`NexusBuilder::authorize`](crate::nexus::NexusBuilder::authorize) need no call of this.
     pub fn judge_again(&mut self) {
         self.session_control().judge_again();
     }
 
-    /// Sets the decisions of the process, if it has any.
+    /// Sets the decisions of the process, if there are any.
     pub(super) fn authorize_by(&mut self, rules: Option<Arc<dyn Authorize>>) {
         if let Some(rules) = rules {
             self.authorize(move |peer| rules.grant(&caller(peer)));
@@ -154,7 +154,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 }
 
-/// Returns the identity of a client, with its process where the kernel vouches for that.
+/// Returns the identity of a client, with the process if the kernel vouches.
 fn caller(peer: &Peer) -> PeerIdentity {
     let mut caller = peer.identity.as_deref().cloned().unwrap_or_default();
     if let Some(process) = peer.process {

@@ -291,7 +291,7 @@ impl<N: Network> Connection<N> {
         self.source
     }
 
-    /// Returns the identity of the peer: that which it has proven, with its user where the kernel knows it.
+    /// Returns the proven identity of the peer, with the user if known to the kernel.
     pub(super) fn caller(&self) -> PeerIdentity {
         let mut caller = self.channel.peer().as_deref().cloned().unwrap_or_default();
         caller.uid = caller.uid.or(self.source.user());

@@ -152,7 +152,7 @@ counters! {
     late_messages,
     /// Local messages that failed to encode: an error in an endpoint.
     unsendable_messages,
-    /// Requests for counters refused: they came from another host, or the process does not grant them.
+    /// Requests for counters refused: from another host, or without the right.
     stats_refused,
     /// Requests for counters answered.
     stats_answered,

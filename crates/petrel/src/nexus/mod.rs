@@ -285,10 +285,10 @@ impl NexusBuilder {
         self
     }
 
-    /// Decides what callers may do: the methods that they call at any endpoint of the process, regions among them, and the counters of the
-    /// process. When the decisions change, sessions that exist are judged again within two seconds. An endpoint's own
-    /// [`authorize`](crate::Endpoint::authorize) takes the place of these for its sessions. Default: every client that can connect may call
-    /// everything, and processes of this host see the counters.
+    /// Sets the rights of callers: methods at any endpoint of the process, regions included, and the counters of the process. After a change
+    /// of the decisions, open sessions are judged again within two seconds. An endpoint's own
+    /// [`authorize`](crate::Endpoint::authorize) takes precedence for the endpoint's sessions. Default: every client may call
+    /// everything, and processes of the host see the counters.
     pub fn authorize(mut self, rules: Arc<dyn Authorize>) -> Self {
         self.authorization = Some(rules);
         self

@@ -50,7 +50,7 @@ impl<N: Network> Owner<N> {
         Self { mailbox, endpoints: Mutex::default(), authorization: None, thread: None }
     }
 
-    /// Returns the decisions about callers that all endpoints follow.
+    /// Returns the decisions about callers, for all endpoints.
     pub(super) fn authorization(&self) -> Option<&Arc<dyn Authorize>> {
         self.authorization.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Files that decide about security: read with a limit and with a look at their modes, and read again when they change.
+//! Files about security: read with a limit and a look at modes, and read again after changes.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,30 +12,30 @@ use super::SecurityError;
 /// Longest file: 16 Ki lines of people, and more certificates than a handshake carries.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// A file that changed this recently may change again within the same tick of the file system's clock.
+/// A file may change again within one tick of the file system's clock.
 const SETTLES_AFTER: Duration = Duration::from_secs(2);
 
 /// Time between two looks at the files.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Who may have access to a file, besides its owner.
+/// The access of users besides the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// No other user may read or write it: a key, or passwords.
+    /// No further user may read or write the file: keys and passwords.
     Secret,
-    /// Others may read it, and only its group may write it: whom to trust.
+    /// All users may read the file, and only the group may write: trusted keys and rights.
     Trusted,
 }
 
-/// Reads a file of at most 1 MiB. The memory of the bytes does not move while they come, so that a caller can erase all of them.
+/// Reads a file of at most 1 MiB. The bytes stay in place while the file is read, and a caller can erase all copies.
 ///
 /// # Errors
-/// The file cannot be read, is longer, or other users have access to it; the text says the remedy.
+/// The file cannot be read, is longer, or further users have access; the text says the remedy.
 pub fn read_file(path: &Path, access: FileAccess) -> Result<Vec<u8>, SecurityError> {
     let shown = path.display();
     let failed = |error| SecurityError::new(format!("{shown} cannot be read: {error}"));
     let file = File::open(path).map_err(failed)?;
-    // The modes are those of the open file, not of a file that is there afterwards.
+    // The modes of the open file count, not the modes of a later file.
     let metadata = file.metadata().map_err(failed)?;
     let (forbidden, right) = match access {
         FileAccess::Secret => (0o066, "600"),
@@ -56,8 +56,8 @@ pub fn read_file(path: &Path, access: FileAccess) -> Result<Vec<u8>, SecurityErr
     Ok(bytes)
 }
 
-/// A value that is made of files, and made anew when they change. A change is found by a look at the files, at most once a second; files
-/// that are broken or half-written leave the former value in use.
+/// A value made of files, and made anew after changes. A look at the files, at most once a second, finds changes. Broken and half-written
+/// files leave the former value in use.
 #[derive(Debug)]
 pub struct FromFiles<T> {
     paths: Vec<PathBuf>,
@@ -68,13 +68,13 @@ pub struct FromFiles<T> {
 struct Current<T> {
     value: Arc<T>,
     looked_at: Instant,
-    /// The files as they were at the last reading, good or bad; `None` if they were not settled then.
+    /// The files at the last reading, good or bad; `None` if a file was not settled.
     stamps: Option<Vec<Option<Stamp>>>,
     loads: u64,
     failure: Option<SecurityError>,
 }
 
-/// The state of a file at one time: equal stamps mean the same contents, once they are settled.
+/// The state of a file: equal stamps mean equal contents, once settled.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -83,18 +83,18 @@ struct Stamp {
     file: (u64, u64),
 }
 
-/// The state of a value that is made of files, for operators.
+/// The state of a value made of files, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilesStatus {
-    /// Values that were put in use, the first included.
+    /// Values put in use, the first included.
     pub loads: u64,
-    /// Why the files as they are now are not in use: the former value is.
+    /// Why the present files are not in use, and the former value is.
     pub failure: Option<SecurityError>,
 }
 
 impl<T> FromFiles<T> {
-    /// Makes the first value. Without paths the value stays as it is.
+    /// Makes the first value. Without paths the value never changes.
     ///
     /// # Errors
     /// Those of `read`.
@@ -108,8 +108,8 @@ impl<T> FromFiles<T> {
         Ok(Self { paths, current: Mutex::new(current) })
     }
 
-    /// Returns the value in use. At most once a second this takes a look at the files, and has `read` make the next value if they have
-    /// changed, given the value in use; `None` if it would be the same.
+    /// Returns the value in use, after a look at the files if the last look is a second ago. After a change `read` makes the next value, given the
+    /// value in use; `None` keeps the value.
     pub fn get(
         &self,
         now: Instant,
@@ -164,7 +164,7 @@ impl<T> FromFiles<T> {
 }
 
 impl<T> Current<T> {
-    /// Makes the next value. A failure leaves the value in use as it is.
+    /// Makes the next value. A failure leaves the value in use.
     fn take(
         &mut self,
         stamps: Option<Vec<Option<Stamp>>>,
@@ -189,7 +189,7 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     paths.iter().map(stamp).collect()
 }
 
-/// Returns `None` if a file changed so recently that a further change may leave its stamp as it is.
+/// Returns `None` if a file changed recently: a further change may leave the stamp equal.
 fn settled(stamps: Vec<Option<Stamp>>) -> Option<Vec<Option<Stamp>>> {
     let now = SystemTime::now();
     let is_old = |time: SystemTime| now.duration_since(time).is_ok_and(|age| age >= SETTLES_AFTER);

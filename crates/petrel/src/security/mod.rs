@@ -1,4 +1,4 @@
-//! Secured control connections (`docs/wire-protocol.md` §17), as the nexus sees them, and what callers may do. The crate `petrel-tls` implements
+//! Secured control connections (`docs/wire-protocol.md` §17), as the nexus sees them, and the rights of callers. The crate `petrel-tls` implements
 //! the traits of connections with TLS 1.3; a program without credentials builds no cryptography.
 
 mod files;
@@ -36,11 +36,11 @@ pub trait Security: fmt::Debug + Send + Sync {
     /// The credentials cannot be used, with the reason for people.
     fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError>;
 
-    /// Returns the acceptor's end of a connection of another protocol inside TLS, as memcached's: TLS agrees on no name of a protocol. If
-    /// `is_mutual`, the client proves who it is, as Petrel's peers do; else anyone may connect.
+    /// Returns the acceptor's end of a connection of a further protocol inside TLS, as memcached's: TLS agrees on no name of a protocol. If
+    /// `is_mutual`, the client proves an identity, as Petrel's peers do.
     ///
     /// # Errors
-    /// The credentials cannot be used for other protocols, with the reason for people.
+    /// The credentials cannot be used for further protocols, with the reason for people.
     fn accept_other(&self, is_mutual: bool) -> Result<Box<dyn StreamCipher>, SecurityError> {
         let _ = is_mutual;
         Err(SecurityError::new("these credentials are for Petrel's protocol alone"))
@@ -99,14 +99,14 @@ pub fn expect_name(address: SocketAddr, name: &str) {
     crate::names::note(address, name);
 }
 
-/// Decides what the callers of a process may do, as [`Policy`] does; given to [`NexusBuilder::authorize`](crate::nexus::NexusBuilder::authorize).
-/// Each session is judged when it opens, and again when the decisions have changed; counters are judged with each question.
+/// Decides the rights of a process's callers, as [`Policy`] does; given to [`NexusBuilder::authorize`](crate::nexus::NexusBuilder::authorize).
+/// A session is judged at the start, and again after a change of the decisions; counters are judged with every question.
 pub trait Authorize: fmt::Debug + Send + Sync {
-    /// Returns what a caller may do. The identity is proven if both processes have credentials, and names the process and its user
-    /// over shared memory; any other caller has an empty one.
+    /// Returns the rights of a caller. The identity is proven if the caller and the process have credentials, and names process and user
+    /// over shared memory; the identity of any further caller is empty.
     fn grant(&self, caller: &PeerIdentity) -> Grant;
 
-    /// Looks for new decisions, about once a second, and returns a number that changes with them.
+    /// Looks for new decisions, about once a second, and returns a number: a new number for new decisions.
     ///
     /// # Errors
     /// The new decisions cannot be used, and the former stay; with the reason for people.
@@ -140,7 +140,7 @@ impl Grant {
         Self::ranges(methods.into_iter().map(|method| method..=method))
     }
 
-    /// The methods of these ranges, and no other.
+    /// The methods of the ranges alone.
     pub fn ranges(methods: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
         Self(Granted::Some { methods: methods.into_iter().collect(), has_stats: false })
     }

@@ -1,4 +1,4 @@
-//! A file that says who may call what.
+//! A file with the rights of callers.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::time::Instant;
 use super::files::{FileAccess, FilesStatus, FromFiles, read_file};
 use super::{Authorize, Grant, PeerIdentity, SecurityError};
 
-/// The refusal of callers for whom a policy has no text.
+/// The refusal of callers without a text in the policy.
 const REFUSED: &str = "the server's policy does not let this client call";
 
-/// Who may call what, by a file that is read again when it changes. A line is for a kind of callers, and the first line that fits a caller
-/// counts. A caller that no line fits may call nothing.
+/// The rights of callers, by a file that is read again after changes. A line is for a kind of callers, and the first line that fits a caller
+/// counts. A caller without a line may call nothing.
 ///
 /// ```text
 /// # who                    may call
@@ -25,13 +25,13 @@ const REFUSED: &str = "the server's policy does not let this client call";
 ///
 /// | who | fits |
 /// | --- | --- |
-/// | `spiffe://…` | callers with this SPIFFE ID; with `/*` at the end, all IDs below |
-/// | `dns:NAME` | callers whose certificate has this name; with `*.` at the begin, names with one label in its place |
-/// | `key:sha256:BASE64` | the certificate or raw key with this fingerprint, as `petrel cert show` prints it |
+/// | `spiffe://…` | callers with the SPIFFE ID; with `/*` at the end, all IDs below |
+/// | `dns:NAME` | callers with the name in their certificate; with `*.` at the begin, names with a label there |
+/// | `key:sha256:BASE64` | the certificate or raw key with the fingerprint, as printed by `petrel cert show` |
 /// | `uid:NUMBER` | processes of a user of this host, over shared memory |
-/// | `*` | all others |
+/// | `*` | all callers |
 ///
-/// A caller may call methods by number, as ranges, or by the names that the program has given; `stats` are the counters of the process
+/// A caller may call methods by number, as ranges, or by names of the program; `stats` are the counters of the process
 /// (`petrel stats`). `all` is everything, and `nothing` may have a text for the caller. [Regions](crate::region) are served by methods
 /// 65520 to 65527.
 ///
@@ -64,10 +64,10 @@ struct Rules {
 #[derive(Debug, PartialEq, Eq)]
 enum Who {
     Spiffe(String),
-    /// The SPIFFE IDs that begin with this.
+    /// All SPIFFE IDs with a beginning.
     SpiffeBelow(String),
     Dns(String),
-    /// The names with one label before this, which begins with a dot.
+    /// All names of a label before a text, beginning with a dot.
     DnsBelow(String),
     Key([u8; 32]),
     User(u32),
@@ -75,11 +75,11 @@ enum Who {
 }
 
 impl Policy {
-    /// Reads a policy, in which methods may have these names. Later changes of the file are read within a second or two; a broken file
-    /// leaves the former policy in use, and [`status`](Self::status) has the reason then.
+    /// Reads a policy with names of methods. Later changes of the file are read within two seconds; a broken file
+    /// leaves the former policy in use, and [`status`](Self::status) has the reason.
     ///
     /// # Errors
-    /// The file cannot be read, or others may write it; or a line is wrong, with its number and the remedy.
+    /// The file cannot be read, or every user may write to the file; or a line is wrong, with number and remedy.
     pub fn from_file(
         file: impl Into<PathBuf>,
         names: impl IntoIterator<Item = (impl Into<String>, u16)>,

@@ -175,7 +175,7 @@ impl Server {
         self
     }
 
-    /// Decides what clients may call, as a [`Policy`](crate::security::Policy) does: see [`NexusBuilder::authorize`].
+    /// Sets the rights of clients, as a [`Policy`](crate::security::Policy) does: see [`NexusBuilder::authorize`].
     pub fn authorize(mut self, rules: Arc<dyn Authorize>) -> Self {
         self.nexus = self.nexus.authorize(rules);
         self

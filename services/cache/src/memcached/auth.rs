@@ -1,4 +1,4 @@
-//! memcached's ASCII authentication (`-Y`): the first command of a connection is a `set` whose value is a user and a password.
+//! memcached's ASCII authentication (`-Y`): the first command of a connection is a `set` with user and password as the value.
 
 use std::fmt;
 use std::hint::black_box;
@@ -19,12 +19,12 @@ const FAILURE: &[u8] = b"CLIENT_ERROR authentication failure\r\n";
 const BAD_END: &[u8] = b"CLIENT_ERROR bad command line termination\r\n";
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad authentication token format\r\n";
 
-/// The users and passwords of a file, which is read again when it changes.
+/// The users and passwords of a file, read again after changes.
 #[derive(Debug)]
 pub struct Passwords {
     file: PathBuf,
     users: FromFiles<Users>,
-    /// Attempts, and those that failed.
+    /// All attempts, and failed attempts.
     pub(crate) attempts: AtomicU64,
     pub(crate) failures: AtomicU64,
 }
@@ -36,14 +36,14 @@ impl Passwords {
     /// Reads a file of lines `user:password`.
     ///
     /// # Errors
-    /// The file cannot be read, or others may; or a line has another form. The text has no password.
+    /// The file cannot be read, or is readable for every user; or a line is wrong. The text has no password.
     pub fn from_file(file: impl Into<PathBuf>) -> Result<Self, SecurityError> {
         let file = file.into();
         let users = FromFiles::new(vec![file.clone()], || Users::read(&file))?;
         Ok(Self { file, users, attempts: AtomicU64::new(0), failures: AtomicU64::new(0) })
     }
 
-    /// Makes the next step of a client that is not authenticated. Returns whether it is now.
+    /// Makes the next step of an unauthenticated client. Returns whether the client is authenticated now.
     pub(crate) fn step(&self, input: &[u8]) -> (Step<'static>, bool) {
         let done =
             |used, reply| (Step::Done { used, request: Request::Reply(reply) }, reply == STORED);
@@ -109,14 +109,14 @@ impl Users {
         Ok(users)
     }
 
-    /// Returns the lines that are not empty, with their numbers.
+    /// Returns the lines with text, by number.
     fn lines(&self) -> impl Iterator<Item = (&[u8], usize)> {
         let lines = self.0.split(|byte| *byte == b'\n');
         let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         lines.zip(1..).filter(|(line, _)| !line.is_empty())
     }
 
-    /// Looks at all users, and at all bytes of each of the same length, so that the time does not tell how much of a password is right.
+    /// Compares all users, and all bytes of users of equal length: the time tells nothing about a wrong password.
     fn know(&self, user: &[u8], password: &[u8]) -> bool {
         let wanted = [user, b":", password].concat();
         let are_same = |line: &[u8]| {

@@ -19,7 +19,7 @@ pub(super) struct Connection {
     pub(super) generation: u32,
     /// The bytes of the socket are inside TLS.
     tls: Option<Box<Tls>>,
-    /// The client has given a password, where one is wanted.
+    /// The client has given a password.
     pub(super) is_authenticated: bool,
     pub(super) parser: Parser,
     /// Bytes that have come and were kept. Requests have used the first.
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Decrypts the first `count` bytes of `buffer`, which the socket had, in place.
+    /// Decrypts the first `count` bytes of `buffer` in place.
     fn decrypt(&mut self, buffer: &mut [u8], count: usize) -> ReadOutcome {
         let tls = self.tls.as_mut().expect("the bytes are inside TLS");
         if let Err(reply) = tls.receive(&buffer[..count]) {
@@ -310,7 +310,7 @@ impl Connection {
     }
 }
 
-/// Returns decrypted bytes, or the end after the last; `None` if the socket has to be read.
+/// Returns decrypted bytes, or the end after the last; `None` if the socket is next.
 fn read_decrypted(tls: &mut Tls, buffer: &mut [u8]) -> Option<ReadOutcome> {
     match tls.read(buffer) {
         0 => tls.has_ended().then_some(ReadOutcome::Ended),

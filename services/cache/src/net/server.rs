@@ -54,15 +54,15 @@ pub struct CacheConfig {
     pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
-    /// Credentials, as those of the crate `petrel-tls`. All connections are then inside TLS, those of memcached's clients too.
+    /// Credentials, for instance of the crate `petrel-tls`. All connections are then inside TLS, memcached's clients included.
     pub security: Option<Arc<dyn Security>>,
-    /// Decides what clients of Petrel may call; everything by default.
+    /// The rights of Petrel's clients; everything by default.
     pub authorization: Option<Arc<dyn Authorize>>,
-    /// Whether memcached's port does without TLS although there are credentials.
+    /// Whether memcached's port does without TLS in spite of credentials.
     pub memcached_plain: bool,
-    /// Whether memcached's clients prove who they are by a certificate, too.
+    /// Whether memcached's clients need a certificate, too.
     pub memcached_mutual: bool,
-    /// A file of lines `user:password` for memcached's clients, which is read again when it changes. Its clients need no password by default.
+    /// A file of lines `user:password` for memcached's clients, read again after changes. By default clients need no password.
     pub memcached_auth: Option<PathBuf>,
     /// Memory of the process, in bytes: items, index, buffers and the rest.
     pub memory_bytes: u64,
@@ -190,11 +190,11 @@ impl CacheConfig {
                  out --memcached-plain, or allow it (--insecure)"
             )));
         }
-        // Credentials that are not for memcached's port would refuse each client.
+        // Unsuitable credentials would refuse every client.
         tls.map_or(Ok(()), |tls| tls.accept().map(drop).map_err(ServerError::from))
     }
 
-    /// Returns how memcached's port speaks TLS, if it does.
+    /// Returns how memcached's port speaks TLS, if at all.
     fn tls(&self) -> Option<TlsPort> {
         let security = self.security.clone().filter(|_| !self.memcached_plain)?;
         self.memcached.map(|_| TlsPort { security, is_mutual: self.memcached_mutual })

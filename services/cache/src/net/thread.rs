@@ -61,9 +61,9 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) connections: ConnectionCounters,
     pub(crate) limits: Limits,
-    /// TLS of memcached's port, if it speaks TLS.
+    /// TLS of memcached's port, if spoken.
     pub(crate) tls: Option<TlsPort>,
-    /// The passwords of memcached's clients, if they need one.
+    /// The passwords of memcached's clients, if needed.
     pub(crate) passwords: Option<Passwords>,
 }
 
@@ -343,7 +343,7 @@ impl Thread {
         let number = self.connections.vacant_key();
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut socket, Token(number), interest);
-        // Credentials that cannot be used now, as after their end, refuse all.
+        // Expired credentials refuse all clients.
         let tls = self.router.shared.tls.as_ref().map(TlsPort::accept).transpose();
         let (Ok(()), Ok(tls), None) = (registered, tls, self.ends_at) else {
             self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
@@ -423,7 +423,7 @@ impl Thread {
         let is_broken = connection.flush(self.now).is_err();
         let now_ms = self.router.now_ms;
         connection.note_weight(now_ms, has_advanced);
-        // A client without the password that it needs is among those that yield.
+        // A client without a needed password yields to newcomers.
         let is_in = connection.is_authenticated || self.router.shared.passwords.is_none();
         if has_advanced && is_in && connection.note_use() {
             self.unused.remove(&connection.generation);

@@ -1,4 +1,4 @@
-//! TLS of a connection: between the bytes of the socket and those of requests and replies.
+//! TLS of a connection: between the bytes of the socket, and requests and replies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const WITHOUT_TLS: &[u8] = b"CLIENT_ERROR this port speaks TLS: connect with TLS
 #[derive(Clone, Debug)]
 pub(crate) struct TlsPort {
     pub(crate) security: Arc<dyn Security>,
-    /// Whether clients prove who they are, too.
+    /// Whether clients prove an identity, too.
     pub(crate) is_mutual: bool,
 }
 
@@ -29,7 +29,7 @@ impl TlsPort {
     }
 }
 
-/// The TLS of a connection, and the encrypted bytes that the socket has not taken.
+/// The TLS of a connection, and encrypted bytes for the socket.
 pub(crate) struct Tls {
     cipher: Box<dyn StreamCipher>,
     /// Whether the client's first byte has come.
@@ -43,7 +43,7 @@ impl Tls {
     /// Takes bytes of the socket.
     ///
     /// # Errors
-    /// The connection ends: with a reply for a client without TLS, and otherwise after an alert.
+    /// The connection ends: with a reply for a client without TLS, or after an alert.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), Option<&'static [u8]>> {
         if !std::mem::replace(&mut self.has_begun, true) && bytes[0] != TLS_MARK {
             return Err(Some(WITHOUT_TLS));
@@ -51,18 +51,18 @@ impl Tls {
         self.cipher.receive(bytes).map_err(|_| None)
     }
 
-    /// Moves decrypted bytes to the start of `buffer`; returns their number.
+    /// Moves decrypted bytes to the start of `buffer`; returns the number.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
         self.cipher.read(buffer)
     }
 
-    /// Returns true if the client has said that nothing follows.
+    /// Returns true if the client has ended TLS.
     pub(super) fn has_ended(&self) -> bool {
         self.cipher.has_ended()
     }
 
-    /// Encrypts further replies once the socket has taken those before. The last, if `is_last`, are followed by the end of TLS. Returns the
-    /// number of bytes of `replies` that were taken.
+    /// Encrypts further replies once the socket has taken all earlier replies. If `is_last`, the end of TLS follows. Returns the
+    /// number of taken bytes of `replies`.
     pub(super) fn seal(&mut self, replies: &[u8], is_last: bool) -> usize {
         let mut taken = 0;
         if self.sent == self.sealed.len() {
@@ -80,12 +80,12 @@ impl Tls {
         taken
     }
 
-    /// Returns the encrypted bytes that the socket has not taken.
+    /// Returns the encrypted bytes for the socket.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.sealed[self.sent..]
     }
 
-    /// Notes that the socket has taken bytes.
+    /// Notes taken bytes.
     pub(super) fn note_sent(&mut self, bytes: usize) {
         self.sent += bytes;
         assert!(self.sent <= self.sealed.len(), "more bytes were sent than there are");

@@ -1,4 +1,4 @@
-//! The decisions about callers: when they change, all sessions are judged again.
+//! The decisions about callers: after a change, all sessions are judged again.
 
 use crate::control::FromNexus;
 use crate::events;
@@ -8,7 +8,7 @@ use crate::nexus::relay::Relay;
 use crate::panics::catch;
 use crate::security::{LOOK_EVERY, SecurityError};
 
-/// The decisions as they were at the last look.
+/// The decisions at the last look.
 #[derive(Debug, Default)]
 pub(super) struct GrantWatch {
     version: Option<u64>,
