@@ -107,7 +107,9 @@ fn a_policy_reports_each_refusal_and_its_changes() {
     std::fs::write(&path, "* 1").unwrap();
     let policy = Policy::from_file(&path, [("echo", 1)]).unwrap();
     let set_up = |endpoint: &mut petrel::Endpoint| {
-        [1, 2].map(|method| endpoint.on(method, |_, cx, request| request.reply(cx, b"")));
+        for method in [1, 2] {
+            endpoint.on(method, |_, cx, request| request.reply(cx, b""));
+        }
     };
     let server = petrel::Server::bind("127.0.0.1:0").authorize(Arc::new(policy));
     let server = server.serve(|_| (), set_up).start().unwrap();
