@@ -98,6 +98,24 @@ impl Command {
             _ => true,
         }
     }
+
+    /// Returns the names of the served methods, for a policy; `None` for a command without a service.
+    pub(crate) fn served(&self) -> Option<Vec<(String, u16)>> {
+        let (service, names): (_, &[(&str, u16)]) = match self {
+            Self::Serve(_) => ("", &petrel_command::methods::NAMES),
+            Self::Cache(CacheArgs { what: CacheCommand::Serve(_) }) => {
+                ("cache.", &petrel_cache::wire::METHODS)
+            }
+            Self::Index(IndexArgs { what: IndexCommand::Serve(_) }) => {
+                ("index.", petrel_index::wire::METHODS)
+            }
+            Self::Kv(KvArgs { what: KvCommand::Serve(_) }) => {
+                ("kv.", &petrel_kv::api::methods::NAMES)
+            }
+            _ => return None,
+        };
+        Some(names.iter().map(|(name, number)| (format!("{service}{name}"), *number)).collect())
+    }
 }
 
 impl Cli {

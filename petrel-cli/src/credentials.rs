@@ -1,11 +1,11 @@
-//! `petrel cert` and `petrel key`, and the credentials of this process.
+//! `petrel cert` and `petrel key`, and the credentials and the policy of this process.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use petrel::security::SecurityError;
+use petrel::security::{Policy, SecurityError};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
@@ -34,6 +34,25 @@ pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
     if let Some(folder) = &args.credentials {
         petrel_command::credentials::set(Arc::new(read(folder)?), folder);
     }
+    Ok(())
+}
+
+/// Sets the policy of a process with named methods.
+///
+/// # Errors
+/// The file cannot be used, or the process serves nothing.
+pub(crate) fn authorize(
+    args: &CredentialsArgs,
+    served: Option<Vec<(String, u16)>>,
+) -> Result<(), Failure> {
+    let Some(file) = &args.authorize else { return Ok(()) };
+    let names = served.ok_or_else(|| {
+        Failure::because(
+            "this command serves nothing: leave --authorize out, and unset PETREL_AUTHORIZE for it",
+        )
+    })?;
+    let policy = Policy::from_file(file, names).map_err(failed)?;
+    petrel_command::credentials::set_authorization(Arc::new(policy));
     Ok(())
 }
 

@@ -72,6 +72,8 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         command if command.connects() => credentials::install(&cli.credentials)?,
         _ => credentials::refuse(&cli.credentials)?,
     }
+    #[cfg(feature = "full")]
+    credentials::authorize(&cli.credentials, cli.command.served())?;
     match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),

@@ -8,8 +8,8 @@ use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, client, server};
@@ -47,6 +47,8 @@ impl Default for Settings {
 pub(crate) struct Configs {
     pub(crate) opener: Arc<ClientConfig>,
     pub(crate) acceptor: Arc<ServerConfig>,
+    /// For further protocols: without and with certificates of clients. Raw keys are for Petrel alone.
+    pub(crate) others: Option<[Arc<ServerConfig>; 2]>,
     pub(crate) own: Own,
     pub(crate) trust: Arc<Trust>,
 }
@@ -132,18 +134,34 @@ impl Configs {
             .with_client_cert_resolver(of_opener);
         opener.alpn_protocols = vec![ALPN.to_vec()];
         opener.resumption = Resumption::in_memory_sessions(SERVERS_KEPT * TICKETS_OF_SERVER);
-        let mut acceptor = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])
-            .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(Arc::clone(&trust) as Arc<dyn ClientCertVerifier>)
-            .with_cert_resolver(of_acceptor);
+        let of_anyone: Arc<dyn ClientCertVerifier> = Arc::new(NoClientAuth);
+        let acceptor = |clients: &Arc<dyn ClientCertVerifier>| {
+            let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_protocol_versions(&[&TLS13])
+                .map_err(|error| failed(&error))?;
+            let config = config.with_client_cert_verifier(Arc::clone(clients));
+            Ok(config.with_cert_resolver(Arc::clone(&of_acceptor)))
+        };
+        let of_peers = Arc::clone(&trust) as Arc<dyn ClientCertVerifier>;
+        let other = |clients| {
+            let mut config: ServerConfig = acceptor(clients)?;
+            // No ticket of a port may open a different port.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+            Ok(Arc::new(config))
+        };
+        let others = match own.is_raw_key() {
+            true => None,
+            false => Some([other(&of_anyone)?, other(&of_peers)?]),
+        };
+        let mut acceptor = acceptor(&of_peers)?;
         acceptor.alpn_protocols = vec![ALPN.to_vec()];
         // Tickets keep their state at the opener: an acceptor of many processes has no table to bound.
         acceptor.ticketer = aws_lc_rs::Ticketer::new().map_err(|error| failed(&error))?;
         acceptor.send_tls13_tickets = TICKETS_SENT;
         // 0-RTT data could be replayed.
         acceptor.max_early_data_size = 0;
-        Ok(Self { opener: Arc::new(opener), acceptor: Arc::new(acceptor), own, trust })
+        Ok(Self { opener: Arc::new(opener), acceptor: Arc::new(acceptor), others, own, trust })
     }
 }
 

@@ -3,28 +3,30 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
-use petrel::security::{PeerIdentity, SecureStream, Security, SecurityError};
+use petrel::security::{
+    FromFiles, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher,
+};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use crate::configs::{Configs, Settings};
-use crate::files::{self, Files, Material, Stamps};
+use crate::files::{self, Files, Material};
 use crate::identity::Fingerprint;
 use crate::keys::Suite;
 use crate::stream::Stream;
 use crate::verify::{Revoked, SpiffePattern};
 
-/// Time between two looks at the files.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
 /// A process's certificate or raw key, and its trust in others. See the [crate](crate) for the three ways to have them.
 pub struct Credentials {
     source: Source,
     settings: Settings,
-    current: Mutex<Current>,
+    current: FromFiles<Loaded>,
+    /// The file of revoked peers counts even if the others are broken.
+    revocations: FromFiles<()>,
+    revoked: Arc<Revoked>,
 }
 
 enum Source {
@@ -32,19 +34,10 @@ enum Source {
     Memory(Material),
 }
 
-/// The configurations in use, and the state of the files they were made from.
-struct Current {
+/// Configurations, and the digest of the contents.
+struct Loaded {
     configs: Arc<Configs>,
-    looked_at: Instant,
-    /// The files as they were at the last reading, good or bad; `None` if they were not settled then.
-    stamps: Option<Stamps>,
-    /// The contents that `configs` are of.
     digest: [u8; 32],
-    loads: u64,
-    failure: Option<SecurityError>,
-    revoked: Arc<Revoked>,
-    /// Changes of the contents and of the revoked peers.
-    revision: u64,
 }
 
 /// The state of credentials, for operators.
@@ -104,7 +97,7 @@ impl Credentials {
     /// # Errors
     /// The text is no SPIFFE ID, or the credentials are a raw key.
     pub fn expect_spiffe(self, id: &str) -> Result<Self, SecurityError> {
-        if self.current().configs.own.is_raw_key() {
+        if self.current.last().configs.own.is_raw_key() {
             return Err(SecurityError::new(
                 "raw keys have no SPIFFE IDs; pin keys of peers instead",
             ));
@@ -138,121 +131,92 @@ impl Credentials {
     /// # Errors
     /// The files are broken; the former contents stay in use.
     pub fn reload(&self) -> Result<(), SecurityError> {
-        let mut current = self.current();
-        current.stamps = None;
-        current.look(&self.source, &self.settings, Instant::now());
-        current.failure.clone().map_or(Ok(()), Err)
+        let revoked = self.revocations.reload(|()| self.read_revoked());
+        self.current.reload(|loaded| self.read(loaded)).and(revoked)
     }
 
     /// Returns the state of the credentials.
     pub fn status(&self) -> CredentialsStatus {
-        let current = self.current();
+        let own = self.current.last().configs.own;
+        let files = self.current.status();
         CredentialsStatus {
-            fingerprint: current.configs.own.fingerprint,
-            expires_at: current.configs.own.expires_at(),
-            loads: current.loads,
-            failure: current.failure.clone(),
+            fingerprint: own.fingerprint,
+            expires_at: own.expires_at(),
+            loads: files.loads,
+            failure: files.failure.or(self.revocations.status().failure),
         }
     }
 
     fn new(source: Source, settings: Settings) -> Result<Self, SecurityError> {
+        let (paths, revoked_paths) = match &source {
+            Source::Files(files) => (files.paths(), vec![files.revoked_path()]),
+            Source::Memory(_) => (Vec::new(), Vec::new()),
+        };
         let revoked = Arc::new(Revoked::default());
-        let (configs, stamps, digest) = match &source {
+        let revocations = FromFiles::new(revoked_paths, || match &source {
+            Source::Memory(_) => Ok(()),
+            Source::Files(files) => {
+                revoked.replace(files.read_revoked()?);
+                Ok(())
+            }
+        })?;
+        let current = FromFiles::new(paths, || match &source {
             Source::Memory(material) => {
-                (Configs::new(material, &revoked, &settings)?, None, [0; 32])
+                let configs = Arc::new(Configs::new(material, &revoked, &settings)?);
+                Ok(Loaded { configs, digest: [0; 32] })
             }
             Source::Files(files) => {
-                let stamps = settled(files);
                 let (material, digest) = files.read()?;
-                revoked.replace(files.read_revoked()?);
-                (configs_of(files, &material, &revoked, &settings)?, stamps, digest)
+                load(files, (&material, digest), &revoked, &settings)
             }
-        };
-        let current = Current {
-            configs: Arc::new(configs),
-            looked_at: Instant::now(),
-            stamps,
-            digest,
-            loads: 1,
-            failure: None,
-            revoked,
-            revision: 1,
-        };
-        Ok(Self { source, settings, current: Mutex::new(current) })
+        })?;
+        Ok(Self { source, settings, current, revocations, revoked })
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
-        // A panic elsewhere leaves complete configurations behind.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads the files anew. Contents that are in use already keep their tickets.
+    fn read(&self, former: &Loaded) -> Result<Option<Loaded>, SecurityError> {
+        let Source::Files(files) = &self.source else { return Ok(None) };
+        let (material, digest) = files.read()?;
+        let is_new = digest != former.digest;
+        let load = || load(files, (&material, digest), &self.revoked, &self.settings);
+        is_new.then(load).transpose()
     }
 
-    /// Returns the configurations for a new connection, after a look at the files if the last one is a second ago.
+    fn read_revoked(&self) -> Result<Option<()>, SecurityError> {
+        let Source::Files(files) = &self.source else { return Ok(None) };
+        Ok(self.revoked.replace(files.read_revoked()?).then_some(()))
+    }
+
+    /// Returns the configurations for a new connection, after a look at the files.
     fn configs(&self, now: Instant) -> Result<Arc<Configs>, SecurityError> {
-        let current = self.looked(now);
-        current.configs.own.check(SystemTime::now())?;
-        Ok(Arc::clone(&current.configs))
+        let configs = self.looked(now);
+        configs.own.check(SystemTime::now())?;
+        Ok(configs)
     }
 
-    /// Returns the state after a look at the files, if the last one is a second ago or the certificate has ended.
-    fn looked(&self, now: Instant) -> MutexGuard<'_, Current> {
-        let mut current = self.current();
-        let is_due = now.duration_since(current.looked_at) >= LOOK_EVERY;
-        if is_due || current.configs.own.check(SystemTime::now()).is_err() {
-            current.look(&self.source, &self.settings, now);
+    /// Returns the configurations after a look at the files, if the last look is a second ago or the certificate has ended.
+    fn looked(&self, now: Instant) -> Arc<Configs> {
+        self.revocations.get(now, |()| self.read_revoked());
+        let read = |former: &Loaded| self.read(former);
+        let mut loaded = self.current.get(now, read);
+        if loaded.configs.own.check(SystemTime::now()).is_err() {
+            loaded = self.current.look(now, read);
         }
-        current
+        Arc::clone(&loaded.configs)
     }
-}
-
-impl Current {
-    /// Reads the files if they have changed. A failure leaves the configurations in use as they are.
-    fn look(&mut self, source: &Source, settings: &Settings, now: Instant) {
-        self.looked_at = now;
-        let Source::Files(files) = source else { return };
-        // The stamps are older than the contents: a change in between is seen next time.
-        let stamps = files.stamps();
-        if self.stamps.as_ref() == Some(&stamps) {
-            return;
-        }
-        self.stamps = stamps.is_settled(SystemTime::now()).then_some(stamps);
-        // A revocation holds beside broken certificates and keys.
-        let revoked = files.read_revoked().map(|all| self.revoked.replace(all));
-        self.revision += u64::from(revoked == Ok(true));
-        let read = files.read().and_then(|(material, digest)| {
-            // Contents that are in use already keep their tickets.
-            let is_new = digest != self.digest;
-            let configs = is_new.then(|| configs_of(files, &material, &self.revoked, settings));
-            let configs = configs.transpose()?;
-            Ok((configs, digest))
-        });
-        match read {
-            Ok((configs, digest)) => {
-                self.failure = revoked.err();
-                self.digest = digest;
-                self.loads += u64::from(configs.is_some());
-                self.revision += u64::from(configs.is_some());
-                self.configs = configs.map_or_else(|| Arc::clone(&self.configs), Arc::new);
-            }
-            Err(error) => self.failure = Some(error),
-        }
-    }
-}
-
-fn settled(files: &Files) -> Option<Stamps> {
-    let stamps = files.stamps();
-    stamps.is_settled(SystemTime::now()).then_some(stamps)
 }
 
 /// Makes the configurations, and names the file of the certificate or key in errors.
-fn configs_of(
+fn load(
     files: &Files,
-    material: &Material,
+    (material, digest): (&Material, [u8; 32]),
     revoked: &Arc<Revoked>,
     settings: &Settings,
-) -> Result<Configs, SecurityError> {
+) -> Result<Loaded, SecurityError> {
     let (Files::Certificates { chain: path, .. } | Files::RawKey { key: path, .. }) = files;
-    Configs::new(material, revoked, settings)
-        .map_err(|error| SecurityError::new(format!("{}: {error}", path.display())))
+    let configs = Configs::new(material, revoked, settings)
+        .map_err(|error| SecurityError::new(format!("{}: {error}", path.display())))?;
+    Ok(Loaded { configs: Arc::new(configs), digest })
 }
 
 impl Security for Credentials {
@@ -280,16 +244,29 @@ impl Security for Credentials {
         Ok(Box::new(Stream::new(Connection::Server(tls), configs.own)))
     }
 
+    fn accept_other(&self, is_mutual: bool) -> Result<Box<dyn StreamCipher>, SecurityError> {
+        let configs = self.configs(Instant::now())?;
+        let others = configs.others.as_ref().ok_or_else(|| {
+            SecurityError::new(
+                "other clients than Petrel's know no raw keys: use certificates (`petrel cert issue`)",
+            )
+        })?;
+        let tls = ServerConnection::new(Arc::clone(&others[usize::from(is_mutual)]))
+            .map_err(|error| SecurityError::new(format!("TLS cannot begin: {error}")))?;
+        Ok(Box::new(Stream::of_other(Connection::Server(tls), configs.own)))
+    }
+
     fn is_permissive(&self) -> bool {
         self.settings.is_permissive
     }
 
     fn revision(&self) -> u64 {
-        self.looked(Instant::now()).revision
+        self.looked(Instant::now());
+        self.current.status().loads + self.revocations.status().loads
     }
 
     fn distrusts(&self, peer: &PeerIdentity) -> Option<String> {
-        let trust = Arc::clone(&self.current().configs.trust);
+        let trust = Arc::clone(&self.current.last().configs.trust);
         trust.check_still(Fingerprint(peer.fingerprint?)).err().map(|error| error.to_string())
     }
 }
@@ -386,11 +363,13 @@ impl fmt::Debug for CredentialsBuilder {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
     use crate::issue::{Authority, Subject};
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
 
     /// A folder that goes with its test.
     struct Folder(PathBuf);
@@ -419,7 +398,7 @@ mod tests {
 
         let second = issue();
         second.write(&folder.0).unwrap();
-        let began = credentials.current().looked_at;
+        let began = credentials.current.looked_at();
         credentials.configs(began + LOOK_EVERY / 2).unwrap();
         assert_eq!(credentials.status(), first, "it is too early to look");
         credentials.configs(began + LOOK_EVERY).unwrap();
@@ -448,7 +427,7 @@ mod tests {
         issue().write(&folder.0).unwrap();
         age(&folder, DAY / 2);
         let credentials = Credentials::from_dir(&folder.0).unwrap();
-        let mut now = credentials.current().looked_at;
+        let mut now = credentials.current.looked_at();
         let mut look = || {
             now += LOOK_EVERY;
             credentials.configs(now).unwrap();
@@ -483,7 +462,7 @@ mod tests {
         let credentials = Credentials::from_dir(&folder.0).unwrap();
         let first = credentials.status();
         let next = issue();
-        let mut now = credentials.current().looked_at;
+        let mut now = credentials.current.looked_at();
         let mut look = || {
             now += LOOK_EVERY;
             credentials.configs(now).unwrap();

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use petrel::security::SecurityError;
+use petrel::security::{FileAccess, SecurityError};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 
 use crate::configs::{anchors, certified, provider};
-use crate::files::{Files, KEY_MODES, Material};
+use crate::files::{Files, Material};
 use crate::identity::{Certificate, Fingerprint, time_text};
 use crate::keys::Suite;
 use crate::text;
@@ -111,7 +111,7 @@ fn modes(files: &Files) -> Finding {
     let (Files::Certificates { key, .. } | Files::RawKey { key, .. }) = files;
     let mode = fs::metadata(key).map_or(0, |metadata| metadata.mode() & 0o777);
     let found = format!("{} has mode {mode:o}", key.display());
-    let result = match mode & KEY_MODES.0 {
+    let result = match mode & FileAccess::Secret.forbidden() {
         0 => Ok(found),
         _ => Err((
             Verdict::Bad,

@@ -34,6 +34,9 @@ pub(crate) struct Stream {
     has_raw_keys: bool,
     /// The end of the own certificate, in seconds since 1970; `None` with raw keys.
     own_expires_at: Option<u64>,
+    /// The bytes inside are of a further protocol, and clients may be unknown.
+    is_other: bool,
+    has_ended: bool,
     phase: Phase,
     /// Decrypted bytes before those that rustls keeps.
     unread: Vec<u8>,
@@ -62,7 +65,21 @@ impl Stream {
         tls.set_buffer_limit(None);
         let phase = Phase::Handshake { has_received: false, early: Vec::new() };
         let (has_raw_keys, own_expires_at) = (own.is_raw_key(), own.expires_at());
-        Self { tls, has_raw_keys, own_expires_at, phase, unread: Vec::new(), read: 0 }
+        Self {
+            tls,
+            has_raw_keys,
+            own_expires_at,
+            is_other: false,
+            has_ended: false,
+            phase,
+            unread: Vec::new(),
+            read: 0,
+        }
+    }
+
+    /// Takes a connection of a further protocol.
+    pub(crate) fn of_other(tls: Connection, own: Own) -> Self {
+        Self { is_other: true, ..Self::new(tls, own) }
     }
 
     fn decrypt(&mut self, mut bytes: &[u8]) -> Result<(), SecurityError> {
@@ -80,6 +97,7 @@ impl Stream {
             }
             let state = self.tls.process_new_packets();
             let state = state.map_err(|error| text::of_connection(&error))?;
+            self.has_ended |= state.peer_has_closed();
             if matches!(self.phase, Phase::Handshake { .. }) && !self.tls.is_handshaking() {
                 self.open()?;
             }
@@ -109,7 +127,7 @@ impl Stream {
 
     /// Ends the handshake: checks the rest of the rules of §17.1, and sends the bytes written before.
     fn open(&mut self) -> Result<(), SecurityError> {
-        if self.tls.alpn_protocol() != Some(ALPN) {
+        if !self.is_other && self.tls.alpn_protocol() != Some(ALPN) {
             self.tls.send_close_notify();
             let text = "the peer does not ask for `petrel/1` over TLS; it is another program";
             return Err(SecurityError::new(text));
@@ -133,7 +151,12 @@ impl Stream {
     /// Reads the peer's identity. A resumed connection verifies no certificate again, so its end is checked here.
     fn peer_identity(&self) -> Result<PeerIdentity, SecurityError> {
         let first = self.tls.peer_certificates().and_then(|certificates| certificates.first());
-        let first = first.ok_or_else(|| SecurityError::new("the peer proved no identity"))?;
+        let first = match first {
+            Some(first) => first,
+            // The configuration has demanded any wanted certificate.
+            None if self.is_other => return Ok(PeerIdentity::default()),
+            None => return Err(SecurityError::new("the peer proved no identity")),
+        };
         if self.has_raw_keys {
             return Ok(identity::of_raw_key(first));
         }
@@ -205,6 +228,14 @@ impl StreamCipher for Stream {
         while self.tls.wants_write() {
             self.tls.write_tls(output).expect("a vector takes all bytes");
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn close(&mut self) {
+        self.tls.send_close_notify();
     }
 }
 

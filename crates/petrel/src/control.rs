@@ -16,7 +16,7 @@ use std::sync::Arc;
 use petrel_proto::Status;
 use petrel_proto::control::{GroupJoin, LinkFeatures, SessionAccept, SessionOpen};
 
-use crate::security::PeerIdentity;
+use crate::security::{Authorize, PeerIdentity};
 
 /// Number of an endpoint within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -331,6 +331,8 @@ pub enum FromNexus<L> {
         /// The group's number.
         group: u32,
     },
+    /// The decisions about callers have changed: judge all sessions again.
+    GrantsChanged,
     /// A caller outside the process wants this endpoint's counters.
     StatsRequested {
         /// Answer with this number.
@@ -354,4 +356,9 @@ pub trait ControlPlane<L> {
 
     /// Returns an unguessable number, for tokens and first request numbers. A simulator draws it from its seed.
     fn random(&mut self) -> u64;
+
+    /// Returns the process's decisions about callers, for all endpoints; `None` without decisions.
+    fn authorization(&self) -> Option<Arc<dyn Authorize>> {
+        None
+    }
 }

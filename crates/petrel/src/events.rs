@@ -113,6 +113,28 @@ pub(crate) fn not_granted(
     );
 }
 
+/// A request for the counters of this process was refused.
+pub(crate) fn stats_refused(remote: SocketAddr, identity: &PeerIdentity, why: &str) {
+    emit!(
+        WARN,
+        "stats_refused",
+        peer = %remote,
+        identity = ?identity,
+        why,
+        "a request for counters was refused"
+    );
+}
+
+/// The decisions about callers have changed.
+pub(crate) fn grants_changed() {
+    emit!(INFO, "grants_changed", "the clients of all sessions are judged again");
+}
+
+/// New decisions about callers cannot be used; the former stay.
+pub(crate) fn grants_failed(error: &SecurityError) {
+    emit!(ERROR, "grants_failed", why = %error, "a policy cannot be used; the one of before stays");
+}
+
 /// A peer is not to be trusted: its connection ends.
 pub(crate) fn untrusted(remote: SocketAddr, error: &SecurityError) {
     emit!(WARN, "untrusted", remote = %remote, why = %error, "a peer was not authenticated");

@@ -5,13 +5,15 @@ mod common;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{ECHO, Server, client, over};
 use petrel::Client;
 use petrel::client::Targets;
 use petrel::endpoint::EndpointConfig;
+use petrel::nexus::fetch_stats;
+use petrel::security::Policy;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -92,6 +94,40 @@ fn follow_a_file(server: &Server) {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// Writes a policy, and waits for an event of this name.
+fn judge_until(path: &Path, text: &str, name: &str) {
+    std::fs::write(path, text).unwrap();
+    while !EVENTS.lock().unwrap().iter().any(|event| event["event"] == name) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn a_policy_reports_each_refusal_and_its_changes() {
+    let path = std::env::temp_dir().join(format!("petrel-grants-{}", std::process::id()));
+    std::fs::write(&path, "* 1").unwrap();
+    let policy = Policy::from_file(&path, [("echo", 1)]).unwrap();
+    let set_up = |endpoint: &mut petrel::Endpoint| {
+        for method in [1, 2] {
+            endpoint.on(method, |_, cx, request| request.reply(cx, b""));
+        }
+    };
+    let server = petrel::Server::bind("127.0.0.1:0").authorize(Arc::new(policy));
+    let server = server.serve(|_| (), set_up).start().unwrap();
+    let client = Client::connect_wait(server.local_addr()).unwrap();
+    client.call(1, "").wait().unwrap();
+    client.call(2, "").wait().unwrap_err();
+    find("not_granted", &[("level", "WARN"), ("method", "2")]);
+    fetch_stats(server.local_addr(), Duration::from_secs(60)).unwrap_err();
+    let refused = find("stats_refused", &[("level", "WARN")]);
+    assert!(refused["identity"].contains("uid: Some("), "{refused:?}");
+    judge_until(&path, "*", "grants_failed");
+    judge_until(&path, "* nothing \"it is closed\"", "grants_changed");
+    judge_until(&path, "* nothing \"it is closed\"", "session_refused");
+    find("session_refused", &[("why", "it is closed"), ("status", "PERMISSION_DENIED")]);
+    find("session_ended", &[("end", "refused"), ("status", "PERMISSION_DENIED")]);
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     tracing::subscriber::set_global_default(Collector).unwrap();
@@ -117,6 +153,7 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     find("request_refused", &[("status", "UNIMPLEMENTED")]);
 
     follow_a_file(&server);
+    a_policy_reports_each_refusal_and_its_changes();
 
     server.end();
     let watched = client.session(session);

@@ -86,6 +86,10 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
     CacheConfig {
         insecure: args.insecure,
         security: credentials::get().cloned(),
+        authorization: credentials::authorization().cloned(),
+        memcached_plain: args.memcached_plain,
+        memcached_mutual: args.memcached_mutual,
+        memcached_auth: args.auth_file.clone(),
         memory_bytes: args.memory as u64,
         threads: args.threads,
         mode: if args.store { Mode::Store } else { Mode::Cache },

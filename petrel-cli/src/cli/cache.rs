@@ -1,6 +1,7 @@
 //! Arguments of `petrel cache`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -26,6 +27,7 @@ Examples:
   petrel cache serve --memcached 127.0.0.1:11211
   petrel cache serve --listen 127.0.0.1:31850 --memory 4GiB --threads 4
   petrel cache serve --listen 127.0.0.1:31850 --memcached 127.0.0.1:11211 --store
+  petrel cache serve --memcached 10.0.0.7:11211 --credentials db1 --auth-file users
   petrel cache set 127.0.0.1:31850 petrel seabird --ttl 60s
   petrel cache get 127.0.0.1:31850 petrel
   petrel cache cas 127.0.0.1:31850 petrel albatross --version 1
@@ -69,6 +71,22 @@ pub(crate) struct CacheServeArgs {
     /// Address and TCP port for memcached's text and meta protocols; port 0 selects any free port
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) memcached: Option<SocketAddr>,
+
+    /// Serve memcached's clients without TLS in spite of --credentials: on loopback
+    ///
+    /// With --credentials the port of --memcached speaks TLS 1.3, as memcached's -Z, and clients need no certificate.
+    #[arg(long, requires = "memcached")]
+    pub(crate) memcached_plain: bool,
+
+    /// Demand certificates of memcached's clients, too
+    #[arg(long, requires = "memcached", conflicts_with = "memcached_plain")]
+    pub(crate) memcached_mutual: bool,
+
+    /// Demand a password of memcached's clients: a file of lines USER:PASSWORD, as memcached's -Y
+    ///
+    /// A client's first command is then a `set` of any key with the value `USER PASSWORD`. A changed file is read again.
+    #[arg(long, value_name = "FILE", requires = "memcached")]
+    pub(crate) auth_file: Option<PathBuf>,
 
     /// Transport offered to clients of the library
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]

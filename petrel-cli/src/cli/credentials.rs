@@ -16,6 +16,14 @@ pub(crate) struct CredentialsArgs {
     /// Changed files are read again.
     #[arg(long, global = true, value_name = "DIR", env = "PETREL_CREDENTIALS")]
     pub(crate) credentials: Option<PathBuf>,
+
+    /// Limit the rights of callers by a file, for commands that serve [default: every client may call everything]
+    ///
+    /// A line is `WHO MAY`. WHO is `spiffe://DOMAIN/PATH`, `dns:NAME`, `key:sha256:FINGERPRINT`, `uid:NUMBER` (over shared
+    /// memory) or `*`. MAY is `all`, `nothing`, or numbers, ranges and names of methods, and `stats`. The first line that fits
+    /// counts, and a caller without a line may do nothing. A changed file is read again. docs/security.md has examples.
+    #[arg(long, global = true, value_name = "FILE", env = "PETREL_AUTHORIZE")]
+    pub(crate) authorize: Option<PathBuf>,
 }
 
 /// Make certificates: an authority of your own, and certificates for hosts and people

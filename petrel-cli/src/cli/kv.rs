@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use petrel_command::args::address::parse_listen;
 use petrel_command::args::values::{IdleChoice, TransportChoice};
 use petrel_command::args::{ReadsChoice, ServerAddress};
 use petrel_command::units::parse_duration;
@@ -70,7 +71,8 @@ pub(crate) struct KvServeArgs {
 
     /// Nodes of the cluster and their addresses
     ///
-    /// The list is the same at all nodes when the cluster begins. Nodes added later name the current
+    /// A name in place of an address is looked up once. With --credentials a node's certificate contains the name given here, or the
+    /// address. The list is the same at all nodes when the cluster begins. Nodes added later name the current
     /// members.
     #[arg(long, value_name = "N=ADDR:PORT,...", required = true, value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
@@ -130,28 +132,32 @@ With --json: one object when it listens, {event, address, pid, node, peers}, and
 {event, sessions_cut}. Stop it with Ctrl-C or SIGTERM: it hands leadership over, answers what is on its
 way, and ends when its clients have left. A second signal ends it at once.";
 
-/// A node and its address, written `N=ADDR:PORT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A node and its address, written `N=ADDR:PORT`, or with a name in place of the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) node: u16,
     pub(crate) address: SocketAddr,
+    /// The name in the certificate of the node.
+    pub(crate) host: Option<String>,
 }
 
 impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let argument_error = |reason| {
+        let argument_error = |reason: &str| {
             format!("'{text}' is no node: {reason}; write N=ADDR:PORT, as in 2=127.0.0.1:7002")
         };
         let (node, address) =
             text.split_once('=').ok_or_else(|| argument_error("the '=' is missing"))?;
         let node = node.parse().ok().filter(|node| *node > 0);
         let node = node.ok_or_else(|| argument_error("its number is not one from 1 to 65535"))?;
-        let address: SocketAddr = address
-            .parse()
-            .map_err(|_| argument_error("behind '=' is no IP address with a port"))?;
-        Ok(Self { node, address })
+        if let Ok(address) = address.parse() {
+            return Ok(Self { node, address, host: None });
+        }
+        let host = address.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let address = parse_listen(address).map_err(|reason| argument_error(&reason))?;
+        Ok(Self { node, address, host })
     }
 }
 
@@ -417,13 +423,16 @@ mod tests {
     #[test]
     fn peer__is_a_number_and_an_address() {
         let peer: Peer = "2=127.0.0.1:7002".parse().unwrap();
-        assert_eq!((peer.node, peer.address.port()), (2, 7002));
+        assert_eq!((peer.node, peer.address.port(), peer.host), (2, 7002, None));
+        let named: Peer = "2=localhost:7002".parse().unwrap();
+        assert!(named.address.ip().is_loopback());
+        assert_eq!(named.host.as_deref(), Some("localhost"));
         for (text, reason) in [
             ("127.0.0.1:7002", "'=' is missing"),
             ("0=127.0.0.1:7002", "1 to 65535"),
             ("x=127.0.0.1:7002", "1 to 65535"),
-            ("2=localhost:7002", "no IP address"),
-            ("2=127.0.0.1", "no IP address"),
+            ("2=127.0.0.1", "is not an address"),
+            ("2=localhost", "is not an address"),
         ] {
             let error = text.parse::<Peer>().unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -68,6 +68,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
     ServerConfig {
         insecure: args.listen.insecure,
         security: credentials::get().cloned(),
+        authorization: credentials::authorization().cloned(),
         transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,

@@ -82,6 +82,10 @@ fn config(args: &KvServeArgs, log: Option<EventLevel>) -> Result<ReplicaConfig, 
         let text = format!("{address} is no address by which others reach this node");
         return Err(wrong(text));
     }
+    for peer in &args.peers {
+        // The replicas connect to addresses.
+        peer.host.iter().for_each(|host| credentials::expect(&[peer.address], host));
+    }
     let peers = args.peers.iter().map(|peer| (peer.node, peer.address)).collect();
     let mut config = ReplicaConfig::new(args.id, address, peers, fresh_seed());
     config.heartbeat = args.heartbeat;

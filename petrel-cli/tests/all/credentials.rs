@@ -1,9 +1,13 @@
 //! `petrel cert`, `petrel key` and `--credentials`: two processes that prove who they are.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 
-use crate::common::{Server, command, finish, petrel, record, records, stderr, stdout, wait_until};
+use crate::common::{
+    Server, command, finish, free_address, petrel, record, records, stderr, stdout, wait_until,
+};
 
 /// A folder that goes with its test.
 pub(crate) struct Folder(PathBuf);
@@ -227,4 +231,110 @@ fn output__of_all_commands_has_no_key() {
         }
         assert!(!output.windows(16).any(|bytes| bytes == secret), "{file}");
     }
+}
+
+#[test]
+fn authorize__grants_methods_by_name_and_counters_until_the_file_changes() {
+    let folder = Folder::new("authorize");
+    let [authority, server, client, policy] =
+        ["authority", "server", "client", "policy"].map(|name| folder.path(name));
+    succeed(&["cert", "ca", "--out", &authority]);
+    succeed(&["cert", "issue", "127.0.0.1", "--ca", &authority, "--out", &server]);
+    let id = ["--spiffe", "spiffe://test/web"];
+    succeed(&[&["cert", "issue"], &id[..], &["--ca", &authority, "--out", &client]].concat());
+    std::fs::write(&policy, "spiffe://test/* echo\n* nothing").unwrap();
+    let flags = ["--listen", "127.0.0.1:0", "--credentials", &server, "--authorize", &policy];
+    let serving = Server::start(&flags);
+    let call = |method| {
+        let call = ["call", &serving.address, "--method", method, "--data", "a"];
+        petrel(&[&call[..], &["--credentials", &client]].concat())
+    };
+    assert_eq!(call("echo").status.code(), Some(0));
+    let refused = call("hello");
+    assert!(stderr(&refused).contains("may not call this method"), "{}", stderr(&refused));
+    let stats = || petrel(&["stats", &serving.address, "--credentials", &client]);
+    let refused = stats();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("grant `stats`"), "{}", stderr(&refused));
+    std::fs::write(&policy, "spiffe://test/* 5 stats").unwrap();
+    assert!(wait_until(|| stats().status.success()), "the new policy is not read");
+    assert_eq!(call("hello").status.code(), Some(0));
+    let refused = call("echo");
+    assert!(stderr(&refused).contains("may not call this method"), "{}", stderr(&refused));
+}
+
+#[test]
+fn authorize__is_refused_where_nothing_is_served_and_where_the_file_is_wrong() {
+    let folder = Folder::new("policies");
+    let policy = folder.path("policy");
+    std::fs::write(&policy, "* cache.get 1 kv.put").unwrap();
+    let wrong = "policy, line 1: `kv.put` is no method";
+    for (arguments, why) in [
+        (&["ping", "127.0.0.1"][..], "serves nothing"),
+        (&["serve", "--listen", "127.0.0.1:0"], "policy, line 1: `cache.get` is no method"),
+        (&["cache", "serve", "--listen", "127.0.0.1:0"], wrong),
+        (&["cache", "serve", "--memcached", "0.0.0.0:0"], wrong),
+        (&["kv", "serve", "--id", "1", "--peers", "1=127.0.0.1:1"], "`kv.write`"),
+        (&["index", "serve", "--listen", "127.0.0.1:0"], "`index.get_word`"),
+    ] {
+        let output = petrel(&[arguments, &["--authorize", &policy]].concat());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+    let far = petrel(&["cache", "serve", "--memcached", "0.0.0.0:0"]);
+    assert!(stderr(&far).contains("is not encrypted"), "{}", stderr(&far));
+}
+
+/// A replica, killed on drop.
+struct Replica(Child);
+
+impl Replica {
+    fn start(node: &str, peers: &str, credentials: &str) -> Self {
+        let serve = ["kv", "serve", "--idle", "block", "--id", node, "--peers", peers];
+        let more = ["--credentials", credentials, "--log", "warn"];
+        let mut command = command(&[&serve[..], &more].concat());
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Reads the replica's events up to a line with this text, and later ones in the background.
+    fn wait_for(&mut self, text: &str) {
+        let mut events = BufReader::new(self.0.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(events.read_line(&mut line).unwrap() > 0, "the replica has ended");
+        }
+        std::thread::spawn(move || events.read_to_end(&mut Vec::new()));
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // The replica may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn kv__replicas_and_clients_refuse_a_replica_with_another_name() {
+    let folder = Folder::new("replicas");
+    let path = |name| folder.path(name);
+    succeed(&["cert", "ca", "--out", &path("authority")]);
+    let addresses = [free_address(), free_address()];
+    let host = addresses[0].split(':').next().unwrap();
+    for (name, out) in [(host, "right"), ("elsewhere.example", "wrong")] {
+        succeed(&["cert", "issue", name, "--ca", &path("authority"), "--out", &path(out)]);
+    }
+    let peers = format!("1={},2={}", addresses[0], addresses[1]);
+    let mut first = Replica::start("1", &peers, &path("right"));
+    let wrong = Replica::start("2", &peers, &path("wrong"));
+    first.wait_for("elsewhere.example");
+    let get = ["kv", "get", "a", "--servers", &addresses[1], "--credentials"];
+    let client = petrel(&[&get[..], &[&path("right"), "--timeout", "2s"]].concat());
+    assert_ne!(client.status.code(), Some(0));
+    drop(wrong);
+    let _second = Replica::start("2", &peers, &path("right"));
+    let put = ["kv", "put", "a", "b", "--servers", &addresses[1], "--credentials"];
+    succeed(&[&put[..], &[&path("right"), "--timeout", "120s"]].concat());
 }

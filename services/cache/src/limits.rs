@@ -54,6 +54,18 @@ pub const ACCESS_NOTED_EVERY_S: u32 = 60;
 /// Look-ups whose memory accesses overlap: as many as an endpoint passes to a batched handler.
 pub const LOOKUPS_TOGETHER_MAX: usize = 32;
 
+/// Longest command and longest value of an unauthenticated client, in bytes: memcached's limit.
+pub const AUTH_BYTES_MAX: usize = 2 << 10;
+
+/// Length from which a line of the file of passwords is too long, in bytes: memcached's limit.
+pub const AUTH_LINE_BYTES_MAX: usize = 256;
+
+/// Most users with a password: an attempt looks at all users. memcached has 8.
+pub const AUTH_USERS_MAX: usize = 64;
+
+/// Memory of a connection inside TLS beside its buffers, in bytes.
+pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
+
 /// Bytes that a thread reads at a time, to a buffer that its connections share.
 pub const READ_BYTES: usize = 64 << 10;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use petrel::endpoint::{AllowedTransports, EndpointId};
 use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
-use petrel::security::Security;
+use petrel::security::{Authorize, Security};
 use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
 use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Credentials, as those of the crate `petrel-tls`.
     pub security: Option<Arc<dyn Security>>,
+    /// The rights of clients; everything by default.
+    pub authorization: Option<Arc<dyn Authorize>>,
     /// Transports that clients may use.
     pub transports: AllowedTransports,
     /// Number of endpoints, with a thread each. Clients choose an endpoint by number, from 0.
@@ -105,6 +107,7 @@ impl ServerConfig {
             listen,
             insecure: false,
             security: None,
+            authorization: None,
             transports: AllowedTransports::ALL,
             dispatch: 1,
             workers: 2,
@@ -158,6 +161,9 @@ impl Server {
             Some(security) => builder = builder.credentials(Arc::clone(security)),
             None if config.insecure => builder = builder.insecure(),
             None => {}
+        }
+        if let Some(rules) = &config.authorization {
+            builder = builder.authorize(Arc::clone(rules));
         }
         let nexus = builder.start()?;
         let mut server = Self {

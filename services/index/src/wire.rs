@@ -110,6 +110,9 @@ macro_rules! methods {
         /// Names by method number.
         pub(crate) const NAMES: &[&str] = &["", $($text),*];
 
+        /// Names of the methods.
+        pub const METHODS: &[(&str, u16)] = &[$(($text, $number)),*];
+
         const _: () = {
             let numbers = [0, $($number),*];
             let mut place = 0;

@@ -1,4 +1,4 @@
-//! The credentials of the command's process (`--credentials`), for every control plane that it starts.
+//! The credentials of the command's process (`--credentials`) and the policy (`--authorize`), for every control plane of the process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use petrel::nexus::NexusBuilder;
-use petrel::security::{Security, expect_name};
+use petrel::security::{Authorize, Security, expect_name};
 
 static CREDENTIALS: OnceLock<(Arc<dyn Security>, PathBuf)> = OnceLock::new();
+static AUTHORIZATION: OnceLock<Arc<dyn Authorize>> = OnceLock::new();
 
 /// Sets the credentials and their folder, once, before any control plane is started.
 ///
@@ -29,8 +30,25 @@ pub fn pass_to(command: &mut Command) {
     command.envs(CREDENTIALS.get().map(|(_, folder)| ("PETREL_CREDENTIALS", folder)));
 }
 
-/// Gives a control plane the credentials. Without any it stays on this host, unless `may_be_insecure`.
+/// Sets the rights of callers, once, before any control plane is started.
+///
+/// # Panics
+/// At a second call.
+pub fn set_authorization(rules: Arc<dyn Authorize>) {
+    assert!(AUTHORIZATION.set(rules).is_ok(), "a process has one policy");
+}
+
+/// Returns the rights of callers, if the process has a policy.
+pub fn authorization() -> Option<&'static Arc<dyn Authorize>> {
+    AUTHORIZATION.get()
+}
+
+/// Gives a control plane the credentials and the policy. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
+    let builder = match authorization() {
+        Some(rules) => builder.authorize(Arc::clone(rules)),
+        None => builder,
+    };
     match get() {
         Some(security) => builder.credentials(Arc::clone(security)),
         None if may_be_insecure => builder.insecure(),
@@ -39,7 +57,7 @@ pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
 }
 
 /// Demands that the server at these addresses proves the name by which the user has called it.
-pub(crate) fn expect(addresses: &[SocketAddr], name: &str) {
+pub fn expect(addresses: &[SocketAddr], name: &str) {
     if get().is_some() && name.parse::<std::net::IpAddr>().is_err() {
         addresses.iter().for_each(|address| expect_name(*address, name));
     }

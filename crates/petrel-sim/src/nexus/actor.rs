@@ -401,6 +401,7 @@ impl Actor {
                 Ok(())
             }
             FromNexus::GroupLeft { link, .. } => self.view(link, "GroupLeft").map(|_| ()),
+            FromNexus::GrantsChanged => Err("no process here has decisions that change".to_owned()),
             FromNexus::StatsRequested { request } => {
                 self.counts.stats_asked += 1;
                 if !(cx.hangs && cx.rng.below(3) == 0) {

@@ -9,6 +9,7 @@ mod handshake;
 mod issue;
 mod life;
 mod links;
+mod policy;
 mod raw_keys;
 mod refusals;
 mod vectors;

@@ -19,4 +19,12 @@ pub trait StreamCipher: fmt::Debug + Send {
 
     /// Appends the bytes to be sent to the peer.
     fn take_output(&mut self, output: &mut Vec<u8>);
+
+    /// Returns true if the peer has ended TLS.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// Ends TLS for the peer. Petrel's messages have lengths, and need no end.
+    fn close(&mut self) {}
 }

@@ -1,8 +1,9 @@
-//! Authorisation: an endpoint decides once for each session which methods its client may call.
+//! Authorisation: an endpoint decides once for each session which methods its client may call, and again after a change of the rules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
@@ -14,7 +15,7 @@ use super::{Endpoint, Peer};
 use crate::control::{ControlPlane, Reason};
 use crate::events;
 use crate::panics::catch;
-use crate::security::Grant;
+use crate::security::{Authorize, Grant, Methods, PeerIdentity};
 use crate::values::State;
 
 const NOT_GRANTED: &str = "the client may not call this method";
@@ -33,7 +34,7 @@ pub(super) struct Authorizer {
 
 /// The sessions that may call some methods alone. A session that may call all has no entry, and a call of it costs nothing while no session has one.
 #[derive(Debug, Default)]
-pub(super) struct Grants(RefCell<HashMap<SessionId, Rc<[u16]>>>);
+pub(super) struct Grants(RefCell<HashMap<SessionId, Rc<Methods>>>);
 
 impl Grants {
     /// Returns true if all sessions may call all methods.
@@ -43,7 +44,8 @@ impl Grants {
 
     fn allow(&self, session: SessionId, method: u16) -> bool {
         let limited = self.0.borrow();
-        limited.is_empty() || limited.get(&session).is_none_or(|methods| methods.contains(&method))
+        let may_call = |methods: &Rc<Methods>| methods.iter().any(|some| some.contains(&method));
+        limited.is_empty() || limited.get(&session).is_none_or(may_call)
     }
 }
 
@@ -52,7 +54,7 @@ impl Authorizer {
     ///
     /// # Errors
     /// The session is refused.
-    pub(super) fn judge(&self, peer: &Peer) -> Result<Option<Rc<[u16]>>, Reason> {
+    pub(super) fn judge(&self, peer: &Peer) -> Result<Option<Rc<Methods>>, Reason> {
         let Some(judge) = &self.judge else { return Ok(None) };
         let refused = |text: String| Reason::new(Status::PermissionDenied, text);
         // A function that panics has not granted anything.
@@ -61,11 +63,17 @@ impl Authorizer {
     }
 
     /// Limits a new session.
-    pub(super) fn limit(&self, session: SessionId, methods: Option<Rc<[u16]>>) {
+    pub(super) fn limit(&self, session: SessionId, methods: Option<Rc<Methods>>) {
         if let Some(methods) = methods {
             let former = self.grants.0.borrow_mut().insert(session, methods);
             assert!(former.is_none(), "a session is judged once: {session:?}");
         }
+    }
+
+    /// Limits a session after a further judgement.
+    pub(super) fn change(&self, session: SessionId, methods: Option<Rc<Methods>>) {
+        self.forget(session);
+        self.limit(session, methods);
     }
 
     /// Forgets a session that has ended.
@@ -130,4 +138,27 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let grants = Rc::clone(&self.local.authorizer.grants);
         self.handlers.guard(&grants);
     }
+
+    /// Judges all clients anew, after a change of the rules of [`authorize`](Self::authorize). Sessions without any right end with
+    /// PERMISSION_DENIED, and all further sessions get the new limits. Mapped memory of regions stays mapped.
+    /// Decisions by [`NexusBuilder::authorize`](crate::nexus::NexusBuilder::authorize) need no call of this.
+    pub fn judge_again(&mut self) {
+        self.session_control().judge_again();
+    }
+
+    /// Sets the decisions of the process, if there are any.
+    pub(super) fn authorize_by(&mut self, rules: Option<Arc<dyn Authorize>>) {
+        if let Some(rules) = rules {
+            self.authorize(move |peer| rules.grant(&caller(peer)));
+        }
+    }
+}
+
+/// Returns the identity of a client, with the process if the kernel vouches.
+fn caller(peer: &Peer) -> PeerIdentity {
+    let mut caller = peer.identity.as_deref().cloned().unwrap_or_default();
+    if let Some(process) = peer.process {
+        (caller.uid, caller.pid) = (Some(process.uid), Some(process.pid));
+    }
+    caller
 }

@@ -258,7 +258,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             waker.clone(),
         );
 
-        Ok(Self {
+        let rules = control.authorization();
+        let mut endpoint = Self {
             transport,
             control,
             local: Local::new(
@@ -279,7 +280,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             idle: Idle::new(config.idle, now_ns),
             turns: Turns::default(),
             not_send: PhantomData,
-        })
+        };
+        endpoint.authorize_by(rules);
+        Ok(endpoint)
     }
 
     /// Returns the state.

@@ -22,7 +22,7 @@ use super::request::OpenRequest;
 use super::signs::Signs;
 use super::validity::Validity;
 use crate::control::{EndpointId, LinkId};
-use crate::security::{SecurityError, StreamCipher};
+use crate::security::{PeerIdentity, SecurityError, StreamCipher};
 use crate::source::Source;
 
 /// A control connection.
@@ -301,6 +301,13 @@ impl<N: Network> Connection<N> {
         if let Some(identity) = self.channel.peer() {
             self.source = Source::of(self.remote.ip(), self.stream.user(), Some(&identity));
         }
+    }
+
+    /// Returns the proven identity of the peer, with the user if known to the kernel.
+    pub(super) fn caller(&self) -> PeerIdentity {
+        let mut caller = self.channel.peer().as_deref().cloned().unwrap_or_default();
+        caller.uid = caller.uid.or(self.stream.user());
+        caller
     }
 
     /// Returns true if this process connected.

@@ -156,7 +156,7 @@ counters! {
     late_messages,
     /// Local messages that failed to encode: an error in an endpoint.
     unsendable_messages,
-    /// Requests for counters refused because they came from another host.
+    /// Requests for counters refused: from another host, or without the right.
     stats_refused,
     /// Requests for counters answered.
     stats_answered,

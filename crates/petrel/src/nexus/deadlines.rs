@@ -26,6 +26,8 @@ pub(super) enum Due {
     Stats(u64),
     /// Certificates about to end, and revoked peers.
     Trust,
+    /// A look whether the decisions about callers have changed.
+    Grants,
 }
 
 /// Deadlines, the soonest first. Settled deadlines stay until their time or the next sweep: settling costs nothing.

@@ -89,7 +89,7 @@ use petrel_proto::control::{HEARTBEAT_MS_MAX, may_be_a_host};
 use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
-use crate::security::Security;
+use crate::security::{Authorize, Security};
 use counters::Counters;
 use limits::{
     CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, HEARTBEAT_DEFAULT, SOURCE_SHARE_RANGE,
@@ -225,6 +225,7 @@ pub struct NexusBuilder {
     connections_max: usize,
     source_share: Option<u8>,
     security: Option<Arc<dyn Security>>,
+    authorization: Option<Arc<dyn Authorize>>,
 }
 
 /// Where a nexus listens.
@@ -248,6 +249,7 @@ impl Default for NexusBuilder {
             connections_max: CONNECTIONS_MAX,
             source_share: None,
             security: None,
+            authorization: None,
         }
     }
 }
@@ -281,6 +283,15 @@ impl NexusBuilder {
     /// Default: none, and peers on this host only.
     pub fn credentials(mut self, security: Arc<dyn Security>) -> Self {
         self.security = Some(security);
+        self
+    }
+
+    /// Sets the rights of callers: methods at any endpoint of the process, regions included, and the counters of the process. After a change
+    /// of the decisions, open sessions are judged again within two seconds. An endpoint's own
+    /// [`authorize`](crate::Endpoint::authorize) takes precedence for the endpoint's sessions. Default: every client may call
+    /// everything, and processes of the host see the counters.
+    pub fn authorize(mut self, rules: Arc<dyn Authorize>) -> Self {
+        self.authorization = Some(rules);
         self
     }
 
@@ -462,6 +473,7 @@ impl NexusBuilder {
             .with_connections_max(self.connections_max)
             .with_source_share(self.source_share)
             .with_security(self.security.clone())
+            .with_authorization(self.authorization.clone())
     }
 }
 

@@ -12,6 +12,7 @@ use super::random::random_bytes;
 use super::thread::{Owner, thread_ended};
 use crate::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
 use crate::error::SetupError;
+use crate::security::Authorize;
 
 /// Random words drawn at once, to save a system call per session.
 const RANDOM_WORDS: usize = 32;
@@ -137,5 +138,9 @@ impl<L: HostLinks> ControlPlane<L> for ControlPort<L> {
 
     fn random(&mut self) -> u64 {
         ControlPort::random(self)
+    }
+
+    fn authorization(&self) -> Option<Arc<dyn Authorize>> {
+        self.handle.owner.authorization().cloned()
     }
 }

@@ -9,7 +9,7 @@ use super::limits::{CONNECTIONS_MAX, CONNECTIONS_MAX_RANGE, Capacity};
 use crate::control::AllowedTransports;
 use crate::names;
 use crate::nexus::net::is_within_host;
-use crate::security::{Security, SecurityError};
+use crate::security::{Authorize, Security, SecurityError};
 
 /// The settings that the reactor follows.
 #[derive(Clone, Debug)]
@@ -23,6 +23,7 @@ pub(super) struct Settings {
     connections_max: usize,
     source_share: Option<u8>,
     security: Option<Arc<dyn Security>>,
+    authorization: Option<Arc<dyn Authorize>>,
 }
 
 impl Settings {
@@ -46,12 +47,23 @@ impl Settings {
             connections_max,
             source_share,
             security: None,
+            authorization: None,
         }
     }
 
     /// Sets the credentials of the process.
     pub(super) fn with_security(self, security: Option<Arc<dyn Security>>) -> Self {
         Self { security, ..self }
+    }
+
+    /// Sets the decisions about callers.
+    pub(super) fn with_authorization(self, authorization: Option<Arc<dyn Authorize>>) -> Self {
+        Self { authorization, ..self }
+    }
+
+    /// Returns the decisions about callers, if there are any.
+    pub(super) fn authorization(&self) -> Option<&Arc<dyn Authorize>> {
+        self.authorization.as_ref()
     }
 
     /// Returns the channel of a connection that a peer has made.

@@ -15,6 +15,7 @@ use super::net::{MioNetwork, Network, SharedMemory};
 use super::reactor::Reactor;
 use crate::control::{EndpointId, Reason};
 use crate::error::SetupError;
+use crate::security::Authorize;
 
 /// Keeps the thread alive; shared by all handles and ports. The last one stops the thread and waits until the sockets
 /// are closed: then the address is free again.
@@ -22,6 +23,7 @@ use crate::error::SetupError;
 pub(super) struct Owner<N: Network = MioNetwork> {
     mailbox: Arc<Mailbox<N>>,
     endpoints: Mutex<BTreeSet<EndpointId>>,
+    authorization: Option<Arc<dyn Authorize>>,
     /// `None` if a simulator drives the reactor.
     thread: Option<JoinHandle<()>>,
 }
@@ -35,16 +37,22 @@ impl<L: HostLinks> Owner<MioNetwork<L>> {
         mailbox: Arc<Mailbox<MioNetwork<L>>>,
         reactor: Reactor<MioNetwork<L>>,
     ) -> io::Result<Self> {
+        let authorization = reactor.authorization().cloned();
         let builder = std::thread::Builder::new().name("petrel-nexus".to_owned());
         let thread = Some(builder.spawn(move || run(reactor))?);
-        Ok(Self { mailbox, endpoints: Mutex::default(), thread })
+        Ok(Self { mailbox, endpoints: Mutex::default(), authorization, thread })
     }
 }
 
 impl<N: Network> Owner<N> {
     /// Creates the owner of a reactor without a thread of its own.
     pub(super) fn of(mailbox: Arc<Mailbox<N>>) -> Self {
-        Self { mailbox, endpoints: Mutex::default(), thread: None }
+        Self { mailbox, endpoints: Mutex::default(), authorization: None, thread: None }
+    }
+
+    /// Returns the decisions about callers, for all endpoints.
+    pub(super) fn authorization(&self) -> Option<&Arc<dyn Authorize>> {
+        self.authorization.as_ref()
     }
 
     /// Attaches an endpoint, and returns its number and the queue of messages to it.

@@ -21,7 +21,7 @@ use crate::endpoint::{
 };
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder, new_address_within_host};
-use crate::security::Security;
+use crate::security::{Authorize, Security};
 use running::{Signalled, ThreadCode};
 
 /// Default limit of the time that a stopping server waits for clients to leave.
@@ -172,6 +172,12 @@ impl Server {
     /// address, and [`Endpoint::authorize`] decides what a client may call.
     pub fn credentials(mut self, security: Arc<dyn Security>) -> Self {
         self.nexus = self.nexus.credentials(security);
+        self
+    }
+
+    /// Sets the rights of clients, as a [`Policy`](crate::security::Policy) does: see [`NexusBuilder::authorize`].
+    pub fn authorize(mut self, rules: Arc<dyn Authorize>) -> Self {
+        self.nexus = self.nexus.authorize(rules);
         self
     }
 

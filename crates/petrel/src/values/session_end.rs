@@ -14,7 +14,7 @@ pub enum SessionEnd {
     LinkLost,
     /// The session never opened: no link could be made.
     NotReached,
-    /// It never opened: the peer refused it.
+    /// It never opened: the peer refused it. Or the server ended the session of a client without rights.
     Refused,
     /// The session's request numbers are used up, or the server was silent for too many timeouts.
     Exhausted,

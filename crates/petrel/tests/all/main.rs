@@ -30,6 +30,7 @@ mod multicast_networks;
 mod nexus;
 mod panics;
 mod paths;
+mod policy;
 mod prefetch;
 mod reasons;
 mod receive_into;

@@ -4,6 +4,7 @@
 //! which [`execute`] runs on the partition that owns the key, and whose reply it appends to some bytes. The reference
 //! is memcached 1.6.18: `docs/cache.md` has a table of the commands and of the differences.
 
+mod auth;
 mod classic;
 mod clock;
 mod execute;
@@ -16,6 +17,7 @@ mod parser;
 #[cfg(test)]
 mod tests;
 
+pub use auth::Passwords;
 pub use clock::Clock;
 pub use execute::execute;
 pub use operation::{Action, Everywhere, MetaCommand, MetaParams, Operation, Refusal, Request};

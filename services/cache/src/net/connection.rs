@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use mio::net::TcpStream;
 
 use super::replies::Replies;
+use super::tls::Tls;
 use crate::limits::{MEMORY_WAIT_MS, OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX, SAFE_BYTES};
 use crate::memcached::Parser;
 
@@ -16,6 +17,10 @@ pub(super) struct Connection {
     pub(super) socket: TcpStream,
     /// Differs from that of earlier connections with the same number.
     pub(super) generation: u32,
+    /// The bytes of the socket are inside TLS.
+    tls: Option<Box<Tls>>,
+    /// The client has given a password.
+    pub(super) is_authenticated: bool,
     pub(super) parser: Parser,
     /// Bytes that have come and were kept. Requests have used the first.
     input: Vec<u8>,
@@ -78,6 +83,8 @@ impl Connection {
         Self {
             socket,
             generation,
+            tls: None,
+            is_authenticated: false,
             parser: Parser::new(),
             input: Vec::new(),
             used: 0,
@@ -97,6 +104,11 @@ impl Connection {
         }
     }
 
+    /// Has the bytes of the socket be inside TLS.
+    pub(super) fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls: tls.map(Box::new), ..self }
+    }
+
     /// The socket has become ready.
     pub(super) fn note_ready(&mut self, event: &mio::event::Event) {
         self.can_read |= event.is_readable() || event.is_error();
@@ -111,12 +123,21 @@ impl Connection {
             return ReadOutcome::Later;
         }
         loop {
+            if let Some(outcome) = self.tls.as_mut().and_then(|tls| read_decrypted(tls, buffer)) {
+                return outcome;
+            }
             match self.socket.read(buffer) {
                 Ok(0) => return ReadOutcome::Ended,
                 Ok(bytes) => {
                     self.can_read = bytes == buffer.len() || self.is_read_closed;
                     self.active = now;
-                    return ReadOutcome::Bytes(bytes);
+                    if self.tls.is_none() {
+                        return ReadOutcome::Bytes(bytes);
+                    }
+                    let outcome = self.decrypt(buffer, bytes);
+                    if outcome != ReadOutcome::Later || !self.can_read {
+                        return outcome;
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -128,22 +149,53 @@ impl Connection {
         }
     }
 
+    /// Decrypts the first `count` bytes of `buffer` in place.
+    fn decrypt(&mut self, buffer: &mut [u8], count: usize) -> ReadOutcome {
+        let tls = self.tls.as_mut().expect("the bytes are inside TLS");
+        if let Err(reply) = tls.receive(&buffer[..count]) {
+            if let Some(reply) = reply {
+                self.tls = None;
+                self.output.extend_from_slice(reply);
+            }
+            return ReadOutcome::Ended;
+        }
+        let outcome = read_decrypted(tls, buffer).unwrap_or(ReadOutcome::Later);
+        // More may be decrypted than the buffer takes.
+        self.can_read |= outcome == ReadOutcome::Bytes(buffer.len());
+        outcome
+    }
+
     /// Sends the output, as far as the socket takes it.
     ///
     /// # Errors
     /// The connection is broken.
     pub(super) fn flush(&mut self, now: u32) -> io::Result<()> {
-        while self.can_write && self.written < self.output.len() {
-            match self.socket.write(&self.output[self.written..]) {
+        let is_last = self.is_closing && self.replies.is_empty();
+        loop {
+            let mut bytes = &self.output[self.written..];
+            if let Some(tls) = &mut self.tls {
+                self.written += tls.seal(bytes, is_last);
+                bytes = tls.unsent();
+            }
+            if !self.can_write || bytes.is_empty() {
+                break;
+            }
+            match self.socket.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
-                    self.written += bytes;
+                    match &mut self.tls {
+                        Some(tls) => tls.note_sent(bytes),
+                        None => self.written += bytes,
+                    }
                     self.active = now;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) => return Err(error),
             }
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.trim();
         }
         if self.written == self.output.len() {
             self.written = 0;
@@ -162,7 +214,8 @@ impl Connection {
 
     /// Bytes of replies that have not been sent.
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.output.len() - self.written
+        let sealed = self.tls.as_ref().map_or(0, |tls| tls.unsent().len());
+        self.output.len() - self.written + sealed
     }
 
     /// Returns true if the replies must be sent before further requests run.
@@ -221,7 +274,8 @@ impl Connection {
 
     /// The memory for buffers.
     pub(super) fn held_bytes(&self) -> usize {
-        self.input.capacity() + self.output.capacity() + self.replies.held_bytes()
+        let sealed = self.tls.as_ref().map_or(0, |tls| tls.held_bytes());
+        self.input.capacity() + self.output.capacity() + self.replies.held_bytes() + sealed
     }
 
     /// Kept bytes without those that requests have used.
@@ -253,6 +307,14 @@ impl Connection {
             self.input.drain(..std::mem::take(&mut self.used));
         }
         result
+    }
+}
+
+/// Returns decrypted bytes, or the end after the last; `None` if the socket is next.
+fn read_decrypted(tls: &mut Tls, buffer: &mut [u8]) -> Option<ReadOutcome> {
+    match tls.read(buffer) {
+        0 => tls.has_ended().then_some(ReadOutcome::Ended),
+        bytes => Some(ReadOutcome::Bytes(bytes)),
     }
 }
 

@@ -118,8 +118,16 @@ impl Router {
                 return (start, Pause::Memory { bytes: 0 });
             }
             let generation = connection.generation;
-            let Connection { parser, replies, output, .. } = connection;
-            let (used, request) = match parser.next(&input[start..]) {
+            let Connection { parser, replies, output, is_authenticated, .. } = connection;
+            let step = match &self.shared.passwords {
+                Some(passwords) if !*is_authenticated => {
+                    let (step, is_in) = passwords.step(&input[start..]);
+                    *is_authenticated = is_in;
+                    step
+                }
+                _ => parser.next(&input[start..]),
+            };
+            let (used, request) = match step {
                 Step::Done { used, request } => (used, request),
                 Step::More { needed } => {
                     let (others, bytes) =

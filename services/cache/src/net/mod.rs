@@ -23,5 +23,6 @@ mod replies;
 pub(crate) mod report;
 mod server;
 pub(crate) mod thread;
+pub(crate) mod tls;
 
 pub use server::{CacheConfig, CacheServer, Placement, ServerError, Stopped};

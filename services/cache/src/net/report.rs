@@ -95,6 +95,10 @@ fn put_stats(shared: &Shared, sum: &Snapshot, out: &mut Vec<u8>) {
     put(out, "limit_maxbytes", shared.limits.memory_bytes);
     put(out, "threads", shared.inboxes.len());
     put(out, "partitions", shared.partitions);
+    if let Some(passwords) = &shared.passwords {
+        put(out, "auth_cmds", passwords.attempts.load(Ordering::Relaxed));
+        put(out, "auth_errors", passwords.failures.load(Ordering::Relaxed));
+    }
     sum.named().for_each(|(name, value)| put(out, name, value));
     out.extend_from_slice(b"END\r\n");
 }
@@ -107,6 +111,9 @@ fn put_settings(shared: &Shared, out: &mut Vec<u8>) {
     put(out, "num_threads", shared.inboxes.len());
     put(out, "item_size_max", VALUE_BYTES_MAX);
     put(out, "key_size_max", KEY_BYTES_MAX);
+    let on = |is_on| if is_on { "yes" } else { "no" };
+    put(out, "ssl_enabled", on(shared.tls.is_some()));
+    put(out, "auth_enabled_ascii", on(shared.passwords.is_some()));
     put(out, "idle_timeout", shared.limits.idle_s.unwrap_or(0));
     out.extend_from_slice(b"END\r\n");
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, PoisonError};
@@ -13,7 +14,7 @@ use mio::{Poll, Waker};
 use petrel::Nexus;
 use petrel::endpoint::{AllowedTransports, EndpointConfig, IdlePolicy};
 use petrel::nexus::SetupError;
-use petrel::security::Security;
+use petrel::security::{Authorize, Security, SecurityError};
 use petrel::server::RunningServer;
 
 use super::drive::Router;
@@ -21,13 +22,14 @@ use super::inbox::{Inbox, Parcel};
 use super::owner::Owner;
 use super::report::Snapshot;
 use super::thread::{ConnectionCounters, Limits, Presence, Shared, Thread, WAKER, unix_seconds};
+use super::tls::TlsPort;
 use crate::error::ConfigError;
 use crate::key::Hasher;
 use crate::limits::{
     BATCH_HELD_BYTES, BUFFER_BYTES_MIN, BUFFER_SHARE, CONNECTIONS_MAX_DEFAULT, ENDPOINT_BYTES,
-    ITEM_BYTES_EXPECTED_DEFAULT, PROCESS_BYTES, THREADS_MAX,
+    ITEM_BYTES_EXPECTED_DEFAULT, PROCESS_BYTES, THREADS_MAX, TLS_CONNECTION_BYTES,
 };
-use crate::memcached::Clock;
+use crate::memcached::{Clock, Passwords};
 use crate::partition::{Mode, Partition, PartitionConfig};
 use crate::rpc::{Bell, Endpoints, Lookups, Report, State};
 
@@ -52,8 +54,16 @@ pub struct CacheConfig {
     pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
-    /// Credentials for Petrel's control plane, as those of the crate `petrel-tls`. memcached's protocol goes without.
+    /// Credentials, for instance of the crate `petrel-tls`. All connections are then inside TLS, memcached's clients included.
     pub security: Option<Arc<dyn Security>>,
+    /// The rights of Petrel's clients; everything by default.
+    pub authorization: Option<Arc<dyn Authorize>>,
+    /// Whether memcached's port does without TLS in spite of credentials.
+    pub memcached_plain: bool,
+    /// Whether memcached's clients need a certificate, too.
+    pub memcached_mutual: bool,
+    /// A file of lines `user:password` for memcached's clients, read again after changes. By default clients need no password.
+    pub memcached_auth: Option<PathBuf>,
     /// Memory of the process, in bytes: items, index, buffers and the rest.
     pub memory_bytes: u64,
     /// Partitions, with a thread each. With both addresses, as many threads serve memcached's protocol.
@@ -127,6 +137,10 @@ impl Default for CacheConfig {
             memcached: None,
             insecure: false,
             security: None,
+            authorization: None,
+            memcached_plain: false,
+            memcached_mutual: false,
+            memcached_auth: None,
             memory_bytes: 64 << 20,
             threads: 1,
             mode: Mode::Cache,
@@ -147,19 +161,43 @@ impl CacheConfig {
         if self.connections_max == 0 {
             return refuse("a cache needs at least one connection");
         }
-        let secured = self.listen.filter(|_| self.security.is_some());
-        let unsecured = self.listen.iter().filter(|_| secured.is_none()).chain(&self.memcached);
-        let far = unsecured.clone().find(|address| !address.ip().to_canonical().is_loopback());
-        if secured.iter().chain(unsecured).count() == 0 {
+        let tls = self.tls();
+        if self.listen.or(self.memcached).is_none() {
             return refuse("a cache needs an address, for memcached's protocol or for Petrel's");
         }
+        if self.memcached.is_none() && (self.memcached_auth.is_some() || self.memcached_mutual) {
+            return refuse(
+                "passwords and certificates are for memcached's clients: give an address for them (--memcached)",
+            );
+        }
+        if self.memcached_mutual && tls.is_none() {
+            return refuse(
+                "certificates of memcached's clients need TLS: give credentials (--credentials), and leave out --memcached-plain",
+            );
+        }
+        if self.authorization.is_some() && self.listen.is_none() {
+            return refuse(
+                "a policy is for clients of Petrel: give an address for them (--listen); memcached's have --auth-file",
+            );
+        }
+        let listen = self.listen.filter(|_| self.security.is_none());
+        let memcached = self.memcached.filter(|_| tls.is_none());
+        let mut open = listen.into_iter().chain(memcached);
+        let far = open.find(|address| !address.ip().to_canonical().is_loopback());
         if let (Some(address), false) = (far, self.insecure) {
             return Err(ServerError::Config(format!(
-                "other hosts could reach {address}, and there is no authentication: \
-                 listen on loopback, give Petrel's port credentials (--credentials), or allow it (--insecure)"
+                "other hosts could reach {address}, which is not encrypted: listen on loopback, give credentials (--credentials) and leave \
+                 out --memcached-plain, or allow it (--insecure)"
             )));
         }
-        Ok(())
+        // Unsuitable credentials would refuse every client.
+        tls.map_or(Ok(()), |tls| tls.accept().map(drop).map_err(ServerError::from))
+    }
+
+    /// Returns how memcached's port speaks TLS, if at all.
+    fn tls(&self) -> Option<TlsPort> {
+        let security = self.security.clone().filter(|_| !self.memcached_plain)?;
+        self.memcached.map(|_| TlsPort { security, is_mutual: self.memcached_mutual })
     }
 
     /// Divides the memory: bytes for each thread's buffers, and bytes for each partition.
@@ -176,7 +214,8 @@ impl CacheConfig {
             (Some(_), Some(_)) => threads,
             (Some(_), None) => threads - 1,
         };
-        let process = process + threads * owners * BATCH_HELD_BYTES;
+        let tls = self.tls().map_or(0, |_| TLS_CONNECTION_BYTES * self.connections_max as u64);
+        let process = process + tls + threads * owners * BATCH_HELD_BYTES;
         let rest = self.memory_bytes.checked_sub(process + buffers * threads);
         let least = process + (buffers + BUFFER_BYTES_MIN) * threads;
         match rest {
@@ -213,6 +252,8 @@ impl CacheConfig {
                 idle_s: self.idle.map(|idle| idle.as_secs().clamp(1, u32::MAX.into()) as u32),
                 buffer_bytes_max: buffer_bytes as usize,
             },
+            tls: self.tls(),
+            passwords: None,
         }
     }
 
@@ -230,6 +271,9 @@ impl CacheConfig {
             Some(security) => nexus = nexus.credentials(Arc::clone(security)),
             None if self.insecure => nexus = nexus.insecure(),
             None => {}
+        }
+        if let Some(rules) = &self.authorization {
+            nexus = nexus.authorize(Arc::clone(rules));
         }
         let server = petrel::Server::bind(address)
             .threads(self.threads.into())
@@ -252,6 +296,7 @@ impl CacheServer {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         let hasher = Hasher::new(u64::from_le_bytes(seed));
+        let passwords = config.memcached_auth.clone().map(Passwords::from_file).transpose()?;
         let socket = config.memcached.map(listen).transpose()?;
         let memcached = socket.as_ref().map(TcpListener::local_addr).transpose()?;
         let bells: Arc<[Bell]> = match config.listen {
@@ -261,7 +306,8 @@ impl CacheServer {
         let servers = if socket.is_some() { config.threads } else { 0 };
         let (polls, inboxes) = polls(servers)?;
         let owners = bells.iter().map(|bell| Inbox::new(bell.wake()));
-        let shared = config.shared(owners.chain(inboxes).collect(), servers.into(), buffer_bytes);
+        let inboxes = owners.chain(inboxes).collect();
+        let shared = Shared { passwords, ..config.shared(inboxes, servers.into(), buffer_bytes) };
         let partition = PartitionConfig {
             mode: config.mode,
             item_bytes_expected: config.item_bytes_expected,
@@ -443,6 +489,12 @@ impl Parts {
         let _ = self.started.send(());
         drop(self.started);
         Ok(thread.run()?)
+    }
+}
+
+impl From<SecurityError> for ServerError {
+    fn from(error: SecurityError) -> Self {
+        Self::Config(error.to_string())
     }
 }
 

@@ -16,11 +16,12 @@ use super::connection::{Connection, ReadOutcome};
 use super::drive::{Pause, Router};
 use super::inbox::{Inbox, Parcel};
 use super::report::{self, Snapshot};
+use super::tls::TlsPort;
 use crate::limits::{
     ACCEPTS_MAX, ARRIVALS_MAX, HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, READ_BYTES, READS_MAX,
     SAFE_BYTES, STALLED_S,
 };
-use crate::memcached::Clock;
+use crate::memcached::{Clock, Passwords};
 use crate::partition::Mode;
 
 /// The token of the thread's waker.
@@ -60,6 +61,10 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) connections: ConnectionCounters,
     pub(crate) limits: Limits,
+    /// TLS of memcached's port, if spoken.
+    pub(crate) tls: Option<TlsPort>,
+    /// The passwords of memcached's clients, if needed.
+    pub(crate) passwords: Option<Passwords>,
 }
 
 impl Shared {
@@ -306,6 +311,9 @@ impl Thread {
         let connections = &self.router.shared.connections;
         connections.open.fetch_sub(1, Ordering::Relaxed);
         connections.rejected.fetch_add(1, Ordering::Relaxed);
+        if self.router.shared.tls.is_some() {
+            return;
+        }
         // The client may be gone.
         let _ = io::Write::write(&mut socket, b"ERROR Too many open connections\r\n");
     }
@@ -335,12 +343,15 @@ impl Thread {
         let number = self.connections.vacant_key();
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut socket, Token(number), interest);
-        if registered.is_err() || self.ends_at.is_some() {
+        // Expired credentials refuse all clients.
+        let tls = self.router.shared.tls.as_ref().map(TlsPort::accept).transpose();
+        let (Ok(()), Ok(tls), None) = (registered, tls, self.ends_at) else {
             self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
             return;
-        }
+        };
         self.generations = self.generations.wrapping_add(1);
-        self.connections.insert(Connection::new(socket, self.generations, self.now));
+        let connection = Connection::new(socket, self.generations, self.now).with_tls(tls);
+        self.connections.insert(connection);
         self.unused.insert(self.generations, number);
         self.enqueue(number);
     }
@@ -412,7 +423,9 @@ impl Thread {
         let is_broken = connection.flush(self.now).is_err();
         let now_ms = self.router.now_ms;
         connection.note_weight(now_ms, has_advanced);
-        if has_advanced && connection.note_use() {
+        // A client without a needed password yields to newcomers.
+        let is_in = connection.is_authenticated || self.router.shared.passwords.is_none();
+        if has_advanced && is_in && connection.note_use() {
             self.unused.remove(&connection.generation);
         }
         self.router.change_held(held, connection.held_bytes());

@@ -22,6 +22,18 @@ pub const STATS: u16 = 7;
 /// FLUSH: seconds to wait (4); nothing.
 pub const FLUSH: u16 = 8;
 
+/// Names of the methods.
+pub const METHODS: [(&str, u16); 8] = [
+    ("hello", HELLO),
+    ("get", GET),
+    ("store", STORE),
+    ("delete", DELETE),
+    ("touch", TOUCH),
+    ("count", COUNT),
+    ("stats", STATS),
+    ("flush", FLUSH),
+];
+
 /// The version of these messages.
 const VERSION: u8 = 1;
 

@@ -4,5 +4,6 @@ mod clients;
 mod corpus;
 mod model;
 mod rounds;
+mod secured;
 mod server;
 mod service;

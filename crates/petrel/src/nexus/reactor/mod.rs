@@ -18,11 +18,13 @@
 //! | `listener` | the listening socket |
 //! | `early` | links requested before their endpoint is attached |
 //! | `offers` | transports that both sides can use |
+//! | `grants` | the decisions about callers, which may change |
 //! | `stats` | counters for callers outside the process |
 //! | `table_sizes` | the sizes of the tables, and whether they agree |
 
 mod closing;
 mod early;
+mod grants;
 mod links;
 mod listener;
 mod offers;
@@ -58,7 +60,9 @@ use crate::nexus::rendezvous::Exchanges;
 use crate::nexus::request::OpenRequest;
 use crate::nexus::routes::Routes;
 use crate::nexus::settings::Settings;
+use crate::security::Authorize;
 use early::EarlyLinks;
+use grants::GrantWatch;
 use listener::Listener;
 use stats::Collector;
 use table_sizes::{TableSizes, Tables};
@@ -91,6 +95,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     collector: Collector,
     /// The revision of the credentials at the last look at the connections inside TLS; `None` without such connections.
     revision: Option<u64>,
+    grants: GrantWatch,
     /// The buffer for reads.
     buffer: Vec<u8>,
 }
@@ -104,7 +109,7 @@ impl<N: Network> Reactor<N> {
     ) -> Self {
         let now = net.now();
         let capacity = settings.capacity(net.descriptors_max());
-        Self {
+        let mut reactor = Self {
             net,
             mailbox,
             is_stopping: false,
@@ -115,8 +120,11 @@ impl<N: Network> Reactor<N> {
             early_links: EarlyLinks::default(),
             collector: Collector::default(),
             revision: None,
+            grants: GrantWatch::default(),
             buffer: vec![0; READ_BYTES],
-        }
+        };
+        reactor.grants.begin(&mut reactor.relay);
+        reactor
     }
 
     /// Returns the queue of commands.
@@ -131,6 +139,11 @@ impl<N: Network> Reactor<N> {
     /// Returns the number that distinguishes this process from earlier ones at its address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings().incarnation()
+    }
+
+    /// Returns the decisions about callers, if there are any.
+    pub(super) fn authorization(&self) -> Option<&Arc<dyn Authorize>> {
+        self.relay.settings().authorization()
     }
 
     /// Returns true if the last user of the nexus has gone.
@@ -505,6 +518,7 @@ impl<N: Network> Reactor<N> {
                 Due::Redial(remote) => self.on_redial_due(remote),
                 Due::Stats(id) => self.collector.on_due(id, &mut self.relay, &self.net),
                 Due::Trust => self.on_trust_due(),
+                Due::Grants => self.grants.look(&mut self.relay),
             }
         }
         let Self { relay, early_links, exchanges, routes, collector, .. } = self;
@@ -514,6 +528,7 @@ impl<N: Network> Reactor<N> {
             Due::Redial(remote) => routes.contains(*remote),
             Due::Stats(id) => collector.is_under_way(*id),
             Due::Trust => true,
+            Due::Grants => true,
             Due::Link(_) | Due::Session(..) => unreachable!("the relay has links and sessions"),
         });
     }

@@ -7,12 +7,15 @@ use petrel_proto::Status;
 use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 
 use crate::control::{EndpointId, FromNexus, Reason};
+use crate::events;
+use crate::nexus::connection::Connection;
 use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::Ending;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
+use crate::panics::catch;
 
 /// The collection under way, if any. There is a single one at a time: a request in between gets the same answer.
 #[derive(Debug, Default)]
@@ -43,9 +46,16 @@ impl Collector {
     ) -> Result<(), Ending> {
         let Some(requester) = relay.connections.get(connection) else { return Ok(()) };
         if !requester.is_of_this_host() {
-            relay.counters().stats_refused.increment();
             let why = "counters are for processes of the same host: ask there, at this address";
-            return Err(Ending::Refusal(Reason::new(Status::PermissionDenied, why)));
+            return Err(refuse(requester, why, relay));
+        }
+        if let Some(rules) = relay.settings().authorization() {
+            let grant = catch(|| rules.grant(&requester.caller()));
+            if !grant.is_ok_and(|grant| grant.has_stats()) {
+                let why =
+                    "the server does not grant you its counters: its policy has to grant `stats`";
+                return Err(refuse(requester, why, relay));
+            }
         }
         if self.current.is_none() {
             self.begin(relay);
@@ -179,6 +189,13 @@ impl Collection {
         json.push_str("]}");
         json
     }
+}
+
+/// Counts and reports a refusal.
+fn refuse<N: Network>(requester: &Connection<N>, why: &str, relay: &Relay<N>) -> Ending {
+    relay.counters().stats_refused.increment();
+    events::stats_refused(requester.remote(), &requester.caller(), why);
+    Ending::Refusal(Reason::new(Status::PermissionDenied, why))
 }
 
 /// Sends the collected counters to all requesters.

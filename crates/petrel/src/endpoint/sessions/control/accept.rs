@@ -85,6 +85,21 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         })
     }
 
+    /// Judges the clients of all sessions again.
+    pub(in crate::endpoint) fn judge_again(&mut self) {
+        for (id, link) in served(self.local) {
+            let Some(link) = self.local.sessions.link(link) else { continue };
+            match self.local.authorizer.judge(link.peer()) {
+                Ok(methods) => self.local.authorizer.change(id, methods),
+                Err(reason) => {
+                    let peer = Some(link.peer().name);
+                    events::session_refused(self.control.endpoint_id(), peer, &reason);
+                    self.end_session(id, SessionEnd::Refused, reason.status, &reason.message);
+                }
+            }
+        }
+    }
+
     /// Accepts no further sessions, and asks all clients to make no further calls.
     pub(in crate::endpoint) fn begin_drain(&mut self) {
         self.drain.begin();

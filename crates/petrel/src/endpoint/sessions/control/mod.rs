@@ -96,6 +96,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
                 self.local.groups.on_answer(link, request, answer);
             }
             FromNexus::GroupLeft { link, group } => self.leave_group(link, group),
+            FromNexus::GrantsChanged => self.judge_again(),
             FromNexus::StatsRequested { request } => {
                 let json = EndpointStats::of(self.transport, self.control, self.local).to_json();
                 self.control.post(ToNexus::Stats { request, json });
@@ -221,10 +222,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(closed) = self.local.core.close(id, status, message) else { return };
         let reason = Reason::new(status, message);
         let for_peer = match end {
-            SessionEnd::Drained => reason.clone(),
+            SessionEnd::Drained | SessionEnd::Refused => reason.clone(),
             _ => Reason::new(Status::Unavailable, "the peer closed the session"),
         };
         self.leave_groups_of(id);
+        self.local.authorizer.forget(id);
         let peer = self.peer_name_of(id);
         self.revoke_probed(id);
         let link = self.local.sessions.remove(id);

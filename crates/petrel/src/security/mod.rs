@@ -1,13 +1,21 @@
-//! Secured control connections (`docs/wire-protocol.md` §17), as the nexus sees them. The crate `petrel-tls` implements the traits with
-//! TLS 1.3; a program without credentials builds no cryptography.
+//! Secured control connections (`docs/wire-protocol.md` §17), as the nexus sees them, and the rights of callers. The crate `petrel-tls` implements
+//! the traits of connections with TLS 1.3; a program without credentials builds no cryptography.
+
+mod files;
+mod policy;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub use petrel_transport::seal::DatagramKey;
 pub use petrel_transport::stream::StreamCipher;
+
+pub(crate) use files::LOOK_EVERY;
+pub use files::{FileAccess, FilesStatus, FromFiles, read_file};
+pub use policy::Policy;
 
 /// The credentials of a process, and whom it trusts.
 pub trait Security: fmt::Debug + Send + Sync {
@@ -27,6 +35,16 @@ pub trait Security: fmt::Debug + Send + Sync {
     /// # Errors
     /// The credentials cannot be used, with the reason for people.
     fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError>;
+
+    /// Returns the acceptor's end of a connection of a further protocol inside TLS, as memcached's: TLS agrees on no name of a protocol. If
+    /// `is_mutual`, the client proves an identity, as Petrel's peers do.
+    ///
+    /// # Errors
+    /// The credentials cannot be used for further protocols, with the reason for people.
+    fn accept_other(&self, is_mutual: bool) -> Result<Box<dyn StreamCipher>, SecurityError> {
+        let _ = is_mutual;
+        Err(SecurityError::new("these credentials are for Petrel's protocol alone"))
+    }
 
     /// Returns true if connections without TLS are accepted, too, during a migration.
     fn is_permissive(&self) -> bool {
@@ -97,14 +115,33 @@ pub fn expect_name(address: SocketAddr, name: &str) {
     crate::names::note(address, name);
 }
 
-/// The methods that a client may call.
+/// Decides the rights of a process's callers, as [`Policy`] does; given to [`NexusBuilder::authorize`](crate::nexus::NexusBuilder::authorize).
+/// A session is judged at the start, and again after a change of the decisions; counters are judged with every question.
+pub trait Authorize: fmt::Debug + Send + Sync {
+    /// Returns the rights of a caller. The identity is proven if the caller and the process have credentials, and names process and user
+    /// over shared memory; the identity of any further caller is empty.
+    fn grant(&self, caller: &PeerIdentity) -> Grant;
+
+    /// Looks for new decisions, about once a second, and returns a number: a new number for new decisions.
+    ///
+    /// # Errors
+    /// The new decisions cannot be used, and the former stay; with the reason for people.
+    fn look(&self) -> Result<u64, SecurityError> {
+        Ok(0)
+    }
+}
+
+/// What a client may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant(Granted);
+
+/// Methods, by the ranges of their numbers.
+pub(crate) type Methods = [RangeInclusive<u16>];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Granted {
     All,
-    Methods(Vec<u16>),
+    Some { methods: Vec<RangeInclusive<u16>>, has_stats: bool },
     Nothing(String),
 }
 
@@ -116,7 +153,12 @@ impl Grant {
 
     /// These methods, and no other. [Regions](crate::region) are served by methods from 65 520 on.
     pub fn methods(methods: impl IntoIterator<Item = u16>) -> Self {
-        Self(Granted::Methods(methods.into_iter().collect()))
+        Self::ranges(methods.into_iter().map(|method| method..=method))
+    }
+
+    /// The methods of the ranges alone.
+    pub fn ranges(methods: impl IntoIterator<Item = RangeInclusive<u16>>) -> Self {
+        Self(Granted::Some { methods: methods.into_iter().collect(), has_stats: false })
     }
 
     /// Nothing: the client gets PERMISSION_DENIED with this text.
@@ -124,13 +166,27 @@ impl Grant {
         Self(Granted::Nothing(text.into()))
     }
 
+    /// Adds the counters of the process ([`fetch_stats`](crate::nexus::fetch_stats)) to the methods of a grant.
+    #[must_use]
+    pub fn and_stats(mut self) -> Self {
+        if let Granted::Some { has_stats, .. } = &mut self.0 {
+            *has_stats = true;
+        }
+        self
+    }
+
     /// Returns the methods, or `None` for all.
-    pub(crate) fn into_methods(self) -> Result<Option<Rc<[u16]>>, String> {
+    pub(crate) fn into_methods(self) -> Result<Option<Rc<Methods>>, String> {
         match self.0 {
             Granted::All => Ok(None),
-            Granted::Methods(methods) => Ok(Some(methods.into())),
+            Granted::Some { methods, .. } => Ok(Some(methods.into())),
             Granted::Nothing(text) => Err(text),
         }
+    }
+
+    /// Returns true if the caller may see the counters of the process.
+    pub(crate) fn has_stats(&self) -> bool {
+        matches!(self.0, Granted::All | Granted::Some { has_stats: true, .. })
     }
 }
 

@@ -1,0 +1,216 @@
+//! Files about security: read with a limit and a look at modes, and read again after changes.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::SecurityError;
+
+/// Longest file: 16 Ki lines of people, and more certificates than a handshake carries.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// A file may change again within one tick of the file system's clock.
+const SETTLES_AFTER: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the files.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The access of users besides the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// No further user may read or write the file: keys and passwords.
+    Secret,
+    /// All users may read the file, and only the group may write: trusted keys and rights.
+    Trusted,
+}
+
+impl FileAccess {
+    /// Returns the bits that the mode of a file must not have.
+    pub fn forbidden(self) -> u32 {
+        match self {
+            Self::Secret => 0o066,
+            Self::Trusted => 0o002,
+        }
+    }
+}
+
+/// Reads a file of at most 1 MiB. The bytes stay in place while the file is read, and a caller can erase all copies.
+///
+/// # Errors
+/// The file cannot be read, is longer, or further users have access; the text says the remedy.
+pub fn read_file(path: &Path, access: FileAccess) -> Result<Vec<u8>, SecurityError> {
+    let shown = path.display();
+    let failed = |error| SecurityError::new(format!("{shown} cannot be read: {error}"));
+    let file = File::open(path).map_err(failed)?;
+    // The modes of the open file count, not the modes of a later file.
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.mode() & access.forbidden() != 0 {
+        let right = match access {
+            FileAccess::Secret => "600",
+            FileAccess::Trusted => "644",
+        };
+        let mode = metadata.mode() & 0o777;
+        let text =
+            format!("other users have access to {shown} (mode {mode:o}): chmod {right} {shown}");
+        return Err(SecurityError::new(text));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(SecurityError::new(format!("{shown} is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    // Room for all of it: a vector that grows leaves copies of a key behind.
+    let mut bytes = Vec::with_capacity(FILE_BYTES_MAX.min(metadata.len() + 1) as usize);
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// A value made of files, and made anew after changes. A look at the files, at most once a second, finds changes. Broken and half-written
+/// files leave the former value in use.
+#[derive(Debug)]
+pub struct FromFiles<T> {
+    paths: Vec<PathBuf>,
+    current: Mutex<Current<T>>,
+}
+
+#[derive(Debug)]
+struct Current<T> {
+    value: Arc<T>,
+    looked_at: Instant,
+    /// The files at the last reading, good or bad; `None` if a file was not settled.
+    stamps: Option<Vec<Option<Stamp>>>,
+    loads: u64,
+    failure: Option<SecurityError>,
+}
+
+/// The state of a file: equal stamps mean equal contents, once settled.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    /// Device and inode: a rotation renames new files over old ones, or turns a symbolic link.
+    file: (u64, u64),
+}
+
+/// The state of a value made of files, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FilesStatus {
+    /// Values put in use, the first included.
+    pub loads: u64,
+    /// Why the present files are not in use, and the former value is.
+    pub failure: Option<SecurityError>,
+}
+
+impl<T> FromFiles<T> {
+    /// Makes the first value. Without paths the value never changes.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn new(
+        paths: Vec<PathBuf>,
+        read: impl FnOnce() -> Result<T, SecurityError>,
+    ) -> Result<Self, SecurityError> {
+        let stamps = settled(stamps(&paths));
+        let value = Arc::new(read()?);
+        let current = Current { value, looked_at: Instant::now(), stamps, loads: 1, failure: None };
+        Ok(Self { paths, current: Mutex::new(current) })
+    }
+
+    /// Returns the value in use, after a look at the files if the last look is a second ago. After a change `read` makes the next value, given the
+    /// value in use; `None` keeps the value.
+    pub fn get(
+        &self,
+        now: Instant,
+        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
+    ) -> Arc<T> {
+        let is_due = now.duration_since(self.looked_at()) >= LOOK_EVERY;
+        if is_due { self.look(now, read) } else { self.last() }
+    }
+
+    /// Returns the value in use, after a look at the files.
+    pub fn look(
+        &self,
+        now: Instant,
+        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
+    ) -> Arc<T> {
+        let mut current = self.lock();
+        current.looked_at = now;
+        let stamps = stamps(&self.paths);
+        if current.stamps.as_ref() != Some(&stamps) {
+            current.take(settled(stamps), read);
+        }
+        Arc::clone(&current.value)
+    }
+
+    /// Returns the value in use, without a look at the files.
+    pub fn last(&self) -> Arc<T> {
+        Arc::clone(&self.lock().value)
+    }
+
+    /// Reads the files now.
+    ///
+    /// # Errors
+    /// Those of `read`; the former value stays in use.
+    pub fn reload(
+        &self,
+        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
+    ) -> Result<(), SecurityError> {
+        let mut current = self.lock();
+        current.looked_at = Instant::now();
+        let stamps = settled(stamps(&self.paths));
+        current.take(stamps, read);
+        current.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns the time of the last look at the files.
+    pub fn looked_at(&self) -> Instant {
+        self.lock().looked_at
+    }
+
+    /// Returns the state.
+    pub fn status(&self) -> FilesStatus {
+        let current = self.lock();
+        FilesStatus { loads: current.loads, failure: current.failure.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current<T>> {
+        // A panic elsewhere leaves a complete value behind.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Current<T> {
+    /// Makes the next value. A failure leaves the value in use.
+    fn take(
+        &mut self,
+        stamps: Option<Vec<Option<Stamp>>>,
+        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
+    ) {
+        self.stamps = stamps;
+        let read = read(&self.value);
+        self.failure = read.as_ref().err().cloned();
+        if let Ok(Some(value)) = read {
+            self.value = Arc::new(value);
+            self.loads += 1;
+        }
+    }
+}
+
+fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
+    let stamp = |path: &PathBuf| {
+        let metadata = fs::metadata(path).ok()?;
+        let file = (metadata.dev(), metadata.ino());
+        Some(Stamp { modified: metadata.modified().ok(), length: metadata.len(), file })
+    };
+    paths.iter().map(stamp).collect()
+}
+
+/// Returns `None` if a file changed recently: a further change may leave the stamp equal.
+fn settled(stamps: Vec<Option<Stamp>>) -> Option<Vec<Option<Stamp>>> {
+    let now = SystemTime::now();
+    let is_old = |time: SystemTime| now.duration_since(time).is_ok_and(|age| age >= SETTLES_AFTER);
+    let are_old = stamps.iter().flatten().filter_map(|stamp| stamp.modified).all(is_old);
+    are_old.then_some(stamps)
+}
