@@ -458,6 +458,10 @@ impl Transport for SimTransport {
                 rings.add_peer(link).map(of_ring)
             }
             (DataLink::Packets(_), Some(udp)) => udp.add_peer(at),
+            (DataLink::Sealed(link), Some(udp)) => udp.add_sealed_peer(link),
+            (DataLink::Sealed(_), None) => {
+                Err(LinkError::Unsupported("sealing is for the medium of UDP".to_owned()))
+            }
             (DataLink::Packets(_), None) => self.peers.add(at),
         }
     }

@@ -6,7 +6,10 @@
 //! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
 //! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and in order. No
-//! frame may stay behind without a backlog, and the delivered frames must be the received ones.
+//! frame may stay behind without a backlog. Of the received datagrams exactly those are delivered, and the others counted by their reason,
+//! that the specification demands: `links` is a model of it. So is a datagram of a sealed link, which leaves under a number of its own.
+
+mod links;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,8 +22,10 @@ use petrel_transport::shm::Outgoing;
 use petrel_transport::udp::detached::{Arrival, Detached, Refusal, Wire};
 use petrel_transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
-use crate::fabric::{Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
+use crate::fabric::{Attack, Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
+use crate::ring::SealedPath;
 use crate::rng::Rng;
+use links::{Dropped, Links, Verdict, Why};
 
 /// The capacity of one message or one receive buffer.
 const TRAIN_BYTES_MAX: usize = 65_507;
@@ -60,25 +65,17 @@ struct FabricSocket {
     frames: Frames,
 }
 
-/// State of the received frames.
+/// Received datagrams, and what became of them.
 #[derive(Debug, Default)]
 struct Incoming {
-    /// Frames that were received and not delivered.
-    frames: VecDeque<Received>,
-    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be left.
-    ambiguous: Vec<Vec<u8>>,
-    /// Addresses of the peers, and the number of links to each.
-    links: BTreeMap<SimAddr, u32>,
-    /// The sender behind each peer number: any host may send a copy of a frame, which is dropped.
-    senders: BTreeMap<PeerId, SimAddr>,
-}
-
-#[derive(Debug)]
-struct Received {
-    from: SimAddr,
-    frame: Vec<u8>,
-    /// Whether there was no link to the sender on arrival or later: the frame may then be dropped.
-    has_no_link: bool,
+    links: Links,
+    /// Datagrams that the transport has not looked at.
+    waiting: VecDeque<Datagram>,
+    /// Delivered frames, until their datagram is judged.
+    delivered: VecDeque<(PeerId, Vec<u8>)>,
+    /// Datagrams judged so far: all, and the dropped ones by reason.
+    judged: u64,
+    dropped: Dropped,
 }
 
 /// A received packet.
@@ -87,6 +84,7 @@ struct Datagram {
     from: SimAddr,
     bytes: Vec<u8>,
     is_marked: bool,
+    attack: Option<Attack>,
 }
 
 impl Udp {
@@ -116,15 +114,21 @@ impl Udp {
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
         let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
-        let mut incoming = self.socket.incoming.borrow_mut();
-        *incoming.links.entry(at).or_default() += 1;
-        incoming.senders.insert(self.detached.source_of(peer), at);
+        self.socket.incoming.borrow_mut().links.add(at, peer, self.detached.source_of(peer));
+        Ok(peer)
+    }
+
+    pub(crate) fn add_sealed_peer(&mut self, link: SealedPath) -> Result<PeerId, LinkError> {
+        let (address, bits) = (address_of(link.peer), link.epoch_bits);
+        let max_frame_bytes = self.max_frame_bytes;
+        let peer = self.detached.add_sealed_peer(address, max_frame_bytes, link.keys(), bits)?;
+        self.socket.incoming.borrow_mut().links.add_sealed(link, peer);
         Ok(peer)
     }
 
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
-        if let Some(address) = self.detached.addr(peer) {
-            self.socket.incoming.borrow_mut().remove_link(sim_addr_of(address));
+        if self.detached.addr(peer).is_some() {
+            self.socket.incoming.borrow_mut().links.remove(peer);
         }
         self.detached.remove_peer(peer);
     }
@@ -176,9 +180,11 @@ impl Udp {
         let (fabric, at) = (self.socket.fabric.clone(), self.socket.binding.at);
         let checked = Checked { handler, fabric, at, incoming };
         let count = self.detached.rx_burst_to(&mut self.socket, budget, checked);
-        if !self.detached.has_ready() {
-            self.socket.incoming.borrow_mut().check_all_delivered(at);
-        }
+        let mut incoming = self.socket.incoming.borrow_mut();
+        incoming.judge(&self.socket.fabric, at, &self.detached.stats());
+        let all = self.detached.has_ready() || incoming.waiting.is_empty();
+        assert!(all, "{at} has neither delivered nor counted a datagram");
+        drop(incoming);
         self.check_nothing_left();
         count
     }
@@ -209,28 +215,41 @@ impl FabricSocket {
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
     }
 
-    /// Checks that the frames of a departing datagram were pushed first.
-    fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) {
+    /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed one.
+    fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let at = self.binding.at;
         let pushed = self.pushed.entry(to).or_default();
-        let Some(frames) = bundle::frames(datagram) else {
+        let mut incoming = self.incoming.borrow_mut();
+        let opened = incoming.links.open_leaving(sim_addr_of(to), datagram);
+        let Some(frames) = bundle::frames(opened.as_deref().unwrap_or(datagram)) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
         };
         for frame in frames {
             let next = pushed.pop_front();
             assert!(next.as_deref() == Some(frame), "{at} sends {to} a frame that is not the next");
         }
+        opened
     }
 
     fn send_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.check_leaving(to, datagram);
+        let opened = self.check_leaving(to, datagram);
         let mut fabric = self.fabric.borrow_mut();
-        let packet = fabric.packets.create(self.binding.at, sim_addr_of(to));
+        let (from, to) = (self.binding.at, sim_addr_of(to));
+        let packet = fabric.packets.create(from, to);
         if self.is_ecn_capable {
             fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
         }
-        for frame in bundle::frames(datagram).into_iter().flatten() {
-            fabric.packets.frames_mut(&packet).push(frame, &[]);
+        match opened {
+            // A sealed datagram is a single frame for the fabric.
+            Some(contents) => {
+                fabric.packets.frames_mut(&packet).push(datagram, &[]);
+                fabric.record_contents(from, to, contents);
+            }
+            None => {
+                for frame in bundle::frames(datagram).into_iter().flatten() {
+                    fabric.packets.frames_mut(&packet).push(frame, &[]);
+                }
+            }
         }
         fabric.submit_shown(packet);
     }
@@ -259,17 +278,8 @@ impl FabricSocket {
             return None;
         }
         let head = fabric.take(self.binding.at, &mut self.frames)?;
-        let (from, is_marked) = (head.from, head.ecn == Ecn::Ce);
-        Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked })
-    }
-
-    /// Records the frames of a datagram.
-    fn note(&self, datagram: &Datagram) {
-        let (incoming, from) = (&mut self.incoming.borrow_mut(), datagram.from);
-        let has_no_link = !incoming.links.contains_key(&from);
-        let frames = bundle::frames(&datagram.bytes).into_iter().flatten();
-        let received = frames.map(|frame| Received { from, frame: frame.to_vec(), has_no_link });
-        incoming.frames.extend(received);
+        let (from, is_marked, attack) = (head.from, head.ecn == Ecn::Ce, head.attack);
+        Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked, attack })
     }
 }
 
@@ -302,8 +312,10 @@ impl Wire for FabricSocket {
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival> {
         let first = self.take()?;
         let (from, segment_bytes, is_marked) = (first.from, first.bytes.len(), first.is_marked);
-        self.note(&first);
         datagrams.extend_from_slice(&first.bytes);
+        let incoming = Rc::clone(&self.incoming);
+        let mut incoming = incoming.borrow_mut();
+        incoming.waiting.push_back(first);
         let mut count = 1;
         while self.joins
             && count < TRAIN_DATAGRAMS_MAX
@@ -318,8 +330,8 @@ impl Wire for FabricSocket {
                 self.next = Some(next);
                 break;
             }
-            self.note(&next);
             datagrams.extend_from_slice(&next.bytes);
+            incoming.waiting.push_back(next);
             count += 1;
             self.fabric.borrow_mut().stats.joined += 1;
             if bytes < segment_bytes {
@@ -331,41 +343,51 @@ impl Wire for FabricSocket {
 }
 
 impl Incoming {
-    fn remove_link(&mut self, to: SimAddr) {
-        let Some(links) = self.links.get_mut(&to) else { return };
-        *links -= 1;
-        if *links == 0 {
-            self.links.remove(&to);
-            let of_it = self.frames.iter_mut().filter(|received| received.from == to);
-            of_it.for_each(|received| received.has_no_link = true);
-        }
-    }
-
-    /// Checks a delivered frame and returns its sender. Earlier frames may have been dropped.
-    fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
-        let sender = self.senders.get(&peer).copied();
-        while let Some(next) = self.frames.pop_front() {
-            let Received { from, frame: expected, has_no_link } = next;
-            if expected == frame && sender == Some(from) {
-                self.ambiguous.extend(has_no_link.then_some(expected));
-                return from;
+    /// Judges the datagrams that the transport has looked at by now, and compares its frames and counters.
+    fn judge(&mut self, fabric: &FabricHandle, at: SimAddr, stats: &TransportStats) {
+        let dropped = Dropped::of(stats);
+        let looked_at = stats.rx_datagrams + dropped.total();
+        for _ in self.judged..looked_at {
+            let Some(datagram) = self.waiting.pop_front() else {
+                panic!("{at} has counted a datagram that did not come");
+            };
+            let verdict = self.links.judge(datagram.from, &datagram.bytes);
+            if let Some(attack) = datagram.attack {
+                let stats = &mut fabric.borrow_mut().stats;
+                match verdict {
+                    // The network has lost the original, or has it still: the copy is the one datagram of this number.
+                    Verdict::Deliver { is_sealed: true, .. } => {
+                        assert_eq!(attack, Attack::Replay, "{at} accepts it from {datagram:?}");
+                        stats.attacks_first += 1;
+                    }
+                    Verdict::Drop(Why::Replayed { epochs }) => {
+                        stats.attacks_of_former_keys += u64::from(epochs > 0);
+                    }
+                    Verdict::Drop(Why::Forged) => {
+                        stats.attacks_of_former_links += u64::from(attack == Attack::Replay);
+                    }
+                    _ => {}
+                }
             }
-            let may_be_dropped = has_no_link || self.ambiguous.contains(&expected);
-            assert!(may_be_dropped, "{at} is given another frame than the next, of {from}");
+            match verdict {
+                Verdict::Deliver { peer, contents, .. } => {
+                    for frame in bundle::frames(&contents).into_iter().flatten() {
+                        let delivered = self.delivered.pop_front();
+                        let is_it = delivered.is_some_and(|(to, bytes)| to == peer && bytes == frame);
+                        assert!(is_it, "{at} is given another frame than the next, of {peer:?}");
+                    }
+                }
+                Verdict::Drop(why) => self.dropped.count(why),
+            }
         }
-        panic!("{at} is given a frame that did not come from {sender:?}: {frame:?}");
-    }
-
-    fn check_all_delivered(&mut self, at: SimAddr) {
-        for Received { from, frame, has_no_link } in self.frames.drain(..) {
-            let may_be_dropped = has_no_link || self.ambiguous.contains(&frame);
-            assert!(may_be_dropped, "{at} was not given a frame of {from}");
-        }
-        self.ambiguous.clear();
+        self.judged = looked_at;
+        let extra = self.delivered.front();
+        assert!(extra.is_none(), "{at} is given a frame that it should not accept: {extra:?}");
+        assert_eq!(self.dropped, dropped, "{at} drops datagrams for other reasons");
     }
 }
 
-/// Checks each frame before it is handled.
+/// Notes each frame before it is handled.
 struct Checked<H> {
     handler: H,
     fabric: FabricHandle,
@@ -375,7 +397,10 @@ struct Checked<H> {
 
 impl<H> Checked<H> {
     fn note(&self, peer: PeerId, frame: &[u8], is_marked: bool) {
-        let from = self.incoming.borrow_mut().deliver(self.at, peer, frame);
+        let mut incoming = self.incoming.borrow_mut();
+        incoming.delivered.push_back((peer, frame.to_vec()));
+        let from = incoming.links.sender_of(peer);
+        drop(incoming);
         self.fabric.borrow_mut().show_frame_taken((from, 0), self.at, frame, is_marked);
     }
 }

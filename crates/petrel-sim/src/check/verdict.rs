@@ -8,6 +8,7 @@ use super::measure::HEADERS_BYTES;
 use super::report::Report;
 use super::scenario::{FaultLevel, Scenario};
 use super::world::World;
+use crate::fabric::Attack;
 
 /// Maximum time of a call for queues and lost packets, excluding the links: consecutive losses are probed
 /// for at intervals of up to 0.1 s, and a nested call waits for two calls.
@@ -127,8 +128,11 @@ impl World {
         let has_ways = self.common.scenario.ways.is_some();
         let may_reuse_ports = has_ways && self.common.fabric.stats().crashes > 0;
         let dropped_wrong_peer = if may_reuse_ports { 0 } else { counters.dropped_wrong_peer };
+        // A plain link passes on what comes from its address, sealed datagrams of an attacker included.
+        let is_plain_attacked = self.common.fabric.stats().attacks(Attack::ToPlain) > 0;
+        let dropped_malformed = if is_plain_attacked { 0 } else { counters.dropped_malformed };
         let wrong = [
-            ("dropped_malformed", counters.dropped_malformed),
+            ("dropped_malformed", dropped_malformed),
             ("dropped_wrong_direction", counters.dropped_wrong_direction),
             ("dropped_wrong_peer", dropped_wrong_peer),
             ("dropped_future", counters.dropped_future),

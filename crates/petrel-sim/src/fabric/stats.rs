@@ -1,5 +1,7 @@
 //! Counters and reasons of packet drops.
 
+use super::wiretap::Attack;
+
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -118,10 +120,23 @@ pub struct FabricStats {
     pub stalls: u64,
     /// Partitions begun.
     pub partitions: u64,
+    /// An attacker's packets that endpoints took, by [`Attack`].
+    pub(super) attacks: [u64; Attack::ALL.len()],
+    /// Replayed datagrams that were the first to come with their number, and so are accepted.
+    pub attacks_first: u64,
+    /// Dropped datagrams of the attacker whose key had been followed by another.
+    pub attacks_of_former_keys: u64,
+    /// Replayed datagrams that a later link was to open.
+    pub attacks_of_former_links: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 
 impl FabricStats {
+    /// Returns the packets of an attacker that endpoints took.
+    pub fn attacks(&self, attack: Attack) -> u64 {
+        self.attacks[attack as usize]
+    }
+
     /// Returns the packets dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
