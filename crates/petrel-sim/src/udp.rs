@@ -57,8 +57,8 @@ struct FabricSocket {
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
-    /// Frames that were pushed and have not left, by address.
-    pushed: BTreeMap<SocketAddr, VecDeque<Vec<u8>>>,
+    /// Frames that were pushed and have not left, by address and, for a sealed link, its path: such a link has an order of its own.
+    pushed: BTreeMap<(SocketAddr, Option<u32>), VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
     /// A packet that could not be merged with earlier packets.
     next: Option<Datagram>,
@@ -149,15 +149,16 @@ impl Udp {
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
-        if let Some(address) = address {
-            self.socket.pushed.entry(address).or_default().push_back([head, body].concat());
+        let way = address.map(|address| (address, self.socket.incoming.borrow().links.path_to(peer)));
+        if let Some(way) = way {
+            self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
         // SAFETY: by this function's contract.
         let is_taken = unsafe { self.detached.push(&mut self.socket, peer, head, body) };
-        if let Some(address) = address {
+        if let Some(way) = way {
             match is_taken {
-                true => self.socket.show_pushed(sim_addr_of(address), head, body),
-                false => _ = self.socket.pushed.entry(address).or_default().pop_back(),
+                true => self.socket.show_pushed(sim_addr_of(way.0), head, body),
+                false => _ = self.socket.pushed.entry(way).or_default().pop_back(),
             }
         }
         is_taken
@@ -218,17 +219,21 @@ impl FabricSocket {
     /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed one.
     fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let at = self.binding.at;
-        let pushed = self.pushed.entry(to).or_default();
         let mut incoming = self.incoming.borrow_mut();
         let opened = incoming.links.open_leaving(sim_addr_of(to), datagram);
-        let Some(frames) = bundle::frames(opened.as_deref().unwrap_or(datagram)) else {
+        let (path, contents) = match &opened {
+            Some((path, contents)) => (Some(*path), &contents[..]),
+            None => (None, datagram),
+        };
+        let pushed = self.pushed.entry((to, path)).or_default();
+        let Some(frames) = bundle::frames(contents) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
         };
         for frame in frames {
             let next = pushed.pop_front();
             assert!(next.as_deref() == Some(frame), "{at} sends {to} a frame that is not the next");
         }
-        opened
+        opened.map(|(_, contents)| contents)
     }
 
     fn send_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
@@ -360,6 +365,7 @@ impl Incoming {
                         assert_eq!(attack, Attack::Replay, "{at} accepts it from {datagram:?}");
                         stats.attacks_first += 1;
                     }
+                    Verdict::Deliver { .. } => stats.attacks_on_plain_links += 1,
                     Verdict::Drop(Why::Replayed { epochs }) => {
                         stats.attacks_of_former_keys += u64::from(epochs > 0);
                     }

@@ -128,9 +128,14 @@ impl World {
         let has_ways = self.common.scenario.ways.is_some();
         let may_reuse_ports = has_ways && self.common.fabric.stats().crashes > 0;
         let dropped_wrong_peer = if may_reuse_ports { 0 } else { counters.dropped_wrong_peer };
-        // A plain link passes on what comes from its address, sealed datagrams of an attacker included.
-        let is_plain_attacked = self.common.fabric.stats().attacks(Attack::ToPlain) > 0;
-        let dropped_malformed = if is_plain_attacked { 0 } else { counters.dropped_malformed };
+        // A plain link passes on what comes from its address, and the endpoint drops it.
+        let stats = self.common.fabric.stats();
+        let is_plain_attacked =
+            stats.attacks(Attack::ToPlain) > 0 || stats.attacks_on_plain_links > 0;
+        let [dropped_malformed, dropped_wrong_peer] = match is_plain_attacked {
+            true => [0; 2],
+            false => [counters.dropped_malformed, dropped_wrong_peer],
+        };
         let wrong = [
             ("dropped_malformed", dropped_malformed),
             ("dropped_wrong_direction", counters.dropped_wrong_direction),

@@ -31,7 +31,8 @@ struct Peer {
     source: PeerId,
     /// Links of a plain peer.
     count: u32,
-    sealed_path: Option<u32>,
+    /// The paths of a sealed peer: that of this side, and that of the other one.
+    sealed_paths: Option<[u32; 2]>,
 }
 
 #[derive(Debug)]
@@ -143,14 +144,15 @@ fn number_of(head: &[u8; HEAD_BYTES]) -> u64 {
 
 impl Links {
     pub(super) fn add(&mut self, at: SimAddr, peer: PeerId, source: PeerId) {
-        let new = Peer { at, source, count: 0, sealed_path: None };
+        let new = Peer { at, source, count: 0, sealed_paths: None };
         self.peers.entry(peer).or_insert(new).count += 1;
     }
 
     pub(super) fn add_sealed(&mut self, link: SealedPath, peer: PeerId) {
         let SealedPath { peer: at, epoch_bits, .. } = link;
         let SealedLink { local_path, remote_path, send, receive } = link.keys();
-        self.peers.insert(peer, Peer { at, source: peer, count: 1, sealed_path: Some(local_path) });
+        let sealed_paths = Some([local_path, remote_path]);
+        self.peers.insert(peer, Peer { at, source: peer, count: 1, sealed_paths });
         let (keys, accepted) = (Keys::new(receive, epoch_bits), BTreeSet::new());
         self.receiving.insert(local_path, Receiving { from: at, peer, keys, accepted });
         let sending = Sending { keys: Keys::new(send, epoch_bits), next: 0 };
@@ -161,7 +163,7 @@ impl Links {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.count -= 1;
         if known.count == 0 {
-            known.sealed_path.map(|path| self.receiving.remove(&path));
+            known.sealed_paths.map(|[local, _]| self.receiving.remove(&local));
             self.peers.remove(&peer);
         }
     }
@@ -172,14 +174,14 @@ impl Links {
         found.unwrap_or_else(|| panic!("a frame is delivered of {peer:?}, which is none")).at
     }
 
-    /// Returns the contents of a sealed datagram that leaves.
-    pub(super) fn open_leaving(&mut self, to: SimAddr, datagram: &[u8]) -> Option<Vec<u8>> {
-        let head = datagram.first_chunk().filter(|head| head[0] == SEALED_MARK);
-        let Some(head) = head else {
-            let is_sealed = |peer: &Peer| peer.at == to && peer.sealed_path.is_some();
-            assert!(!self.peers.values().any(is_sealed), "a frame leaves in clear to {to}");
-            return None;
-        };
+    /// Returns the path of datagrams to a sealed peer.
+    pub(super) fn path_to(&self, peer: PeerId) -> Option<u32> {
+        self.peers.get(&peer)?.sealed_paths.map(|[_, remote]| remote)
+    }
+
+    /// Returns the path and the contents of a sealed datagram that leaves.
+    pub(super) fn open_leaving(&mut self, to: SimAddr, datagram: &[u8]) -> Option<(u32, Vec<u8>)> {
+        let head = datagram.first_chunk().filter(|head| head[0] == SEALED_MARK)?;
         let of_path = self.sending.get_mut(&(to, path_of(head))).into_iter().flatten().rev();
         for sending in of_path {
             let number = number_of(head);
@@ -188,22 +190,25 @@ impl Links {
             let Some(contents) = opened else { continue };
             assert!(number >= sending.next, "number {number} to {to} leaves again");
             sending.next = number + 1;
-            return Some(contents);
+            return Some((path_of(head), contents));
         }
         panic!("a datagram to {to} is sealed for no link: {head:?}");
     }
 
     /// Decides about a received datagram.
     pub(super) fn judge(&mut self, from: SimAddr, datagram: &[u8]) -> Verdict {
-        let plain = |peer: &&Peer| peer.at == from && peer.sealed_path.is_none();
-        if let Some(peer) = self.peers.values().find(plain) {
-            return deliver(peer.source, datagram.to_vec(), false);
+        let is_sealed = |peer: &&Peer| peer.sealed_paths.is_some();
+        let here = || self.peers.values().filter(|peer| peer.at == from);
+        let (sealed, plain) = (here().find(is_sealed), here().find(|peer| !is_sealed(peer)));
+        let has_mark = datagram.first() == Some(&SEALED_MARK) && !self.receiving.is_empty();
+        match (sealed, plain) {
+            // The frames of an address with plain links alone are for these, whatever they are.
+            (None, Some(peer)) => deliver(peer.source, datagram.to_vec(), false),
+            _ if has_mark => self.judge_sealed(from, datagram),
+            (Some(_), Some(peer)) => deliver(peer.source, datagram.to_vec(), false),
+            (Some(_), None) => Verdict::Drop(Why::Plain),
+            (None, None) => Verdict::Drop(Why::UnknownPeer),
         }
-        if datagram.first() == Some(&SEALED_MARK) && !self.receiving.is_empty() {
-            return self.judge_sealed(from, datagram);
-        }
-        let is_known = self.peers.values().any(|peer| peer.at == from);
-        Verdict::Drop(if is_known { Why::Plain } else { Why::UnknownPeer })
     }
 
     fn judge_sealed(&mut self, from: SimAddr, datagram: &[u8]) -> Verdict {

@@ -2,6 +2,7 @@
 
 mod calls;
 mod common;
+mod corpus;
 mod datagrams;
 mod files;
 mod handshake;
