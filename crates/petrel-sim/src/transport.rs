@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
+use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -624,6 +625,8 @@ impl Transport for SimTransport {
                 break;
             }
             let Some(head) = fabric.take(self.binding.at, &mut self.received) else { break };
+            let is_sealed = self.received.bytes.first() == Some(&SEALED_MARK);
+            fabric.stats.strange_on_plain_links += u64::from(is_sealed || head.attack.is_some());
             drop(fabric);
             self.received_ecn = head.ecn;
             self.rx_marked += u64::from(head.ecn == Ecn::Ce);

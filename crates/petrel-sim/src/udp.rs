@@ -18,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use petrel_transport::bundle;
+use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::udp::detached::{Arrival, Detached, Refusal, Wire};
 use petrel_transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
@@ -357,15 +358,18 @@ impl Incoming {
                 panic!("{at} has counted a datagram that did not come");
             };
             let verdict = self.links.judge(datagram.from, &datagram.bytes);
+            let stats = &mut fabric.borrow_mut().stats;
+            if let Verdict::Deliver { is_sealed: false, .. } = verdict {
+                let is_strange = datagram.attack.is_some() || datagram.bytes[0] == SEALED_MARK;
+                stats.strange_on_plain_links += u64::from(is_strange);
+            }
             if let Some(attack) = datagram.attack {
-                let stats = &mut fabric.borrow_mut().stats;
                 match verdict {
                     // The network has lost the original, or has it still: the copy is the one datagram of this number.
                     Verdict::Deliver { is_sealed: true, .. } => {
                         assert_eq!(attack, Attack::Replay, "{at} accepts it from {datagram:?}");
                         stats.attacks_first += 1;
                     }
-                    Verdict::Deliver { .. } => stats.attacks_on_plain_links += 1,
                     Verdict::Drop(Why::Replayed { epochs }) => {
                         stats.attacks_of_former_keys += u64::from(epochs > 0);
                     }

@@ -8,7 +8,6 @@ use super::measure::HEADERS_BYTES;
 use super::report::Report;
 use super::scenario::{FaultLevel, Scenario};
 use super::world::World;
-use crate::fabric::Attack;
 
 /// Maximum time of a call for queues and lost packets, excluding the links: consecutive losses are probed
 /// for at intervals of up to 0.1 s, and a nested call waits for two calls.
@@ -129,13 +128,11 @@ impl World {
         let may_reuse_ports = has_ways && self.common.fabric.stats().crashes > 0;
         let dropped_wrong_peer = if may_reuse_ports { 0 } else { counters.dropped_wrong_peer };
         // A plain link passes on what comes from its address, and the endpoint drops it.
-        let stats = self.common.fabric.stats();
-        let is_plain_attacked =
-            stats.attacks(Attack::ToPlain) > 0 || stats.attacks_on_plain_links > 0;
-        let [dropped_malformed, dropped_wrong_peer] = match is_plain_attacked {
-            true => [0; 2],
-            false => [counters.dropped_malformed, dropped_wrong_peer],
-        };
+        let [dropped_malformed, dropped_wrong_peer] =
+            match self.common.fabric.stats().strange_on_plain_links {
+                0 => [counters.dropped_malformed, dropped_wrong_peer],
+                _ => [0; 2],
+            };
         let wrong = [
             ("dropped_malformed", dropped_malformed),
             ("dropped_wrong_direction", counters.dropped_wrong_direction),

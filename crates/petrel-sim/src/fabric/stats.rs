@@ -124,8 +124,8 @@ pub struct FabricStats {
     pub(super) attacks: [u64; Attack::ALL.len()],
     /// Replayed datagrams that were the first to come with their number, and so are accepted.
     pub attacks_first: u64,
-    /// An attacker's packets that UDP took for frames of a plain link, beside a sealed one from the same address or without one.
-    pub attacks_on_plain_links: u64,
+    /// Packets of an attacker, and late ones of a sealed link that has ended, which a plain link may take for its own.
+    pub strange_on_plain_links: u64,
     /// Dropped datagrams of the attacker whose key had been followed by another.
     pub attacks_of_former_keys: u64,
     /// Replayed datagrams that a later link was to open.

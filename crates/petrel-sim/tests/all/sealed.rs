@@ -89,7 +89,7 @@ fn attacks__on_a_plain_link_reach_its_endpoint() {
     let to_plain = Recorded { to: addr(H2), ..sent.clone() };
     world.fabric.attack(Attack::ToPlain, &to_plain, 1);
     assert_eq!(world.receive(2), sent.frames, "a plain link has no seal to check");
-    assert_eq!(world.fabric.stats().attacks_on_plain_links, 1);
+    assert_eq!(world.fabric.stats().strange_on_plain_links, 1);
 }
 
 #[test]
