@@ -150,7 +150,8 @@ impl Udp {
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
-        let way = address.map(|address| (address, self.socket.incoming.borrow().links.path_to(peer)));
+        let way =
+            address.map(|address| (address, self.socket.incoming.borrow().links.path_to(peer)));
         if let Some(way) = way {
             self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
@@ -383,7 +384,8 @@ impl Incoming {
                 Verdict::Deliver { peer, contents, .. } => {
                     for frame in bundle::frames(&contents).into_iter().flatten() {
                         let delivered = self.delivered.pop_front();
-                        let is_it = delivered.is_some_and(|(to, bytes)| to == peer && bytes == frame);
+                        let is_it =
+                            delivered.is_some_and(|(to, bytes)| to == peer && bytes == frame);
                         assert!(is_it, "{at} is given another frame than the next, of {peer:?}");
                     }
                 }

@@ -208,7 +208,8 @@ impl Network {
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
         let key_paths = (key_path, open.features.key_path);
-        let transport = self.data_link((id, number, 1), host, SimAddr::new(opener, port), key_paths);
+        let transport =
+            self.data_link((id, number, 1), host, SimAddr::new(opener, port), key_paths);
         let ports = used_ports(&transport, features, open.features);
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer, ports };
         self.process(host).links.insert(link, entry);

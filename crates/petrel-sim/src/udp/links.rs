@@ -61,7 +61,11 @@ struct Keys {
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// Its frames are delivered as coming from this peer. An attacker's datagram may be the first to come with its number.
-    Deliver { peer: PeerId, contents: Vec<u8>, is_sealed: bool },
+    Deliver {
+        peer: PeerId,
+        contents: Vec<u8>,
+        is_sealed: bool,
+    },
     Drop(Why),
 }
 
@@ -72,7 +76,9 @@ pub(crate) enum Why {
     Plain,
     Forged,
     /// Accepted before, or of an epoch or a number that is too old; with the number of epochs since.
-    Replayed { epochs: u64 },
+    Replayed {
+        epochs: u64,
+    },
     Malformed,
 }
 
@@ -220,7 +226,8 @@ impl Links {
         let (number, highest) = (number_of(head), end.accepted.last().copied());
         let epoch_of = |number: u64| number >> end.keys.epoch_bits;
         let epoch = highest.map_or(0, epoch_of);
-        let is_remembered = highest.is_none_or(|highest| highest.saturating_sub(number) < WINDOW_NUMBERS);
+        let is_remembered =
+            highest.is_none_or(|highest| highest.saturating_sub(number) < WINDOW_NUMBERS);
         let epochs = epoch.saturating_sub(epoch_of(number));
         if number >= NUMBER_END
             || end.accepted.contains(&number)

@@ -49,7 +49,12 @@ pub fn bind_with(fabric: &FabricHandle, host: HostId, config: SimTransportConfig
 }
 
 /// Returns the link of both sides of a sealed link, the opener's first. Both sides have the path `path`.
-pub fn sealed_link(opener: SimAddr, acceptor: SimAddr, path: u32, epoch_bits: u32) -> [DataLink; 2] {
+pub fn sealed_link(
+    opener: SimAddr,
+    acceptor: SimAddr,
+    path: u32,
+    epoch_bits: u32,
+) -> [DataLink; 2] {
     [(acceptor, true), (opener, false)].map(|(peer, is_opener)| {
         let secret = u64::from(path) + 7;
         DataLink::Sealed(SealedPath { peer, paths: [path; 2], secret, is_opener, epoch_bits })
