@@ -71,7 +71,7 @@ pub(super) enum Verdict {
 
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(super) enum Why {
     UnknownPeer,
     Plain,
     Forged,
