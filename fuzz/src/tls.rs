@@ -1,4 +1,4 @@
-//! One end of a connection inside TLS, with bytes that the other end has not sent (`docs/wire-protocol.md` §17.1).
+//! An end of a connection inside TLS, with bytes of no honest peer (`docs/wire-protocol.md` §17.1).
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 /// Feeds an end with arbitrary bytes instead of the peer's, at any point of the handshake, or changes records of an open connection. No end
-/// panics or sends much. An end that has failed stays so. The bytes read are always the first of those that the peer has written.
+/// panics or sends much. Failed ends stay failed. The bytes read are always the first bytes written by the peer.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let credentials = credentials();

@@ -6,8 +6,8 @@
 //! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
 //! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and in order. No
-//! frame may stay behind without a backlog. Of the received datagrams exactly those are delivered, and the others counted by their reason,
-//! that the specification demands: `links` is a model of it. So is a datagram of a sealed link, which leaves under a number of its own.
+//! frame may stay behind without a backlog. Delivered frames and the counters of dropped datagrams must be as in the
+//! model of the specification, `links`. Each datagram of a sealed link must leave under a new number.
 
 mod links;
 
@@ -58,7 +58,7 @@ struct FabricSocket {
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
-    /// Frames that were pushed and have not left, by address and, for a sealed link, its path: such a link has an order of its own.
+    /// Pushed frames before departure, by address and path of the sealed link: sealed links are in no order among one another.
     pushed: BTreeMap<(SocketAddr, Option<u32>), VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
     /// A packet that could not be merged with earlier packets.
@@ -66,13 +66,13 @@ struct FabricSocket {
     frames: Frames,
 }
 
-/// Received datagrams, and what became of them.
+/// Received datagrams and delivered frames.
 #[derive(Debug, Default)]
 struct Incoming {
     links: Links,
-    /// Datagrams that the transport has not looked at.
+    /// Datagrams not yet processed by the transport.
     waiting: VecDeque<Datagram>,
-    /// Delivered frames, until their datagram is judged.
+    /// Delivered frames of datagrams not yet judged.
     delivered: VecDeque<(PeerId, Vec<u8>)>,
     /// Datagrams judged so far: all, and the dropped ones by reason.
     judged: u64,
@@ -350,7 +350,7 @@ impl Wire for FabricSocket {
 }
 
 impl Incoming {
-    /// Judges the datagrams that the transport has looked at by now, and compares its frames and counters.
+    /// Judges the datagrams processed by the transport so far, and compares frames and counters.
     fn judge(&mut self, fabric: &FabricHandle, at: SimAddr, stats: &TransportStats) {
         let dropped = Dropped::of(stats);
         let looked_at = stats.rx_datagrams + dropped.total();
@@ -366,7 +366,7 @@ impl Incoming {
             }
             if let Some(attack) = datagram.attack {
                 match verdict {
-                    // The network has lost the original, or has it still: the copy is the one datagram of this number.
+                    // The original is lost or late: the copy is the first datagram with the number.
                     Verdict::Deliver { is_sealed: true, .. } => {
                         assert_eq!(attack, Attack::Replay, "{at} accepts it from {datagram:?}");
                         stats.attacks_first += 1;

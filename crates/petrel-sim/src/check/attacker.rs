@@ -1,5 +1,5 @@
-//! The attacker of sealed worlds (`docs/wire-protocol.md` §17.3): it records what the network carries, knows the contents, and lacks the
-//! keys. Nothing that it sends may change a result, so that all rules hold in its worlds as in others.
+//! The attacker of sealed worlds (`docs/wire-protocol.md` §17.3): an eavesdropper on the network who knows the
+//! contents of datagrams, and lacks the keys. The attacks may change no result: all rules of a world hold.
 
 use petrel_transport::seal::{HEAD_BYTES, SEALED_MARK};
 
@@ -9,7 +9,7 @@ use super::scenario::{FaultLevel, Scenario};
 use crate::fabric::{Attack, HostId, Recorded, SimAddr};
 use crate::rng::Rng;
 
-/// Adds the attacker's actions, at any time of the run. Without faults there is none: its packets take room in queues.
+/// Adds the attacker's actions, at any time of the run. Worlds without faults have no attacker, because packets take room in queues.
 pub(super) fn add_attacks(
     scenario: &Scenario,
     rng: &mut Rng,
@@ -25,7 +25,7 @@ pub(super) fn add_attacks(
     actions.sort_by_key(|&(at_ns, _)| at_ns);
 }
 
-/// Sends one packet, made of recorded ones.
+/// Sends a packet, made from recorded packets.
 pub(super) fn attack(common: &Common, rng: &mut Rng) {
     // At once, or later than links and processes live.
     let most = rng.between(10, 26);
@@ -40,14 +40,14 @@ pub(super) fn attack(common: &Common, rng: &mut Rng) {
     }
 }
 
-/// Returns a sealed datagram that was recorded.
+/// Returns a recorded sealed datagram.
 fn pick(common: &Common, rng: &mut Rng) -> Option<Recorded> {
     let recorded = common.fabric.recorded(|count| rng.below(count.max(1) as u64) as usize)?;
     let is_sealed = recorded.frames.first()?.first() == Some(&SEALED_MARK);
     is_sealed.then_some(recorded)
 }
 
-/// Makes a packet of this kind from a sealed datagram, if that is possible.
+/// Makes a packet of the given kind from a sealed datagram, if possible.
 fn change(common: &Common, rng: &mut Rng, kind: Attack, packet: Recorded) -> Option<Recorded> {
     let Recorded { from, to, frames } = packet;
     let bytes = frames.concat();
@@ -88,8 +88,8 @@ fn change(common: &Common, rng: &mut Rng, kind: Attack, packet: Recorded) -> Opt
     }
 }
 
-/// Makes a plain packet of the contents of a sealed one: a frame with the token of a session, or a bundle of them. In half of the cases its
-/// last byte is changed, which no rule of calls would forgive.
+/// Makes a plain packet from the contents of a sealed packet: a frame with the token of a session, or a bundle. In half of the cases the
+/// last byte is changed, to break a rule of calls if accepted.
 fn plain(common: &Common, rng: &mut Rng) -> Option<Recorded> {
     let pick = |count| rng.below(count as u64) as usize;
     let mut recorded = common.fabric.recorded_contents(pick)?;

@@ -40,7 +40,7 @@ pub(super) struct Common {
     /// Requests in the largest batch.
     pub(super) largest_batch: Cell<usize>,
     pub(super) phase: Cell<Phase>,
-    /// The endpoints that do not seal their links.
+    /// The endpoints without sealed links.
     pub(super) plain_endpoints: RefCell<BTreeSet<SimAddr>>,
 }
 

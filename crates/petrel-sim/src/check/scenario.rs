@@ -25,7 +25,7 @@ use super::swarm::{Feature, Swarm};
 /// Maximum number of hosts: fault windows store hosts as bits of a word.
 const HOSTS_MAX: u64 = 50;
 
-/// One endpoint in this number, on average, does not seal its links in a world that has sealed ones.
+/// Average number of endpoints per endpoint without sealing, in a world with sealed links.
 const ENDPOINTS_PER_PLAIN: u64 = 6;
 
 /// The settings of a world.
@@ -83,7 +83,7 @@ pub(super) struct Scenario {
     pub(super) ways: Option<Ways>,
     /// Hosts whose first endpoint serves regions, from the first host on.
     pub(super) region_hosts: u16,
-    /// Whether most links are sealed, with keys that change after 2 to the power of this number of datagrams.
+    /// In worlds with sealed links: the number of datagrams per key, as a power of two.
     pub(super) epoch_bits: Option<u32>,
 }
 
@@ -302,14 +302,14 @@ impl Scenario {
         }
     }
 
-    /// Draws the length of epochs. Where faults may lose many datagrams in a row, epochs are longer: a receiver that has missed a whole
-    /// epoch opens nothing any more, which production's epochs of 2²² datagrams rule out.
+    /// Draws the length of epochs. Epochs are longer where faults may lose many datagrams in a row: a receiver opens nothing after the
+    /// loss of a whole epoch. Epochs of 2²² datagrams, as in production, rule such losses out.
     pub(super) fn draw_epoch_bits(&self, rng: &mut Rng) -> u32 {
         let least = if self.fault_level == FaultLevel::Full { 9 } else { 5 };
         rng.between(least, least + 3) as u32
     }
 
-    /// Draws whether an endpoint seals its links: most do, over UDP.
+    /// Draws whether an endpoint seals links, over UDP.
     pub(super) fn draw_seal(&self, rng: &mut Rng, settings: &mut SimTransportConfig) -> bool {
         let seals = rng.below(ENDPOINTS_PER_PLAIN) > 0 && settings.source_ports == 1;
         if !seals || self.epoch_bits.is_none() {

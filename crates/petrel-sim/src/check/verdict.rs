@@ -127,7 +127,7 @@ impl World {
         let has_ways = self.common.scenario.ways.is_some();
         let may_reuse_ports = has_ways && self.common.fabric.stats().crashes > 0;
         let dropped_wrong_peer = if may_reuse_ports { 0 } else { counters.dropped_wrong_peer };
-        // A plain link passes on what comes from its address, and the endpoint drops it.
+        // A plain link passes on all packets from the address of the peer, and the endpoint drops the strange packets.
         let [dropped_malformed, dropped_wrong_peer] =
             match self.common.fabric.stats().strange_on_plain_links {
                 0 => [counters.dropped_malformed, dropped_wrong_peer],

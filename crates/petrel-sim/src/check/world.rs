@@ -59,10 +59,10 @@ const PATH_WORLDS_PER_RINGS: u64 = 4;
 /// The share of worlds with regions, among worlds whose features include regions.
 const WORLDS_PER_REGIONS: u64 = 3;
 
-/// One world in this number has sealed links, and an attacker on the network.
+/// Worlds per world with sealed links and an attacker.
 const WORLDS_PER_SEALING: u64 = 4;
 
-/// A stream of its own decides on sealing.
+/// The stream for the decision on sealing.
 const STREAM_OF_SEALING: u32 = 872_971;
 
 /// The most hosts with regions.

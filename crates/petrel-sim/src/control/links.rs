@@ -247,7 +247,7 @@ impl Network {
         self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }
 
-    /// Returns a number of its own for a sealed link, if the endpoint seals. As in production, a process begins with 0.
+    /// Returns the next number for a sealed link, if the endpoint seals. As in production, a process begins with 0.
     fn new_key_path(&mut self, (host, endpoint): (HostId, EndpointId)) -> Option<u32> {
         let process = self.process(host);
         process.endpoints.get(&endpoint).filter(|local| local.seals)?;

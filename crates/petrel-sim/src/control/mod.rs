@@ -132,7 +132,7 @@ impl ControlNetwork {
         self.network.borrow_mut().memory_seed = Some(seed);
     }
 
-    /// Seals the links between endpoints that [seal](SimControl::sealing) theirs. The keys follow from `seed`, and change after 2 to the power
+    /// Seals the links between [sealing](SimControl::sealing) endpoints. The keys follow from `seed`, and change after 2 to the power
     /// of `epoch_bits` datagrams.
     pub fn seal(&self, seed: u64, epoch_bits: u32) {
         self.network.borrow_mut().sealing = Some((seed, epoch_bits));
@@ -222,7 +222,7 @@ impl SimControl {
         self.announce(ports, false)
     }
 
-    /// Seals the endpoint's links to peers that seal theirs. Its transport needs the medium of UDP, and room for sealing in the largest
+    /// Seals the endpoint's links to sealing peers. The endpoint's transport needs the medium of UDP, and room for sealing in the largest
     /// datagrams.
     pub fn sealing(self) -> Self {
         self.network.network.borrow_mut().seal_links_of(self.key);

@@ -32,7 +32,7 @@ pub(super) struct EndpointKey {
 pub struct ControlStats {
     /// Links that came up, counted on either side.
     pub links_up: u64,
-    /// Those of them that are sealed.
+    /// Sealed links that came up, counted on either side.
     pub links_sealed: u64,
     /// Links that ended with their connection.
     pub links_lost: u64,
@@ -114,7 +114,7 @@ pub(super) struct Local {
     pub(super) paths: PathPorts,
     /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
     asks_for_paths: bool,
-    /// Whether its links are sealed, if those of the peer are, too.
+    /// Whether links to sealing peers are sealed.
     pub(super) seals: bool,
     inbox: Inbox,
     /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake it.
@@ -264,7 +264,7 @@ impl Network {
         }
     }
 
-    /// Makes the endpoint's links sealed from now on, where the peer's are.
+    /// Seals the endpoint's links to sealing peers from now on.
     pub(super) fn seal_links_of(&mut self, from: EndpointKey) {
         if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
             local.seals = true;

@@ -111,7 +111,7 @@ impl FabricHandle {
         self.borrow_mut().inject(from, to, frame, delay_ns, None);
     }
 
-    /// Like [`FabricHandle::inject`], of an attacker: no sealed link may accept the datagram, unless it is a copy that comes first.
+    /// Like [`FabricHandle::inject`], of an attacker: sealed links accept the datagram at most as an early copy.
     pub fn attack(&self, attack: Attack, recorded: &Recorded, delay_ns: u64) {
         let Recorded { from, to, frames } = recorded;
         self.borrow_mut().inject(*from, *to, &frames.concat(), delay_ns, Some(attack));
@@ -134,7 +134,7 @@ impl FabricHandle {
         recorded.get(pick(recorded.len())).cloned()
     }
 
-    /// Returns the contents of one of the last sealed datagrams, as a single frame. `pick` is as for [`FabricHandle::recorded`].
+    /// Returns the contents of a recent sealed datagram, as a single frame. `pick` is as for [`FabricHandle::recorded`].
     pub fn recorded_contents(&self, pick: impl FnOnce(usize) -> usize) -> Option<Recorded> {
         let fabric = self.fabric.borrow();
         let contents = fabric.recorded_contents()?;

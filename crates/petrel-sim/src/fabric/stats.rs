@@ -120,21 +120,21 @@ pub struct FabricStats {
     pub stalls: u64,
     /// Partitions begun.
     pub partitions: u64,
-    /// An attacker's packets that endpoints took, by [`Attack`].
+    /// Received packets of an attacker, by [`Attack`].
     pub(super) attacks: [u64; Attack::ALL.len()],
-    /// Replayed datagrams that were the first to come with their number, and so are accepted.
+    /// Replayed datagrams, accepted because the copy overtook the original.
     pub attacks_first: u64,
-    /// Packets of an attacker, and late ones of a sealed link that has ended, which a plain link may take for its own.
+    /// Packets of an attacker, and late packets of an ended sealed link, received by endpoints with a plain link to the sender.
     pub strange_on_plain_links: u64,
-    /// Dropped datagrams of the attacker whose key had been followed by another.
+    /// Dropped datagrams of the attacker, sealed by an earlier key of the link.
     pub attacks_of_former_keys: u64,
-    /// Replayed datagrams that a later link was to open.
+    /// Replayed datagrams of an ended link, refused by a later link.
     pub attacks_of_former_links: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 
 impl FabricStats {
-    /// Returns the packets of an attacker that endpoints took.
+    /// Returns the number of received packets of an attacker.
     pub fn attacks(&self, attack: Attack) -> u64 {
         self.attacks[attack as usize]
     }

@@ -65,7 +65,7 @@ pub struct Recorded {
 pub enum Attack {
     /// A datagram comes again.
     Replay,
-    /// A datagram goes back to its sender.
+    /// A datagram goes back to the sender.
     Reflect,
     /// A datagram comes from another address, to another address, or under the path of another link.
     Mix,
@@ -73,9 +73,9 @@ pub enum Attack {
     Flip,
     /// The end is cut off.
     Truncate,
-    /// The contents of a datagram come without seal, as they are or changed: with the token of a session.
+    /// The contents of a datagram come without seal, unchanged or changed, with the token of a session.
     Plain,
-    /// A datagram comes to an endpoint that does not seal.
+    /// A datagram comes to an endpoint without sealed links.
     ToPlain,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Wiretap {
     contents: VecDeque<Recorded>,
 }
 
-/// Contents of sealed datagrams that are kept.
+/// The number of kept contents of sealed datagrams.
 const CONTENTS: usize = 50;
 
 /// One packet in this number, on average, enters a full sample.
@@ -186,7 +186,7 @@ impl Fabric {
         }
     }
 
-    /// Records the contents of a sealed datagram that is being sent: an attacker knows them, but not the key.
+    /// Records the contents of a departing sealed datagram: an attacker knows the contents, and lacks the key.
     pub(crate) fn record_contents(&mut self, from: SimAddr, to: SimAddr, contents: Vec<u8>) {
         let Some(Wiretap { contents: kept, .. }) = &mut self.wiretap else { return };
         kept.truncate(CONTENTS - 1);

@@ -35,13 +35,13 @@ impl DataLink {
     }
 }
 
-/// A sealed link, from the perspective of one side. The keys are those of tests ([`TestKey`](petrel_transport::conformance::TestKey)): they
-/// are not secure, but cost little, and follow from the seed. Numbers, epochs and the replay window are those of production.
+/// A sealed link, from the perspective of one side. The keys are test keys ([`TestKey`](petrel_transport::conformance::TestKey)): cheap,
+/// not secure, and derived from the seed. Numbers, epochs and the replay window are production code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedPath {
     /// The other side.
     pub peer: SimAddr,
-    /// The numbers of the link: that of this side, and that of the other one.
+    /// The paths of the link: first the path of this side, then of the other side.
     pub paths: [u32; 2],
     /// The secret of both keys.
     pub secret: u64,

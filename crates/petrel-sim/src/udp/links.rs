@@ -1,5 +1,5 @@
-//! The links of a simulated UDP transport by the specification (`docs/wire-protocol.md` §17.3): which datagrams may leave, and which are
-//! delivered. Written from its text; the keys alone are those of the transport.
+//! The links of a simulated UDP transport by the specification (`docs/wire-protocol.md` §17.3): the rules of departing and of received
+//! datagrams. Written from the text of the specification; only the keys are shared with the transport.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use petrel_transport::{PeerId, TransportStats, bundle};
 use crate::fabric::SimAddr;
 use crate::ring::SealedPath;
 
-/// Numbers up to the highest accepted one that a receiver remembers.
+/// Remembered numbers up to the highest accepted number.
 const WINDOW_NUMBERS: u64 = 1_024;
 
 /// All links of a transport.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// The peers by their number: their address, and the number under which their frames are delivered.
+    /// The peers by number.
     peers: BTreeMap<PeerId, Peer>,
-    /// The receiving ends of sealed links, by their path.
+    /// The receiving ends of sealed links, by path.
     receiving: BTreeMap<u32, Receiving>,
-    /// The sending ends of all sealed links so far: a datagram may leave when its link has ended. Of one path the newest is the last.
+    /// The sending ends of all sealed links so far: datagrams may leave after the end of the link. The newest of a path is the last.
     sending: BTreeMap<(SimAddr, u32), Vec<Sending>>,
 }
 
@@ -31,7 +31,7 @@ struct Peer {
     source: PeerId,
     /// Links of a plain peer.
     count: u32,
-    /// The paths of a sealed peer: that of this side, and that of the other one.
+    /// The paths of a sealed peer: first the path of this side, then of the other side.
     sealed_paths: Option<[u32; 2]>,
 }
 
@@ -60,7 +60,7 @@ struct Keys {
 /// What becomes of a received datagram.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Its frames are delivered as coming from this peer. An attacker's datagram may be the first to come with its number.
+    /// The frames are delivered as frames of the peer.
     Deliver {
         peer: PeerId,
         contents: Vec<u8>,
@@ -75,7 +75,7 @@ pub(super) enum Why {
     UnknownPeer,
     Plain,
     Forged,
-    /// Accepted before, or of an epoch or a number that is too old; with the number of epochs since.
+    /// Accepted before, or too old by number or epoch; with the number of later epochs.
     Replayed {
         epochs: u64,
     },
@@ -123,7 +123,7 @@ impl Keys {
         Self { epoch_bits, by_epoch: vec![key] }
     }
 
-    /// Opens a sealed datagram. The caller has checked that its epoch is near.
+    /// Opens a sealed datagram. The caller has checked the epoch.
     fn open(&mut self, sealed: &[u8]) -> Option<Vec<u8>> {
         let (&head, body) = sealed.split_first_chunk::<HEAD_BYTES>()?;
         let number = number_of(&head);
@@ -185,7 +185,7 @@ impl Links {
         self.peers.get(&peer)?.sealed_paths.map(|[_, remote]| remote)
     }
 
-    /// Returns the path and the contents of a sealed datagram that leaves.
+    /// Returns the path and the contents of a departing sealed datagram.
     pub(super) fn open_leaving(&mut self, to: SimAddr, datagram: &[u8]) -> Option<(u32, Vec<u8>)> {
         let head = datagram.first_chunk().filter(|head| head[0] == SEALED_MARK)?;
         let of_path = self.sending.get_mut(&(to, path_of(head))).into_iter().flatten().rev();
@@ -208,7 +208,7 @@ impl Links {
         let (sealed, plain) = (here().find(is_sealed), here().find(|peer| !is_sealed(peer)));
         let has_mark = datagram.first() == Some(&SEALED_MARK) && !self.receiving.is_empty();
         match (sealed, plain) {
-            // The frames of an address with plain links alone are for these, whatever they are.
+            // An address with only plain links: all frames go to the plain peer.
             (None, Some(peer)) => deliver(peer.source, datagram.to_vec(), false),
             _ if has_mark => self.judge_sealed(from, datagram),
             (Some(_), Some(peer)) => deliver(peer.source, datagram.to_vec(), false),

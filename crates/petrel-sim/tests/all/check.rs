@@ -180,7 +180,7 @@ fn seeds__that_found_something_stay_clean() {
     }
 }
 
-/// The server of this seed had no memory to answer a large WRITE, and called it refused although it had been written.
+/// The server of this seed had no memory for the answer to a large WRITE, and called the finished WRITE refused.
 #[test]
 fn run_seed__with_an_answer_that_has_no_room_after_an_effect() {
     assert_clean(&run(8_899..8_900));
