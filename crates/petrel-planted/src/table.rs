@@ -258,6 +258,14 @@ pub const DEFECTS: &[Defect] = &[
         "a revoked region stays in the views of all endpoints but one",
     ),
     defect(
+        "seal_first_epoch_never_ends",
+        "datagrams of a link's first epoch are opened for ever, and those of the epoch before the current one no more",
+    ),
+    defect(
+        "seal_number_accepted_again",
+        "a sealed datagram is accepted as often as it comes within the replay window",
+    ),
+    defect(
         "service_budget_never_filled",
         "calls that succeed put nothing into a client's retry budget",
     ),
@@ -333,6 +341,14 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "udp_kept_frames_not_copied",
         "frames for which the kernel has no room are sent later from where they were",
+    ),
+    defect(
+        "udp_plain_on_sealed_link",
+        "plain datagrams from the address of a sealed link are taken for the link's",
+    ),
+    defect(
+        "udp_sealed_from_any_address",
+        "a sealed datagram is accepted from any address that knows its path",
     ),
     defect(
         "udp_short_last_segment_lost",

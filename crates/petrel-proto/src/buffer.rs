@@ -212,7 +212,8 @@ impl Placed {
         self.0.held_bytes()
     }
 
-    pub(crate) fn has_effect(&self) -> bool {
+    /// Returns true if the stored bytes have an effect already; see [`Destination::has_effect`].
+    pub fn has_effect(&self) -> bool {
         self.0.has_effect()
     }
 }

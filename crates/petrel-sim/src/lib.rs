@@ -65,7 +65,7 @@ mod transport;
 mod udp;
 mod world;
 
-pub use ring::{DataLink, RingLink, WakeFaults};
+pub use ring::{DataLink, RingLink, SealedPath, WakeFaults};
 pub use rng::{Probability, Rng};
 pub use simulation::{Actor, Simulation, Stop};
 pub use time::Time;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
+use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -458,6 +459,10 @@ impl Transport for SimTransport {
                 rings.add_peer(link).map(of_ring)
             }
             (DataLink::Packets(_), Some(udp)) => udp.add_peer(at),
+            (DataLink::Sealed(link), Some(udp)) => udp.add_sealed_peer(link),
+            (DataLink::Sealed(_), None) => {
+                Err(LinkError::Unsupported("sealing is for the medium of UDP".to_owned()))
+            }
             (DataLink::Packets(_), None) => self.peers.add(at),
         }
     }
@@ -620,6 +625,8 @@ impl Transport for SimTransport {
                 break;
             }
             let Some(head) = fabric.take(self.binding.at, &mut self.received) else { break };
+            let is_sealed = self.received.bytes.first() == Some(&SEALED_MARK);
+            fabric.stats.strange_on_plain_links += u64::from(is_sealed || head.attack.is_some());
             drop(fabric);
             self.received_ecn = head.ecn;
             self.rx_marked += u64::from(head.ecn == Ecn::Ce);

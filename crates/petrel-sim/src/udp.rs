@@ -6,7 +6,10 @@
 //! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
 //! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and in order. No
-//! frame may stay behind without a backlog, and the delivered frames must be the received ones.
+//! frame may stay behind without a backlog. Delivered frames and the counters of dropped datagrams must be as in the
+//! model of the specification, `links`. Each datagram of a sealed link must leave under a new number.
+
+mod links;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,12 +18,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use petrel_transport::bundle;
+use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::udp::detached::{Arrival, Detached, Refusal, Wire};
 use petrel_transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
-use crate::fabric::{Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
+use crate::fabric::{Attack, Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
+use crate::ring::SealedPath;
 use crate::rng::Rng;
+use links::{Dropped, Links, Verdict, Why};
 
 /// The capacity of one message or one receive buffer.
 const TRAIN_BYTES_MAX: usize = 65_507;
@@ -52,33 +58,25 @@ struct FabricSocket {
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
-    /// Frames that were pushed and have not left, by address.
-    pushed: BTreeMap<SocketAddr, VecDeque<Vec<u8>>>,
+    /// Pushed frames before departure, by address and path of the sealed link: sealed links are in no order among one another.
+    pushed: BTreeMap<(SocketAddr, Option<u32>), VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
     /// A packet that could not be merged with earlier packets.
     next: Option<Datagram>,
     frames: Frames,
 }
 
-/// State of the received frames.
+/// Received datagrams and delivered frames.
 #[derive(Debug, Default)]
 struct Incoming {
-    /// Frames that were received and not delivered.
-    frames: VecDeque<Received>,
-    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be left.
-    ambiguous: Vec<Vec<u8>>,
-    /// Addresses of the peers, and the number of links to each.
-    links: BTreeMap<SimAddr, u32>,
-    /// The sender behind each peer number: any host may send a copy of a frame, which is dropped.
-    senders: BTreeMap<PeerId, SimAddr>,
-}
-
-#[derive(Debug)]
-struct Received {
-    from: SimAddr,
-    frame: Vec<u8>,
-    /// Whether there was no link to the sender on arrival or later: the frame may then be dropped.
-    has_no_link: bool,
+    links: Links,
+    /// Datagrams not yet processed by the transport.
+    waiting: VecDeque<Datagram>,
+    /// Delivered frames of datagrams not yet judged.
+    delivered: VecDeque<(PeerId, Vec<u8>)>,
+    /// Datagrams judged so far: all, and the dropped ones by reason.
+    judged: u64,
+    dropped: Dropped,
 }
 
 /// A received packet.
@@ -87,6 +85,7 @@ struct Datagram {
     from: SimAddr,
     bytes: Vec<u8>,
     is_marked: bool,
+    attack: Option<Attack>,
 }
 
 impl Udp {
@@ -116,15 +115,21 @@ impl Udp {
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
         let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
-        let mut incoming = self.socket.incoming.borrow_mut();
-        *incoming.links.entry(at).or_default() += 1;
-        incoming.senders.insert(self.detached.source_of(peer), at);
+        self.socket.incoming.borrow_mut().links.add(at, peer, self.detached.source_of(peer));
+        Ok(peer)
+    }
+
+    pub(crate) fn add_sealed_peer(&mut self, link: SealedPath) -> Result<PeerId, LinkError> {
+        let (address, bits) = (address_of(link.peer), link.epoch_bits);
+        let max_frame_bytes = self.max_frame_bytes;
+        let peer = self.detached.add_sealed_peer(address, max_frame_bytes, link.keys(), bits)?;
+        self.socket.incoming.borrow_mut().links.add_sealed(link, peer);
         Ok(peer)
     }
 
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
-        if let Some(address) = self.detached.addr(peer) {
-            self.socket.incoming.borrow_mut().remove_link(sim_addr_of(address));
+        if self.detached.addr(peer).is_some() {
+            self.socket.incoming.borrow_mut().links.remove(peer);
         }
         self.detached.remove_peer(peer);
     }
@@ -145,15 +150,17 @@ impl Udp {
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
-        if let Some(address) = address {
-            self.socket.pushed.entry(address).or_default().push_back([head, body].concat());
+        let way =
+            address.map(|address| (address, self.socket.incoming.borrow().links.path_to(peer)));
+        if let Some(way) = way {
+            self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
         // SAFETY: by this function's contract.
         let is_taken = unsafe { self.detached.push(&mut self.socket, peer, head, body) };
-        if let Some(address) = address {
+        if let Some(way) = way {
             match is_taken {
-                true => self.socket.show_pushed(sim_addr_of(address), head, body),
-                false => _ = self.socket.pushed.entry(address).or_default().pop_back(),
+                true => self.socket.show_pushed(sim_addr_of(way.0), head, body),
+                false => _ = self.socket.pushed.entry(way).or_default().pop_back(),
             }
         }
         is_taken
@@ -176,9 +183,11 @@ impl Udp {
         let (fabric, at) = (self.socket.fabric.clone(), self.socket.binding.at);
         let checked = Checked { handler, fabric, at, incoming };
         let count = self.detached.rx_burst_to(&mut self.socket, budget, checked);
-        if !self.detached.has_ready() {
-            self.socket.incoming.borrow_mut().check_all_delivered(at);
-        }
+        let mut incoming = self.socket.incoming.borrow_mut();
+        incoming.judge(&self.socket.fabric, at, &self.detached.stats());
+        let all = self.detached.has_ready() || incoming.waiting.is_empty();
+        assert!(all, "{at} has neither delivered nor counted a datagram");
+        drop(incoming);
         self.check_nothing_left();
         count
     }
@@ -209,28 +218,45 @@ impl FabricSocket {
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
     }
 
-    /// Checks that the frames of a departing datagram were pushed first.
-    fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) {
+    /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed one.
+    fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let at = self.binding.at;
-        let pushed = self.pushed.entry(to).or_default();
-        let Some(frames) = bundle::frames(datagram) else {
+        let mut incoming = self.incoming.borrow_mut();
+        let opened = incoming.links.open_leaving(sim_addr_of(to), datagram);
+        let (path, contents) = match &opened {
+            Some((path, contents)) => (Some(*path), &contents[..]),
+            None => (None, datagram),
+        };
+        let pushed = self.pushed.entry((to, path)).or_default();
+        let Some(frames) = bundle::frames(contents) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
         };
         for frame in frames {
             let next = pushed.pop_front();
             assert!(next.as_deref() == Some(frame), "{at} sends {to} a frame that is not the next");
         }
+        opened.map(|(_, contents)| contents)
     }
 
     fn send_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
-        self.check_leaving(to, datagram);
+        let opened = self.check_leaving(to, datagram);
         let mut fabric = self.fabric.borrow_mut();
-        let packet = fabric.packets.create(self.binding.at, sim_addr_of(to));
+        let (from, to) = (self.binding.at, sim_addr_of(to));
+        let packet = fabric.packets.create(from, to);
         if self.is_ecn_capable {
             fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
         }
-        for frame in bundle::frames(datagram).into_iter().flatten() {
-            fabric.packets.frames_mut(&packet).push(frame, &[]);
+        match opened {
+            // A sealed datagram is a single frame for the fabric.
+            Some(contents) => {
+                fabric.packets.frames_mut(&packet).push(datagram, &[]);
+                fabric.record_contents(from, to, contents);
+            }
+            None => {
+                for frame in bundle::frames(datagram).into_iter().flatten() {
+                    fabric.packets.frames_mut(&packet).push(frame, &[]);
+                }
+            }
         }
         fabric.submit_shown(packet);
     }
@@ -259,17 +285,8 @@ impl FabricSocket {
             return None;
         }
         let head = fabric.take(self.binding.at, &mut self.frames)?;
-        let (from, is_marked) = (head.from, head.ecn == Ecn::Ce);
-        Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked })
-    }
-
-    /// Records the frames of a datagram.
-    fn note(&self, datagram: &Datagram) {
-        let (incoming, from) = (&mut self.incoming.borrow_mut(), datagram.from);
-        let has_no_link = !incoming.links.contains_key(&from);
-        let frames = bundle::frames(&datagram.bytes).into_iter().flatten();
-        let received = frames.map(|frame| Received { from, frame: frame.to_vec(), has_no_link });
-        incoming.frames.extend(received);
+        let (from, is_marked, attack) = (head.from, head.ecn == Ecn::Ce, head.attack);
+        Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked, attack })
     }
 }
 
@@ -302,8 +319,10 @@ impl Wire for FabricSocket {
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival> {
         let first = self.take()?;
         let (from, segment_bytes, is_marked) = (first.from, first.bytes.len(), first.is_marked);
-        self.note(&first);
         datagrams.extend_from_slice(&first.bytes);
+        let incoming = Rc::clone(&self.incoming);
+        let mut incoming = incoming.borrow_mut();
+        incoming.waiting.push_back(first);
         let mut count = 1;
         while self.joins
             && count < TRAIN_DATAGRAMS_MAX
@@ -318,8 +337,8 @@ impl Wire for FabricSocket {
                 self.next = Some(next);
                 break;
             }
-            self.note(&next);
             datagrams.extend_from_slice(&next.bytes);
+            incoming.waiting.push_back(next);
             count += 1;
             self.fabric.borrow_mut().stats.joined += 1;
             if bytes < segment_bytes {
@@ -331,41 +350,56 @@ impl Wire for FabricSocket {
 }
 
 impl Incoming {
-    fn remove_link(&mut self, to: SimAddr) {
-        let Some(links) = self.links.get_mut(&to) else { return };
-        *links -= 1;
-        if *links == 0 {
-            self.links.remove(&to);
-            let of_it = self.frames.iter_mut().filter(|received| received.from == to);
-            of_it.for_each(|received| received.has_no_link = true);
-        }
-    }
-
-    /// Checks a delivered frame and returns its sender. Earlier frames may have been dropped.
-    fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
-        let sender = self.senders.get(&peer).copied();
-        while let Some(next) = self.frames.pop_front() {
-            let Received { from, frame: expected, has_no_link } = next;
-            if expected == frame && sender == Some(from) {
-                self.ambiguous.extend(has_no_link.then_some(expected));
-                return from;
+    /// Judges the datagrams processed by the transport so far, and compares frames and counters.
+    fn judge(&mut self, fabric: &FabricHandle, at: SimAddr, stats: &TransportStats) {
+        let dropped = Dropped::of(stats);
+        let looked_at = stats.rx_datagrams + dropped.total();
+        for _ in self.judged..looked_at {
+            let Some(datagram) = self.waiting.pop_front() else {
+                panic!("{at} has counted a datagram that did not come");
+            };
+            let verdict = self.links.judge(datagram.from, &datagram.bytes);
+            let stats = &mut fabric.borrow_mut().stats;
+            if let Verdict::Deliver { is_sealed: false, .. } = verdict {
+                let is_strange = datagram.attack.is_some() || datagram.bytes[0] == SEALED_MARK;
+                stats.strange_on_plain_links += u64::from(is_strange);
             }
-            let may_be_dropped = has_no_link || self.ambiguous.contains(&expected);
-            assert!(may_be_dropped, "{at} is given another frame than the next, of {from}");
+            if let Some(attack) = datagram.attack {
+                match verdict {
+                    // The original is lost or late: the copy is the first datagram with the number.
+                    Verdict::Deliver { is_sealed: true, .. } => {
+                        assert_eq!(attack, Attack::Replay, "{at} accepts it from {datagram:?}");
+                        stats.attacks_first += 1;
+                    }
+                    Verdict::Drop(Why::Replayed { epochs }) => {
+                        stats.attacks_of_former_keys += u64::from(epochs > 0);
+                    }
+                    Verdict::Drop(Why::Forged) => {
+                        stats.attacks_of_former_links += u64::from(attack == Attack::Replay);
+                    }
+                    _ => {}
+                }
+            }
+            match verdict {
+                Verdict::Deliver { peer, contents, .. } => {
+                    for frame in bundle::frames(&contents).into_iter().flatten() {
+                        let delivered = self.delivered.pop_front();
+                        let is_it =
+                            delivered.is_some_and(|(to, bytes)| to == peer && bytes == frame);
+                        assert!(is_it, "{at} is given another frame than the next, of {peer:?}");
+                    }
+                }
+                Verdict::Drop(why) => self.dropped.count(why),
+            }
         }
-        panic!("{at} is given a frame that did not come from {sender:?}: {frame:?}");
-    }
-
-    fn check_all_delivered(&mut self, at: SimAddr) {
-        for Received { from, frame, has_no_link } in self.frames.drain(..) {
-            let may_be_dropped = has_no_link || self.ambiguous.contains(&frame);
-            assert!(may_be_dropped, "{at} was not given a frame of {from}");
-        }
-        self.ambiguous.clear();
+        self.judged = looked_at;
+        let extra = self.delivered.front();
+        assert!(extra.is_none(), "{at} is given a frame that it should not accept: {extra:?}");
+        assert_eq!(self.dropped, dropped, "{at} drops datagrams for other reasons");
     }
 }
 
-/// Checks each frame before it is handled.
+/// Notes each frame before it is handled.
 struct Checked<H> {
     handler: H,
     fabric: FabricHandle,
@@ -375,7 +409,10 @@ struct Checked<H> {
 
 impl<H> Checked<H> {
     fn note(&self, peer: PeerId, frame: &[u8], is_marked: bool) {
-        let from = self.incoming.borrow_mut().deliver(self.at, peer, frame);
+        let mut incoming = self.incoming.borrow_mut();
+        incoming.delivered.push_back((peer, frame.to_vec()));
+        let from = incoming.links.sender_of(peer);
+        drop(incoming);
         self.fabric.borrow_mut().show_frame_taken((from, 0), self.at, frame, is_marked);
     }
 }

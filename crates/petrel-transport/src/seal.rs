@@ -10,7 +10,8 @@ mod sender;
 
 use std::fmt;
 
-pub(crate) use head::{SEALED_MARK, SealedDatagram};
+pub use head::SEALED_MARK;
+pub(crate) use head::SealedDatagram;
 pub(crate) use receiver::{Receiver, Refusal};
 pub(crate) use sender::Sender;
 

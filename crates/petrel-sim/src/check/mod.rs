@@ -59,6 +59,7 @@
 //! # Ok::<(), petrel_sim::check::Failure>(())
 //! ```
 
+mod attacker;
 mod call;
 mod client_call;
 pub(crate) mod fault_window;

@@ -31,6 +31,8 @@ pub(super) enum FaultAction {
     Restore,
     /// The attacker injects frames.
     Forge { count: u64 },
+    /// The attacker of sealed links acts.
+    Attack { count: u64 },
 }
 
 /// Packets that the attacker keeps.

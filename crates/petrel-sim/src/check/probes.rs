@@ -12,6 +12,7 @@ const RARE: &[&str] = &[
     "answers_dropped_idle",
     "answers_dropped_short",
     "answers_over_share",
+    "attacks_of_former_links",
     "calls_of_largest_size",
     "multicast_requests_missed",
     "nexus_accept_errors",

@@ -7,7 +7,7 @@ use super::ledger::Counts;
 use super::regions;
 use super::watch::{ContentCounts, PathUse};
 use crate::control::ControlStats;
-use crate::fabric::{DropReason, FabricStats};
+use crate::fabric::{Attack, DropReason, FabricStats};
 use crate::{multicast_world, nexus};
 
 /// The results of a seed that kept all rules.
@@ -104,7 +104,19 @@ impl Report {
             ("ring_wakes", fabric.wakes),
             ("ring_wakes_late", fabric.wakes_late),
             ("ring_wakes_refused", fabric.wakes_refused),
+            ("attacks_replayed", fabric.attacks(Attack::Replay)),
+            ("attacks_replayed_first", fabric.attacks_first),
+            ("attacks_of_former_keys", fabric.attacks_of_former_keys),
+            ("attacks_of_former_links", fabric.attacks_of_former_links),
+            ("attacks_reflected", fabric.attacks(Attack::Reflect)),
+            ("attacks_mixed", fabric.attacks(Attack::Mix)),
+            ("attacks_flipped", fabric.attacks(Attack::Flip)),
+            ("attacks_truncated", fabric.attacks(Attack::Truncate)),
+            ("attacks_plain", fabric.attacks(Attack::Plain)),
+            ("attacks_to_plain_endpoints", fabric.attacks(Attack::ToPlain)),
+            ("packets_strange_to_plain_links", fabric.strange_on_plain_links),
             ("links_up", control.links_up),
+            ("links_sealed", control.links_sealed),
             ("links_lost", control.links_lost),
             ("links_failed", control.links_failed),
             ("connections_silent", control.silences),

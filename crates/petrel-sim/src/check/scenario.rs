@@ -7,6 +7,7 @@ use petrel_proto::congestion::{
 };
 use petrel_proto::limits::SLOTS_DEFAULT;
 use petrel_proto::recovery::rtt::RtoBounds;
+use petrel_transport::seal::OVERHEAD_BYTES;
 
 use crate::control::ControlConfig;
 use crate::fabric::{
@@ -15,7 +16,7 @@ use crate::fabric::{
 };
 use crate::ring::WakeFaults;
 use crate::rng::Rng;
-use crate::transport::{Medium, SimTransportConfig};
+use crate::transport::{FRAME_BYTES, Medium, SimTransportConfig};
 pub(super) use crate::world::FaultLevel;
 
 use super::several_paths::{Parts, Ways};
@@ -23,6 +24,9 @@ use super::swarm::{Feature, Swarm};
 
 /// Maximum number of hosts: fault windows store hosts as bits of a word.
 const HOSTS_MAX: u64 = 50;
+
+/// Average number of endpoints per endpoint without sealing, in a world with sealed links.
+const ENDPOINTS_PER_PLAIN: u64 = 6;
 
 /// The settings of a world.
 #[derive(Clone, Debug)]
@@ -79,6 +83,8 @@ pub(super) struct Scenario {
     pub(super) ways: Option<Ways>,
     /// Hosts whose first endpoint serves regions, from the first host on.
     pub(super) region_hosts: u16,
+    /// In worlds with sealed links: the number of datagrams per key, as a power of two.
+    pub(super) epoch_bits: Option<u32>,
 }
 
 /// The path from host to host.
@@ -160,6 +166,7 @@ impl Scenario {
             has_order: false,
             ways: None,
             region_hosts: 0,
+            epoch_bits: None,
         }
     }
 
@@ -293,6 +300,25 @@ impl Scenario {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },
             _ => Medium::Packets,
         }
+    }
+
+    /// Draws the length of epochs. Epochs are longer where faults may lose many datagrams in a row: a receiver opens nothing after the
+    /// loss of a whole epoch. Epochs of 2²² datagrams, as in production, rule such losses out.
+    pub(super) fn draw_epoch_bits(&self, rng: &mut Rng) -> u32 {
+        let least = if self.fault_level == FaultLevel::Full { 9 } else { 5 };
+        rng.between(least, least + 3) as u32
+    }
+
+    /// Draws whether an endpoint seals links, over UDP.
+    pub(super) fn draw_seal(&self, rng: &mut Rng, settings: &mut SimTransportConfig) -> bool {
+        let seals = rng.below(ENDPOINTS_PER_PLAIN) > 0 && settings.source_ports == 1;
+        if !seals || self.epoch_bits.is_none() {
+            return false;
+        }
+        let largest = FRAME_BYTES.end() - OVERHEAD_BYTES;
+        settings.max_frame_bytes = settings.max_frame_bytes.min(largest);
+        settings.medium = Medium::Udp { seed: rng.next_u64() };
+        true
     }
 
     /// Returns the faults of ring wake-ups, with probabilities taken from those of packets.

@@ -105,7 +105,7 @@ impl Swarm {
             FaultAction::Drain { .. } | FaultAction::EndDrain { .. } => Feature::Drains,
             FaultAction::Forge { .. } => Feature::Forging,
             FaultAction::Cut { .. } | FaultAction::Mend { .. } => Feature::Cuts,
-            FaultAction::Restore => return true,
+            FaultAction::Attack { .. } | FaultAction::Restore => return true,
         };
         self.allows(feature)
     }

@@ -127,8 +127,14 @@ impl World {
         let has_ways = self.common.scenario.ways.is_some();
         let may_reuse_ports = has_ways && self.common.fabric.stats().crashes > 0;
         let dropped_wrong_peer = if may_reuse_ports { 0 } else { counters.dropped_wrong_peer };
+        // A plain link passes on all packets from the address of the peer, and the endpoint drops the strange packets.
+        let [dropped_malformed, dropped_wrong_peer] =
+            match self.common.fabric.stats().strange_on_plain_links {
+                0 => [counters.dropped_malformed, dropped_wrong_peer],
+                _ => [0; 2],
+            };
         let wrong = [
-            ("dropped_malformed", counters.dropped_malformed),
+            ("dropped_malformed", dropped_malformed),
             ("dropped_wrong_direction", counters.dropped_wrong_direction),
             ("dropped_wrong_peer", dropped_wrong_peer),
             ("dropped_future", counters.dropped_future),

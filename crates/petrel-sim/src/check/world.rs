@@ -11,6 +11,7 @@ use petrel_proto::Recovery;
 use petrel_proto::counters::Counters;
 use petrel_transport::Transport as _;
 
+use super::attacker;
 use super::client_call::SimulatedCaller;
 use super::ledger::Ledger;
 use super::nemesis::{self, FaultAction};
@@ -58,6 +59,12 @@ const PATH_WORLDS_PER_RINGS: u64 = 4;
 /// The share of worlds with regions, among worlds whose features include regions.
 const WORLDS_PER_REGIONS: u64 = 3;
 
+/// Worlds per world with sealed links and an attacker.
+const WORLDS_PER_SEALING: u64 = 4;
+
+/// The stream for the decision on sealing.
+const STREAM_OF_SEALING: u32 = 872_971;
+
 /// The most hosts with regions.
 const REGION_HOSTS_MAX: u64 = 2;
 
@@ -80,6 +87,8 @@ const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
 const STREAM_CUTS: u32 = 4;
+const STREAM_KEYS: u32 = 5;
+const STREAM_ATTACKS: u32 = 6;
 /// This number was chosen so that the seeds on the regression list draw no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_ENDPOINT: u32 = 0x1_0000;
@@ -88,6 +97,7 @@ const STREAM_MEDIUM: u32 = 0x3_0000;
 const STREAM_PATHS: u32 = 0x4_0000;
 const STREAM_REGIONS: u32 = 0x5_0000;
 const STREAM_REGION_TURNS: u32 = 0x6_0000;
+const STREAM_SEALS: u32 = 0x7_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -131,6 +141,9 @@ impl World {
             if rng.below(WORLDS_PER_REGIONS) == 0 && scenario.swarm.allows(Feature::Regions) {
                 scenario.region_hosts = rng.between(1, REGION_HOSTS_MAX) as u16;
             }
+            let rng = &mut Rng::stream(seed, u32::MAX, STREAM_OF_SEALING);
+            let is_sealed = rng.below(WORLDS_PER_SEALING) == 0;
+            scenario.epoch_bits = is_sealed.then(|| scenario.draw_epoch_bits(rng));
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
@@ -138,6 +151,9 @@ impl World {
         let control = ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
         if scenario.has_rings {
             control.share_memory(fabric.rng(STREAM_RINGS).next_u64());
+        }
+        if let Some(epoch_bits) = scenario.epoch_bits {
+            control.seal(fabric.rng(STREAM_KEYS).next_u64(), epoch_bits);
         }
         let mut ledger = Ledger::default();
         ledger.fault_windows.aftermath_ns = scenario.aftermath_ns();
@@ -158,6 +174,7 @@ impl World {
             has_batches: options.has_batches,
             largest_batch: Cell::new(0),
             phase: Cell::new(Phase::Active),
+            plain_endpoints: RefCell::default(),
         });
         fabric.watch(move |observation| wire_checker.borrow_mut().see(observation));
         let rng = options.faults(seed, fabric.rng(STREAM_NEMESIS));
@@ -204,7 +221,7 @@ impl World {
         let scenario = &common.scenario;
         common.fabric.set_faults(scenario.faults);
         common.fabric.set_wake_faults(scenario.wake_faults());
-        if scenario.is_attacked {
+        if scenario.is_attacked || scenario.epoch_bits.is_some() {
             common.fabric.start_recording(nemesis::RECORDED);
         }
         let mut actions = nemesis::plan(scenario, &mut self.rng);
@@ -212,6 +229,7 @@ impl World {
             nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut actions);
         }
         nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut actions);
+        attacker::add_attacks(scenario, &mut common.fabric.rng(STREAM_ATTACKS), &mut actions);
         scenario.add_cuts(&mut common.fabric.rng(STREAM_CUTS), &mut actions);
         actions.retain(|(_, action)| scenario.swarm.allows_action(action));
         for (at_ns, action) in actions {
@@ -263,6 +281,9 @@ impl World {
             FaultAction::Restore => common.fabric.set_faults(common.scenario.faults),
             FaultAction::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
+            }
+            FaultAction::Attack { count } => {
+                (0..count).for_each(|_| attacker::attack(&common, &mut self.rng));
             }
         }
         Ok(())
@@ -450,6 +471,10 @@ impl World {
         let mut config = common.scenario.draw_endpoint(&mut rng);
         let mut path_rng = common.fabric.rng(STREAM_PATHS + endpoint_number);
         let announcing = common.scenario.draw_paths(&mut path_rng, &mut settings, &mut config);
+        let seals = {
+            let mut rng = common.fabric.rng(STREAM_SEALS + endpoint_number);
+            common.scenario.draw_seal(&mut rng, &mut settings)
+        };
         let is_controlled = common.scenario.is_controlled(&config);
         if is_controlled {
             common.ledger.borrow_mut().controlled.insert(endpoint_number);
@@ -467,6 +492,15 @@ impl World {
             Announcing::Answers => control.answering_with(transport.further_ports()),
             Announcing::Asks => control.announcing(transport.further_ports()),
         };
+        let mut plain_endpoints = common.plain_endpoints.borrow_mut();
+        let control = if seals {
+            plain_endpoints.remove(&at);
+            control.sealing()
+        } else {
+            plain_endpoints.insert(at);
+            control
+        };
+        drop(plain_endpoints);
         let scripted = control.scripted();
         let mut endpoint = Endpoint::new(transport, control, &config)?;
         let shared = Rc::new(Shared {

@@ -14,7 +14,8 @@ use super::ControlNetwork;
 use super::connection::ConnectionId;
 use super::network::{EndpointKey, Event, Network, Side, unavailable};
 use crate::fabric::{HostId, SimAddr};
-use crate::ring::{DataLink, RingLink};
+use crate::ring::{DataLink, RingLink, SealedPath};
+use crate::rng::Rng;
 
 /// One end of a link.
 #[derive(Debug)]
@@ -126,6 +127,7 @@ impl Network {
         };
         let connection = self.connect(host, remote);
         let id = self.next_link();
+        let key_path = self.new_key_path((host, endpoint));
         let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
         let open = LinkOpen {
             link: id.0 as u32,
@@ -137,6 +139,7 @@ impl Network {
             features: LinkFeatures {
                 paths: local.asked_paths(),
                 order: true,
+                key_path,
                 ..LinkFeatures::NONE
             },
         };
@@ -199,11 +202,14 @@ impl Network {
         let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
         // An acceptor announces ports only if the opener did.
         let paths = if open.features.paths.is_empty() { PathPorts::NONE } else { local.paths };
-        let features = LinkFeatures { paths, ..open.features };
+        let key_path = open.features.key_path.and_then(|_| self.new_key_path((host, endpoint)));
+        let features = LinkFeatures { paths, key_path, ..open.features };
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
-        let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
+        let key_paths = (key_path, open.features.key_path);
+        let transport =
+            self.data_link((id, number, 1), host, SimAddr::new(opener, port), key_paths);
         let ports = used_ports(&transport, features, open.features);
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer, ports };
         self.process(host).links.insert(link, entry);
@@ -225,33 +231,54 @@ impl Network {
         };
         let Offer::Udp { port, .. } = accept.offer else { return };
         let peer = SimAddr::new(acceptor, port);
-        let transport = self.data_link((id, accept.link), host, peer);
-        let Some(link) = self.process(host).links.get_mut(link_id) else { return };
-        let Stage::Opening { request, ref open, .. } = link.stage else {
+        let Some(link) = self.process(host).links.get(link_id) else { return };
+        let Stage::Opening { request, open: LinkOpen { features: own, .. }, .. } = &link.stage
+        else {
             return self.report(format!("a link was accepted twice: {accept:?}"));
         };
-        let agreed = agreed(open.features, accept.features);
-        link.ports = used_ports(&transport, open.features, accept.features);
+        let (request, own, peers) = (*request, *own, accept.features);
+        let key_paths = (own.key_path, peers.key_path);
+        let transport = self.data_link((id, accept.link, 0), host, peer, key_paths);
+        let Some(link) = self.process(host).links.get_mut(link_id) else { return };
+        let agreed = agreed(own, peers);
+        link.ports = used_ports(&transport, own, peers);
         (link.stage, link.peer) = (Stage::Up, Some(peer));
         let endpoint = link.endpoint;
         self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }
 
-    /// Returns the data path of a link from `here` to the peer. Both ends compute the same path.
+    /// Returns the next number for a sealed link, if the endpoint seals. As in production, a process begins with 0.
+    fn new_key_path(&mut self, (host, endpoint): (HostId, EndpointId)) -> Option<u32> {
+        let process = self.process(host);
+        process.endpoints.get(&endpoint).filter(|local| local.seals)?;
+        process.key_paths += 1;
+        Some(process.key_paths - 1)
+    }
+
+    /// Returns the data path of a link from `here` to the peer. Both ends compute the same path. It is sealed if both ends have a number
+    /// for it, their own and the peer's.
     fn data_link(
-        &self,
-        (ConnectionId(connection), number): (ConnectionId, u32),
+        &mut self,
+        (ConnectionId(connection), number, side): (ConnectionId, u32, Side),
         here: HostId,
         peer: SimAddr,
+        key_paths: (Option<u32>, Option<u32>),
     ) -> DataLink {
         let machine = |HostId(host): HostId| host / 2;
-        match self.memory_seed {
-            Some(seed) if machine(here) == machine(peer.host) => {
-                let name = u64::from(connection) << 32 | u64::from(number);
-                RingLink::draw(peer, seed.wrapping_add(name))
-            }
-            _ => DataLink::Packets(peer),
+        let name = u64::from(connection) << 32 | u64::from(number);
+        if let Some(seed) = self.memory_seed
+            && machine(here) == machine(peer.host)
+            && let ring @ DataLink::Ring(_) = RingLink::draw(peer, seed.wrapping_add(name))
+        {
+            return ring;
         }
+        let ((Some(own), Some(peers)), Some((seed, epoch_bits))) = (key_paths, self.sealing) else {
+            return DataLink::Packets(peer);
+        };
+        self.stats.links_sealed += 1;
+        let secret = Rng::new(seed.wrapping_add(name)).next_u64();
+        let (paths, is_opener) = ([own, peers], side == 0);
+        DataLink::Sealed(SealedPath { peer, paths, secret, is_opener, epoch_bits })
     }
 
     /// Reports a link that is up to an endpoint, and the round trip if the endpoint has asked for the link.

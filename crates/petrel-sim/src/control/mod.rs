@@ -132,6 +132,12 @@ impl ControlNetwork {
         self.network.borrow_mut().memory_seed = Some(seed);
     }
 
+    /// Seals the links between [sealing](SimControl::sealing) endpoints. The keys follow from `seed`, and change after 2 to the power
+    /// of `epoch_bits` datagrams.
+    pub fn seal(&self, seed: u64, epoch_bits: u32) {
+        self.network.borrow_mut().sealing = Some((seed, epoch_bits));
+    }
+
     /// Declares that from now on no process ends, and no network is cut. Connections with two live sides
     /// then need no further heartbeats, which saves most events of quiet times.
     pub fn end_faults(&self) {
@@ -214,6 +220,13 @@ impl SimControl {
     /// have one path.
     pub fn answering_with(self, ports: &[u16]) -> Self {
         self.announce(ports, false)
+    }
+
+    /// Seals the endpoint's links to sealing peers. The endpoint's transport needs the medium of UDP, and room for sealing in the largest
+    /// datagrams.
+    pub fn sealing(self) -> Self {
+        self.network.network.borrow_mut().seal_links_of(self.key);
+        self
     }
 
     fn announce(self, ports: &[u16], asks: bool) -> Self {

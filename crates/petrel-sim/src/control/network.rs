@@ -32,6 +32,8 @@ pub(super) struct EndpointKey {
 pub struct ControlStats {
     /// Links that came up, counted on either side.
     pub links_up: u64,
+    /// Sealed links that came up, counted on either side.
+    pub links_sealed: u64,
     /// Links that ended with their connection.
     pub links_lost: u64,
     /// Links that could not be established.
@@ -67,6 +69,8 @@ pub(super) struct Network {
     pub(super) is_fault_free: bool,
     /// Whether neighbours share memory; see [`ControlNetwork::share_memory`](super::ControlNetwork::share_memory).
     pub(super) memory_seed: Option<u64>,
+    /// The seed of keys, and the length of epochs as a power of two; see [`ControlNetwork::seal`](super::ControlNetwork::seal).
+    pub(super) sealing: Option<(u64, u32)>,
     queue: EventQueue<Event>,
 }
 
@@ -96,6 +100,8 @@ pub(super) struct Process {
     /// Connections that this process opened.
     pub(super) dialled: BTreeMap<HostId, ConnectionId>,
     pub(super) links: Links,
+    /// Numbers of sealed links so far.
+    pub(super) key_paths: u32,
 }
 
 /// An endpoint of a process.
@@ -108,6 +114,8 @@ pub(super) struct Local {
     pub(super) paths: PathPorts,
     /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
     asks_for_paths: bool,
+    /// Whether links to sealing peers are sealed.
+    pub(super) seals: bool,
     inbox: Inbox,
     /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake it.
     posted_ns: u64,
@@ -157,6 +165,7 @@ impl Network {
             agreements: Vec::new(),
             is_fault_free: false,
             memory_seed: None,
+            sealing: None,
             queue: EventQueue::new(),
         }
     }
@@ -241,8 +250,9 @@ impl Network {
         let incarnation = process.incarnation;
         let key = EndpointKey { host: data.host, incarnation, endpoint, serial };
         let paths = PathPorts::NONE;
-        let asks_for_paths = false;
-        let local = Local { serial, data, max_frame, paths, asks_for_paths, inbox, posted_ns: 0 };
+        let (asks_for_paths, seals, posted_ns) = (false, false, 0);
+        let local =
+            Local { serial, data, max_frame, paths, asks_for_paths, seals, inbox, posted_ns };
         process.endpoints.insert(endpoint, local);
         key
     }
@@ -251,6 +261,13 @@ impl Network {
     pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts, asks: bool) {
         if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
             (local.paths, local.asks_for_paths) = (paths, asks);
+        }
+    }
+
+    /// Seals the endpoint's links to sealing peers from now on.
+    pub(super) fn seal_links_of(&mut self, from: EndpointKey) {
+        if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
+            local.seals = true;
         }
     }
 

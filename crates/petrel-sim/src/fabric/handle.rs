@@ -20,7 +20,7 @@ use super::source::{SourceConfig, SourceError, SourceId, SourceStats};
 use super::stats::{FabricStats, LinkStats, SwitchStats};
 use super::topology::{HostId, LinkId, NodeId, SwitchId, Topology, TopologyError};
 use super::wakers::Wakers;
-use super::wiretap::{Observation, Recorded};
+use super::wiretap::{Attack, Observation, Recorded};
 use super::{Fabric, STREAM_USER, Step};
 
 /// The error of making a fabric.
@@ -108,7 +108,13 @@ impl FabricHandle {
     /// Makes a frame arrive at a port after `delay_ns`, as if `from` had sent it. The frame crosses no link
     /// and meets no link fault, but partitions apply.
     pub fn inject(&self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
-        self.borrow_mut().inject(from, to, frame, delay_ns);
+        self.borrow_mut().inject(from, to, frame, delay_ns, None);
+    }
+
+    /// Like [`FabricHandle::inject`], of an attacker: sealed links accept the datagram at most as an early copy.
+    pub fn attack(&self, attack: Attack, recorded: &Recorded, delay_ns: u64) {
+        let Recorded { from, to, frames } = recorded;
+        self.borrow_mut().inject(*from, *to, &frames.concat(), delay_ns, Some(attack));
     }
 
     /// Shows all frames that endpoints send and receive to `watcher` from now on. `watcher` must not use the fabric.
@@ -126,6 +132,13 @@ impl FabricHandle {
         let fabric = self.fabric.borrow();
         let recorded = fabric.recorded();
         recorded.get(pick(recorded.len())).cloned()
+    }
+
+    /// Returns the contents of a recent sealed datagram, as a single frame. `pick` is as for [`FabricHandle::recorded`].
+    pub fn recorded_contents(&self, pick: impl FnOnce(usize) -> usize) -> Option<Recorded> {
+        let fabric = self.fabric.borrow();
+        let contents = fabric.recorded_contents()?;
+        contents.get(pick(contents.len().max(1))).cloned()
     }
 
     /// Schedules an action for a time in nanoseconds; a past time means now.

@@ -62,7 +62,7 @@ pub use stats::{DropReason, FabricStats, LinkStats, SwitchStats};
 pub use topology::{
     HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
 };
-pub use wiretap::{Observation, Recorded};
+pub use wiretap::{Attack, Observation, Recorded};
 
 pub(crate) use packet::{Frames, PacketRef};
 pub(crate) use ports::{Binding, SOURCE_PORT_FIRST};

@@ -3,6 +3,7 @@
 use super::ecn::Ecn;
 use super::source::SourceId;
 use super::topology::HostId;
+use super::wiretap::Attack;
 use crate::time::Time;
 
 /// The address of an endpoint: a host and a port.
@@ -43,12 +44,15 @@ pub(crate) struct Head {
     pub(crate) ecn: Ecn,
     /// Whether the fabric has changed the bytes.
     pub(crate) corrupted: bool,
+    /// The kind of attack, for a packet of the attacker.
+    pub(crate) attack: Option<Attack>,
 }
 
 impl Head {
     fn new(number: u64, from: SimAddr, to: SimAddr) -> Self {
         let (payload_bytes, source, ecn, corrupted) = (0, None, Ecn::NotEct, false);
-        Self { number, sent_at: Time::ZERO, from, to, payload_bytes, source, ecn, corrupted }
+        let (sent_at, attack) = (Time::ZERO, None);
+        Self { number, sent_at, from, to, payload_bytes, source, ecn, corrupted, attack }
     }
 }
 

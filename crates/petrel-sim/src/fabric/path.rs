@@ -128,6 +128,9 @@ impl Fabric {
         self.stats.delivered += 1;
         let head = self.packets.take(packet, frames);
         self.frames_in_turn += frames.count() as u64;
+        if let Some(attack) = head.attack {
+            self.stats.attacks[attack as usize] += 1;
+        }
         Some(head)
     }
 

@@ -1,5 +1,7 @@
 //! Counters and reasons of packet drops.
 
+use super::wiretap::Attack;
+
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -118,10 +120,25 @@ pub struct FabricStats {
     pub stalls: u64,
     /// Partitions begun.
     pub partitions: u64,
+    /// Received packets of an attacker, by [`Attack`].
+    pub(super) attacks: [u64; Attack::ALL.len()],
+    /// Replayed datagrams, accepted because the copy overtook the original.
+    pub attacks_first: u64,
+    /// Packets of an attacker, and late packets of an ended sealed link, received by endpoints with a plain link to the sender.
+    pub strange_on_plain_links: u64,
+    /// Dropped datagrams of the attacker, sealed by an earlier key of the link.
+    pub attacks_of_former_keys: u64,
+    /// Replayed datagrams of an ended link, refused by a later link.
+    pub attacks_of_former_links: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 
 impl FabricStats {
+    /// Returns the number of received packets of an attacker.
+    pub fn attacks(&self, attack: Attack) -> u64 {
+        self.attacks[attack as usize]
+    }
+
     /// Returns the packets dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]

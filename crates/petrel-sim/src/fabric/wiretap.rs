@@ -1,5 +1,7 @@
 //! Observers: a watcher that sees every frame, and an attacker that records packets and sends forged ones.
 
+use std::collections::VecDeque;
+
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -58,6 +60,38 @@ pub struct Recorded {
     pub frames: Vec<Vec<u8>>,
 }
 
+/// A kind of attack on sealed links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attack {
+    /// A datagram comes again.
+    Replay,
+    /// A datagram goes back to the sender.
+    Reflect,
+    /// A datagram comes from another address, to another address, or under the path of another link.
+    Mix,
+    /// A bit is changed.
+    Flip,
+    /// The end is cut off.
+    Truncate,
+    /// The contents of a datagram come without seal, unchanged or changed, with the token of a session.
+    Plain,
+    /// A datagram comes to an endpoint without sealed links.
+    ToPlain,
+}
+
+impl Attack {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Replay,
+        Self::Reflect,
+        Self::Mix,
+        Self::Flip,
+        Self::Truncate,
+        Self::Plain,
+        Self::ToPlain,
+    ];
+}
+
 /// A sample of the packets sent so far. Old packets stay for long, because each new packet replaces a
 /// random one, and only some packets enter.
 #[derive(Debug)]
@@ -65,14 +99,19 @@ pub(super) struct Wiretap {
     keep: usize,
     rng: Rng,
     recorded: Vec<Recorded>,
+    /// The contents of the last sealed datagrams, the newest first.
+    contents: VecDeque<Recorded>,
 }
+
+/// The number of kept contents of sealed datagrams.
+const CONTENTS: usize = 50;
 
 /// One packet in this number, on average, enters a full sample.
 const PACKETS_PER_SAMPLE: u64 = 8;
 
 impl Wiretap {
     pub(super) fn new(keep: usize, rng: Rng) -> Self {
-        Self { keep, rng, recorded: Vec::new() }
+        Self { keep, rng, recorded: Vec::new(), contents: VecDeque::new() }
     }
 
     /// Returns the place for the next packet, if that packet is to be recorded.
@@ -147,15 +186,35 @@ impl Fabric {
         }
     }
 
+    /// Records the contents of a departing sealed datagram: an attacker knows the contents, and lacks the key.
+    pub(crate) fn record_contents(&mut self, from: SimAddr, to: SimAddr, contents: Vec<u8>) {
+        let Some(Wiretap { contents: kept, .. }) = &mut self.wiretap else { return };
+        kept.truncate(CONTENTS - 1);
+        kept.push_front(Recorded { from, to, frames: vec![contents] });
+    }
+
+    /// The contents of the last sealed datagrams.
+    pub(super) fn recorded_contents(&self) -> Option<&VecDeque<Recorded>> {
+        self.wiretap.as_ref().map(|wiretap| &wiretap.contents)
+    }
+
     /// Makes a packet arrive after `delay_ns` as if `from` had sent it.
-    pub(super) fn inject(&mut self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
+    pub(super) fn inject(
+        &mut self,
+        from: SimAddr,
+        to: SimAddr,
+        frame: &[u8],
+        delay_ns: u64,
+        attack: Option<Attack>,
+    ) {
         let HostId(host) = to.host;
         if usize::from(host) >= self.hosts.len() {
             return;
         }
         let packet = self.packets.create(from, to);
         self.packets.frames_mut(&packet).push(frame, &[]);
-        self.packets.head_mut(&packet).payload_bytes = frame.len() as u32;
+        let head = self.packets.head_mut(&packet);
+        (head.payload_bytes, head.attack) = (frame.len() as u32, attack);
         self.stats.injected += 1;
         self.record(&packet, Mark::Inject, Place::Host(to.host));
         let at: Time = self.now.plus_ns(delay_ns);

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use petrel_transport::conformance::sealed_link;
+use petrel_transport::seal::SealedLink;
 use petrel_transport::shm::ShmError;
 use petrel_transport::shm::detached::{RingEnd, pair};
 
@@ -16,6 +18,8 @@ use crate::rng::{Probability, Rng};
 pub enum DataLink {
     /// By packets of the fabric.
     Packets(SimAddr),
+    /// By sealed packets of the fabric, between endpoints with the medium of UDP.
+    Sealed(SealedPath),
     /// Through rings in shared memory.
     Ring(RingLink),
 }
@@ -24,8 +28,36 @@ impl DataLink {
     /// Returns the peer's address.
     pub fn peer(&self) -> SimAddr {
         match *self {
-            Self::Packets(peer) | Self::Ring(RingLink { peer, .. }) => peer,
+            Self::Packets(peer)
+            | Self::Sealed(SealedPath { peer, .. })
+            | Self::Ring(RingLink { peer, .. }) => peer,
         }
+    }
+}
+
+/// A sealed link, from the perspective of one side. The keys are test keys ([`TestKey`](petrel_transport::conformance::TestKey)): cheap,
+/// not secure, and derived from the seed. Numbers, epochs and the replay window are production code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedPath {
+    /// The other side.
+    pub peer: SimAddr,
+    /// The paths of the link: first the path of this side, then of the other side.
+    pub paths: [u32; 2],
+    /// The secret of both keys.
+    pub secret: u64,
+    /// Whether this side has opened the link.
+    pub is_opener: bool,
+    /// The key changes after 2 to the power of this number of datagrams.
+    pub epoch_bits: u32,
+}
+
+impl SealedPath {
+    /// Returns this side's keys.
+    pub(crate) fn keys(&self) -> SealedLink {
+        let [local, remote] = self.paths;
+        let paths = if self.is_opener { [local, remote] } else { [remote, local] };
+        let [opener, acceptor] = sealed_link(self.secret, paths);
+        if self.is_opener { opener } else { acceptor }
     }
 }
 

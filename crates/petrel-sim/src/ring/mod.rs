@@ -17,7 +17,7 @@ use petrel_transport::shm::Outgoing;
 use petrel_transport::shm::detached::{Cord, Detached, Eye, RingViolation};
 use petrel_transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
-pub use link::{DataLink, RingLink, WakeFaults};
+pub use link::{DataLink, RingLink, SealedPath, WakeFaults};
 pub(crate) use link::{RingPairEnd, WaitingEnds};
 pub(crate) use ring_state::RingState;
 

@@ -117,6 +117,15 @@ fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
         "multicast_calls_succeeded",
         "multicast_packets_adopted",
         "multicast_requests_missed",
+        "links_sealed",
+        "attacks_replayed",
+        "attacks_reflected",
+        "attacks_mixed",
+        "attacks_flipped",
+        "attacks_truncated",
+        "attacks_plain",
+        "attacks_to_plain_endpoints",
+        "attacks_of_former_keys",
     ];
     for name in happened {
         assert!(summary.totals[name] > 0, "{name} never happened");
@@ -169,6 +178,12 @@ fn seeds__that_found_something_stay_clean() {
             }
         }
     }
+}
+
+/// The server of this seed had no memory for the answer to a large WRITE, and called the finished WRITE refused.
+#[test]
+fn run_seed__with_an_answer_that_has_no_room_after_an_effect() {
+    assert_clean(&run(8_899..8_900));
 }
 
 #[test]

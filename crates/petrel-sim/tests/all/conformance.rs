@@ -15,18 +15,23 @@ struct Simulated {
     fabric: FabricHandle,
     /// Bytes of the rings that replace packets.
     ring_bytes: Option<usize>,
+    /// The length of epochs on sealed links.
+    epoch_bits: Option<u32>,
     links: u64,
 }
 
 impl Simulated {
     fn new(plan: FaultPlan, coalesce: bool) -> Self {
         let config = SimTransportConfig { coalesce, ..SimTransportConfig::default() };
-        Self { plan, config, fabric: fabric(), ring_bytes: None, links: 0 }
+        Self { plan, config, fabric: fabric(), ring_bytes: None, epoch_bits: None, links: 0 }
     }
 
     /// Returns the links between the hub and a leaf.
     fn link(&mut self, hub: HostId, leaf: HostId) -> [DataLink; 2] {
         self.links += 1;
+        if let Some(epoch_bits) = self.epoch_bits {
+            return sealed_link(addr(hub), addr(leaf), self.links as u32, epoch_bits);
+        }
         [leaf, hub].map(|host| match self.ring_bytes {
             None => addr(host).into(),
             Some(ring_bytes) => {
@@ -90,6 +95,16 @@ fn conformance__with_the_bundles_and_trains_of_udp() {
     for seed in 0..8 {
         let mut harness = Simulated::new(FaultPlan::NONE, false);
         harness.config.medium = petrel_sim::Medium::Udp { seed };
+        run_all(&mut harness);
+    }
+}
+
+#[test]
+fn conformance__of_sealed_links() {
+    for seed in 0..4 {
+        let mut harness = Simulated::new(FaultPlan::NONE, false);
+        harness.config.medium = petrel_sim::Medium::Udp { seed };
+        harness.epoch_bits = Some(3 + seed as u32);
         run_all(&mut harness);
     }
 }

@@ -16,6 +16,7 @@ mod nexus;
 mod queueing;
 mod record;
 mod regions;
+mod sealed;
 mod simulation;
 mod source_ports;
 mod stalls;

@@ -3,6 +3,7 @@
 mod attacks;
 mod calls;
 mod common;
+mod corpus;
 mod datagrams;
 mod files;
 mod handshake;

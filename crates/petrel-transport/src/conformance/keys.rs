@@ -60,7 +60,11 @@ impl DatagramKey for TestKey {
 
     fn open(&self, number: u64, head: &[u8; HEAD_BYTES], bytes: &mut [u8]) -> bool {
         let (text, tag) = bytes.split_at_mut(bytes.len() - TAG_BYTES);
-        let is_authentic = *tag == self.tag(number, head, text);
+        let sent = <[u8; TAG_BYTES]>::try_from(&*tag).expect("split off with this length");
+        let [sent, right] = [sent, self.tag(number, head, text)].map(u128::from_le_bytes);
+        // By a hash: a fuzzer learns from the operands of comparisons, and has found a right tag among them.
+        let differs = sent ^ right;
+        let is_authentic = mix(differs as u64) | mix((differs >> 64) as u64) == 0;
         // Also if not: the contents are unspecified then, and no caller may rely on them.
         self.apply_stream(number, text);
         is_authentic

@@ -3,7 +3,7 @@
 use super::{HEAD_BYTES, OVERHEAD_BYTES, PATH_END};
 
 /// The first byte of a sealed datagram. Below the first bytes of frames, and next to the first byte of a bundle.
-pub(crate) const SEALED_MARK: u8 = 0x0E;
+pub const SEALED_MARK: u8 = 0x0E;
 
 /// Returns the head of a datagram.
 #[inline]

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use petrel_planted::planted;
+
 use super::addr::{AddrHash, AddrKey, RawAddr};
 use super::plan::Target;
 use crate::{LinkError, PeerId};
@@ -205,7 +207,8 @@ impl PeerTable {
 
     /// The plain peer with the address `key`.
     pub(super) fn find_own(&self, key: AddrKey) -> Option<PeerId> {
-        self.sources.get(&key).map(|source| source.id)
+        let sealed = planted("udp_plain_on_sealed_link").then(|| self.sealed_at(key)).flatten();
+        self.sources.get(&key).map(|source| source.id).or(sealed)
     }
 
     /// The announcements of a further source port `key`, the first one first.

@@ -236,7 +236,8 @@ impl Handlers {
         }
     }
 
-    /// Runs a handler when memory is short, if a small response can be allocated; refuses the request if not.
+    /// Runs a handler when memory is short, if a small response can be allocated; refuses the request if not. Packets that have had an
+    /// effect already, as those of a large WRITE, leave the request's outcome unknown: the error is then no refusal (§15.2).
     #[cold]
     #[inline(never)]
     fn run_in_last_room(
@@ -248,7 +249,10 @@ impl Handlers {
     ) {
         let Ok(room) = cx.alloc(ROOM_BYTES) else {
             let text = "the server has no memory for an answer";
-            cx.local.core.refuse(handle, Status::ResourceExhausted, text);
+            match cx.local.has_effect() {
+                true => cx.local.core.respond_error(handle, Status::ResourceExhausted, text),
+                false => cx.local.core.refuse(handle, Status::ResourceExhausted, text),
+            }
             return;
         };
         self.run(cx, handle, method, payload, Some(room));

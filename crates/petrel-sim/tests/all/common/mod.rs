@@ -6,7 +6,7 @@ use petrel_sim::fabric::{
     CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr, SwitchConfig,
     Topology,
 };
-use petrel_sim::{Rng, SimTransport, SimTransportConfig};
+use petrel_sim::{DataLink, Rng, SealedPath, SimTransport, SimTransportConfig};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
 pub const H0: HostId = HostId(0);
@@ -46,6 +46,19 @@ pub fn bind_with(fabric: &FabricHandle, host: HostId, config: SimTransportConfig
         );
     }
     transport
+}
+
+/// Returns the link of both sides of a sealed link, the opener's first. Both sides have the path `path`.
+pub fn sealed_link(
+    opener: SimAddr,
+    acceptor: SimAddr,
+    path: u32,
+    epoch_bits: u32,
+) -> [DataLink; 2] {
+    [(acceptor, true), (opener, false)].map(|(peer, is_opener)| {
+        let secret = u64::from(path) + 7;
+        DataLink::Sealed(SealedPath { peer, paths: [path; 2], secret, is_opener, epoch_bits })
+    })
 }
 
 /// Sends `count` numbered frames of `length` bytes; returns the number of accepted frames.

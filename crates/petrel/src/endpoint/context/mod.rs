@@ -152,6 +152,12 @@ impl Local {
         self.placed = None;
     }
 
+    /// Returns true if the bytes of the present request have had an effect already, in memory of the application.
+    #[cold]
+    pub(super) fn has_effect(&self) -> bool {
+        self.placed.as_ref().is_some_and(Placed::has_effect)
+    }
+
     /// Forgets the watchers of a request that is answered.
     #[inline]
     pub(super) fn forget_watchers(&mut self, handle: RequestHandle) {
