@@ -13,8 +13,8 @@ use super::channel::Channel;
 use super::connection_links::ConnectionLinks;
 use super::due::DueAction;
 use super::limits::{
-    HELLO_TIMEOUT, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, OUT_HARD_BYTES, OUT_SOFT_BYTES,
-    STREAM_DIALS_MAX, WRITE_TIMEOUT,
+    HELLO_TIMEOUT, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, OUT_HARD_BYTES, OUT_KEPT_BYTES,
+    OUT_SOFT_BYTES, STREAM_DIALS_MAX, WRITE_TIMEOUT,
 };
 use super::links::TICKET_BYTES;
 use super::net::{MioNetwork, Network, Stream};
@@ -709,7 +709,8 @@ impl Outbox {
     fn forget_sent(&mut self) {
         if self.len() == 0 {
             self.bytes.clear();
-            self.bytes.shrink_to(OUT_SOFT_BYTES / 16);
+            self.bytes.shrink_to(OUT_KEPT_BYTES);
+            self.plain.shrink_to(OUT_KEPT_BYTES);
             self.sent = 0;
             self.stalled_since = None;
         } else if self.sent > self.bytes.len() / 2 {

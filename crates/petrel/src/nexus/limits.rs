@@ -129,6 +129,9 @@ pub(super) const READS_PER_TURN: usize = 4;
 /// them.
 pub(super) const OUT_SOFT_BYTES: usize = 64 << 10;
 
+/// Memory that a connection keeps for its next bytes once all are sent: a handshake has needed several times as much.
+pub(super) const OUT_KEPT_BYTES: usize = 512;
+
 /// A connection with more unsent bytes is dropped. Only local endpoints can exceed [`OUT_SOFT_BYTES`]; this limit holds
 /// all their proposals ([`PROPOSALS_PER_CONNECTION_MAX`]).
 pub(super) const OUT_HARD_BYTES: usize = 8 << 20;

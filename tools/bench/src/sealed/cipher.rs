@@ -75,17 +75,17 @@ pub(super) fn measure(size: usize) -> Result<Cost, Failure> {
     let mut windows = Vec::new();
     for _ in 0..WINDOWS {
         let library = window(&key, &plain, &mut datagrams)?;
-        windows.push((library, window(&alone, &plain, &mut datagrams)?));
+        windows.push([library, window(&alone, &plain, &mut datagrams)?]);
     }
-    let of = |figure: fn(&([f64; 2], [f64; 2]), usize) -> f64| {
+    let of = |figure: fn([[f64; 2]; 2], usize) -> f64| {
         [0, 1].map(|operation| {
-            median(windows.iter().map(|pair| figure(pair, operation))).unwrap_or(f64::NAN)
+            median(windows.iter().map(|sides| figure(*sides, operation))).unwrap_or(f64::NAN)
         })
     };
     Ok(Cost {
-        library_ns: of(|(library, _), operation| library[operation]),
-        alone_ns: of(|(_, alone), operation| alone[operation]),
-        ratio: of(|(library, alone), operation| library[operation] / alone[operation]),
+        library_ns: of(|[library, _], operation| library[operation]),
+        alone_ns: of(|[_, alone], operation| alone[operation]),
+        ratio: of(|[library, alone], operation| library[operation] / alone[operation]),
     })
 }
 
