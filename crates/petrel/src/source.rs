@@ -18,8 +18,8 @@ enum Kind {
         network: IpAddr,
         user: Option<u32>,
     },
-    /// A hash: tables of sources have small keys of one size. Peers do not know the hash's key, so that nobody can choose a name with the hash of
-    /// another.
+    /// A hash: tables of sources have small keys of one size. The hash has a key of this process, without which no peer can choose a name
+    /// with a wanted hash.
     Identity(u64),
 }
 

@@ -156,7 +156,7 @@ fn quotas__one_identity_uses_its_share_and_another_goes_on() {
     let held: Vec<_> = (0..6).map(web).collect::<Result<_, _>>().unwrap();
     let refused = web(6).unwrap_err();
     assert!(refused.to_string().contains("your identity"), "{refused}");
-    // Who has a connection goes on, and another identity gets further ones.
+    // Clients with a connection go on, and another identity gets further connections.
     assert_eq!(admin.call(SECRET, b"").wait().unwrap(), b"42"[..]);
     assert_eq!(held[0].call(ECHO, b"b").wait().unwrap(), b"b"[..]);
     let more = connect(&world.credentials("admin"), address, udp).unwrap();
