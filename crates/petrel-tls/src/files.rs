@@ -74,9 +74,13 @@ impl Files {
     /// The file cannot be read, has wrong modes, or has a line without a fingerprint.
     pub(crate) fn read_revoked(&self) -> Result<HashSet<Fingerprint>, SecurityError> {
         let path = self.revoked_path();
-        match path.exists() {
-            true => parse_revoked(&path, &read_text(&path, false)?),
-            false => Ok(HashSet::new()),
+        let folder =
+            path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir());
+        match path.try_exists() {
+            Ok(true) => parse_revoked(&path, &read_text(&path, false)?),
+            Ok(false) if folder => Ok(HashSet::new()),
+            // A folder that is gone or closed says nothing about its file.
+            _ => Err(SecurityError::new(format!("{} cannot be looked for", path.display()))),
         }
     }
 

@@ -59,8 +59,10 @@
 //! [`Nexus::stats`], [`Client::stats`]; `petrel stats` from outside). With the cargo feature `tracing`, connections,
 //! links, sessions and failed calls report their reasons as events, too.
 //!
-//! **Limitations.** No encryption: without [`NexusBuilder::insecure`](nexus::NexusBuilder::insecure) a nexus listens on
-//! and connects to loopback only. Congestion is detected by ECN marks of switches and by heavy loss, unless a
+//! **Security.** Without [credentials](nexus::NexusBuilder::credentials) or [`insecure`](nexus::NexusBuilder::insecure) a nexus listens on
+//! and connects to loopback only.
+//!
+//! **Limitations.** Congestion is detected by ECN marks of switches and by heavy loss, unless a
 //! controller based on round trips is set. No streaming. Endpoints stay on their thread; data for other threads is
 //! copied. Retries and hedging exist only in a [`Client`].
 

@@ -63,8 +63,15 @@ pub const AUTH_LINE_BYTES_MAX: usize = 256;
 /// Most users with a password: an attempt looks at all users. memcached has 8.
 pub const AUTH_USERS_MAX: usize = 64;
 
-/// Memory of a connection inside TLS beside its buffers, in bytes.
-pub const TLS_CONNECTION_BYTES: u64 = 12 << 10;
+/// Memory of a connection inside TLS beside its buffers, in bytes: its state, and a record that has not come whole.
+pub const TLS_CONNECTION_BYTES: u64 = 20 << 10;
+
+/// Bytes of a client inside TLS without one for the program, in a row: a handshake with certificates, or a record of the longest kind,
+/// and what a read takes beyond it.
+pub const TLS_SILENT_BYTES_MAX: usize = 32 << 10;
+
+/// Wrong passwords after which a connection ends.
+pub const AUTH_FAILURES_MAX: u32 = 8;
 
 /// Bytes that a thread reads at a time, to a buffer that its connections share.
 pub const READ_BYTES: usize = 64 << 10;

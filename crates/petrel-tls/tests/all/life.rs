@@ -206,6 +206,10 @@ fn revoked__file_with_a_broken_line_changes_nothing() {
     assert!(credentials.reload().is_err());
     assert!(credentials.revision() > before);
     assert!(credentials.distrusts(&peer).unwrap().contains("is revoked here"));
+    // A folder that is gone revokes nothing, and takes nothing back.
+    fs::remove_dir_all(folder.path()).unwrap();
+    assert!(credentials.reload().is_err());
+    assert!(credentials.distrusts(&peer).unwrap().contains("is revoked here"));
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub struct Rendezvous {
 /// A directory in which processes of one host and user meet, whatever their network namespace. The processes may see the
 /// directory under different paths.
 ///
-/// If the set-group-ID bit is set and the group may write, but others may not (mode 2770), the processes of all users of the group
-/// meet.
+/// If the set-group-ID bit and the sticky bit are set and the group may write, but others may not (mode 3770), the processes of all users of
+/// the group meet. Without the sticky bit a user could replace the socket of another.
 #[derive(Debug)]
 pub struct MeetingDir {
     directory: OwnedFd,
@@ -64,8 +64,8 @@ pub struct MeetingDir {
 }
 
 /// The bits of a directory's mode that tell whether it is for a group, and their values for one that is.
-const GROUP_BITS: u32 = 0o2022;
-const GROUP_MODE: u32 = 0o2020;
+const GROUP_BITS: u32 = 0o3022;
+const GROUP_MODE: u32 = 0o3020;
 
 /// Files examined for [`MeetingDir::remove_dead`]: more than the processes of a host that meet in one directory.
 const DEAD_FILES_MAX: usize = 4096;
@@ -389,10 +389,11 @@ mod tests {
             MeetingDir::open(&path).unwrap()
         };
         assert_eq!(with_mode(0o770).group(), None, "of one user");
-        assert_eq!(with_mode(0o2777).group(), None, "of everybody");
+        assert_eq!(with_mode(0o3777).group(), None, "of everybody");
+        assert_eq!(with_mode(0o2770).group(), None, "users could replace each other's sockets");
         // The rest needs the right to become another user of the group.
         if chown(&path, None, Some(Gid::from_raw(GROUP))).is_ok() {
-            let directory = with_mode(0o2770);
+            let directory = with_mode(0o3770);
             assert_eq!(directory.group(), Some(GROUP));
             let bind = || {
                 set_thread_groups(&[Gid::from_raw(GROUP)]).unwrap();

@@ -26,8 +26,7 @@ pub struct Peer {
     pub medium: &'static str,
     /// The process, over shared memory.
     pub process: Option<PeerProcess>,
-    /// The identity that the peer's process has proven: both processes have [credentials](crate::nexus::NexusBuilder::credentials); over shared
-    /// memory the process and its user, too, for which the kernel vouches.
+    /// The identity that the peer's process has proven: both processes have [credentials](crate::nexus::NexusBuilder::credentials).
     pub identity: Option<Arc<PeerIdentity>>,
 }
 

@@ -23,7 +23,7 @@
 //!
 //! # Who may connect
 //!
-//! There are no credentials yet. A nexus therefore listens on, and connects to, loopback addresses only, unless
+//! Without [credentials](NexusBuilder::credentials) a nexus listens on, and connects to, loopback addresses only, unless
 //! [`NexusBuilder::insecure`] declares the network trusted.
 //!
 //! # Effects of a bad peer
@@ -319,7 +319,7 @@ impl NexusBuilder {
     /// Shares memory with processes of this host and user that name the same directory, whatever their network namespace:
     /// containers with a common volume, also under different paths. A process without the directory uses UDP. The directory
     /// must exist and be writable for this user; the nexus has a socket there until the end of the nexus. In a directory that is for a
-    /// group (mode 2770) the processes of all users of the group meet; regions of another user they use by messages. Default: none:
+    /// group (mode 3770) the processes of all users of the group meet; regions of another user they use by messages. Default: none:
     /// processes of one network namespace share memory.
     pub fn meeting_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.meeting_dir = Some(path.into());

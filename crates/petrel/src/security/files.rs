@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::OFlags;
 
 use super::SecurityError;
 
@@ -44,9 +46,14 @@ impl FileAccess {
 pub fn read_file(path: &Path, access: FileAccess) -> Result<Vec<u8>, SecurityError> {
     let shown = path.display();
     let failed = |error| SecurityError::new(format!("{shown} cannot be read: {error}"));
-    let file = File::open(path).map_err(failed)?;
+    // Without waiting for a writer, in case the file is a pipe.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
     // The modes of the open file count, not the modes of a later file.
     let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(SecurityError::new(format!("{shown} is no regular file")));
+    }
     if metadata.mode() & access.forbidden() != 0 {
         let right = match access {
             FileAccess::Secret => "600",

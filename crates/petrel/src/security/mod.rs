@@ -122,12 +122,10 @@ pub trait Authorize: fmt::Debug + Send + Sync {
     /// over shared memory; the identity of any further caller is empty.
     fn grant(&self, caller: &PeerIdentity) -> Grant;
 
-    /// Looks for new decisions, about once a second, and returns a number: a new number for new decisions.
-    ///
-    /// # Errors
-    /// The new decisions cannot be used, and the former stay; with the reason for people.
-    fn look(&self) -> Result<u64, SecurityError> {
-        Ok(0)
+    /// Looks for new decisions, about once a second. Returns a number, a new number for new decisions, and the reason for people if the newest
+    /// decisions cannot be used and the former stay.
+    fn look(&self) -> (u64, Option<SecurityError>) {
+        (0, None)
     }
 }
 

@@ -119,10 +119,10 @@ impl Authorize for Policy {
         rule.map_or_else(|| Grant::refuse(REFUSED), |(_, grant)| grant.clone())
     }
 
-    fn look(&self) -> Result<u64, SecurityError> {
+    fn look(&self) -> (u64, Option<SecurityError>) {
         self.rules.get(Instant::now(), |former| self.read(former));
-        let status = self.status();
-        status.failure.map_or(Ok(status.loads), Err)
+        let FilesStatus { loads, failure } = self.status();
+        (loads, failure)
     }
 }
 

@@ -57,8 +57,10 @@ impl Authorize for Even {
         if is_even { Grant::all() } else { Grant::refuse("the number is odd") }
     }
 
-    fn look(&self) -> Result<u64, SecurityError> {
-        Ok(self.0.load(Ordering::SeqCst))
+    /// A change counts beside a later one that cannot be used.
+    fn look(&self) -> (u64, Option<SecurityError>) {
+        let failure = SecurityError::new("a later change is broken");
+        (self.0.load(Ordering::SeqCst), Some(failure))
     }
 }
 

@@ -33,6 +33,14 @@ pub struct Passwords {
 struct Users(Vec<u8>);
 
 impl Passwords {
+    /// The reply to a wrong password.
+    pub(crate) const FAILURE: &[u8] = FAILURE;
+
+    /// Returns true if a step refuses a password.
+    pub(crate) fn is_failure(step: &Step<'_>) -> bool {
+        matches!(step, Step::Done { request: Request::Reply(reply), .. } if *reply == FAILURE)
+    }
+
     /// Reads a file of lines `user:password`.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ pub(super) struct Connection {
     tls: Option<Box<Tls>>,
     /// The client has given a password.
     pub(super) is_authenticated: bool,
+    /// Wrong passwords so far.
+    pub(super) failed_logins: u32,
     pub(super) parser: Parser,
     /// Bytes that have come and were kept. Requests have used the first.
     input: Vec<u8>,
@@ -85,6 +87,7 @@ impl Connection {
             generation,
             tls: None,
             is_authenticated: false,
+            failed_logins: 0,
             parser: Parser::new(),
             input: Vec::new(),
             used: 0,
@@ -116,28 +119,26 @@ impl Connection {
         self.is_read_closed |= event.is_read_closed();
     }
 
-    /// Reads to `buffer`. A read that fills only a part has taken everything: no second call asks for more, unless the
-    /// peer has closed its side, for which no further event comes.
+    /// Reads once to `buffer`. A read that fills only a part has taken everything: no second call asks for more, unless the
+    /// peer has closed its side, for which no further event comes. Bytes inside TLS may contain nothing for the program: the
+    /// connection then takes another turn, behind the others.
     pub(super) fn read(&mut self, buffer: &mut [u8], now: u32) -> ReadOutcome {
         if !self.can_read() {
             return ReadOutcome::Later;
         }
+        if let Some(outcome) = self.tls.as_mut().and_then(|tls| read_decrypted(tls, buffer)) {
+            return outcome;
+        }
         loop {
-            if let Some(outcome) = self.tls.as_mut().and_then(|tls| read_decrypted(tls, buffer)) {
-                return outcome;
-            }
             match self.socket.read(buffer) {
                 Ok(0) => return ReadOutcome::Ended,
                 Ok(bytes) => {
                     self.can_read = bytes == buffer.len() || self.is_read_closed;
                     self.active = now;
-                    if self.tls.is_none() {
-                        return ReadOutcome::Bytes(bytes);
-                    }
-                    let outcome = self.decrypt(buffer, bytes);
-                    if outcome != ReadOutcome::Later || !self.can_read {
-                        return outcome;
-                    }
+                    return match self.tls.is_some() {
+                        true => self.decrypt(buffer, bytes),
+                        false => ReadOutcome::Bytes(bytes),
+                    };
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -159,10 +160,19 @@ impl Connection {
             }
             return ReadOutcome::Ended;
         }
-        let outcome = read_decrypted(tls, buffer).unwrap_or(ReadOutcome::Later);
+        let outcome = match read_decrypted(tls, buffer) {
+            Some(outcome) => outcome,
+            None if tls.is_patient(count) => ReadOutcome::Later,
+            None => ReadOutcome::Ended,
+        };
         // More may be decrypted than the buffer takes.
         self.can_read |= outcome == ReadOutcome::Bytes(buffer.len());
         outcome
+    }
+
+    /// Returns true if the bytes of the socket are inside TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Sends the output, as far as the socket takes it.

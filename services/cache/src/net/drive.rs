@@ -8,8 +8,10 @@ use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
 use crate::key::Hasher;
-use crate::limits::{FIRST_VALUE_BYTES_MAX, LIGHT_BYTES, READ_BYTES, STEPS_MAX, WHOLE_BYTES};
-use crate::memcached::{Everywhere, Operation, Request, Step, execute, replies};
+use crate::limits::{
+    AUTH_FAILURES_MAX, FIRST_VALUE_BYTES_MAX, LIGHT_BYTES, READ_BYTES, STEPS_MAX, WHOLE_BYTES,
+};
+use crate::memcached::{Everywhere, Operation, Passwords, Request, Step, execute, replies};
 
 use std::sync::Arc;
 
@@ -117,13 +119,20 @@ impl Router {
             if self.is_memory_short() && connection.held_bytes() > LIGHT_BYTES {
                 return (start, Pause::Memory { bytes: 0 });
             }
-            let generation = connection.generation;
-            let Connection { parser, replies, output, is_authenticated, .. } = connection;
+            let (generation, is_tls) = (connection.generation, connection.is_tls());
+            let Connection { parser, replies, output, is_authenticated, failed_logins, .. } =
+                connection;
             let step = match &self.shared.passwords {
                 Some(passwords) if !*is_authenticated => {
                     let (step, is_in) = passwords.step(&input[start..]);
                     *is_authenticated = is_in;
-                    step
+                    *failed_logins += u32::from(Passwords::is_failure(&step));
+                    match step {
+                        Step::Done { used, .. } if *failed_logins >= AUTH_FAILURES_MAX => {
+                            Step::Done { used, request: Request::Close(Passwords::FAILURE) }
+                        }
+                        step => step,
+                    }
                 }
                 _ => parser.next(&input[start..]),
             };
@@ -136,6 +145,7 @@ impl Router {
                         || self.has_memory(others, bytes)
                         // A request that has come whole holds memory for this turn only.
                         || bytes <= WHOLE_BYTES
+                            && !is_tls
                             && has_come(&connection.socket, needed, input.len() - start)
                     {
                         return (start, Pause::Input { needed });

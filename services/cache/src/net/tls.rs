@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use petrel::security::{Security, SecurityError, StreamCipher};
 
+use crate::limits::TLS_SILENT_BYTES_MAX;
+
 /// Bytes of replies that are encrypted at a time: some records of TLS.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -25,7 +27,14 @@ pub(crate) struct TlsPort {
 impl TlsPort {
     pub(crate) fn accept(&self) -> Result<Tls, SecurityError> {
         let cipher = self.security.accept_other(self.is_mutual)?;
-        Ok(Tls { cipher, has_begun: false, sealed: Vec::new(), sent: 0, is_closed: false })
+        Ok(Tls {
+            cipher,
+            has_begun: false,
+            sealed: Vec::new(),
+            sent: 0,
+            is_closed: false,
+            silent_bytes: 0,
+        })
     }
 }
 
@@ -37,6 +46,8 @@ pub(crate) struct Tls {
     sealed: Vec<u8>,
     sent: usize,
     is_closed: bool,
+    /// Bytes of the socket since the last decrypted one: those of a handshake, at first.
+    silent_bytes: usize,
 }
 
 impl Tls {
@@ -53,7 +64,18 @@ impl Tls {
 
     /// Moves decrypted bytes to the start of `buffer`; returns the number.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
-        self.cipher.read(buffer)
+        let bytes = self.cipher.read(buffer);
+        if bytes > 0 {
+            self.silent_bytes = 0;
+        }
+        bytes
+    }
+
+    /// Notes bytes that contained nothing for the program. Returns false if a client has sent more of them than a handshake or a record
+    /// needs: handshakes without end would hold memory, and updates of keys the thread.
+    pub(super) fn is_patient(&mut self, bytes: usize) -> bool {
+        self.silent_bytes += bytes;
+        self.silent_bytes <= TLS_SILENT_BYTES_MAX
     }
 
     /// Returns true if the client has ended TLS.

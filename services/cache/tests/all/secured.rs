@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use petrel::security::Security;
+use petrel_cache::limits::{AUTH_FAILURES_MAX, TLS_SILENT_BYTES_MAX};
 use petrel_cache::{CacheConfig, CacheServer, ServerError};
 use petrel_tls::Credentials;
 use petrel_tls::issue::{Authority, Issued, Subject};
@@ -95,6 +96,14 @@ fn expect_end(client: &mut impl Read) {
     assert_eq!(rest, b"");
 }
 
+/// The server closes a connection with unread bytes by a reset.
+#[track_caller]
+fn expect_end_or_reset(client: &mut impl Read) {
+    if let Err(error) = client.read_to_end(&mut Vec::new()) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
 #[test]
 fn tls__carries_requests_over_the_borders_of_records() {
     let world = World::new();
@@ -164,6 +173,46 @@ fn tls__tells_a_client_without_tls_and_refuses_one_with_garbage() {
     let mut alert = Vec::new();
     garbage.read_to_end(&mut alert).unwrap();
     assert_eq!(alert.first(), Some(&0x15), "an alert of TLS");
+    ask(&mut world.connect(&server), "mn\r\n", "MN\r\n");
+}
+
+/// TLS forbids neither empty records nor updates of keys, in turn without end.
+#[test]
+fn tls__ends_a_client_that_sends_records_with_nothing_inside() {
+    let world = World::new();
+    let server = CacheServer::start(&world.config()).unwrap();
+    let mut client = world.connect(&server);
+    ask(&mut client, "mn\r\n", "MN\r\n");
+    let mut sent = 0;
+    while sent < 2 * TLS_SILENT_BYTES_MAX {
+        client.conn.refresh_traffic_keys().unwrap();
+        let mut output = Vec::new();
+        while client.conn.wants_write() {
+            client.conn.write_tls(&mut output).unwrap();
+        }
+        sent += output.len();
+        if client.sock.write_all(&output).is_err() {
+            break;
+        }
+    }
+    expect_end_or_reset(&mut client.sock);
+    ask(&mut world.connect(&server), "mn\r\n", "MN\r\n");
+}
+
+/// A ClientHello of the longest kind, which rustls collects before a look at it.
+#[test]
+fn tls__ends_a_handshake_that_is_too_long() {
+    let world = World::new();
+    let server = CacheServer::start(&world.config()).unwrap();
+    let mut client = connect(&server);
+    // Records of the handshake of 16 000 bytes each: a message of type 1 and of 65 000 bytes.
+    let mut message = vec![1, 0, 0xFD, 0xE8];
+    message.resize(60_000, 0);
+    for piece in message.chunks(16_000) {
+        let [high, low] = (piece.len() as u16).to_be_bytes();
+        let _ = client.write_all(&[&[0x16, 3, 1, high, low], piece].concat());
+    }
+    expect_end_or_reset(&mut client);
     ask(&mut world.connect(&server), "mn\r\n", "MN\r\n");
 }
 
@@ -273,6 +322,22 @@ fn auth__lets_no_command_pass_before_the_password() {
 trait ReadWrite: Read + Write {}
 
 impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
+fn auth__ends_a_connection_after_some_wrong_passwords() {
+    let passwords = Passwords::new("guesses", "ann:secret\n");
+    let config =
+        CacheConfig { memcached_auth: Some(passwords.0.clone()), ..CacheConfig::at(LOOPBACK) };
+    let server = CacheServer::start(&config).unwrap();
+    let mut client = connect(&server);
+    let guesses = "set auth 0 0 9\r\nann wrong\r\n".repeat(AUTH_FAILURES_MAX as usize + 1);
+    client.write_all((guesses + RIGHT).as_bytes()).unwrap();
+    let mut text = String::new();
+    let _ = client.read_to_string(&mut text);
+    let refused = "CLIENT_ERROR authentication failure\r\n".repeat(AUTH_FAILURES_MAX as usize);
+    assert_eq!(text, refused);
+    ask(&mut connect(&server), RIGHT, "STORED\r\n");
+}
 
 #[test]
 fn auth__closes_on_junk_and_reads_the_file_again() {

@@ -19,7 +19,7 @@ impl GrantWatch {
     /// Begins to look, if there are decisions.
     pub(super) fn begin<N: Network>(&mut self, relay: &mut Relay<N>) {
         let Some(rules) = relay.settings().authorization() else { return };
-        self.version = rules.look().ok();
+        self.version = Some(rules.look().0);
         relay.remind(LOOK_EVERY, Due::Grants);
     }
 
@@ -27,22 +27,21 @@ impl GrantWatch {
     pub(super) fn look<N: Network>(&mut self, relay: &mut Relay<N>) {
         let Some(rules) = relay.settings().authorization() else { return };
         let look = catch(|| rules.look());
-        match look.unwrap_or_else(|_| Err(SecurityError::new("the look for decisions panicked"))) {
-            Ok(version) => {
-                self.failure = None;
-                if self.version.replace(version) != Some(version) {
-                    events::grants_changed();
-                    let endpoints = relay.endpoints.iter();
-                    endpoints.for_each(|(_, endpoint)| endpoint.tell(FromNexus::GrantsChanged));
-                }
-            }
-            Err(error) => {
-                if self.failure.as_ref() != Some(&error) {
-                    events::grants_failed(&error);
-                }
-                self.failure = Some(error);
-            }
+        let (version, failure) = look.map_or_else(
+            |_| (self.version, Some(SecurityError::new("the look for decisions panicked"))),
+            |(version, failure)| (Some(version), failure),
+        );
+        // A change counts beside a later file that is broken.
+        if self.version != version {
+            self.version = version;
+            events::grants_changed();
+            let endpoints = relay.endpoints.iter();
+            endpoints.for_each(|(_, endpoint)| endpoint.tell(FromNexus::GrantsChanged));
         }
+        if let Some(error) = failure.iter().find(|error| self.failure.as_ref() != Some(error)) {
+            events::grants_failed(error);
+        }
+        self.failure = failure;
         relay.remind(LOOK_EVERY, Due::Grants);
     }
 }

@@ -19,7 +19,7 @@ use petrel_proto::limits::{
     DEADLINE_BLOCK_BYTES, DEADLINE_ORDER_BLOCK_BYTES, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES,
 };
 use petrel_proto::{Closed, PeerKey, SessionId, Status};
-use petrel_transport::{LinkError, PeerId, PeerProcess, Transport};
+use petrel_transport::{LinkError, PeerId, Transport};
 
 use super::{Ended, Link, Remote};
 use crate::control::{ControlPlane, FromNexus, LinkId, PeerName, Reason, ToNexus};
@@ -109,7 +109,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         &mut self,
         (request, name): (Option<u64>, LinkId),
         transport: T::Link,
-        (peer, incarnation, proven): (PeerName, u64, Option<Arc<PeerIdentity>>),
+        (peer, incarnation, identity): (PeerName, u64, Option<Arc<PeerIdentity>>),
         features: LinkFeatures,
     ) {
         let id = match self.add_peer(transport, &features) {
@@ -127,8 +127,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let medium = self.transport.medium_of(id);
         let process = self.transport.process_of(id);
         let user = process.map(|process| process.uid);
-        let source = Source::of(peer.address.ip(), user, proven.as_deref());
-        let identity = identity_of(proven, process);
+        let source = Source::of(peer.address.ip(), user, identity.as_deref());
         self.local.core.set_account(PeerKey(id.0), source.number());
         let peer =
             Arc::new(Peer { name: peer, incarnation, is_networked, medium, process, identity });
@@ -337,14 +336,4 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 /// stored as it arrives.
 fn whole_words(bytes: u32) -> u32 {
     bytes & !7
-}
-
-/// Returns what is known of a peer's identity: what it has proven, and over shared memory the process and user for which the kernel vouches.
-fn identity_of(
-    proven: Option<Arc<PeerIdentity>>,
-    process: Option<PeerProcess>,
-) -> Option<Arc<PeerIdentity>> {
-    let Some(PeerProcess { pid, uid, .. }) = process else { return proven };
-    let proven = proven.as_deref().cloned().unwrap_or_default();
-    Some(Arc::new(PeerIdentity { uid: Some(uid), pid: Some(pid), ..proven }))
 }
