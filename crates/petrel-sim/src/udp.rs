@@ -151,7 +151,7 @@ impl Udp {
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
         let way =
-            address.map(|address| (address, self.socket.incoming.borrow().links.path_to(peer)));
+            address.map(|address| (address, self.socket.incoming.borrow().links.link_to(peer)));
         if let Some(way) = way {
             self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
@@ -223,11 +223,11 @@ impl FabricSocket {
         let at = self.binding.at;
         let mut incoming = self.incoming.borrow_mut();
         let opened = incoming.links.open_leaving(sim_addr_of(to), datagram);
-        let (path, contents) = match &opened {
-            Some((path, contents)) => (Some(*path), &contents[..]),
+        let (link, contents) = match &opened {
+            Some((link, contents)) => (Some(*link), &contents[..]),
             None => (None, datagram),
         };
-        let pushed = self.pushed.entry((to, path)).or_default();
+        let pushed = self.pushed.entry((to, link)).or_default();
         let Some(frames) = bundle::frames(contents) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
         };
