@@ -34,6 +34,8 @@ pub mod bundle;
 pub mod clock;
 pub mod conformance;
 mod copy;
+#[doc(hidden)]
+pub mod device;
 pub mod far;
 pub mod heap;
 pub mod host;
