@@ -8,7 +8,7 @@ use petrel_planted::planted;
 
 use super::Udp;
 use super::peers::{FurtherSource, PeerTable};
-use super::receive::{Receiver, Train};
+use super::receive::{Train, Trains};
 use crate::bundle::{self, BUNDLE_MARK};
 use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 use sealed::deliver_some_sealed;
@@ -59,7 +59,7 @@ impl Udp {
 /// Delivers frames of received datagrams, of one buffer; see [`Udp::deliver`].
 #[inline(always)]
 pub(super) fn deliver_ready<H: FrameHandler<NoReturn>>(
-    receiver: &mut Receiver,
+    receiver: &mut impl Trains,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
@@ -76,7 +76,7 @@ pub(super) fn deliver_ready<H: FrameHandler<NoReturn>>(
 #[cold]
 #[inline(never)]
 fn deliver_marked<H: FrameHandler<NoReturn>>(
-    receiver: &mut Receiver,
+    receiver: &mut impl Trains,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
@@ -91,7 +91,7 @@ fn deliver_marked<H: FrameHandler<NoReturn>>(
 /// instructions at either end of an RPC alone.
 #[inline(always)]
 pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
-    receiver: &mut Receiver,
+    receiver: &mut impl Trains,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
@@ -115,7 +115,7 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
 #[cold]
 #[inline(never)]
 fn deliver_further<H: FrameHandler<NoReturn>>(
-    receiver: &mut Receiver,
+    receiver: &mut impl Trains,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,

@@ -119,6 +119,33 @@ impl<'a> Train<'a> {
     }
 }
 
+/// Received datagrams, and the progress of their delivery: from the kernel's socket, or from a device.
+pub(super) trait Trains {
+    /// The undelivered datagrams that came together; [`advance`](Trains::advance) moves on. `None` if the first of them was cut.
+    ///
+    /// # Panics
+    /// When no datagram is there.
+    fn train(&mut self) -> Option<Train<'_>>;
+
+    /// Returns true if all datagrams of the train met congestion.
+    fn is_marked(&self) -> bool;
+
+    /// The first datagram of the train, which may be changed in place: a sealed one is opened so.
+    ///
+    /// # Panics
+    /// When no datagram is there.
+    fn first_mut(&mut self) -> &mut [u8];
+
+    /// Returns true if some datagrams of the train are delivered, but not all.
+    fn is_within_train(&self) -> bool;
+
+    /// Notes that the first `bytes` of the train are delivered.
+    fn advance(&mut self, bytes: usize);
+
+    /// Notes that the whole train is delivered.
+    fn skip(&mut self);
+}
+
 /// The receive buffers, and the progress of their delivery.
 pub(super) struct Receiver {
     buffers: Region,
@@ -367,61 +394,6 @@ impl Receiver {
         Ok(self.filled)
     }
 
-    /// The undelivered datagrams of one buffer; [`advance`](Receiver::advance) moves on. `None` if
-    /// the kernel had to cut a datagram, or the size of joined ones.
-    ///
-    /// # Panics
-    /// When nothing is [ready](Receiver::has_ready).
-    #[inline]
-    pub(super) fn train(&self) -> Option<Train<'_>> {
-        let header = self.header(self.buffer);
-        if header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-            return None;
-        }
-        // SAFETY: the memory is a `Slots`; see the module's documentation.
-        let from = AddrKey::from_name(unsafe { &(*self.slots()).names[self.buffer] });
-        let bytes = &self.bytes(self.buffer)[self.offset..header.msg_len as usize];
-        Some(Train { from, bytes, segment_bytes: self.segment_bytes(self.buffer) })
-    }
-
-    /// Returns true if all datagrams of the train met congestion. The kernel joins no unmarked
-    /// datagrams to marked ones.
-    #[inline]
-    pub(super) fn is_marked(&self) -> bool {
-        self.reads_marks && self.has_mark(self.buffer)
-    }
-
-    /// The first datagram of the train, which may be changed in place: a sealed one is opened so.
-    ///
-    /// # Panics
-    /// When nothing is [ready](Receiver::has_ready).
-    pub(super) fn first_mut(&mut self) -> &mut [u8] {
-        assert!(self.buffer < self.filled);
-        let end = self.header(self.buffer).msg_len as usize;
-        let bytes = self.segment_bytes(self.buffer).min(end.saturating_sub(self.offset));
-        assert!(self.offset + bytes <= BUFFER_BYTES);
-        // SAFETY: the range is in an initialised buffer, as was just checked. `&mut self` is borrowed as long as the slice: neither the
-        // kernel nor a shared slice of the buffer is there meanwhile.
-        unsafe {
-            let start = self.buffers.start().add(self.buffer * BUFFER_BYTES + self.offset);
-            std::slice::from_raw_parts_mut(start.as_ptr(), bytes)
-        }
-    }
-
-    /// Returns true if some datagrams of a buffer are delivered, but not all.
-    pub(super) fn is_within_buffer(&self) -> bool {
-        self.offset > 0
-    }
-
-    /// Notes that the first `bytes` of the train are delivered.
-    #[inline]
-    pub(super) fn advance(&mut self, bytes: usize) {
-        self.offset += bytes;
-        if self.offset >= self.header(self.buffer).msg_len as usize {
-            self.skip();
-        }
-    }
-
     /// [`Receiver::fill`] of one buffer with values no honest kernel returns: any size of joined
     /// datagrams, and the flags of truncation.
     #[cfg(any(test, fuzzing))]
@@ -445,12 +417,6 @@ impl Receiver {
             (*header).msg_controllen =
                 (usize::from(segment_bytes.is_some()) * size_of::<Control>()) as _;
         }
-    }
-
-    /// Notes that the whole train is delivered.
-    #[inline]
-    pub(super) fn skip(&mut self) {
-        (self.buffer, self.offset) = (self.buffer + 1, 0);
     }
 
     #[inline]
@@ -500,6 +466,57 @@ impl Receiver {
                 BUFFER_BYTES,
             )
         }
+    }
+}
+
+impl Trains for Receiver {
+    /// `None` if the kernel had to cut a datagram, or the size of joined ones.
+    #[inline]
+    fn train(&mut self) -> Option<Train<'_>> {
+        let header = self.header(self.buffer);
+        if header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+            return None;
+        }
+        // SAFETY: the memory is a `Slots`; see the module's documentation.
+        let from = AddrKey::from_name(unsafe { &(*self.slots()).names[self.buffer] });
+        let bytes = &self.bytes(self.buffer)[self.offset..header.msg_len as usize];
+        Some(Train { from, bytes, segment_bytes: self.segment_bytes(self.buffer) })
+    }
+
+    /// The kernel joins no unmarked datagrams to marked ones.
+    #[inline]
+    fn is_marked(&self) -> bool {
+        self.reads_marks && self.has_mark(self.buffer)
+    }
+
+    fn first_mut(&mut self) -> &mut [u8] {
+        assert!(self.buffer < self.filled);
+        let end = self.header(self.buffer).msg_len as usize;
+        let bytes = self.segment_bytes(self.buffer).min(end.saturating_sub(self.offset));
+        assert!(self.offset + bytes <= BUFFER_BYTES);
+        // SAFETY: the range is in an initialised buffer, as was just checked. `&mut self` is borrowed as long as the slice: neither the
+        // kernel nor a shared slice of the buffer is there meanwhile.
+        unsafe {
+            let start = self.buffers.start().add(self.buffer * BUFFER_BYTES + self.offset);
+            std::slice::from_raw_parts_mut(start.as_ptr(), bytes)
+        }
+    }
+
+    fn is_within_train(&self) -> bool {
+        self.offset > 0
+    }
+
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        self.offset += bytes;
+        if self.offset >= self.header(self.buffer).msg_len as usize {
+            self.skip();
+        }
+    }
+
+    #[inline]
+    fn skip(&mut self) {
+        (self.buffer, self.offset) = (self.buffer + 1, 0);
     }
 }
 

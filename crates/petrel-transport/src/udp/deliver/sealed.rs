@@ -9,12 +9,12 @@ use crate::seal::{Refusal, SEALED_MARK, SealedDatagram};
 use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 use crate::udp::addr::AddrKey;
 use crate::udp::peers::PeerTable;
-use crate::udp::receive::Receiver;
+use crate::udp::receive::Trains;
 
 /// Delivers datagrams of one buffer, up to about `budget`. Returns the numbers of frames, and the work in frames.
 #[inline(never)]
 pub(super) fn deliver_some_sealed<H: FrameHandler<NoReturn>>(
-    receiver: &mut Receiver,
+    receiver: &mut impl Trains,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
@@ -33,7 +33,7 @@ pub(super) fn deliver_some_sealed<H: FrameHandler<NoReturn>>(
         };
         receiver.advance(bytes);
         (delivered, work) = (delivered + frames, work + effort);
-        if work >= budget || !receiver.is_within_buffer() {
+        if work >= budget || !receiver.is_within_train() {
             break;
         }
     }

@@ -18,6 +18,7 @@ use super::ecn::{Heard, set_codepoint};
 use super::*;
 use crate::udp::ecn;
 use crate::udp::option::set_int_option;
+use crate::udp::receive::Trains;
 use crate::udp::socket::enable_gro;
 
 /// Set in the process inside its own namespaces.
