@@ -98,7 +98,7 @@ impl Udp {
     ) -> io::Result<Self> {
         let mut rng = Rng::new(seed);
         let has_gso = rng.below(4) > 0;
-        let socket = FabricSocket {
+        let mut socket = FabricSocket {
             fabric: fabric.clone(),
             binding,
             is_ecn_capable,
@@ -109,7 +109,12 @@ impl Udp {
             next: None,
             frames: Frames::default(),
         };
-        let detached = Detached::new(if has_gso { TRAIN_BYTES_MAX } else { 0 })?;
+        let message_bytes_max = if has_gso { TRAIN_BYTES_MAX } else { 0 };
+        let (has_device, at) = (socket.rng.below(4) == 0, address_of(binding.at));
+        let detached = match has_device {
+            true => Detached::with_device(message_bytes_max, at, seed)?,
+            false => Detached::new(message_bytes_max)?,
+        };
         Ok(Self { detached, socket, max_frame_bytes, kept_before: 0 })
     }
 

@@ -125,6 +125,18 @@ transport_stats! {
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.
     rx_dropped_truncated,
+    /// Datagrams, from a device, with a wrong checksum of IP or UDP.
+    rx_dropped_checksum,
+    /// Datagrams, from a device, whose checksum no device has completed: their sender is on the same host, and they are accepted.
+    rx_partial_checksum,
+    /// Datagrams from a device.
+    rx_device_datagrams,
+    /// Datagrams that missed the device, and came from the kernel's socket.
+    rx_device_missed,
+    /// Datagrams that left by a device.
+    tx_device_datagrams,
+    /// Times that an endpoint lost its device, and returned to the kernel's socket.
+    device_losses,
     /// Datagrams the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
     /// Pairs of rings abandoned because the peer broke a rule, for example by impossible indices.

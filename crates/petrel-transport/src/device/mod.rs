@@ -7,6 +7,12 @@
 //!
 //! A device carries the same datagrams as a kernel socket, so that peers cannot tell the two apart.
 
+pub mod ether;
+pub(crate) mod interface;
+pub(crate) mod port;
+pub(crate) mod simulated;
+pub mod xdp;
+
 /// A device that carries whole Ethernet frames.
 ///
 /// A frame to send is written into the device's own memory, and belongs to the device from [`Nic::commit`] on. A received frame is lent from the
@@ -17,6 +23,9 @@ pub trait Nic {
 
     /// The frames for which the device has memory to receive: more, unread, are lost.
     fn receive_frames(&self) -> usize;
+
+    /// Returns true if the device has room for this number of frames to send.
+    fn has_room(&mut self, frames: usize) -> bool;
 
     /// Returns memory of [`Nic::frame_bytes_max`] bytes for the next frame to send, or `None` while the device has no room. Without a
     /// [`Nic::commit`], the next call returns the same memory.
@@ -33,6 +42,9 @@ pub trait Nic {
 
     /// Returns the oldest received frame, the same until [`Nic::release`]. Its bytes may be changed.
     fn received(&mut self) -> Option<&mut [u8]>;
+
+    /// Returns true if [`Nic::received`] would return a frame.
+    fn has_received(&mut self) -> bool;
 
     /// Gives the oldest received frame's memory back to the device. The device may learn of several at once, at the latest when
     /// [`Nic::received`] finds no frame.

@@ -5,10 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 use super::Udp;
+use super::device::{Leaving, Sent};
 use super::peers::PeerTable;
 use super::plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use super::send::{self, Reaction, reaction};
 use super::socket::allow_fragments;
+use crate::device::ether::ways::Ways;
+use crate::device::xdp::Xdp;
 use crate::transport::{PeerId, TransportStats};
 
 /// The kernel's room for messages, and further source ports with frames to send. One byte, which the common case compares
@@ -24,6 +27,9 @@ const ASKED: u8 = 2;
 
 /// A further source port may have frames to send.
 const FURTHER: u8 = 4;
+
+/// A device is configured.
+const DEVICE: u8 = 8;
 
 impl Room {
     #[inline]
@@ -58,16 +64,20 @@ impl Room {
         self.set(FURTHER, is_pushed);
     }
 
+    pub(super) fn note_device(&mut self) {
+        self.0 |= DEVICE;
+    }
+
     /// Returns true if a burst begins and ends without a look at backlogs and further source ports.
     #[inline]
     pub(super) fn is_plain(self) -> bool {
         self.0 & (ASKED | FURTHER) == 0
     }
 
-    /// Returns true if a backlog is to be offered to the kernel again.
+    /// Returns true if a poll begins without a backlog that is to be offered to the kernel again, and without a device.
     #[inline]
-    pub(super) fn may_retry(self) -> bool {
-        self.0 & (BACKLOG | FURTHER) != 0
+    pub(super) fn is_plain_poll(self) -> bool {
+        self.0 & (BACKLOG | FURTHER | DEVICE) == 0
     }
 
     fn set(&mut self, flag: u8, on: bool) {
@@ -94,8 +104,8 @@ impl Outlet for Udp {
 
     #[inline]
     fn send_loose(&mut self) -> bool {
-        if self.ecn.is_by_message() {
-            return false;
+        if !self.sends_bare {
+            return self.send_loose_otherwise();
         }
         let Self { socket, plan, association, stats, .. } = self;
         send_loose(socket.as_fd(), plan, association.is_made(), stats)
@@ -107,10 +117,36 @@ impl Outlet for Udp {
     }
 
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let mut end = self.plan.messages().len();
+        if let Some(leaving) = self.leaving() {
+            // SAFETY: by this function's contract.
+            match unsafe { leaving.send_from(first) } {
+                Sent::Messages(count) => return Ok(count),
+                Sent::NoRoom => return Err(Errno::AGAIN),
+                Sent::ByKernel(count) => end = first + count,
+            }
+        }
         let Self { socket, plan, association, sender, peers, ecn, .. } = self;
-        let ecn = ecn.is_by_message().then_some(&*peers);
+        let (messages, ecn) = (&plan.messages()[first..end], ecn.is_by_message().then_some(&*peers));
         // SAFETY: by this function's contract.
-        unsafe { sender.send(socket.as_fd(), plan, first, association.is_made(), ecn) }
+        unsafe { sender.send(socket.as_fd(), plan, messages, association.is_made(), ecn) }
+    }
+}
+
+impl Udp {
+    /// Sends a plan of one datagram of small frames by the device, if there is one.
+    #[cold]
+    #[inline(never)]
+    fn send_loose_otherwise(&mut self) -> bool {
+        self.leaving().is_some_and(Leaving::send_loose)
+    }
+
+    /// The device with the burst.
+    #[inline]
+    fn leaving(&mut self) -> Option<Leaving<'_, Xdp, Ways>> {
+        let Self { device, plan, peers, stats, local, .. } = self;
+        let port = device.as_mut()?.port()?;
+        Some(Leaving { port, plan, peers, stats, source_port: local.port() })
     }
 }
 
@@ -122,7 +158,7 @@ pub(super) fn send_loose(
     is_connected: bool,
     stats: &mut TransportStats,
 ) -> bool {
-    let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+    let Some(Loose { name, piece, load, .. }) = plan.loose() else { return false };
     stats.tx_syscalls += 1;
     // SAFETY: the piece lies in the plan, which is borrowed.
     if !unsafe { send::send_datagram(socket, name, is_connected, &piece) } {

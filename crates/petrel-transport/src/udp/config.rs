@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::device::xdp::XdpConfig;
 use crate::seal::SealedLink;
 
 /// Bytes of the receive buffer that the kernel charges for a small datagram: the data's block and its book-keeping.
@@ -61,6 +62,28 @@ impl Default for Mtu {
     }
 }
 
+/// The exit of datagrams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// The kernel's network stack.
+    #[default]
+    Kernel,
+    /// A device by AF_XDP, with the kernel's socket for all that the device does not carry (`docs/kernel-bypass.md`).
+    Xdp(XdpDevice),
+}
+
+/// A device by AF_XDP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XdpDevice {
+    /// The interface's name; `None`: that with the address of [`UdpConfig::bind`].
+    pub interface: Option<String>,
+    /// Whether an endpoint without the device is refused. Otherwise its datagrams go by the kernel's socket.
+    pub is_required: bool,
+    /// Modes, queues and memory.
+    pub config: XdpConfig,
+}
+
 /// Settings of a [`Udp`](super::Udp) transport.
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
@@ -72,6 +95,8 @@ pub struct UdpConfig {
     pub further_ports: u8,
     /// The largest packets to send.
     pub mtu: Mtu,
+    /// The device that datagrams go by, beside the kernel's socket.
+    pub device: Device,
     /// Whether the kernel may cut equal-sized datagrams from one buffer, if it can.
     pub gso: bool,
     /// Whether the kernel may deliver equal-sized datagrams in one buffer, if it can.
@@ -93,6 +118,7 @@ impl Default for UdpConfig {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             further_ports: 0,
             mtu: Mtu::default(),
+            device: Device::Kernel,
             gso: true,
             gro: true,
             ecn: true,
@@ -142,6 +168,9 @@ pub enum UdpError {
         /// The configured number.
         configured: usize,
     },
+    /// The settings demand a device, and there is none to use.
+    #[error("cannot use the device: {0}")]
+    Device(String),
     /// The operating system has no socket left, or refused a basic option.
     #[error("cannot set up the data port: {0}")]
     Io(#[from] io::Error),

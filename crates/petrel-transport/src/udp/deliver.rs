@@ -10,6 +10,7 @@ use super::Udp;
 use super::peers::{FurtherSource, PeerTable};
 use super::receive::{Train, Trains};
 use crate::bundle::{self, BUNDLE_MARK};
+use crate::clock;
 use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 use sealed::deliver_some_sealed;
 
@@ -20,6 +21,59 @@ impl Udp {
         let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
         self.stats.rx_syscalls += syscalls;
         more
+    }
+
+    /// Receives by the socket, up to about `budget` frames. Returns their number.
+    #[inline(always)]
+    pub(super) fn receive_by_socket<H: FrameHandler<NoReturn>>(
+        &mut self,
+        budget: usize,
+        handler: &mut H,
+    ) -> usize {
+        let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
+        while work < budget {
+            if !self.receiver.has_ready() {
+                if !may_hold_more {
+                    break;
+                }
+                may_hold_more = self.refill();
+                continue;
+            }
+            let (frames, effort) = self.deliver(budget - work, handler);
+            (delivered, work) = (delivered + frames, work + effort);
+        }
+        if !self.listeners.is_empty() {
+            delivered += self.deliver_multicast(budget, handler);
+        }
+        delivered
+    }
+
+    /// Receives by the device, and now and then by the socket, up to about `budget` frames each. Returns their number.
+    #[inline(never)]
+    pub(super) fn receive_by_device<H: FrameHandler<NoReturn>>(
+        &mut self,
+        budget: usize,
+        handler: &mut H,
+    ) -> usize {
+        let Self { device: Some(device), peers, stats, socket, .. } = self else {
+            unreachable!("the caller has looked for a device")
+        };
+        let (mut delivered, mut work) = (0, 0);
+        if let Some(port) = device.port() {
+            while work < budget && port.poll(stats) {
+                let (frames, effort) = deliver_ready(port, peers, stats, budget - work, handler);
+                (delivered, work) = (delivered + frames, work + effort);
+            }
+        }
+        if device.note_poll(work > 0) {
+            device.look(clock::now_ns(), socket, stats);
+            let (is_on, before) = (device.is_on(), stats.rx_datagrams);
+            delivered += self.receive_by_socket(budget, handler);
+            if is_on {
+                self.stats.rx_device_missed += self.stats.rx_datagrams - before;
+            }
+        }
+        delivered
     }
 
     /// Delivers the frames of received datagrams, up to about `budget`. Returns the number of

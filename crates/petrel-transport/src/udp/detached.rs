@@ -9,9 +9,12 @@ use rustix::io::Errno;
 use super::addr::RawAddr;
 use super::burst::{Burst, Outlet, Room};
 use super::deliver::deliver_ready;
+use super::device::Sent;
 use super::peers::PeerTable;
 use super::plan::{Loose, Plan};
 use super::receive::Receiver;
+use crate::device::port::Port;
+use crate::device::simulated::{Leaving, Simulated, SimulatedWays};
 use crate::seal::{Epochs, SealedLink};
 use crate::transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
@@ -78,6 +81,8 @@ pub struct Detached {
     room: Room,
     has_gso: bool,
     stats: TransportStats,
+    device: Option<Box<Port<Simulated, SimulatedWays>>>,
+    local: SocketAddr,
     /// The bytes of the message being sent or received.
     bytes: Vec<u8>,
 }
@@ -95,8 +100,25 @@ impl Detached {
             room: Room::default(),
             has_gso: message_bytes_max > 0,
             stats: TransportStats::default(),
+            device: None,
+            local: SocketAddr::from(([0, 0, 0, 0], 0)),
             bytes: Vec::new(),
         })
+    }
+
+    /// Creates a transport whose port `local` has a device, too: some datagrams go by the wire, as by a kernel's socket, and most as frames of a
+    /// device, which the wire gets without their heads.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    pub fn with_device(
+        message_bytes_max: usize,
+        local: SocketAddr,
+        seed: u64,
+    ) -> io::Result<Self> {
+        let (nic, ways) = (Simulated::new(seed), SimulatedWays::new(seed));
+        let device = Some(Box::new(Port::new(nic, ways, local, 1)));
+        Ok(Self { device, local, ..Self::new(message_bytes_max)? })
     }
 
     /// See [`Transport::add_peer`](crate::Transport::add_peer).
@@ -136,6 +158,9 @@ impl Detached {
     pub fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer, self.peers.is_sealed(peer));
         self.peers.remove(peer);
+        if let Some(port) = &mut self.device {
+            port.forget(peer);
+        }
     }
 
     /// The address of a peer.
@@ -186,23 +211,47 @@ impl Detached {
         budget: usize,
         mut handler: H,
     ) -> usize {
+        self.send_frames(wire);
         if self.room.is_backlog() {
             On { detached: self, wire }.send_pushed();
         }
         let (mut delivered, mut work) = (0, 0);
-        while work < budget && (self.receiver.has_ready() || self.refill(wire)) {
-            let Self { receiver, peers, stats, .. } = self;
-            let (frames, effort) =
-                deliver_ready(receiver, peers, stats, budget - work, &mut handler);
+        while work < budget && (self.has_ready() || self.refill(wire)) {
+            let Self { receiver, peers, stats, device, .. } = self;
+            let rest = budget - work;
+            let (frames, effort) = match device {
+                Some(port) if !receiver.has_ready() => {
+                    assert!(port.poll(stats), "simulated frames are well-formed");
+                    deliver_ready(&mut **port, peers, stats, rest, &mut handler)
+                }
+                _ => deliver_ready(receiver, peers, stats, rest, &mut handler),
+            };
             (delivered, work) = (delivered + frames, work + effort);
         }
         delivered
+    }
+
+    /// Gives the device's queued frames to the wire, as far as it has room. Then the ways may change, which must not put a later frame before
+    /// an earlier one.
+    fn send_frames(&mut self, wire: &mut impl Wire) {
+        let Some(port) = &mut self.device else { return };
+        while let Some(Leaving { to, payload }) = port.nic().leaving() {
+            match wire.send(to, payload, payload.len()) {
+                Ok(()) => port.nic_mut().note_left(),
+                Err(Refusal::NoRoom) => return,
+                Err(_) => {}
+            }
+        }
+        port.follow_changes();
     }
 
     /// Fills the receive buffers; returns false if no datagram has arrived.
     fn refill(&mut self, wire: &mut impl Wire) -> bool {
         self.stats.rx_syscalls += 1;
         self.receiver.empty();
+        if self.device.as_mut().is_some_and(|port| port.nic_mut().catches()) {
+            return self.refill_device(wire);
+        }
         while self.receiver.has_empty() {
             self.bytes.clear();
             let Some(arrival) = wire.receive(&mut self.bytes) else { break };
@@ -212,14 +261,28 @@ impl Detached {
         self.receiver.has_ready()
     }
 
+    /// Fills the device; returns false if no datagram has arrived.
+    fn refill_device(&mut self, wire: &mut impl Wire) -> bool {
+        let Self { device: Some(port), bytes, local, .. } = self else { return false };
+        while port.nic().has_room_to_receive() {
+            bytes.clear();
+            let Some(Arrival { from, segment_bytes, is_marked }) = wire.receive(bytes) else { break };
+            for datagram in bytes.chunks(segment_bytes) {
+                port.nic_mut().arrive(from, *local, datagram, is_marked);
+            }
+        }
+        port.has_received()
+    }
+
     /// Returns true if there are received frames to deliver.
     pub fn has_ready(&self) -> bool {
-        self.receiver.has_ready()
+        self.receiver.has_ready() || self.device.as_ref().is_some_and(|port| port.nic().has_arrived())
     }
 
     /// Returns true if frames are kept for which the wire had no room.
     pub fn has_backlog(&self) -> bool {
-        self.room.is_backlog()
+        let device = self.device.as_ref();
+        self.room.is_backlog() || device.is_some_and(|port| port.nic().leaving().is_some())
     }
 
     /// See [`Transport::stats`](crate::Transport::stats).
@@ -240,6 +303,15 @@ struct On<'a, W> {
     wire: &'a mut W,
 }
 
+impl<W> On<'_, W> {
+    /// The device with the burst.
+    fn leaving(&mut self) -> Option<super::device::Leaving<'_, Simulated, SimulatedWays>> {
+        let Detached { device, plan, peers, stats, local, .. } = &mut *self.detached;
+        let (port, source_port) = (device.as_mut()?, local.port());
+        Some(super::device::Leaving { port, plan, peers, stats, source_port })
+    }
+}
+
 impl<W: Wire> Outlet for On<'_, W> {
     /// The wire carries all sizes.
     fn allow_fragments(&mut self) {}
@@ -250,8 +322,13 @@ impl<W: Wire> Outlet for On<'_, W> {
     }
 
     fn send_loose(&mut self) -> bool {
+        if let Some(leaving) = self.leaving() {
+            let is_sent = leaving.send_loose();
+            self.detached.send_frames(self.wire);
+            return is_sent;
+        }
         let Detached { plan, stats, bytes, .. } = &mut *self.detached;
-        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+        let Some(Loose { name, piece, load, .. }) = plan.loose() else { return false };
         stats.tx_syscalls += 1;
         bytes.clear();
         // SAFETY: the piece lies in the plan, which is borrowed.
@@ -267,9 +344,20 @@ impl<W: Wire> Outlet for On<'_, W> {
     }
 
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let mut end = self.detached.plan.messages().len();
+        if let Some(leaving) = self.leaving() {
+            // SAFETY: by this function's contract.
+            let sent = unsafe { leaving.send_from(first) };
+            self.detached.send_frames(self.wire);
+            match sent {
+                Sent::Messages(count) => return Ok(count),
+                Sent::NoRoom => return Err(Errno::AGAIN),
+                Sent::ByKernel(count) => end = first + count,
+            }
+        }
         let Detached { plan, bytes, .. } = &mut *self.detached;
         let mut sent = 0;
-        for message in plan.messages()[first..].iter().take(MESSAGES_MAX) {
+        for message in plan.messages()[first..end].iter().take(MESSAGES_MAX) {
             bytes.clear();
             // SAFETY: by this function's contract.
             plan.pieces_of(message).for_each(|piece| unsafe { append(bytes, piece) });

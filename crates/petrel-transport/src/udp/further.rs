@@ -14,11 +14,15 @@ use rustix::io::Errno;
 
 use super::burst::{Burst, Outlet, Room, send_loose};
 use super::config::{UdpConfig, UdpError};
+use super::device::{Leaving, Sent};
 use super::ecn::Ecn;
 use super::peers::PeerTable;
 use super::plan::Plan;
 use super::send::Sender;
 use super::socket;
+use crate::device::ether::ways::Ways;
+use crate::device::port::Port;
+use crate::device::xdp::Xdp;
 use crate::transport::{LinkError, PeerId, TransportStats};
 use crate::wake::Watch;
 
@@ -30,6 +34,8 @@ pub(super) struct Shared<'a> {
     pub(super) peers: &'a mut PeerTable,
     pub(super) sender: &'a mut Sender,
     pub(super) stats: &'a mut TransportStats,
+    /// The device, if one works.
+    pub(super) device: Option<&'a mut Port<Xdp, Ways>>,
 }
 
 /// The further source ports of a transport.
@@ -42,6 +48,7 @@ pub(super) struct FurtherPorts {
 /// One source port.
 struct Exit {
     socket: UdpSocket,
+    number: u16,
     ecn: Ecn,
     plan: Plan,
     room: Room,
@@ -70,6 +77,7 @@ impl FurtherPorts {
             further.ports.push(port);
             further.exits.push(Exit {
                 socket,
+                number: port,
                 ecn: Ecn::new(local),
                 plan: Plan::new(message_bytes_max)?,
                 room: Room::default(),
@@ -163,7 +171,8 @@ impl FurtherPorts {
 
 impl Shared<'_> {
     fn lend(&mut self) -> Shared<'_> {
-        Shared { peers: self.peers, sender: self.sender, stats: self.stats }
+        let device = self.device.as_deref_mut();
+        Shared { peers: self.peers, sender: self.sender, stats: self.stats, device }
     }
 }
 
@@ -202,6 +211,15 @@ struct ExitOf<'a> {
     shared: Shared<'a>,
 }
 
+impl ExitOf<'_> {
+    /// The device with the burst.
+    fn leaving(&mut self) -> Option<Leaving<'_, Xdp, Ways>> {
+        let Exit { plan, number, .. } = &mut *self.exit;
+        let Shared { peers, stats, device, .. } = &mut self.shared;
+        Some(Leaving { port: device.as_deref_mut()?, plan, peers, stats, source_port: *number })
+    }
+}
+
 impl Outlet for ExitOf<'_> {
     fn burst(&mut self) -> Burst<'_> {
         let Exit { plan, room, has_gso, .. } = &mut *self.exit;
@@ -210,6 +228,9 @@ impl Outlet for ExitOf<'_> {
     }
 
     fn send_loose(&mut self) -> bool {
+        if let Some(leaving) = self.leaving() {
+            return leaving.send_loose();
+        }
         let Exit { socket, ecn, plan, .. } = &mut *self.exit;
         !ecn.is_by_message() && send_loose(socket.as_fd(), plan, false, self.shared.stats)
     }
@@ -220,9 +241,19 @@ impl Outlet for ExitOf<'_> {
     }
 
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let mut end = self.exit.plan.messages().len();
+        if let Some(leaving) = self.leaving() {
+            // SAFETY: by this function's contract.
+            match unsafe { leaving.send_from(first) } {
+                Sent::Messages(count) => return Ok(count),
+                Sent::NoRoom => return Err(Errno::AGAIN),
+                Sent::ByKernel(count) => end = first + count,
+            }
+        }
         let Exit { socket, ecn, plan, .. } = &mut *self.exit;
         let ecn = ecn.is_by_message().then_some(&*self.shared.peers);
+        let messages = &plan.messages()[first..end];
         // SAFETY: by this function's contract.
-        unsafe { self.shared.sender.send(socket.as_fd(), plan, first, false, ecn) }
+        unsafe { self.shared.sender.send(socket.as_fd(), plan, messages, false, ecn) }
     }
 }

@@ -21,6 +21,7 @@
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
 //! | `burst`, `deliver` | from frames to `send`, and from `receive` to frames |
+//! | `device` | the exit through a network device, beside the socket |
 //! | `detached` | all of it without a socket, for simulators |
 //!
 //! After the start, memory is allocated only for new peers and for the first backlogs.
@@ -36,6 +37,7 @@ mod config;
 mod deliver;
 #[doc(hidden)]
 pub mod detached;
+mod device;
 mod ecn;
 mod further;
 #[cfg(any(test, fuzzing))]
@@ -65,13 +67,17 @@ use crate::transport::{
 use crate::wake::{Waker, Watch};
 
 pub use config::{
-    MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
+    Device, MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
+    XdpDevice,
 };
+pub use device::DeviceState;
 pub use socket::{path_mtu, source_to};
 
 use addr::{Families, canonical};
 use association::Association;
+use crate::device::xdp::PACKET_BYTES_MAX;
 use burst::{Outlet, Room};
+use device::DeviceExit;
 use ecn::Ecn;
 use further::{FURTHER_PORTS_MAX, FurtherPorts, Shared};
 use multicast::Listeners;
@@ -114,6 +120,9 @@ pub struct Udp {
     listeners: Listeners,
     room: Room,
     further: FurtherPorts,
+    device: Option<Box<DeviceExit>>,
+    /// Whether datagrams leave by the socket alone, and without control messages.
+    sends_bare: bool,
     stats: TransportStats,
 }
 
@@ -156,7 +165,32 @@ impl Udp {
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
         let local = socket.local_addr()?;
-        Self::of_socket(socket, local, capabilities, (config, waker))
+        let mut udp = Self::of_socket(socket, local, capabilities, (config, waker))?;
+        if let Device::Xdp(setting) = udp.config.device.clone() {
+            udp.use_device(setting)?;
+        }
+        Ok(udp)
+    }
+
+    /// Sends and receives by a device beside the socket.
+    fn use_device(&mut self, setting: XdpDevice) -> Result<(), UdpError> {
+        if let Mtu::Auto { cap_bytes } = &mut self.config.mtu {
+            *cap_bytes = PACKET_BYTES_MAX.min(*cap_bytes);
+        }
+        self.device = Some(Box::new(DeviceExit::open(setting, &self.socket, self.local)?));
+        self.room.note_device();
+        self.sends_bare = false;
+        Ok(())
+    }
+
+    /// The use of the device in the settings; `None` without one.
+    pub fn device(&self) -> Option<DeviceState> {
+        self.device.as_ref().map(|device| device.state())
+    }
+
+    /// The largest packets to send: as the settings have them, or as the device carries them.
+    pub fn mtu(&self) -> Mtu {
+        self.config.mtu
     }
 
     fn of_socket(
@@ -181,6 +215,8 @@ impl Udp {
             further: FurtherPorts::open(&config, local, message_bytes_max)?,
             sender: Sender::new(),
             room: Room::default(),
+            device: None,
+            sends_bare: true,
             stats: TransportStats::default(),
             config,
         })
@@ -249,6 +285,7 @@ impl Udp {
     fn adapt_to_ecn(&mut self) -> std::io::Result<()> {
         let socket = self.socket.as_fd();
         self.ecn.adapt(socket, &self.peers, self.plan.is_empty())?;
+        self.sends_bare = !self.ecn.is_by_message() && self.device.is_none();
         self.further.adapt_to_ecn(&self.peers)?;
         self.receiver.read_marks(socket, self.ecn.families(), self.peers.ecn_count() > 0)
     }
@@ -271,8 +308,7 @@ impl Udp {
             return unsafe { self.push_slowly(peer, head, body) };
         };
         self.room.set_further_pushed(true);
-        let Self { further, peers, sender, stats, .. } = self;
-        let shared = Shared { peers, sender, stats };
+        let (further, shared) = self.further();
         // SAFETY: by the function's contract.
         unsafe { further.push_slowly(index.into(), shared, peer, head, body) }
     }
@@ -287,9 +323,10 @@ impl Udp {
         if !self.room.is_further_pushed() {
             return;
         }
-        let Self { further, peers, sender, stats, .. } = self;
-        further.flush(Shared { peers, sender, stats });
-        self.room.set_further_pushed(further.has_backlog());
+        let (further, shared) = self.further();
+        further.flush(shared);
+        let has_backlog = further.has_backlog();
+        self.room.set_further_pushed(has_backlog);
     }
 
     /// Offers kept frames to the kernel again.
@@ -299,8 +336,15 @@ impl Udp {
         if self.room.is_backlog() {
             self.send_pushed();
         }
-        let Self { further, peers, sender, stats, .. } = self;
-        further.retry(Shared { peers, sender, stats });
+        let (further, shared) = self.further();
+        further.retry(shared);
+    }
+
+    /// The further source ports, with the parts that all ports share.
+    fn further(&mut self) -> (&mut FurtherPorts, Shared<'_>) {
+        let Self { further, peers, sender, stats, device, .. } = self;
+        let device = device.as_mut().and_then(|device| device.port());
+        (further, Shared { peers, sender, stats, device })
     }
 
     /// The members of a group would share a key, and could forge messages to each other (`docs/wire-protocol.md` §17.3).
@@ -372,6 +416,9 @@ impl Transport for Udp {
         self.plan.close_lane(peer, is_sealed);
         self.further.close_lane(peer, is_sealed);
         self.peers.remove(peer);
+        if let Some(port) = self.device.as_mut().and_then(|device| device.port()) {
+            port.forget(peer);
+        }
         // On failure, packets claim too little, or the reading of marks continues needlessly.
         let _ = self.adapt_to_ecn();
         self.associate();
@@ -431,7 +478,10 @@ impl Transport for Udp {
     }
 
     fn receive_packets(&self) -> Option<u64> {
-        Some((self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES) as u64)
+        let by_socket = self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES;
+        // The device catches most packets, or none.
+        let by_device = self.device.as_ref().map_or(by_socket, |device| device.receive_frames());
+        Some(by_device.min(by_socket) as u64)
     }
 
     fn further_ports(&self) -> &[u16] {
@@ -487,25 +537,13 @@ impl Transport for Udp {
     }
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
-        if self.room.may_retry() {
+        if !self.room.is_plain_poll() {
             self.retry();
-        }
-        let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
-        while work < budget {
-            if !self.receiver.has_ready() {
-                if !may_hold_more {
-                    break;
-                }
-                may_hold_more = self.refill();
-                continue;
+            if self.device.is_some() {
+                return self.receive_by_device(budget, &mut handler);
             }
-            let (frames, effort) = self.deliver(budget - work, &mut handler);
-            (delivered, work) = (delivered + frames, work + effort);
         }
-        if !self.listeners.is_empty() {
-            delivered += self.deliver_multicast(budget, &mut handler);
-        }
-        delivered
+        self.receive_by_socket(budget, &mut handler)
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
@@ -521,8 +559,9 @@ impl Transport for Udp {
     }
 
     fn stats(&self) -> TransportStats {
-        let rx_dropped_kernel = socket::dropped(self.socket.as_fd()).into();
-        TransportStats { rx_dropped_kernel, ..self.stats }
+        let by_socket = u64::from(socket::dropped(self.socket.as_fd()));
+        let by_device = self.device.as_ref().map_or(0, |device| device.dropped());
+        TransportStats { rx_dropped_kernel: by_socket + by_device, ..self.stats }
     }
 }
 
@@ -534,12 +573,16 @@ impl Member for Udp {
 
     /// Returns false if received frames wait that [`Transport::rx_burst`] did not deliver yet.
     fn prepare_wait(&mut self) -> bool {
-        !self.receiver.has_ready() && !self.listeners.has_ready()
+        let has_ready = self.device.as_mut().is_some_and(|device| device.prepare_sleep());
+        !has_ready && !self.receiver.has_ready() && !self.listeners.has_ready()
     }
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
         watch.add(self.socket.as_fd(), self.room.is_backlog());
         self.further.watch(watch);
+        if let Some(device) = &self.device {
+            device.watch(watch, self.room.is_backlog() || self.further.has_backlog());
+        }
         if let Some(listeners) = self.listeners.waits() {
             watch.add(listeners, false);
         }

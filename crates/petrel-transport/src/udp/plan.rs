@@ -426,6 +426,11 @@ impl Plan {
         message.segment_bytes
     }
 
+    /// Size of all datagrams of a message.
+    pub(super) fn bytes(&self, message: &Message) -> usize {
+        message.bytes
+    }
+
     /// The bytes of a message, as the kernel gathers them, if their pieces are contiguous in the
     /// list.
     #[inline]

@@ -146,7 +146,7 @@ impl Sender {
         }
     }
 
-    /// Sends messages of `plan` from `first` on and returns how many the kernel accepted: at least
+    /// Sends messages of `plan`, at least one, and returns how many the kernel accepted: at least
     /// one, or the error of the first. A connected socket needs no addresses. `ecn` names the peers
     /// with ECN-capable packets, if the socket's are not, and peers with a source address.
     ///
@@ -157,14 +157,14 @@ impl Sender {
         &mut self,
         socket: BorrowedFd<'_>,
         plan: &Plan,
-        first: usize,
+        messages: &[Message],
         is_connected: bool,
         ecn: Option<&PeerTable>,
     ) -> Result<usize, Errno> {
         let socket = Socket { number: socket.as_raw_fd(), is_connected, ecn };
         // SAFETY: by the function's contract; a message has at least one piece.
         let sent = unsafe {
-            match &plan.messages()[first..] {
+            match messages {
                 [only] => match plan.slice_of(only) {
                     Some([piece]) if ecn.is_none() => {
                         send_bare(socket.number, socket.name(plan, only), piece)

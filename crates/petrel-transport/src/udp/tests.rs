@@ -1,4 +1,5 @@
 mod both;
+mod device;
 mod ecn;
 mod further;
 mod kept;

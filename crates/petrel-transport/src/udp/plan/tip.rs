@@ -58,6 +58,7 @@ impl Tip {
 
 /// The only datagram of a burst.
 pub(in crate::udp) struct Loose<'a> {
+    pub(in crate::udp) peer: PeerId,
     pub(in crate::udp) name: &'a RawAddr,
     pub(in crate::udp) piece: libc::iovec,
     pub(in crate::udp) load: Load,
@@ -134,7 +135,7 @@ impl Plan {
         let start = self.staging.start().as_ptr().wrapping_add(skipped);
         let piece = libc::iovec { iov_base: start.cast(), iov_len: self.staged_bytes - skipped };
         let load = Load::of(frames, self.staged_bytes - framing_bytes(frames));
-        Some(Loose { name: &self.loose_name, piece, load })
+        Some(Loose { peer: self.tip.peer, name: &self.loose_name, piece, load })
     }
 
     /// Clears a [loose](Plan::loose) burst that was sent.

@@ -1,0 +1,283 @@
+//! The datagrams of one UDP port over a network device: heads in front of sent ones, and a look at the heads of received ones.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::ops::Range;
+
+use super::Nic;
+use super::ether::frame::{Checksum, MacAddr, Parsed, Refusal, Template, parse};
+use super::ether::ways::{Changes, NoWay, Way, Ways};
+use crate::link::{PeerId, TransportStats};
+use crate::transport::RX_BURST_MAX;
+
+/// Bytes of a frame's head that are not part of the IP packet.
+const ETHERNET_BYTES: usize = 14;
+
+/// Finds the ways to peers: in the kernel's tables, or in those of a simulator.
+pub(crate) trait FindWays {
+    /// Returns the way over the device to a peer, or the reason why there is none.
+    fn way_to(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Way, NoWay>;
+
+    /// Returns the changes since the last call.
+    fn read_events(&mut self) -> Changes;
+}
+
+impl FindWays for Ways {
+    fn way_to(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Way, NoWay> {
+        Ways::way_to(self, from, to)
+    }
+
+    fn read_events(&mut self) -> Changes {
+        Ways::read_events(self)
+    }
+}
+
+/// The address of a peer to send to.
+pub(crate) struct Destination {
+    pub(crate) addr: SocketAddr,
+    /// The address to send from, if it is not the kernel's choice.
+    pub(crate) source: Option<IpAddr>,
+}
+
+/// Datagrams of one message.
+pub(crate) struct Datagrams<I> {
+    /// The bytes, cut anywhere.
+    pub(crate) pieces: I,
+    pub(crate) bytes: usize,
+    /// Bytes of every datagram but the last, which may have fewer.
+    pub(crate) segment_bytes: usize,
+    pub(crate) source_port: u16,
+    pub(crate) is_ecn: bool,
+}
+
+/// The exit of a peer's datagrams.
+enum Exit {
+    /// The kernel's tables have not been asked since they changed.
+    Unknown,
+    /// No way leads over the device.
+    Kernel,
+    Device(Box<Head>),
+}
+
+/// A peer's way over the device.
+struct Head {
+    template: Template,
+    /// The kernel sends larger datagrams, or refuses them.
+    datagram_bytes_max: usize,
+    next_hop: IpAddr,
+    mac: MacAddr,
+}
+
+/// The oldest received datagram.
+struct Current {
+    from: SocketAddr,
+    /// The place of the bytes in the frame.
+    payload: Range<usize>,
+    is_marked: bool,
+}
+
+/// See the [module](self).
+pub(crate) struct Port<N, W> {
+    nic: N,
+    ways: W,
+    local: SocketAddr,
+    /// The device's number, which is the scope of link-local addresses.
+    scope: u32,
+    /// By [`PeerId`].
+    exits: Vec<Exit>,
+    current: Option<Current>,
+}
+
+impl<N: Nic, W: FindWays> Port<N, W> {
+    pub(crate) fn new(nic: N, ways: W, local: SocketAddr, scope: u32) -> Self {
+        Self { nic, ways, local, scope, exits: Vec::new(), current: None }
+    }
+
+    pub(crate) fn nic(&self) -> &N {
+        &self.nic
+    }
+
+    pub(crate) fn nic_mut(&mut self) -> &mut N {
+        &mut self.nic
+    }
+
+    /// The largest packets that the device carries, in bytes of IP packet.
+    pub(crate) fn packet_bytes_max(&self) -> usize {
+        self.nic.frame_bytes_max() - ETHERNET_BYTES
+    }
+
+    /// Returns true if datagrams of `bytes` bytes to the peer go by the device.
+    #[inline]
+    pub(crate) fn reaches(
+        &mut self,
+        peer: PeerId,
+        bytes: usize,
+        address: impl FnOnce() -> Destination,
+    ) -> bool {
+        match self.exits.get(peer.0 as usize) {
+            Some(Exit::Device(head)) => bytes <= head.datagram_bytes_max,
+            Some(Exit::Kernel) => false,
+            Some(Exit::Unknown) | None => self.look_up(peer, bytes, &address()),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, peer: PeerId, bytes: usize, to: &Destination) -> bool {
+        if peer == PeerId(u32::MAX) {
+            return false;
+        }
+        let place = peer.0 as usize;
+        if self.exits.len() <= place {
+            self.exits.resize_with(place + 1, || Exit::Unknown);
+        }
+        let bound = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
+        self.exits[place] = match self.ways.way_to(to.source.or(bound), to.addr) {
+            Err(_) => Exit::Kernel,
+            Ok(way) => Exit::Device(Box::new(self.head_of(&way, to.addr))),
+        };
+        matches!(&self.exits[place], Exit::Device(head) if bytes <= head.datagram_bytes_max)
+    }
+
+    fn head_of(&self, way: &Way, to: SocketAddr) -> Head {
+        let template = Template::new(way.from_ip, to, way.from_mac, way.to_mac);
+        let packet_bytes_max = self.packet_bytes_max().min(way.mtu_bytes);
+        let datagram_bytes_max =
+            packet_bytes_max.saturating_sub(template.head_bytes() - ETHERNET_BYTES);
+        Head { template, datagram_bytes_max, next_hop: way.next_hop, mac: way.to_mac }
+    }
+
+    /// Forgets the way to a peer that was added or removed.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        if let Some(exit) = self.exits.get_mut(peer.0 as usize) {
+            *exit = Exit::Unknown;
+        }
+    }
+
+    /// Reads the changes of the kernel's tables, and forgets the ways that they touch.
+    pub(crate) fn follow_changes(&mut self) -> Changes {
+        let changes = self.ways.read_events();
+        for exit in &mut self.exits {
+            let is_kept = match exit {
+                _ if changes.must_ask_again => false,
+                // Perhaps the next hop is known now.
+                Exit::Unknown | Exit::Kernel => changes.neighbours.is_empty(),
+                Exit::Device(head) => {
+                    let mut heard = changes.neighbours.iter();
+                    heard.all(|near| near.ip != head.next_hop || near.mac == Some(head.mac))
+                }
+            };
+            if !is_kept {
+                *exit = Exit::Unknown;
+            }
+        }
+        changes
+    }
+
+    /// Queues a message's datagrams for a peer that the device [reaches](Port::reaches). Returns false, with none of them queued, if there is no
+    /// room for all.
+    pub(crate) fn send<'a, I>(&mut self, to: PeerId, datagrams: Datagrams<I>) -> bool
+    where
+        I: Iterator<Item = &'a [u8]>,
+    {
+        let Datagrams { mut pieces, bytes, segment_bytes, source_port, is_ecn } = datagrams;
+        let Some(Exit::Device(head)) = self.exits.get(to.0 as usize) else {
+            panic!("the device reaches the peer")
+        };
+        if !self.nic.has_room(bytes.div_ceil(segment_bytes)) {
+            return false;
+        }
+        let (template, mut rest, mut piece) = (&head.template, bytes, &[][..]);
+        while rest > 0 {
+            let datagram_bytes = segment_bytes.min(rest);
+            rest -= datagram_bytes;
+            let frame = self.nic.begin().expect("there is room for all");
+            let mut payload = &mut frame[template.head_bytes()..][..datagram_bytes];
+            while !payload.is_empty() {
+                if piece.is_empty() {
+                    piece = pieces.next().expect("the pieces have the message's bytes");
+                }
+                let count = piece.len().min(payload.len());
+                let (now, later) = payload.split_at_mut(count);
+                now.copy_from_slice(&piece[..count]);
+                (piece, payload) = (&piece[count..], later);
+            }
+            let frame_bytes = template.write(frame, datagram_bytes, source_port, is_ecn);
+            self.nic.commit(frame_bytes);
+        }
+        true
+    }
+
+    /// Lets the device send what is queued. Returns the number of system calls.
+    pub(crate) fn flush(&mut self) -> u64 {
+        self.nic.flush()
+    }
+
+    /// Looks for a received datagram, and drops frames that carry none for this port. Returns true if a datagram is there.
+    #[inline]
+    pub(crate) fn poll(&mut self, stats: &mut TransportStats) -> bool {
+        // The frames of a flood that are dropped here are work, too.
+        for _ in 0..RX_BURST_MAX {
+            if self.current.is_some() {
+                return true;
+            }
+            let Some(frame) = self.nic.received() else { return false };
+            match parse(frame) {
+                Ok(parsed) if parsed.to_port == self.local.port() => self.accept(parsed, stats),
+                Err(Refusal::UdpChecksum | Refusal::IpChecksum | Refusal::NoChecksum) => {
+                    self.nic.release();
+                    stats.rx_dropped_checksum += 1;
+                }
+                _ => {
+                    self.nic.release();
+                    stats.rx_dropped_malformed += 1;
+                }
+            }
+        }
+        self.current.is_some()
+    }
+
+    #[inline]
+    fn accept(&mut self, parsed: Parsed, stats: &mut TransportStats) {
+        stats.rx_device_datagrams += 1;
+        stats.rx_partial_checksum += u64::from(parsed.checksum == Checksum::Partial);
+        let from = match parsed.from() {
+            SocketAddr::V4(v4) if self.local.is_ipv6() => {
+                (v4.ip().to_ipv6_mapped(), v4.port()).into()
+            }
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+                SocketAddrV6::new(*v6.ip(), v6.port(), 0, self.scope).into()
+            }
+            from => from,
+        };
+        let Parsed { payload, is_marked, .. } = parsed;
+        self.current = Some(Current { from, payload, is_marked });
+    }
+
+    /// Returns true if a frame waits, with a datagram for this port or without.
+    pub(crate) fn has_received(&mut self) -> bool {
+        self.current.is_some() || self.nic.has_received()
+    }
+
+    /// The sender and the bytes of the oldest datagram.
+    ///
+    /// # Panics
+    /// When no datagram is there.
+    #[inline]
+    pub(crate) fn current(&mut self) -> (SocketAddr, &mut [u8]) {
+        let Current { from, payload, .. } = self.current.as_ref().expect("a datagram is there");
+        let frame = self.nic.received().expect("the datagram's frame is not released");
+        (*from, &mut frame[payload.clone()])
+    }
+
+    /// Returns true if the oldest datagram met congestion.
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.is_marked)
+    }
+
+    /// Notes that the oldest datagram is delivered.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        assert!(self.current.take().is_some(), "a datagram is there");
+        self.nic.release();
+    }
+}

@@ -1,0 +1,315 @@
+//! Datagrams through a network device, beside the kernel's socket: see [`crate::device`].
+//!
+//! A peer without a way over the device gets its datagrams from the kernel's socket, and datagrams that the device does not catch arrive there.
+//! A device that is lost is opened again when it is back; until then all datagrams go by the kernel's socket.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use super::addr::{AddrKey, canonical};
+use super::config::{UdpError, XdpDevice};
+use super::peers::PeerTable;
+use super::plan::{Loose, Message, Plan};
+use super::receive::{Train, Trains};
+use crate::device::Nic;
+use crate::device::interface::interface_with;
+use crate::device::ether::ways::{Link, Ways};
+use crate::device::port::{Datagrams, Destination, FindWays, Port};
+use crate::device::xdp::{Dropped, Xdp};
+use crate::transport::{PeerId, TransportStats};
+use crate::wake::Watch;
+
+/// Time between two looks at the device's state.
+const LOOK_NS: u64 = 10_000_000;
+
+/// Time between two attempts to open a device.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// The kernel's socket is asked after this number of polls of the device with frames, or after fewer without: asking costs a system call, some
+/// 200 ns, a poll of an empty device 10.
+const POLLS_PER_ASK: u32 = 256;
+const EMPTY_POLL_WEIGHT: u32 = 8;
+
+/// The device of an endpoint.
+pub(super) struct DeviceExit {
+    setting: XdpDevice,
+    local: SocketAddr,
+    state: State,
+    /// Polls since the kernel's socket was asked, those without a frame weighted.
+    polls: u32,
+    next_look_ns: u64,
+}
+
+enum State {
+    On(Port<Xdp, Ways>),
+    /// Lost, or not yet opened, and why.
+    Off(String),
+}
+
+/// The use of a device by an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceState {
+    /// Datagrams go by the device, which is described.
+    On(String),
+    /// Datagrams go by the kernel's socket, for this reason; a device that comes back is used again.
+    Off(String),
+}
+
+impl DeviceExit {
+    /// Opens a device for the port of the kernel's `socket`.
+    ///
+    /// # Errors
+    /// There is no device to use, and the setting demands one.
+    pub(super) fn open(
+        setting: XdpDevice,
+        socket: &UdpSocket,
+        local: SocketAddr,
+    ) -> Result<Self, UdpError> {
+        let state = match open_port(&setting, socket, local) {
+            Ok(port) => State::On(port),
+            Err(why) if setting.is_required => return Err(UdpError::Device(why)),
+            Err(why) => State::Off(why),
+        };
+        Ok(Self { setting, local, state, polls: 0, next_look_ns: 0 })
+    }
+
+    /// The device's port, if the device works.
+    #[inline]
+    pub(super) fn port(&mut self) -> Option<&mut Port<Xdp, Ways>> {
+        match &mut self.state {
+            State::On(port) => Some(port),
+            State::Off(_) => None,
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        matches!(self.state, State::On(_))
+    }
+
+    pub(super) fn state(&self) -> DeviceState {
+        match &self.state {
+            State::On(port) => DeviceState::On(port.nic().describe()),
+            State::Off(why) => DeviceState::Off(why.clone()),
+        }
+    }
+
+    /// Notes a poll of the device. Returns true if the kernel's socket is to be asked now.
+    #[inline]
+    pub(super) fn note_poll(&mut self, has_found: bool) -> bool {
+        self.polls += if has_found { 1 } else { EMPTY_POLL_WEIGHT };
+        let is_due = self.polls >= POLLS_PER_ASK || !self.is_on();
+        if is_due {
+            self.polls = 0;
+        }
+        is_due
+    }
+
+    /// Returns true if a frame waits that was not delivered yet. The next poll asks the kernel's socket, too.
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        self.polls = POLLS_PER_ASK;
+        self.port().is_some_and(|port| port.has_received())
+    }
+
+    /// Watches for frames, and for room for kept ones.
+    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>, for_room: bool) {
+        if let State::On(port) = &self.state {
+            port.nic().fds().for_each(|fd| watch.add(fd, for_room));
+        }
+    }
+
+    /// The packets that the device has dropped for want of memory or room.
+    pub(super) fn dropped(&self) -> u64 {
+        match &self.state {
+            State::On(port) => {
+                let Dropped { receive, ring_full, .. } = port.nic().dropped();
+                receive + ring_full
+            }
+            State::Off(_) => 0,
+        }
+    }
+
+    /// Packets that the device holds for reception, once it works.
+    pub(super) fn receive_frames(&self) -> usize {
+        match &self.state {
+            State::On(port) => port.nic().receive_frames(),
+            State::Off(_) => self.setting.config.chunks as usize / 2,
+        }
+    }
+
+    /// Follows the changes of ways, gives a lost device up, and opens it again when it is back. Most calls do nothing.
+    pub(super) fn look(&mut self, now_ns: u64, socket: &UdpSocket, stats: &mut TransportStats) {
+        if now_ns < self.next_look_ns {
+            return;
+        }
+        self.next_look_ns = now_ns + LOOK_NS;
+        match &mut self.state {
+            State::On(port) => {
+                if port.follow_changes().link == Link::Gone {
+                    stats.device_losses += 1;
+                    self.state = State::Off("the device was removed".to_owned());
+                }
+            }
+            State::Off(why) => match open_port(&self.setting, socket, self.local) {
+                Ok(port) => self.state = State::On(port),
+                Err(now) => {
+                    *why = now;
+                    self.next_look_ns = now_ns + RETRY_NS;
+                }
+            },
+        }
+    }
+}
+
+/// Opens the device of a setting for the port of the kernel's `socket`. Returns the reason if that cannot be done.
+fn open_port(
+    setting: &XdpDevice,
+    _socket: &UdpSocket,
+    local: SocketAddr,
+) -> Result<Port<Xdp, Ways>, String> {
+    let interface = match &setting.interface {
+        Some(name) => name.clone(),
+        None => interface_of(local.ip())?,
+    };
+    let nic = Xdp::open(&setting.config, &interface, local.port()).map_err(|why| why.to_string())?;
+    let index = nic.interface_index();
+    let ways = Ways::open(index).map_err(|why| format!("{interface}: {why}"))?;
+    Ok(Port::new(nic, ways, local, index))
+}
+
+/// Returns the name of the interface with an address.
+fn interface_of(ip: IpAddr) -> Result<String, String> {
+    if ip.is_unspecified() {
+        let why = "the endpoint has all addresses of the host: name the interface, or one address";
+        return Err(why.to_owned());
+    }
+    let found = interface_with(ip).map_err(|error| format!("cannot list interfaces: {error}"))?;
+    found.ok_or_else(|| format!("no interface has the address {ip}"))
+}
+
+/// The result of [`Leaving::send_from`].
+pub(super) enum Sent {
+    /// The device has taken this number of messages, at least one.
+    Messages(usize),
+    /// The device has no room now.
+    NoRoom,
+    /// The kernel is to send this number of messages, at least one.
+    ByKernel(usize),
+}
+
+/// A device, and the burst that it sends.
+pub(super) struct Leaving<'a, N, W> {
+    pub(super) port: &'a mut Port<N, W>,
+    pub(super) plan: &'a mut Plan,
+    pub(super) peers: &'a PeerTable,
+    pub(super) stats: &'a mut TransportStats,
+    pub(super) source_port: u16,
+}
+
+impl<N: Nic, W: FindWays> Leaving<'_, N, W> {
+    /// Sends a plan of one datagram of small frames. Returns false if the general path must send the plan.
+    pub(super) fn send_loose(self) -> bool {
+        let Self { port, plan, peers, stats, source_port } = self;
+        let Some(Loose { peer, name, piece, load }) = plan.loose() else { return false };
+        let bytes = piece.iov_len;
+        if !port.reaches(peer, bytes, || destination(peers, peer, name.addr())) {
+            return false;
+        }
+        // SAFETY: the piece lies in the plan, which is borrowed.
+        let pieces = std::iter::once(unsafe { bytes_of(piece) });
+        let is_ecn = peers.is_ecn(peer);
+        let datagrams = Datagrams { pieces, bytes, segment_bytes: bytes, source_port, is_ecn };
+        if !port.send(peer, datagrams) {
+            return false;
+        }
+        stats.tx_syscalls += port.flush();
+        stats.tx_device_datagrams += 1;
+        stats.tx_datagrams += 1;
+        stats.tx_frames += load.frames;
+        stats.tx_bytes += load.frame_bytes;
+        plan.clear_loose();
+        true
+    }
+
+    /// Sends messages from `first` on, up to the first one for the other exit. The caller has counted one system call.
+    ///
+    /// # Safety
+    /// The large frames of these messages are still in place.
+    pub(super) unsafe fn send_from(self, first: usize) -> Sent {
+        let Self { port, plan, peers, stats, source_port } = self;
+        let messages = &plan.messages()[first..];
+        let mut reaches = |message: &Message| {
+            let peer = plan.peer_of(message);
+            let to = || destination(peers, peer, plan.name_of(message).addr());
+            port.reaches(peer, plan.segment_bytes(message), to)
+        };
+        let by_kernel = messages.iter().take_while(|message| !reaches(message)).count();
+        if by_kernel > 0 {
+            return Sent::ByKernel(by_kernel);
+        }
+        let by_device = messages.iter().take_while(|message| reaches(message)).count();
+        let mut sent = 0;
+        for message in &messages[..by_device] {
+            let peer = plan.peer_of(message);
+            let datagrams = Datagrams {
+                // SAFETY: by this function's contract.
+                pieces: plan.pieces_of(message).map(|piece| unsafe { bytes_of(piece) }),
+                bytes: plan.bytes(message),
+                segment_bytes: plan.segment_bytes(message),
+                source_port,
+                is_ecn: peers.is_ecn(peer),
+            };
+            if !port.send(peer, datagrams) {
+                break;
+            }
+            stats.tx_device_datagrams += message.datagram_count as u64;
+            sent += 1;
+        }
+        // Without room too: the device may wait for this call.
+        stats.tx_syscalls = stats.tx_syscalls + port.flush() - 1;
+        if sent == 0 { Sent::NoRoom } else { Sent::Messages(sent) }
+    }
+}
+
+fn destination(peers: &PeerTable, peer: PeerId, addr: SocketAddr) -> Destination {
+    Destination { addr: canonical(addr), source: peers.source_address(peer) }
+}
+
+/// # Safety
+/// The piece is live memory that is not written while the slice lives.
+unsafe fn bytes_of<'a>(piece: libc::iovec) -> &'a [u8] {
+    // SAFETY: by this function's contract.
+    unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+}
+
+impl<N: Nic, W: FindWays> Trains for Port<N, W> {
+    #[inline]
+    fn train(&mut self) -> Option<Train<'_>> {
+        let (from, bytes) = self.current();
+        let segment_bytes = bytes.len().max(1);
+        Some(Train { from: AddrKey::from(from), bytes, segment_bytes })
+    }
+
+    #[inline]
+    fn is_marked(&self) -> bool {
+        Port::is_marked(self)
+    }
+
+    fn first_mut(&mut self) -> &mut [u8] {
+        self.current().1
+    }
+
+    /// Every datagram comes alone.
+    fn is_within_train(&self) -> bool {
+        false
+    }
+
+    /// The datagram is delivered as a whole.
+    #[inline]
+    fn advance(&mut self, _: usize) {
+        self.skip();
+    }
+
+    #[inline]
+    fn skip(&mut self) {
+        Port::skip(self);
+    }
+}
