@@ -219,6 +219,9 @@ impl Ways {
 
     fn route_to(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Route, NoWay> {
         let ip = to.ip().to_canonical();
+        if ip.is_multicast() {
+            return Err(NoWay::NotUnicast);
+        }
         let bits = if ip.is_ipv6() { 128 } else { 32 };
         let mut route = [0; ROUTE_BYTES];
         [route[0], route[1]] = [family_of(ip), bits];
@@ -331,7 +334,6 @@ impl Route {
     /// Reads the route from `from` to `to`, which has to leave by the device of this index.
     fn parse(body: &[u8], index: u32, from: Option<IpAddr>, to: IpAddr) -> Result<Self, NoWay> {
         match body.get(7).copied() {
-            _ if to.is_multicast() => return Err(NoWay::NotUnicast),
             Some(libc::RTN_UNICAST) => (),
             Some(libc::RTN_LOCAL) => return Err(NoWay::Local),
             _ => return Err(NoWay::NotUnicast),
