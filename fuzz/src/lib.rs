@@ -16,8 +16,8 @@
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //! | [`worlds`] | whole worlds of the simulator |
 //!
-//! Three targets need private items and stand in the tested crates: `petrel_kv::fuzzing`, `petrel::region::fuzzing`
-//! and `petrel_transport::udp::fuzzing`, behind `cfg(fuzzing)`.
+//! Some targets need private items, or share code with unit tests, and stand in the tested crates: `petrel_kv::fuzzing`,
+//! `petrel::region::fuzzing`, `petrel_transport::udp::fuzzing` and `petrel_transport::device::ether::fuzzing`, behind `cfg(fuzzing)`.
 //!
 //! The modules depend only on the tested crates. The ordinary tests of the crates include the modules as
 //! files and replay the corpora, on stable Rust and without the fuzzer.

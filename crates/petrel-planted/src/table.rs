@@ -57,6 +57,18 @@ pub const DEFECTS: &[Defect] = &[
     defect("endpoint_drain_does_not_wait", "a drained session is closed with calls under way"),
     defect("endpoint_lone_answer_waits", "the answer to a lone request is not flushed in its turn"),
     defect(
+        "ether_length_not_checked",
+        "a datagram whose length contradicts its packet's is accepted with the packet's",
+    ),
+    defect(
+        "ether_partial_sum_refused",
+        "datagrams whose checksum was left to a device that they have not met are refused",
+    ),
+    defect(
+        "ether_stale_neighbour_kept",
+        "frames go on to the former address of a neighbour that has a new one",
+    ),
+    defect(
         "inbox_looks_before_its_lock",
         "a sender looks whether the endpoint sleeps before it locks the inbox",
     ),
