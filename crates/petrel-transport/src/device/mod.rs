@@ -7,6 +7,8 @@
 //!
 //! A device carries the same datagrams as a kernel socket, so that peers cannot tell the two apart.
 
+pub mod xdp;
+
 /// A device that carries whole Ethernet frames.
 ///
 /// A frame to send is written into the device's own memory, and belongs to the device from [`Nic::commit`] on. A received frame is lent from the
