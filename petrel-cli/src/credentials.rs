@@ -31,6 +31,9 @@ struct Record {
 /// # Errors
 /// The folder has none, or they cannot be used.
 pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
+    if let Some(device) = &args.device {
+        petrel_command::credentials::set_device(device.clone(), device.to_string());
+    }
     if let Some(folder) = &args.credentials {
         petrel_command::credentials::set(Arc::new(read(folder)?), folder);
     }

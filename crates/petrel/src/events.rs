@@ -27,6 +27,17 @@ macro_rules! emit {
     };
 }
 
+/// An endpoint starts without the device of its settings.
+pub(crate) fn device_off(data_port: std::net::SocketAddr, why: &str) {
+    emit!(
+        WARN,
+        "device_off",
+        data_port = tracing::field::display(data_port),
+        why,
+        "datagrams go by the kernel"
+    );
+}
+
 /// A session is open.
 pub(crate) fn session_opened(
     endpoint: EndpointId,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use petrel::endpoint::Device;
 use petrel_command::units::parse_duration;
 
 /// Flags of every subcommand that connects or serves.
@@ -24,6 +25,13 @@ pub(crate) struct CredentialsArgs {
     /// counts, and a caller without a line may do nothing. A changed file is read again. docs/security.md has examples.
     #[arg(long, global = true, value_name = "FILE", env = "PETREL_AUTHORIZE")]
     pub(crate) authorize: Option<PathBuf>,
+
+    /// Send and receive datagrams by a network device, and not by the kernel's network stack [default: kernel]
+    ///
+    /// `xdp` is AF_XDP on the interface with the process's address, `xdp:IF` on another one. It needs root, or `petrel xdp-helper`; where it
+    /// cannot be had, datagrams go by the kernel, unless a `!` follows, as in `xdp:eth0!`. docs/kernel-bypass.md has more.
+    #[arg(long, global = true, value_name = "DEVICE", env = "PETREL_DEVICE")]
+    pub(crate) device: Option<Device>,
 }
 
 /// Make certificates: an authority of your own, and certificates for hosts and people

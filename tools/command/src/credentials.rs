@@ -1,14 +1,17 @@
-//! The credentials of the command's process (`--credentials`) and the policy (`--authorize`), for every control plane of the process.
+//! The credentials of the command's process (`--credentials`), the policy (`--authorize`) and the device (`--device`), for every control
+//! plane of the process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use petrel::endpoint::Device;
 use petrel::nexus::NexusBuilder;
 use petrel::security::{Authorize, Security, expect_name};
 
 static CREDENTIALS: OnceLock<(Arc<dyn Security>, PathBuf)> = OnceLock::new();
+static DEVICE: OnceLock<(Device, String)> = OnceLock::new();
 static AUTHORIZATION: OnceLock<Arc<dyn Authorize>> = OnceLock::new();
 
 /// Sets the credentials and their folder, once, before any control plane is started.
@@ -25,9 +28,10 @@ pub fn get() -> Option<&'static Arc<dyn Security>> {
     CREDENTIALS.get().map(|(security, _)| security)
 }
 
-/// Has another process of this command use the credentials as well.
+/// Has another process of this command use the credentials and the device as well.
 pub fn pass_to(command: &mut Command) {
     command.envs(CREDENTIALS.get().map(|(_, folder)| ("PETREL_CREDENTIALS", folder)));
+    command.envs(DEVICE.get().map(|(_, words)| ("PETREL_DEVICE", words)));
 }
 
 /// Sets the rights of callers, once, before any control plane is started.
@@ -43,8 +47,20 @@ pub fn authorization() -> Option<&'static Arc<dyn Authorize>> {
     AUTHORIZATION.get()
 }
 
-/// Gives a control plane the credentials and the policy. Without credentials it stays on this host, unless `may_be_insecure`.
+/// Sets the device, once, before any control plane is started.
+///
+/// # Panics
+/// At a second call.
+pub fn set_device(device: Device, words: String) {
+    assert!(DEVICE.set((device, words)).is_ok(), "a process has one device");
+}
+
+/// Gives a control plane the credentials, the policy and the device. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
+    let builder = match DEVICE.get() {
+        Some((device, _)) => builder.device(device.clone()),
+        None => builder,
+    };
     let builder = match authorization() {
         Some(rules) => builder.authorize(Arc::clone(rules)),
         None => builder,

@@ -1,36 +1,55 @@
 //! The interfaces of this network namespace, by their addresses.
 
-use std::ffi::CStr;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::null_mut;
 
-/// Returns the name of the interface with an address, if there is one.
-pub(crate) fn interface_with(ip: IpAddr) -> io::Result<Option<String>> {
+/// Returns the names of the interfaces that are up and have the address; of all but loopback with any, for the unspecified address. The
+/// link-local addresses that every interface has by IPv6 do not count then.
+pub(crate) fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
+    let ip = ip.to_canonical();
     let mut first: *mut libc::ifaddrs = null_mut();
     // SAFETY: the function writes a pointer to a list, or returns an error.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let (mut next, mut found) = (first, None);
+    let (mut next, mut found) = (first, BTreeSet::new());
     // SAFETY: the list's elements and their names and addresses live until `freeifaddrs`; a null pointer ends the list.
     unsafe {
         while let Some(entry) = next.as_ref() {
-            if address_of(entry.ifa_addr) == Some(ip.to_canonical()) {
-                found = Some(CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned());
-                break;
-            }
             next = entry.ifa_next;
+            let flags = entry.ifa_flags as i32;
+            let is_wanted = match address_of(entry.ifa_addr) {
+                None => false,
+                Some(address) if !ip.is_unspecified() => address == ip,
+                Some(IpAddr::V6(v6)) if v6.is_unicast_link_local() => false,
+                Some(_) => flags & libc::IFF_LOOPBACK == 0,
+            };
+            if is_wanted && flags & libc::IFF_UP != 0 {
+                found.insert(CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned());
+            }
         }
         libc::freeifaddrs(first);
     }
-    Ok(found)
+    Ok(found.into_iter().collect())
+}
+
+/// Returns the index of an interface.
+pub(crate) fn index_of(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: the name is a live string with an end.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
 }
 
 /// # Safety
 /// The pointer is null, or leads to an address of the family that it names.
 unsafe fn address_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: by this function's contract; the structures have the alignment of the list.
+    // SAFETY: by this function's contract.
     unsafe {
         match i32::from(addr.as_ref()?.sa_family) {
             libc::AF_INET => {
@@ -51,10 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interface_with__an_address_of_loopback_and_of_no_interface() {
-        let lo = interface_with(IpAddr::from([127, 0, 0, 1])).unwrap();
-        assert_eq!(lo.as_deref(), Some("lo"));
+    fn interfaces_with__an_address_of_loopback_and_of_no_interface() {
+        assert_eq!(interfaces_with(IpAddr::from([127, 0, 0, 1])).unwrap(), ["lo"]);
+        assert!(index_of("lo").is_ok() && index_of("no such device").is_err());
         // TEST-NET-1 (RFC 5737).
-        assert_eq!(interface_with(IpAddr::from([192, 0, 2, 77])).unwrap(), None);
+        assert!(interfaces_with(IpAddr::from([192, 0, 2, 77])).unwrap().is_empty());
+        let with_any = interfaces_with(Ipv4Addr::UNSPECIFIED.into()).unwrap();
+        assert!(!with_any.iter().any(|name| name == "lo"));
     }
 }

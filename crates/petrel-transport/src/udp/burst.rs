@@ -127,7 +127,8 @@ impl Outlet for Udp {
             }
         }
         let Self { socket, plan, association, sender, peers, ecn, .. } = self;
-        let (messages, ecn) = (&plan.messages()[first..end], ecn.is_by_message().then_some(&*peers));
+        let (messages, ecn) =
+            (&plan.messages()[first..end], ecn.is_by_message().then_some(&*peers));
         // SAFETY: by this function's contract.
         unsafe { sender.send(socket.as_fd(), plan, messages, association.is_made(), ecn) }
     }

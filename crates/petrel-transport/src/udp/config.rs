@@ -1,7 +1,9 @@
 //! Settings of the UDP transport, and the capabilities the kernel grants.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
 
 use crate::device::xdp::XdpConfig;
 use crate::seal::SealedLink;
@@ -71,6 +73,37 @@ pub enum Device {
     Kernel,
     /// A device by AF_XDP, with the kernel's socket for all that the device does not carry (`docs/kernel-bypass.md`).
     Xdp(XdpDevice),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name; after a `!` the device is required.
+    fn from_str(words: &str) -> Result<Self, String> {
+        let (words, is_required) = match words.strip_suffix('!') {
+            Some(words) => (words, true),
+            None => (words, false),
+        };
+        let interface = match words.split_once(':') {
+            None if words == "kernel" && !is_required => return Ok(Self::Kernel),
+            None if words == "xdp" => None,
+            Some(("xdp", name)) if !name.is_empty() => Some(name.to_owned()),
+            _ => return Err(format!("{words:?} is not kernel, xdp, or xdp:INTERFACE")),
+        };
+        Ok(Self::Xdp(XdpDevice { interface, is_required, config: XdpConfig::default() }))
+    }
+}
+
+impl fmt::Display for Device {
+    /// As [`Device::from_str`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Xdp(XdpDevice { interface, is_required, .. }) = self else {
+            return f.write_str("kernel");
+        };
+        let colon = if interface.is_some() { ":" } else { "" };
+        let end = if *is_required { "!" } else { "" };
+        write!(f, "xdp{colon}{}{end}", interface.as_deref().unwrap_or_default())
+    }
 }
 
 /// A device by AF_XDP.
@@ -197,6 +230,16 @@ pub struct UdpLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn device__is_read_as_it_is_written() {
+        for words in ["kernel", "xdp", "xdp!", "xdp:eth0", "xdp:eth0.7!"] {
+            assert_eq!(words.parse::<Device>().unwrap().to_string(), words);
+        }
+        for words in ["", "!", "kernel!", "xdp:", "xdp:!", "dpdk", "eth0", "XDP"] {
+            assert!(words.parse::<Device>().is_err(), "{words}");
+        }
+    }
 
     #[test]
     fn on_path__of_loopback_has_messages_of_16_kib_in_one_packet() {

@@ -111,11 +111,7 @@ impl Detached {
     ///
     /// # Errors
     /// When the system has no memory.
-    pub fn with_device(
-        message_bytes_max: usize,
-        local: SocketAddr,
-        seed: u64,
-    ) -> io::Result<Self> {
+    pub fn with_device(message_bytes_max: usize, local: SocketAddr, seed: u64) -> io::Result<Self> {
         let (nic, ways) = (Simulated::new(seed), SimulatedWays::new(seed));
         let device = Some(Box::new(Port::new(nic, ways, local, 1)));
         Ok(Self { device, local, ..Self::new(message_bytes_max)? })
@@ -266,7 +262,9 @@ impl Detached {
         let Self { device: Some(port), bytes, local, .. } = self else { return false };
         while port.nic().has_room_to_receive() {
             bytes.clear();
-            let Some(Arrival { from, segment_bytes, is_marked }) = wire.receive(bytes) else { break };
+            let Some(Arrival { from, segment_bytes, is_marked }) = wire.receive(bytes) else {
+                break;
+            };
             for datagram in bytes.chunks(segment_bytes) {
                 port.nic_mut().arrive(from, *local, datagram, is_marked);
             }
@@ -276,7 +274,8 @@ impl Detached {
 
     /// Returns true if there are received frames to deliver.
     pub fn has_ready(&self) -> bool {
-        self.receiver.has_ready() || self.device.as_ref().is_some_and(|port| port.nic().has_arrived())
+        self.receiver.has_ready()
+            || self.device.as_ref().is_some_and(|port| port.nic().has_arrived())
     }
 
     /// Returns true if frames are kept for which the wire had no room.

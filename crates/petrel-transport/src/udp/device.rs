@@ -3,6 +3,7 @@
 //! A peer without a way over the device gets its datagrams from the kernel's socket, and datagrams that the device does not catch arrive there.
 //! A device that is lost is opened again when it is back; until then all datagrams go by the kernel's socket.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use super::addr::{AddrKey, canonical};
@@ -11,8 +12,8 @@ use super::peers::PeerTable;
 use super::plan::{Loose, Message, Plan};
 use super::receive::{Train, Trains};
 use crate::device::Nic;
-use crate::device::interface::interface_with;
 use crate::device::ether::ways::{Link, Ways};
+use crate::device::interface::{index_of, interfaces_with};
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
 use crate::device::xdp::{Dropped, Xdp};
 use crate::transport::{PeerId, TransportStats};
@@ -169,20 +170,22 @@ fn open_port(
         Some(name) => name.clone(),
         None => interface_of(local.ip())?,
     };
-    let nic = Xdp::open(&setting.config, &interface, local.port()).map_err(|why| why.to_string())?;
-    let index = nic.interface_index();
-    let ways = Ways::open(index).map_err(|why| format!("{interface}: {why}"))?;
+    let cannot = |error: io::Error| format!("{interface}: {error}");
+    let index = index_of(&interface).map_err(cannot)?;
+    let ways = Ways::open(index).map_err(cannot)?;
+    let nic =
+        Xdp::open(&setting.config, &interface, local.port()).map_err(|why| why.to_string())?;
     Ok(Port::new(nic, ways, local, index))
 }
 
-/// Returns the name of the interface with an address.
+/// Returns the name of the interface with an address: of the only one with any, if the port has all addresses of the host.
 fn interface_of(ip: IpAddr) -> Result<String, String> {
-    if ip.is_unspecified() {
-        let why = "the endpoint has all addresses of the host: name the interface, or one address";
-        return Err(why.to_owned());
+    let found = interfaces_with(ip).map_err(|error| format!("cannot list interfaces: {error}"))?;
+    match &found[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(format!("no interface that is up has the address {ip}")),
+        several => Err(format!("several interfaces have addresses: name one of {several:?}")),
     }
-    let found = interface_with(ip).map_err(|error| format!("cannot list interfaces: {error}"))?;
-    found.ok_or_else(|| format!("no interface has the address {ip}"))
 }
 
 /// The result of [`Leaving::send_from`].

@@ -73,9 +73,9 @@ pub use config::{
 pub use device::DeviceState;
 pub use socket::{path_mtu, source_to};
 
+use crate::device::xdp::PACKET_BYTES_MAX;
 use addr::{Families, canonical};
 use association::Association;
-use crate::device::xdp::PACKET_BYTES_MAX;
 use burst::{Outlet, Room};
 use device::DeviceExit;
 use ecn::Ecn;

@@ -114,7 +114,7 @@ pub use petrel_transport::host::HostConfig;
 #[doc(inline)]
 pub use petrel_transport::prefetch::prefetch;
 pub use petrel_transport::shm::ShmConfig;
-pub use petrel_transport::udp::{Mtu, UdpConfig};
+pub use petrel_transport::udp::{Device, DeviceState, Mtu, UdpConfig};
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
 pub(crate) use broadcast::Broadcast;

@@ -3,9 +3,11 @@
 use petrel_proto::control::PathPorts;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
+use petrel_transport::udp::{Device, DeviceState};
 
 use super::{AllowedTransports, Endpoint, EndpointConfig, IdlePolicy};
 use crate::error::SetupError;
+use crate::events;
 use crate::nexus::{Attach, Nexus, ShmAttach, UdpAttach};
 
 impl Nexus {
@@ -36,6 +38,9 @@ impl Nexus {
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
+        if host.udp.device == Device::Kernel {
+            host.udp.device = self.device().clone();
+        }
         // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield);
         #[cfg(feature = "factors")]
@@ -44,9 +49,12 @@ impl Nexus {
         }
         host.is_without_udp = !udp;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
+        if let Some(DeviceState::Off(why)) = transport.udp().device() {
+            events::device_off(transport.udp().local_addr(), &why);
+        }
         let data_port = UdpAttach {
             local: transport.udp().local_addr(),
-            mtu: host.udp.mtu,
+            mtu: transport.udp().mtu(),
             reads_marks: transport.udp().capabilities().ecn,
             heeds_marks: config.protocol.congestion.heeds_marks(),
             further_ports: PathPorts::new(transport.further_ports())

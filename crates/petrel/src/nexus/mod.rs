@@ -87,6 +87,7 @@ use std::time::Duration;
 
 use petrel_proto::control::{HEARTBEAT_MS_MAX, may_be_a_host};
 use petrel_transport::host::HostLink;
+use petrel_transport::udp::Device;
 
 use crate::control::AllowedTransports;
 use crate::security::{Authorize, Security};
@@ -126,12 +127,14 @@ pub struct Nexus<L: HostLinks = HostLink> {
     incarnation: u64,
     /// The address of endpoints' data ports by default.
     data_address: IpAddr,
+    device: Device,
 }
 
 impl<L: HostLinks> Clone for Nexus<L> {
     fn clone(&self) -> Self {
-        let (owner, counters) = (self.owner.clone(), self.counters.clone());
-        Self { owner, counters, ..*self }
+        let (owner, counters, device) =
+            (self.owner.clone(), self.counters.clone(), self.device.clone());
+        Self { owner, counters, device, ..*self }
     }
 }
 
@@ -168,6 +171,11 @@ impl<L: HostLinks> Nexus<L> {
     /// Returns the address of endpoints' data ports by default.
     pub(crate) fn data_address(&self) -> IpAddr {
         self.data_address
+    }
+
+    /// Returns the device of endpoints whose own settings name none.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Attaches an endpoint, and returns its port to the nexus.
@@ -222,6 +230,7 @@ pub struct NexusBuilder {
     connect_timeout: Duration,
     meeting_dir: Option<PathBuf>,
     data_ip: Option<IpAddr>,
+    device: Device,
     connections_max: usize,
     source_share: Option<u8>,
     security: Option<Arc<dyn Security>>,
@@ -246,6 +255,7 @@ impl Default for NexusBuilder {
             connect_timeout: STEP_TIMEOUT_DEFAULT,
             meeting_dir: None,
             data_ip: None,
+            device: Device::Kernel,
             connections_max: CONNECTIONS_MAX,
             source_share: None,
             security: None,
@@ -334,6 +344,14 @@ impl NexusBuilder {
         self
     }
 
+    /// Sends and receives the datagrams of all endpoints by a network device, as `"xdp:eth0".parse()?` names it, and not by the kernel's
+    /// network stack; an endpoint's own [setting](petrel_transport::udp::UdpConfig::device) comes first. Peers need no setting, and cannot
+    /// tell. `docs/kernel-bypass.md` has the conditions; where they fail, datagrams go by the kernel.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
     /// Sets how many connections other processes may have here, 8 to 65 536; 4 096 by default, or three quarters of the process's
     /// descriptors (`ulimit -n`) if there are few. A client process needs one connection, and one host gets at most six
     /// sevenths of all (`docs/operating.md`, Limits).
@@ -378,7 +396,7 @@ impl NexusBuilder {
         let (mailbox, counters) = (reactor.mailbox().clone(), reactor.counters().clone());
         let incarnation = reactor.incarnation();
         let owner = Arc::new(Owner::start(mailbox, reactor).map_err(cannot_start)?);
-        Ok(Nexus { owner, counters, local, incarnation, data_address })
+        Ok(Nexus { owner, counters, local, incarnation, data_address, device: self.device })
     }
 
     /// Returns a listening reactor and its address.

@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use petrel_netns::Host;
 use petrel_skip::{Need, skip};
@@ -70,8 +69,8 @@ impl Harness for Hosts {
             })
         });
         let leaves = leaves.join().unwrap();
-        let peers = [&leaves[0], &leaves[1]]
-            .map(|leaf| hub.add_peer(link(&leaf.transport)).unwrap());
+        let peers =
+            [&leaves[0], &leaves[1]].map(|leaf| hub.add_peer(link(&leaf.transport)).unwrap());
         Star { hub, peers, leaves }
     }
 }
@@ -82,7 +81,11 @@ fn conformance__by_xdp_at_all_ends() {
         let hub = by_xdp(HERE, Mode::Auto);
         // The second leaf finds each queue taken, unless it is content with the second one.
         let of_queue = |queue| {
-            let config = XdpConfig { chunks: 512, queues: Queues::List(vec![queue]), ..XdpConfig::default() };
+            let config = XdpConfig {
+                chunks: 512,
+                queues: Queues::List(vec![queue]),
+                ..XdpConfig::default()
+            };
             let device = Device::Xdp(XdpDevice { interface: None, is_required: true, config });
             UdpConfig { device, ..by_kernel(THERE) }
         };
