@@ -9,6 +9,7 @@ mod command;
 mod common;
 mod crash;
 mod credentials;
+mod devices;
 mod index;
 mod kv;
 mod kv_chaos;

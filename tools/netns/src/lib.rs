@@ -7,6 +7,7 @@
 //! | [`leave`] | moves a single thread to a new network namespace |
 //! | [`ip`], [`nft`], [`run`] | configure devices and rules of the calling thread's namespace |
 //! | [`switch_off_offloads`] | makes a device carry a packet per datagram |
+//! | [`switch_off_checksums`] | makes a device carry complete checksums |
 //!
 //! The kernel removes namespaces with their devices and rules when the last process or thread inside ends, however
 //! it ends. All functions need the right to create namespaces, and the programs `unshare`, `nsenter`, `ip` and `nft`.
@@ -30,5 +31,5 @@ mod tool;
 
 pub use host::{Host, bring_up, leave};
 pub use namespaces::{Isolation, Namespaces, end_with_parent};
-pub use offloads::switch_off_offloads;
+pub use offloads::{switch_off_checksums, switch_off_offloads};
 pub use tool::{Error, ip, nft, run};

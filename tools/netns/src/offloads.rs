@@ -32,13 +32,23 @@ const FEATURES_MAX: usize = 1024;
 /// # Errors
 /// There is no such device, or its kernel keeps an offload on.
 pub fn switch_off_offloads(device: &str) -> Result<(), Error> {
-    switch_off(device).map_err(|error| Error::Offloads { device: device.to_owned(), error })
+    let done = switch_off(device, &OFFLOADS);
+    done.map_err(|error| Error::Offloads { device: device.to_owned(), error })
 }
 
-fn switch_off(device: &str) -> io::Result<()> {
+/// Has the kernel write the checksums of packets before they reach a device of this thread's namespace.
+///
+/// # Errors
+/// There is no such device, or its kernel keeps the offload on.
+pub fn switch_off_checksums(device: &str) -> Result<(), Error> {
+    let done = switch_off(device, &["tx-checksum-ip-generic"]);
+    done.map_err(|error| Error::Offloads { device: device.to_owned(), error })
+}
+
+fn switch_off(device: &str, offloads: &[&str]) -> io::Result<()> {
     let control = Control { device, socket: UdpSocket::bind(("0.0.0.0", 0))? };
     let names = control.names()?;
-    let indices: Vec<usize> = OFFLOADS
+    let indices: Vec<usize> = offloads
         .iter()
         .filter_map(|offload| names.iter().position(|name| name == offload))
         .collect();
