@@ -47,6 +47,8 @@ pub(crate) struct Udp {
     max_frame_bytes: usize,
     /// Number of kept frames counted so far.
     kept_before: u64,
+    /// Datagrams of the device counted so far.
+    by_device_before: u64,
 }
 
 /// The fabric's side of the transport.
@@ -115,7 +117,7 @@ impl Udp {
             true => Detached::with_device(message_bytes_max, at, seed)?,
             false => Detached::new(message_bytes_max)?,
         };
-        Ok(Self { detached, socket, max_frame_bytes, kept_before: 0 })
+        Ok(Self { detached, socket, max_frame_bytes, kept_before: 0, by_device_before: 0 })
     }
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
@@ -173,6 +175,7 @@ impl Udp {
 
     pub(crate) fn flush(&mut self) {
         self.detached.flush(&mut self.socket);
+        self.note_device();
         let kept = self.detached.stats().tx_kept;
         let before = std::mem::replace(&mut self.kept_before, kept);
         self.socket.fabric.borrow_mut().stats.frames_kept += kept - before;
@@ -188,6 +191,7 @@ impl Udp {
         let (fabric, at) = (self.socket.fabric.clone(), self.socket.binding.at);
         let checked = Checked { handler, fabric, at, incoming };
         let count = self.detached.rx_burst_to(&mut self.socket, budget, checked);
+        self.note_device();
         let mut incoming = self.socket.incoming.borrow_mut();
         incoming.judge(&self.socket.fabric, at, &self.detached.stats());
         let all = self.detached.has_ready() || incoming.waiting.is_empty();
@@ -208,6 +212,13 @@ impl Udp {
 
     pub(crate) fn stats(&self) -> TransportStats {
         self.detached.stats()
+    }
+
+    fn note_device(&mut self) {
+        let TransportStats { tx_device_datagrams, rx_device_datagrams, .. } = self.detached.stats();
+        let now = tx_device_datagrams + rx_device_datagrams;
+        let before = std::mem::replace(&mut self.by_device_before, now);
+        self.socket.fabric.borrow_mut().stats.datagrams_by_devices += now - before;
     }
 
     fn check_nothing_left(&self) {

@@ -98,6 +98,7 @@ impl Report {
             ("datagram_trains", fabric.trains),
             ("datagrams_joined", fabric.joined),
             ("frames_kept", fabric.frames_kept),
+            ("datagrams_by_devices", fabric.datagrams_by_devices),
             ("ring_frames", fabric.ring_frames),
             ("rings_full", fabric.rings_full),
             ("rings_corrupted", fabric.rings_corrupted),

@@ -100,6 +100,8 @@ pub struct FabricStats {
     pub joined: u64,
     /// Frames kept by endpoints with this planner for lack of room.
     pub frames_kept: u64,
+    /// Datagrams that left by a device, and that arrived by one.
+    pub datagrams_by_devices: u64,
     /// Frames that endpoints wrote into rings in shared memory.
     pub ring_frames: u64,
     /// Number of times that an endpoint went to sleep with frames waiting for room in a ring.
