@@ -112,13 +112,13 @@ pub struct Neighbour {
     pub mac: Option<MacAddr>,
 }
 
-/// Reports of the kernel.
+/// Events that the kernel has told. Answers to later questions are newer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// Whether any way may have changed, those by unlisted neighbours included: routes, addresses, the device's own address, its MTU and its
     /// link decide about ways. So do events that were lost.
     pub must_ask_again: bool,
-    /// The neighbours with an event, each once. Many events are of an unchanged address.
+    /// Neighbours with an event, each once, as the last one has it. Many events are of an unchanged address.
     pub neighbours: Vec<Neighbour>,
     /// The state of the link after all events.
     pub link: Link,
@@ -203,9 +203,6 @@ impl Ways {
                 Err(Errno::NODEV) => self.device.link = Link::Gone,
                 Err(_) => self.device.link = Link::Down,
             }
-        }
-        if changes.must_ask_again {
-            changes.neighbours.clear();
         }
         changes.link = self.device.link;
         changes
@@ -302,8 +299,11 @@ impl Changes {
             return;
         }
         self.neighbours.retain(|other| other.ip != neighbour.ip);
-        self.neighbours.push(neighbour);
-        self.must_ask_again |= self.neighbours.len() > NEIGHBOURS_MAX;
+        if self.neighbours.len() < NEIGHBOURS_MAX {
+            self.neighbours.push(neighbour);
+        } else {
+            self.must_ask_again = true;
+        }
     }
 }
 
