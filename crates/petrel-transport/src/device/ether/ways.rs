@@ -126,7 +126,7 @@ pub struct Changes {
 
 /// Asks the kernel for the ways of a device, and hears of their changes.
 ///
-/// Each question is a system call that may wait for other changes to the host's network, some hundred microseconds and more.
+/// A way takes two questions, 7 µs in all. They may wait for another process that changes the network of the host.
 #[derive(Debug)]
 pub struct Ways {
     requests: Socket,
