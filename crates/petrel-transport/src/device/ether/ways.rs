@@ -131,6 +131,8 @@ pub struct Changes {
 pub struct Ways {
     requests: Socket,
     events: Socket,
+    /// Whether events were lost. Those that wait since before are older than any answer, until none waits.
+    has_lost: bool,
     device: Device,
 }
 
@@ -151,7 +153,7 @@ impl Ways {
         // The subscription comes first: no change is missed after the first answer.
         let (requests, events) = (Socket::open(0)?, Socket::open(GROUPS)?);
         let none = Device { index, mac: MacAddr([0; 6]), mtu_bytes: 0, link: Link::Down };
-        let mut ways = Self { requests, events, device: none };
+        let mut ways = Self { requests, events, has_lost: false, device: none };
         let body = ways.ask_for_link()?;
         if half_at(&body, 2) != libc::ARPHRD_ETHER {
             return Err(io::Error::other(format!("device {index} is not of Ethernet")));
@@ -188,21 +190,26 @@ impl Ways {
     pub fn read_events(&mut self) -> Changes {
         let mut changes =
             Changes { must_ask_again: false, neighbours: Vec::new(), link: Link::Down };
-        let mut is_any_lost = false;
+        let mut is_drained = false;
         for _ in 0..EVENTS_MAX {
             match self.events.read() {
                 Ok(datagram) => messages(datagram).for_each(|m| changes.hear(m, &mut self.device)),
-                Err(Errno::AGAIN) => break,
-                Err(_) => is_any_lost = true,
+                Err(Errno::AGAIN) => {
+                    is_drained = true;
+                    break;
+                }
+                Err(_) => self.has_lost = true,
             }
         }
-        if is_any_lost {
+        if self.has_lost {
             changes.must_ask_again = true;
+            changes.neighbours.clear();
             match self.ask_for_link() {
                 Ok(body) => drop(self.device.hear_link(&body)),
                 Err(Errno::NODEV) => self.device.link = Link::Gone,
                 Err(_) => self.device.link = Link::Down,
             }
+            self.has_lost = !is_drained;
         }
         changes.link = self.device.link;
         changes
