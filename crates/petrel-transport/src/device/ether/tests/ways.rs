@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{SendFlags, getsockname, sendto};
+use socket2::SockRef;
 
 use super::network::{
     FAR, FAR_MAC, NEAR, NEAR_MAC, TIME_MAX, between_hosts, far_ip, far_socket, index_of,
@@ -235,6 +236,8 @@ fn read_events__of_a_port_that_leaves_its_bridge_is_not_the_end_of_the_device() 
 fn read_events__after_a_loss_asks_for_everything_again() {
     between_hosts(|_| {
         let mut ways = open();
+        // More events wait than one call reads.
+        SockRef::from(&ways.fd()).set_recv_buffer_size(1 << 20).unwrap();
         let many: String = (0..4_000)
             .map(|number| {
                 let (high, low) = (number / 250, number % 250 + 1);
