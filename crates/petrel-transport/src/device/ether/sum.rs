@@ -4,6 +4,10 @@
 
 use std::net::IpAddr;
 
+/// Bytes from which on the sums of blocks are worth their beginning and end. Of 1472 bytes they take 93 ticks instead of 221, of 40 bytes
+/// 15 instead of 5.
+const BLOCKS_BYTES_MIN: usize = 320;
+
 /// A sum that is not folded yet.
 ///
 /// 2^32 words of 32 bits do not overflow. Datagrams have at most 2^14.
@@ -12,22 +16,17 @@ pub struct Sum(u64);
 
 impl Sum {
     /// The sum of some bytes, with a zero byte behind an odd number.
-    ///
-    /// The words have 32 bits and eight independent sums, which the compiler turns into vectors.
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        let (blocks, rest) = bytes.as_chunks::<32>();
-        let mut sums = [0; 8];
-        for block in blocks {
-            for (sum, word) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
-                *sum += u64::from(u32::from_ne_bytes(*word));
-            }
-        }
-        let (words, rest) = rest.as_chunks::<4>();
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        let words = words.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));
-        Self(sums.into_iter().chain(words).sum())
+        let (blocks, rest) = match bytes.len() {
+            ..BLOCKS_BYTES_MIN => (0, bytes),
+            _ => of_blocks(bytes),
+        };
+        let (words, tail) = rest.as_chunks::<8>();
+        let sum: u128 = words.iter().map(|word| u128::from(u64::from_ne_bytes(*word))).sum();
+        let sum = sum + u128::from(of_tail(bytes, tail.len()));
+        let halves = u64::from(sum as u32) + u64::from((sum >> 32) as u32) + (sum >> 64) as u64;
+        Self(blocks + halves)
     }
 
     /// The sum of the pseudo-header's constant part: both addresses and the number of UDP (RFC 768, RFC 8200 §8.1).
@@ -69,6 +68,31 @@ impl Sum {
     }
 }
 
+/// The sum of whole blocks, and the bytes behind. A block has eight independent sums of 32-bit words, which the compiler turns into
+/// vectors.
+#[inline(never)]
+fn of_blocks(bytes: &[u8]) -> (u64, &[u8]) {
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let mut sums = [0; 8];
+    for block in blocks {
+        for (sum, word) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
+            *sum += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    (sums.iter().sum(), rest)
+}
+
+/// The last bytes, of which there are at most seven, as the first of a word.
+#[inline]
+fn of_tail(bytes: &[u8], count: usize) -> u64 {
+    let tail = match bytes.last_chunk::<8>() {
+        // A copy of a varying length would be a call.
+        Some(word) => u64::from_le_bytes(*word).checked_shr(64 - 8 * count as u32).unwrap_or(0),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    tail.to_le()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -96,7 +120,7 @@ mod tests {
         }
 
         #[test]
-        fn checksum__equals_a_naive_one(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn checksum__equals_a_naive_one(bytes in prop::collection::vec(any::<u8>(), 0..1_000)) {
             prop_assert_eq!(Sum::of(&bytes).checksum(), naive(&bytes));
         }
 

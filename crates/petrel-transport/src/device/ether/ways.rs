@@ -112,13 +112,13 @@ pub struct Neighbour {
     pub mac: Option<MacAddr>,
 }
 
-/// Reports of the kernel.
+/// Events that the kernel has told. Answers to later questions are newer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// Whether any way may have changed, those by unlisted neighbours included: routes, addresses, the device's own address, its MTU and its
     /// link decide about ways. So do events that were lost.
     pub must_ask_again: bool,
-    /// The neighbours with an event, each once. Many events are of an unchanged address.
+    /// Neighbours with an event, each once, as the last one has it. Many events are of an unchanged address.
     pub neighbours: Vec<Neighbour>,
     /// The state of the link after all events.
     pub link: Link,
@@ -126,11 +126,13 @@ pub struct Changes {
 
 /// Asks the kernel for the ways of a device, and hears of their changes.
 ///
-/// Each question is a system call that may wait for other changes to the host's network, some hundred microseconds and more.
+/// A way takes two questions, 7 µs in all. They may wait for another process that changes the network of the host.
 #[derive(Debug)]
 pub struct Ways {
     requests: Socket,
     events: Socket,
+    /// Whether events were lost. Those that wait since before are older than any answer, until none waits.
+    has_lost: bool,
     device: Device,
 }
 
@@ -151,7 +153,7 @@ impl Ways {
         // The subscription comes first: no change is missed after the first answer.
         let (requests, events) = (Socket::open(0)?, Socket::open(GROUPS)?);
         let none = Device { index, mac: MacAddr([0; 6]), mtu_bytes: 0, link: Link::Down };
-        let mut ways = Self { requests, events, device: none };
+        let mut ways = Self { requests, events, has_lost: false, device: none };
         let body = ways.ask_for_link()?;
         if half_at(&body, 2) != libc::ARPHRD_ETHER {
             return Err(io::Error::other(format!("device {index} is not of Ethernet")));
@@ -188,24 +190,26 @@ impl Ways {
     pub fn read_events(&mut self) -> Changes {
         let mut changes =
             Changes { must_ask_again: false, neighbours: Vec::new(), link: Link::Down };
-        let mut is_any_lost = false;
+        let mut is_drained = false;
         for _ in 0..EVENTS_MAX {
             match self.events.read() {
                 Ok(datagram) => messages(datagram).for_each(|m| changes.hear(m, &mut self.device)),
-                Err(Errno::AGAIN) => break,
-                Err(_) => is_any_lost = true,
+                Err(Errno::AGAIN) => {
+                    is_drained = true;
+                    break;
+                }
+                Err(_) => self.has_lost = true,
             }
         }
-        if is_any_lost {
+        if self.has_lost {
             changes.must_ask_again = true;
+            changes.neighbours.clear();
             match self.ask_for_link() {
                 Ok(body) => drop(self.device.hear_link(&body)),
                 Err(Errno::NODEV) => self.device.link = Link::Gone,
                 Err(_) => self.device.link = Link::Down,
             }
-        }
-        if changes.must_ask_again {
-            changes.neighbours.clear();
+            self.has_lost = !is_drained;
         }
         changes.link = self.device.link;
         changes
@@ -302,8 +306,11 @@ impl Changes {
             return;
         }
         self.neighbours.retain(|other| other.ip != neighbour.ip);
-        self.neighbours.push(neighbour);
-        self.must_ask_again |= self.neighbours.len() > NEIGHBOURS_MAX;
+        if self.neighbours.len() < NEIGHBOURS_MAX {
+            self.neighbours.push(neighbour);
+        } else {
+            self.must_ask_again = true;
+        }
     }
 }
 
