@@ -72,11 +72,12 @@ unsafe fn bpf<A>(command: libc::c_long, argument: &mut A) -> Result<libc::c_long
     let at = std::ptr::from_mut(argument);
     // SAFETY: the caller's promise; the kernel accesses at most `size_of::<A>()` bytes at `at`.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<A>()) };
-    if result < 0 {
-        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        return Err(Errno::from_raw_os_error(number));
-    }
-    Ok(result)
+    if result < 0 { Err(last_error()) } else { Ok(result) }
+}
+
+/// Returns the error of the system call before.
+pub(super) fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

@@ -9,7 +9,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, getsockname, ipproto, sockopt};
 
+use super::bpf::last_error;
 use super::interface::Interface;
+use super::rings::Plain;
 
 /// Why a descriptor gives no right to packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,15 +79,15 @@ impl Local {
     }
 }
 
-/// Reads an integer option of sockets, which `rustix` lacks.
-fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int, mut value: T) -> Result<T, Errno> {
+/// Reads an option of sockets that `rustix` lacks.
+pub(super) fn option<T: Plain>(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    mut value: T,
+) -> Result<T, Errno> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
     let (to, level) = ((&raw mut value).cast(), libc::SOL_SOCKET);
-    // SAFETY: the kernel writes at most `bytes` bytes to `value`, an integer, of which any bytes are valid.
+    // SAFETY: the kernel writes at most `bytes` bytes to `value`, of which any bytes are valid.
     let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut bytes) };
-    if result < 0 { Err(Errno::from_raw_os_error(errno())) } else { Ok(value) }
-}
-
-fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    if result < 0 { Err(last_error()) } else { Ok(value) }
 }

@@ -12,14 +12,14 @@ pub(super) const PORT: u16 = 7000;
 pub(super) const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Runs a test on a thread in a namespace with the veth pair `a` and `b` of two queues each.
+/// Runs a test on a thread in a namespace with the veth pair `va` and `vb` of two queues each.
 pub(super) fn with_pair(inside: impl FnOnce() + Send + 'static) {
     let thread = thread::spawn(|| {
         let made = petrel_netns::leave().and_then(|()| {
-            let queues = "numrxqueues 2 numtxqueues 2";
-            petrel_netns::ip(&format!("link add a {queues} type veth peer name b {queues}"))?;
-            petrel_netns::bring_up("a", A)?;
-            petrel_netns::bring_up("b", B)
+            let kind = "address 02:00:00:00:00:01 numrxqueues 2 numtxqueues 2";
+            petrel_netns::ip(&format!("link add va {kind} type veth peer name vb {kind}"))?;
+            petrel_netns::bring_up("va", A)?;
+            petrel_netns::bring_up("vb", B)
         });
         match made {
             Ok(()) => inside(),
@@ -50,15 +50,34 @@ pub(super) fn open(
     interface: &str,
     at: (Ipv4Addr, u16),
 ) -> Result<Xdp, XdpError> {
-    Xdp::open(config, interface, UdpSocket::bind(at).unwrap().as_fd())
+    Xdp::open(config, interface, bound(at).as_fd())
 }
 
-/// A datagram to a port of an address, with a number in its payload.
+/// Binds a UDP socket. For a moment, a process that another test starts may have a copy of a socket that was closed.
+pub(super) fn bound(at: (Ipv4Addr, u16)) -> UdpSocket {
+    let mut socket = None;
+    eventually("a free port", || {
+        socket = UdpSocket::bind(at).ok();
+        socket.is_some()
+    });
+    socket.unwrap()
+}
+
+/// Keeps the program of an interface attached, for the same reason.
+pub(super) fn attached(interface: &str) -> Arc<Attached> {
+    Attached::to(&Interface::find(interface).unwrap(), Mode::Auto).unwrap()
+}
+
+/// A datagram to a port of an address, with a number in its payload: for the kernel, too, a right one.
 pub(super) fn datagram(to: (Ipv4Addr, u16), number: u64, payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0, 0x45, 0];
     frame.extend(((28 + payload) as u16).to_be_bytes());
     frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 9]);
     frame.extend(to.0.octets());
+    let words = frame[14..].as_chunks::<2>().0.iter();
+    let sum = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
     frame.extend(999_u16.to_be_bytes());
     frame.extend(to.1.to_be_bytes());
     frame.extend(((8 + payload) as u16).to_be_bytes());
@@ -100,8 +119,8 @@ pub(super) fn stream(from: &mut Xdp, to: &mut Xdp, address: Ipv4Addr, count: u64
 
 fn both_ways(mode: Mode) {
     with_pair(move || {
-        let mut a = open(&config(mode), "a", (A, PORT)).unwrap();
-        let mut b = open(&config(mode), "b", (Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        let mut a = open(&config(mode), "va", (A, PORT)).unwrap();
+        let mut b = open(&config(mode), "vb", (Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         assert_eq!((a.frame_bytes_max(), a.receive_frames()), (1514, 128));
         // Every ring wraps round some 20 times.
         stream(&mut a, &mut b, B, 5_000);
@@ -126,22 +145,22 @@ fn frames__go_both_ways_in_native_mode() {
 fn frames__share_the_program_of_the_process_by_port_and_queue() {
     with_pair(|| {
         let on = |queue| XdpConfig { queues: Queues::List(vec![queue]), ..config(Mode::Auto) };
-        let mut a = open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
-        let mut first = open(&on(0), "b", (B, PORT)).unwrap();
-        let second = open(&on(1), "b", (B, PORT + 1)).unwrap();
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let mut first = open(&on(0), "vb", (B, PORT)).unwrap();
+        let second = open(&on(1), "vb", (B, PORT + 1)).unwrap();
         stream(&mut a, &mut first, B, 300);
         // The other endpoint's queue has no socket for this port: the kernel's socket gets the packets.
         drop(first);
-        let kernel = UdpSocket::bind((B, PORT)).unwrap();
+        let kernel = bound((B, PORT));
         kernel.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         assert!(send(&mut a, &datagram((B, PORT), 5, 100)));
         a.flush();
         assert_eq!(kernel.recv(&mut [0; 2000]).unwrap(), 100);
         // A queue has one socket.
-        let taken = open(&on(1), "b", (B, PORT + 2)).unwrap_err();
+        let taken = open(&on(1), "vb", (B, PORT + 2)).unwrap_err();
         assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
         // What is free again is found, and the rest is left out.
-        let third = open(&config(Mode::Auto), "b", (B, PORT + 2)).unwrap();
+        let third = open(&config(Mode::Auto), "vb", (B, PORT + 2)).unwrap();
         assert_eq!((third.fds().count(), second.fds().count()), (1, 1));
     });
 }
@@ -149,16 +168,17 @@ fn frames__share_the_program_of_the_process_by_port_and_queue() {
 #[test]
 fn begin__is_none_while_the_link_is_down_and_goes_on_afterwards() {
     with_pair(|| {
-        let mut a = open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
-        let mut b = open(&config(Mode::Auto), "b", (B, PORT)).unwrap();
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let larger = XdpConfig { chunks: 512, ..config(Mode::Auto) };
+        let mut b = open(&larger, "vb", (B, PORT)).unwrap();
         stream(&mut a, &mut b, B, 100);
-        petrel_netns::ip("link set a down").unwrap();
+        petrel_netns::ip("link set va down").unwrap();
         assert_eq!(a.state(), State::Down);
         let frames = (0..1_000).take_while(|number| send(&mut a, &datagram((B, PORT), *number, 8)));
         assert_eq!(frames.count(), 128, "half of the chunks are for sending");
         assert_eq!(a.flush(), 1, "one system call learns that nothing is sent");
         assert!(a.begin().is_none());
-        petrel_netns::ip("link set a up").unwrap();
+        petrel_netns::ip("link set va up").unwrap();
         eventually("carrier", || (a.state(), b.state()) == (State::Up, State::Up));
         // The frames that waited come out. Four calls send 32 each.
         let mut got = 0;
@@ -177,21 +197,21 @@ fn begin__is_none_while_the_link_is_down_and_goes_on_afterwards() {
 #[test]
 fn state__tells_that_the_device_was_deleted() {
     with_pair(|| {
-        let mut a = open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
-        let mut b = open(&config(Mode::Auto), "b", (B, PORT)).unwrap();
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let mut b = open(&config(Mode::Auto), "vb", (B, PORT)).unwrap();
         stream(&mut a, &mut b, B, 100);
-        petrel_netns::ip("link delete a").unwrap();
+        petrel_netns::ip("link delete va").unwrap();
         assert_eq!((a.state(), b.state()), (State::Gone, State::Gone));
         while send(&mut a, &datagram((B, PORT), 0, 8)) {}
         assert_eq!(a.flush(), 1);
         assert!(a.begin().is_none() && a.received().is_none() && b.received().is_none());
         // Both can be dropped, and a device of the same name is another one.
         drop((a, b));
-        petrel_netns::ip("link add a type veth peer name b").unwrap();
-        petrel_netns::bring_up("a", A).unwrap();
-        petrel_netns::bring_up("b", B).unwrap();
-        let mut a = open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
-        let mut b = open(&config(Mode::Auto), "b", (B, PORT)).unwrap();
+        petrel_netns::ip("link add va type veth peer name vb").unwrap();
+        petrel_netns::bring_up("va", A).unwrap();
+        petrel_netns::bring_up("vb", B).unwrap();
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let mut b = open(&config(Mode::Auto), "vb", (B, PORT)).unwrap();
         stream(&mut a, &mut b, B, 100);
     });
 }
@@ -199,9 +219,9 @@ fn state__tells_that_the_device_was_deleted() {
 #[test]
 fn bursts__beyond_the_receive_chunks_are_counted_as_lost() {
     with_pair(|| {
-        let mut a = open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
         let on = XdpConfig { queues: Queues::List(vec![0]), chunks: 128, ..config(Mode::Auto) };
-        let b = open(&on, "b", (B, PORT)).unwrap();
+        let b = open(&on, "vb", (B, PORT)).unwrap();
         for number in 0..128 {
             assert!(send(&mut a, &datagram((B, PORT), number, 8)));
         }
@@ -213,31 +233,29 @@ fn bursts__beyond_the_receive_chunks_are_counted_as_lost() {
 #[test]
 fn open__says_what_is_wrong() {
     with_pair(|| {
+        let _attached = attached("va");
         let said = |config: &XdpConfig, interface: &str, at: (Ipv4Addr, u16)| {
             open(config, interface, at).unwrap_err().to_string()
         };
         let usual = config(Mode::Auto);
         let no_interface = said(&usual, "nowhere", (A, PORT));
         assert!(no_interface.contains("no interface nowhere"), "{no_interface}");
-        let other = said(&usual, "a", (B, PORT));
+        let other = said(&usual, "va", (B, PORT));
         assert!(other.contains("bound to no address of the interface"), "{other}");
-        let zero = said(&config(Mode::ZeroCopy), "a", (A, PORT));
+        let zero = said(&config(Mode::ZeroCopy), "va", (A, PORT));
         assert!(zero.contains("choose a copy mode"), "{zero}");
         let missing = XdpConfig { queues: Queues::List(vec![9]), ..usual.clone() };
-        let missing = said(&missing, "a", (A, PORT));
+        let missing = said(&missing, "va", (A, PORT));
         assert!(missing.contains("the queue does not exist"), "{missing}");
         for queues in [vec![], vec![0, 0], vec![0, 1, 2, 3]] {
             let said =
-                said(&XdpConfig { queues: Queues::List(queues), ..usual.clone() }, "a", (A, PORT));
+                said(&XdpConfig { queues: Queues::List(queues), ..usual.clone() }, "va", (A, PORT));
             assert!(said.contains("queues is ["), "{said}");
         }
         for chunks in [0, 64, 100, 129, 1 << 15] {
-            let said = said(&XdpConfig { chunks, ..usual.clone() }, "a", (A, PORT));
+            let said = said(&XdpConfig { chunks, ..usual.clone() }, "va", (A, PORT));
             assert!(said.starts_with(&format!("chunks is {chunks}, ")), "{said}");
         }
-        petrel_netns::ip("link set a down").unwrap();
-        let down = said(&usual, "a", (A, PORT));
-        assert!(down.contains("set the interface up"), "{down}");
     });
 }
 
@@ -245,15 +263,15 @@ fn open__says_what_is_wrong() {
 fn open__with_another_program_says_so() {
     with_pair(|| {
         // As another process would: by a program outside of the registry.
-        let interface = Interface::find("a").unwrap();
+        let interface = Interface::find("va").unwrap();
         let program = program::Program::load(1514).unwrap();
         let link = program.attach(interface.index(), bpf::FLAGS_SKB_MODE).unwrap();
         for mode in [Mode::Auto, Mode::Generic, Mode::Native] {
-            let said = open(&config(mode), "a", (A, PORT)).unwrap_err().to_string();
-            assert!(said.starts_with("a: another XDP program is attached"), "{said}");
+            let said = open(&config(mode), "va", (A, PORT)).unwrap_err().to_string();
+            assert!(said.starts_with("va: another XDP program is attached"), "{said}");
         }
         drop(link);
-        open(&config(Mode::Auto), "a", (A, PORT)).unwrap();
+        eventually("no program", || open(&config(Mode::Auto), "va", (A, PORT)).is_ok());
     });
 }
 
@@ -272,7 +290,8 @@ pub(super) fn as_nobody<R: Send>(run: impl FnOnce() -> R + Send) -> R {
 #[test]
 fn open__without_the_right_names_the_capabilities() {
     with_pair(|| {
-        let said = as_nobody(|| open(&config(Mode::Auto), "a", (A, PORT)).unwrap_err().to_string());
+        let said =
+            as_nobody(|| open(&config(Mode::Auto), "va", (A, PORT)).unwrap_err().to_string());
         assert!(said.contains("grant CAP_NET_ADMIN and CAP_BPF"), "{said}");
     });
 }

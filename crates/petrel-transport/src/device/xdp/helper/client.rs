@@ -104,14 +104,22 @@ impl Client {
         }
         let request = head(kind as u32, words);
         let slices = [IoSlice::new(&request)];
-        sendmsg(&self.connection, &slices, &mut control, SendFlags::NOSIGNAL).map_err(lost)?;
+        // A helper that refuses a user closes its end, and its reason waits here.
+        match sendmsg(&self.connection, &slices, &mut control, SendFlags::NOSIGNAL) {
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(error) => return Err(lost(error)),
+        }
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; HEAD_BYTES + TEXT_BYTES_MAX];
         let mut slices = [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let count =
-            recvmsg(&self.connection, &mut slices, &mut control, flags).map_err(lost)?.bytes;
+        let mut received = recvmsg(&self.connection, &mut slices, &mut control, flags);
+        if matches!(received, Err(Errno::CONNRESET)) {
+            // Told once, before the messages that came earlier.
+            received = recvmsg(&self.connection, &mut slices, &mut control, flags);
+        }
+        let count = received.map_err(lost)?.bytes;
         let fd = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,

@@ -8,6 +8,9 @@
 //! The helper keeps a duplicate of the UDP socket while the client is connected. Otherwise a client could close the port, and get the packets of its next
 //! owner. Everything that a client has ends with its connection. If the helper ends, the link ends with it, and packets reach the UDP sockets.
 //!
+//! A client can send any frame by the interface, and can bind its socket to a queue in a mode of its own choice. Only users who may harm the interface's
+//! other traffic should be allowed.
+//!
 //! # Messages
 //!
 //! A Unix socket that keeps the bounds of messages (`SOCK_SEQPACKET`). Integers are in the host's order.

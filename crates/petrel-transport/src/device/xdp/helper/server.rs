@@ -4,7 +4,7 @@
 //! connection or for a file system of the client's, so a thread of its own closes whatever a client has sent ([`Elsewhere`]).
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,24 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
 
 use super::super::attached::{Attached, Entered};
 use super::super::error::{Step, XdpError};
 use super::super::interface::{Interface, Link};
-use super::super::local::Local;
+use super::super::local::{Local, option};
+use super::super::program::SOCKETS_MAX;
 use super::super::socket::{self, Sizes};
 use super::super::{CHUNKS_MAX, Mode};
 use super::{HEAD_BYTES, Kind, Status, TEXT_BYTES_MAX, VERSION, head, parse};
 
-/// Most connections: as many as the program has sockets.
-const CLIENTS_MAX: usize = 256;
+/// Most connections. Connections, UDP sockets, AF_XDP sockets and the descriptors of one message are fewer than 1 024, the usual limit.
+const CLIENTS_MAX: usize = 128;
 
-/// Most sockets of a connection.
+/// Most sockets of a connection, and of all connections.
 const CLIENT_SOCKETS_MAX: usize = 64;
+const ALL_SOCKETS_MAX: usize = SOCKETS_MAX as usize;
 
 /// A client without a port for this long is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -42,48 +44,49 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The interface is looked at this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The pause after a connection that the system could not accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// Messages of a client before the other clients' turn.
 const MESSAGES_MAX: usize = 16;
 
 /// Most descriptors of a message (`SCM_MAX_FD`). The kernel itself would close those without room, and wait.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Most threads that close descriptors; further descriptors are leaked.
+/// Most threads that close descriptors. While there are as many, no client is accepted, and further descriptors are leaked.
 const CLOSING_MAX: usize = 64;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor that another thread closes.
+/// Descriptors that another thread closes.
 #[derive(Debug)]
-struct Elsewhere(Option<OwnedFd>);
+struct Elsewhere(Vec<OwnedFd>);
 
 impl Elsewhere {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("present until it is dropped").as_fd()
-    }
-
-    /// Returns a descriptor that closes without waiting.
-    fn into_harmless(mut self) -> OwnedFd {
-        self.0.take().expect("present until it is dropped")
+    /// Returns the only descriptor.
+    fn only(&self) -> Option<BorrowedFd<'_>> {
+        if let [fd] = &self.0[..] { Some(fd.as_fd()) } else { None }
     }
 }
 
 impl Drop for Elsewhere {
     fn drop(&mut self) {
-        let Some(fd) = self.0.take() else { return };
-        if CLOSING.fetch_add(1, Ordering::Relaxed) >= CLOSING_MAX {
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
-            std::mem::forget(fd);
+        let fds = std::mem::take(&mut self.0);
+        if fds.is_empty() {
             return;
         }
-        let close = move || {
-            drop(fd);
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
-        };
-        // Without a thread, closing here would wait: the closure is leaked as a whole.
-        let close = std::mem::ManuallyDrop::new(close);
-        let run = move || std::mem::ManuallyDrop::into_inner(close)();
-        let _ = thread::Builder::new().name("petrel-close".into()).spawn(run);
+        // Dropped without a thread, the closure would close here, and wait.
+        let fds = ManuallyDrop::new(fds);
+        if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MAX {
+            let close = move || {
+                drop(ManuallyDrop::into_inner(fds));
+                CLOSING.fetch_sub(1, Ordering::Relaxed);
+            };
+            if thread::Builder::new().name("petrel-close".into()).spawn(close).is_ok() {
+                return;
+            }
+        }
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -104,6 +107,12 @@ struct Shared {
     attached: Arc<Attached>,
     mode: Mode,
     uids: Vec<u32>,
+}
+
+/// What all clients have together.
+struct AllGiven {
+    ports: Vec<u16>,
+    sockets: usize,
 }
 
 /// A connection.
@@ -141,7 +150,7 @@ struct Answer {
 
 impl Server {
     /// Attaches the program to an interface of the calling thread's network namespace, and listens at the path. Processes of root, of this process's
-    /// user and of the users `uids` may connect.
+    /// user and of the users `uids` may connect. The overflow user (65534) stands for every user of a namespace without a number here.
     ///
     /// # Errors
     /// The kernel refuses, or another helper listens at the path.
@@ -173,11 +182,11 @@ impl Server {
     /// # Errors
     /// The interface was deleted.
     pub fn turn(&mut self, time: Duration) -> Result<(), XdpError> {
-        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        let can_close = CLOSING.load(Ordering::Relaxed) < CLOSING_MAX;
+        let wanted = if can_close { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(&self.listener, wanted)];
         fds.extend(
-            self.clients
-                .iter()
-                .map(|client| PollFd::from_borrowed_fd(client.connection.fd(), PollFlags::IN)),
+            self.clients.iter().map(|client| PollFd::from_borrowed_fd(client.fd(), PollFlags::IN)),
         );
         let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         // A signal, or no memory: as if no client had said anything.
@@ -211,13 +220,19 @@ impl Server {
     fn accept(&mut self) {
         for _ in 0..MESSAGES_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(connection) = accept_with(&self.listener, flags) else { return };
+            let connection = match accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN) => return,
+                // No descriptor or no memory: the listener stays ready, and the loop must not spin.
+                Err(_) => return thread::sleep(ACCEPT_PAUSE),
+            };
             let (sockets, since) = (Vec::new(), Instant::now());
-            let connection = Elsewhere(Some(connection));
+            let connection = Elsewhere(vec![connection]);
             let client = Client { sockets, right: None, connection, since, is_closing: false };
-            let uid =
-                sockopt::socket_peercred(client.connection.fd()).map(|peer| peer.uid.as_raw());
-            match uid {
+            // The type of `rustix` has no place for a process in another PID namespace.
+            let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+            let peer = option(client.fd(), libc::SO_PEERCRED, nobody);
+            match peer.map(|peer| peer.uid) {
                 Ok(uid) if !self.shared.uids.contains(&uid) => {
                     client.refuse(&format!("user {uid} is not among the allowed users"));
                 }
@@ -240,16 +255,17 @@ impl Server {
             let (count, fds) = match client.receive(&mut bytes) {
                 Ok(received) => received,
                 Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(_) => (0, Vec::new()),
+                Err(_) => (0, Elsewhere(Vec::new())),
             };
             if count == 0 {
-                self.clients[place].is_closing = true;
-                return;
+                return self.clients[place].close();
             }
+            let sockets = self.clients.iter().map(|client| client.sockets.len()).sum();
             let ports = self.clients.iter().filter_map(Client::port).collect();
+            let given = AllGiven { ports, sockets };
             let client = &mut self.clients[place];
-            if !client.answer(&self.shared, &bytes[..count], fds, ports) {
-                client.is_closing = true;
+            if !client.answer(&self.shared, &bytes[..count], fds, &given) {
+                client.close();
             }
         }
     }
@@ -262,21 +278,32 @@ impl Drop for Server {
 }
 
 impl Client {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.connection.only().expect("a connection is one descriptor")
+    }
+
+    /// Takes everything back at once: the next request may be the same process's, on a new connection.
+    fn close(&mut self) {
+        self.is_closing = true;
+        self.sockets.clear();
+        self.right = None;
+    }
+
     fn port(&self) -> Option<u16> {
         self.right.as_ref().map(|right| right.local.port())
     }
 
     /// Receives a request with its descriptors.
-    fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Vec<Elsewhere>), Errno> {
+    fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Elsewhere), Errno> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut slices = [IoSliceMut::new(bytes)];
-        let received = recvmsg(self.connection.fd(), &mut slices, &mut control, flags)?;
-        let mut fds = Vec::new();
+        let received = recvmsg(self.fd(), &mut slices, &mut control, flags)?;
+        let mut fds = Elsewhere(Vec::new());
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(more) = message {
-                fds.extend(more.map(|fd| Elsewhere(Some(fd))));
+                fds.0.extend(more);
             }
         }
         let is_whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
@@ -288,20 +315,17 @@ impl Client {
         &mut self,
         shared: &Shared,
         request: &[u8],
-        mut fds: Vec<Elsewhere>,
-        ports: Vec<u16>,
+        fds: Elsewhere,
+        given: &AllGiven,
     ) -> bool {
         let parsed = parse(request).filter(|_| request.len() == HEAD_BYTES);
         let Some((kind, words)) = parsed else {
             return self.refuse("a request has twelve bytes");
         };
-        let (first, more) = (fds.pop(), fds.pop());
-        let result = match (kind, first, more) {
-            (kind, Some(udp), None) if kind == Kind::Hello as u32 => {
-                self.hello(shared, words, udp, &ports)
-            }
-            (kind, None, None) if kind == Kind::Create as u32 => self.create(shared, words),
-            (kind, None, None) if kind == Kind::Enter as u32 => self.enter(shared, words),
+        let result = match fds.0.len() {
+            1 if kind == Kind::Hello as u32 => self.hello(shared, words, fds, given),
+            0 if kind == Kind::Create as u32 => self.create(shared, words, given),
+            0 if kind == Kind::Enter as u32 => self.enter(shared, words),
             _ => Err("there is no such request, or not with that many descriptors".to_owned()),
         };
         match result {
@@ -317,8 +341,8 @@ impl Client {
         &mut self,
         shared: &Shared,
         words: [u32; 2],
-        udp: Elsewhere,
-        ports: &[u16],
+        mut shown: Elsewhere,
+        given: &AllGiven,
     ) -> Result<Answer, String> {
         if words[0] != VERSION {
             return Err(format!("the helper speaks version {VERSION}, not {}", words[0]));
@@ -326,16 +350,23 @@ impl Client {
         if self.right.is_some() {
             return Err("the connection has a port already".to_owned());
         }
-        let local = Local::of(udp.fd(), &shared.interface).map_err(|why| why.to_string())?;
-        if ports.contains(&local.port()) {
+        let udp = shown.only().ok_or("a client shows one descriptor")?;
+        let local = Local::of(udp, &shared.interface).map_err(|why| why.to_string())?;
+        if given.ports.contains(&local.port()) {
             return Err(format!("another process has port {}", local.port()));
         }
-        self.right = Some(Right { local, _udp: udp.into_harmless() });
+        // A UDP socket closes without waiting.
+        self.right = shown.0.pop().map(|udp| Right { local, _udp: udp });
         let words = [shared.attached.frame_bytes_max() as u32, shared.interface.index()];
         Ok(Answer { status: Status::Done, words, socket: None })
     }
 
-    fn create(&mut self, shared: &Shared, words: [u32; 2]) -> Result<Answer, String> {
+    fn create(
+        &mut self,
+        shared: &Shared,
+        words: [u32; 2],
+        all: &AllGiven,
+    ) -> Result<Answer, String> {
         if self.right.is_none() {
             return Err("a client shows its UDP socket first".to_owned());
         }
@@ -346,6 +377,9 @@ impl Client {
         }
         if self.sockets.len() >= CLIENT_SOCKETS_MAX {
             return Err(format!("a client has at most {CLIENT_SOCKETS_MAX} sockets"));
+        }
+        if all.sockets >= ALL_SOCKETS_MAX {
+            return Err(format!("the clients have all {ALL_SOCKETS_MAX} sockets"));
         }
         let interface = shared.interface.name();
         let refused = |error: Errno| Step::Create.refused(interface, error).to_string();
@@ -396,7 +430,7 @@ impl Client {
             assert!(is_pushed, "the space is for one descriptor");
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        sendmsg(self.connection.fd(), &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+        sendmsg(self.fd(), &[IoSlice::new(bytes)], &mut control, flags).is_ok()
     }
 }
 
