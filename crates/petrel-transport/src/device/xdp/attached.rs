@@ -1,6 +1,6 @@
 //! The program of an interface, which all sockets of this process on the interface share.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
@@ -11,7 +11,8 @@ use super::Mode;
 use super::bpf::{FLAGS_DRV_MODE, FLAGS_SKB_MODE};
 use super::error::{Step, XdpError};
 use super::interface::{Interface, check_kernel, is_taken};
-use super::program::{ENTRIES_MAX, Key, Program, key};
+use super::local::Local;
+use super::program::{Destination, Program, SOCKETS_MAX, destination};
 
 /// Bytes before a received frame in its chunk (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
@@ -19,6 +20,9 @@ const HEADROOM: usize = 256;
 /// Chunks: the kernel takes powers of two up to a page.
 const SMALL_CHUNK_BYTES: usize = 2048;
 const LARGE_CHUNK_BYTES: usize = 4096;
+
+/// Most bytes of a frame that a chunk holds.
+pub(super) const FRAME_BYTES_MAX: usize = LARGE_CHUNK_BYTES - HEADROOM;
 
 /// Bytes of an Ethernet head.
 const ETHERNET_BYTES: usize = 14;
@@ -43,8 +47,8 @@ pub(super) struct Attached {
 #[derive(Debug)]
 pub(super) struct Entered {
     to: Arc<Attached>,
-    key: Key,
     index: u32,
+    destinations: Vec<Destination>,
 }
 
 type Registry = Vec<((u64, u32), Weak<Attached>)>;
@@ -88,7 +92,7 @@ impl Attached {
         for flags in flags {
             match program.attach(interface.index(), *flags) {
                 Ok(link) => {
-                    let free = Mutex::new((0..ENTRIES_MAX).rev().collect());
+                    let free = Mutex::new((0..SOCKETS_MAX).rev().collect());
                     let interface = interface.index();
                     return Ok(Self { program, _link: link, interface, frame_bytes_max, free });
                 }
@@ -106,32 +110,39 @@ impl Attached {
         self.frame_bytes_max
     }
 
-    /// Binds a socket with memory to a queue, and gives it the packets of a port. The error is the kernel's, with the refused step.
+    /// Binds a socket with memory to a queue, and gives it the packets to a UDP socket's addresses. The error is the kernel's, with the refused step.
     pub(super) fn enter(
         self: &Arc<Self>,
         socket: BorrowedFd<'_>,
-        port: u16,
+        local: &Local,
         queue: u32,
-        zero_copy: bool,
+        mode: Mode,
     ) -> Result<Entered, (Step, Errno)> {
-        let mode = match zero_copy {
-            true => SocketAddrXdpFlags::XDP_ZEROCOPY,
-            false => SocketAddrXdpFlags::XDP_COPY,
+        let copy = match mode {
+            Mode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            _ => SocketAddrXdpFlags::XDP_COPY,
         };
-        let flags = mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        let address = SocketAddrXdp::new(flags, self.interface, queue);
-        bind(socket, &address).map_err(|error| (Step::Bind, error))?;
-        let index = lock(&self.free).pop().ok_or((Step::Enter, Errno::TOOBIG))?;
-        // From here on, the object gives the index back.
-        let entered = Entered { to: Arc::clone(self), key: key(port, queue), index };
-        let result = self.program.enter(entered.key, index, socket.as_fd());
-        result.map(|()| entered).map_err(|error| (Step::Enter, error))
+        let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind(socket, &SocketAddrXdp::new(flags, self.interface, queue))
+            .map_err(|error| (Step::Bind, error))?;
+        let refused = |error| (Step::Enter, error);
+        let index = lock(&self.free).pop().ok_or(refused(Errno::TOOBIG))?;
+        // From here on, the object gives back whatever it has.
+        let mut entered = Entered { to: Arc::clone(self), index, destinations: Vec::new() };
+        self.program.add(index, socket).map_err(refused)?;
+        for address in local.addresses() {
+            let destination = destination(*address, local.port(), queue);
+            self.program.enter(&destination, index).map_err(refused)?;
+            entered.destinations.push(destination);
+        }
+        Ok(entered)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.to.program.leave(self.key, self.index);
+        self.destinations.iter().for_each(|destination| self.to.program.leave(destination));
+        self.to.program.remove(self.index);
         lock(&self.to.free).push(self.index);
     }
 }
@@ -140,7 +151,7 @@ impl Drop for Entered {
 ///
 /// Small chunks halve the memory that the processor's caches have to hold.
 pub(super) fn chunk_bytes(frame_bytes_max: usize) -> usize {
-    assert!(frame_bytes_max + HEADROOM <= LARGE_CHUNK_BYTES, "the program passes larger frames");
+    assert!(frame_bytes_max <= FRAME_BYTES_MAX, "the kernel gets larger frames");
     if frame_bytes_max + HEADROOM <= SMALL_CHUNK_BYTES {
         SMALL_CHUNK_BYTES
     } else {

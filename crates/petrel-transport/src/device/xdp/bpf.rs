@@ -12,6 +12,8 @@ const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
+/// Only for a new key.
+const NO_EXIST: u64 = 1;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 pub(super) const MAP_TYPE_HASH: u32 = 1;
@@ -70,11 +72,12 @@ unsafe fn bpf<A>(command: libc::c_long, argument: &mut A) -> Result<libc::c_long
     let at = std::ptr::from_mut(argument);
     // SAFETY: the caller's promise; the kernel accesses at most `size_of::<A>()` bytes at `at`.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<A>()) };
-    if result < 0 {
-        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        return Err(Errno::from_raw_os_error(number));
-    }
-    Ok(result)
+    if result < 0 { Err(last_error()) } else { Ok(result) }
+}
+
+/// Returns the error of the system call before.
+pub(super) fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {
@@ -102,10 +105,19 @@ pub(super) fn create_map(
 
 /// Sets the value of a key, of a map with such keys and with values of four bytes.
 pub(super) fn update<K: Copy>(map: BorrowedFd<'_>, key: &K, value: u32) -> Result<(), Errno> {
+    set(map, key, value, 0)
+}
+
+fn set<K: Copy>(map: BorrowedFd<'_>, key: &K, value: u32, flags: u64) -> Result<(), Errno> {
     let (key, value) = (std::ptr::from_ref(key) as u64, &raw const value as u64);
-    let mut argument = MapElement { map: number(map), _padding: 0, key, value, flags: 0 };
+    let mut argument = MapElement { map: number(map), _padding: 0, key, value, flags };
     // SAFETY: key and value live, and have the sizes that the map was created with.
     unsafe { bpf(MAP_UPDATE_ELEM, &mut argument) }.map(drop)
+}
+
+/// Sets the value of a new key; a key that exists keeps its value, and the error is `EEXIST`.
+pub(super) fn insert<K: Copy>(map: BorrowedFd<'_>, key: &K, value: u32) -> Result<(), Errno> {
+    set(map, key, value, NO_EXIST)
 }
 
 /// Deletes a key.

@@ -47,6 +47,14 @@ pub enum XdpError {
         /// The bytes wanted by this socket.
         bytes: usize,
     },
+    /// The UDP socket gives no right to packets of the interface.
+    #[error("{interface}: {why}; bind it to an address of {interface}, or to all addresses")]
+    Socket {
+        /// The interface's name.
+        interface: String,
+        /// The reason.
+        why: String,
+    },
     /// A setting is out of its limits.
     #[error("{setting} is {value}, but must be {expected}")]
     Setting {

@@ -2,7 +2,8 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -64,8 +65,46 @@ impl Interface {
     }
 
     /// A socket of the interface's namespace.
-    pub(super) fn control(&self) -> &OwnedFd {
-        &self.control
+    pub(super) fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Returns the addresses of the interface, in the namespace of the calling thread.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let mut list = std::ptr::null_mut();
+        // SAFETY: the function writes a list to the place.
+        if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        let mut next = list;
+        // SAFETY: the list's entries live until `freeifaddrs`, and the last one's successor is null.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            next = entry.ifa_next;
+            // SAFETY: names are texts with an end.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes();
+            // An address may have a label, as `eth0:1`.
+            let is_own = name.split(|byte| *byte == b':').next() == Some(self.name.as_bytes());
+            // SAFETY: an address is null, or begins with its family.
+            let family =
+                unsafe { entry.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
+            match family {
+                Some(libc::AF_INET) if is_own => {
+                    // SAFETY: the family says so.
+                    let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
+                    found.push(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)).into());
+                }
+                Some(libc::AF_INET6) if is_own => {
+                    // SAFETY: as above.
+                    let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
+                    found.push(Ipv6Addr::from_octets(address.sin6_addr.s6_addr).into());
+                }
+                _ => {}
+            }
+        }
+        // SAFETY: the list is the function's, and no reference to it is left.
+        unsafe { libc::freeifaddrs(list) };
+        found
     }
 
     /// Returns the most bytes of an IP packet.

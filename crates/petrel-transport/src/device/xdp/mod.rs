@@ -6,8 +6,8 @@
 //! | `attached` | the program on its interface, shared by the sockets of the process |
 //! | `rings`, `umem`, `queue` | descriptors, memory and the owners of its chunks; no system call |
 //! | `socket` | one queue's socket |
-//! | `helper` | a privileged process that makes sockets for unprivileged ones |
-//! | `interface`, `error` | properties of interfaces; refusals |
+//! | [`helper`] | a privileged process that makes sockets for unprivileged ones |
+//! | `interface`, `local`, `error` | properties of interfaces; the right to packets; refusals |
 //!
 //! Packets that the program does not choose reach the kernel's socket of the same port, which stays open beside. So a queue without a socket, a
 //! fragment, or the end of the program only makes packets slower.
@@ -17,7 +17,9 @@
 mod attached;
 mod bpf;
 mod error;
+pub mod helper;
 mod interface;
+mod local;
 mod program;
 mod queue;
 mod rings;
@@ -25,6 +27,7 @@ mod socket;
 mod umem;
 
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -36,6 +39,7 @@ use super::Nic;
 use attached::{Attached, Entered};
 use error::Step;
 use interface::{Interface, Link};
+use local::Local;
 use socket::{Sizes, Socket};
 
 /// Least chunks for receiving of a queue: two bursts.
@@ -90,11 +94,14 @@ pub struct XdpConfig {
     /// Chunks of 4 KiB, or of 2 KiB if the interface's MTU allows: a power of two. Half are for sending, half for receiving on all queues. All are
     /// locked in memory.
     pub chunks: u32,
+    /// The socket of `petrel xdp-helper`, for processes without privileges. The helper's mode counts then, and `mode` does not.
+    pub helper: Option<PathBuf>,
 }
 
 impl Default for XdpConfig {
     fn default() -> Self {
-        Self { mode: Mode::Auto, queues: Queues::Auto, busy_poll: None, chunks: 1024 }
+        let (mode, queues) = (Mode::Auto, Queues::Auto);
+        Self { mode, queues, busy_poll: None, chunks: 1024, helper: None }
     }
 }
 
@@ -107,6 +114,8 @@ pub enum State {
     Down,
     /// The interface was deleted. The sockets never go on.
     Gone,
+    /// The helper has ended, and its program with it: packets reach the kernel's socket. Frames still go out.
+    Unaided,
 }
 
 /// Frames that were lost in a device, since it was opened.
@@ -127,7 +136,9 @@ pub struct Dropped {
 /// All sockets of one UDP port on one interface.
 #[derive(Debug)]
 pub struct Xdp {
+    // First: see `Member`.
     members: Vec<Member>,
+    access: Access,
     interface: Interface,
     /// The member whose turn it is to receive, and the frames that are left of the turn.
     turn: usize,
@@ -138,35 +149,60 @@ pub struct Xdp {
 #[derive(Debug)]
 struct Member {
     // First: no packet is sent to a socket that closes.
-    _entered: Entered,
+    _right: Right,
     socket: Socket,
 }
 
+/// The source of sockets.
+#[derive(Debug)]
+enum Access {
+    /// This process has the privileges.
+    Own {
+        attached: Arc<Attached>,
+        local: Local,
+        mode: Mode,
+    },
+    Helper(helper::Client),
+}
+
+/// A member's right to packets.
+#[derive(Debug)]
+enum Right {
+    Own {
+        _entered: Entered,
+    },
+    /// Ends with the connection.
+    Helper,
+}
+
 impl Xdp {
-    /// Opens the device `interface` of the calling thread's network namespace for packets to a port.
+    /// Opens the device `interface` of the calling thread's network namespace for the packets of a UDP socket, which stays open beside.
     ///
     /// # Errors
-    /// The kernel or the settings refuse; each error says the way out.
-    pub fn open(config: &XdpConfig, interface: &str, port: u16) -> Result<Self, XdpError> {
+    /// The kernel, the helper or the settings refuse; each error says the way out.
+    pub fn open(
+        config: &XdpConfig,
+        interface: &str,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         let (budget, candidates) = plan(config, interface.queues())?;
-        let attached = Attached::to(&interface, config.mode)?;
-        let mut members: Vec<Member> = Vec::new();
+        let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
         for attempt in 1..=BIND_TRIES {
+            // All or none: each attempt begins anew.
+            let access = Access::open(config, &interface, udp)?;
+            let mut members = Vec::new();
             let mut candidates = candidates.iter();
             while members.len() < budget.sockets {
                 let sizes = budget.sizes(members.is_empty());
-                match open_member(config, &interface, &attached, port, sizes, &mut candidates)? {
-                    Some(member) => members.push(member),
-                    None => break,
-                }
+                let opened =
+                    access.open_member(config, interface.name(), sizes, &mut candidates)?;
+                let Some(member) = opened else { break };
+                members.push(member);
             }
-            let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
             if members.len() >= wanted {
-                return Ok(Self { members, interface, turn: 0, turn_frames: TURN_FRAMES });
+                return Ok(Self { members, access, interface, turn: 0, turn_frames: TURN_FRAMES });
             }
-            // All or none: the next attempt begins anew.
-            members.clear();
             if attempt < BIND_TRIES {
                 thread::sleep(BIND_PAUSE);
             }
@@ -189,9 +225,10 @@ impl Xdp {
         self.members.iter().map(|member| member.socket.fd())
     }
 
-    /// Returns the state of the interface, by two system calls.
+    /// Returns the state of the device, by two or three system calls.
     pub fn state(&self) -> State {
         match self.interface.link() {
+            Link::Up if !self.access.is_alive() => State::Unaided,
             Link::Up => State::Up,
             Link::Down => State::Down,
             Link::Gone => State::Gone,
@@ -309,27 +346,69 @@ fn plan(config: &XdpConfig, queues: u32) -> Result<(Budget, Vec<u32>), XdpError>
     Ok((Budget { sockets, receive, send: chunks / 2 }, candidates))
 }
 
-/// Opens a socket on the first candidate that no other socket has.
-fn open_member<'a>(
-    config: &XdpConfig,
-    interface: &Interface,
-    attached: &Arc<Attached>,
-    port: u16,
-    sizes: Sizes,
-    candidates: &mut impl Iterator<Item = &'a u32>,
-) -> Result<Option<Member>, XdpError> {
-    let name = interface.name();
-    let fd = socket::create(sizes).map_err(|error| Step::Create.refused(name, error))?;
-    let bytes = attached.frame_bytes_max();
-    let socket = Socket::new(fd, name, sizes, bytes, config.busy_poll)?;
-    for queue in candidates {
-        match attached.enter(socket.fd(), port, *queue, config.mode == Mode::ZeroCopy) {
-            Ok(entered) => return Ok(Some(Member { _entered: entered, socket })),
-            Err((Step::Bind, Errno::BUSY)) => {}
-            Err((step, error)) => return Err(step.refused(name, error)),
+impl Access {
+    fn open(
+        config: &XdpConfig,
+        interface: &Interface,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
+        if let Some(path) = &config.helper {
+            return Ok(Self::Helper(helper::Client::open(path, interface, udp)?));
+        }
+        let local = Local::of(udp, interface).map_err(|why| XdpError::Socket {
+            interface: interface.name().to_owned(),
+            why: why.to_string(),
+        })?;
+        let attached = Attached::to(interface, config.mode)?;
+        Ok(Self::Own { attached, local, mode: config.mode })
+    }
+
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Own { .. } => true,
+            Self::Helper(client) => client.is_alive(),
         }
     }
-    Ok(None)
+
+    fn frame_bytes_max(&self) -> usize {
+        match self {
+            Self::Own { attached, .. } => attached.frame_bytes_max(),
+            Self::Helper(client) => client.frame_bytes_max(),
+        }
+    }
+
+    /// Opens a socket on the first candidate that no other socket has.
+    fn open_member<'a>(
+        &self,
+        config: &XdpConfig,
+        interface: &str,
+        sizes: Sizes,
+        candidates: &mut impl Iterator<Item = &'a u32>,
+    ) -> Result<Option<Member>, XdpError> {
+        let create = |error| Step::Create.refused(interface, error);
+        let (fd, number) = match self {
+            Self::Own { .. } => (socket::create(sizes).map_err(create)?, 0),
+            Self::Helper(client) => client.create(sizes)?,
+        };
+        let bytes = self.frame_bytes_max();
+        let socket = Socket::new(fd, interface, sizes, bytes, config.busy_poll)?;
+        for queue in candidates {
+            let right = match self {
+                Self::Own { attached, local, mode } => {
+                    match attached.enter(socket.fd(), local, *queue, *mode) {
+                        Ok(entered) => Some(Right::Own { _entered: entered }),
+                        Err((Step::Bind, Errno::BUSY)) => None,
+                        Err((step, error)) => return Err(step.refused(interface, error)),
+                    }
+                }
+                Self::Helper(client) => client.enter(number, *queue)?.then_some(Right::Helper),
+            };
+            if let Some(right) = right {
+                return Ok(Some(Member { _right: right, socket }));
+            }
+        }
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 //!   which no chunk holds.
 //! - The destination of the Ethernet head is a single station. Multicast and broadcast have further receivers.
 //! - IPv4 without options and not a fragment, or IPv6 without extension headers, directly behind an Ethernet head without a tag; UDP.
-//! - The map of ports has an entry for the destination port and the receive queue.
+//! - The map of destinations has an entry for the packet's address and port, and for the receive queue. So a packet that the host forwards, or that
+//!   is for another socket with the same port, reaches the kernel.
 //!
-//! The program does not compare the destination address. A host that forwards packets of other hosts through an interface must not use the interface,
-//! if the packets can have the same destination port. The same holds for packets of a VLAN whose tag the device removes.
+//! A device that removes the tags of VLANs hides them from the program (`ethtool -K … rxvlan off`): a packet in a VLAN counts then as one without.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -18,7 +19,10 @@ use rustix::io::Errno;
 use super::bpf::{self, Instruction};
 
 /// Sockets of one program: endpoints by queues.
-pub(super) const ENTRIES_MAX: u32 = 256;
+pub(super) const SOCKETS_MAX: u32 = 256;
+
+/// Destinations of one program: sockets by addresses of the interface.
+const DESTINATIONS_MAX: u32 = 4096;
 
 const XDP_PASS: i32 = 2;
 const HELPER_MAP_LOOKUP: i32 = 1;
@@ -29,41 +33,64 @@ const UDP: i32 = 17;
 #[derive(Debug)]
 pub(super) struct Program {
     program: OwnedFd,
-    /// From [`Key`] to the index of a socket.
-    ports: OwnedFd,
+    /// From [`Destination`] to the index of a socket.
+    destinations: OwnedFd,
     sockets: OwnedFd,
 }
 
-/// A destination port as the program loads it from a packet, and a receive queue.
-pub(super) type Key = [u32; 2];
+/// Marks the port of an IPv6 destination: no packet of one version reaches a socket by the address of the other.
+const VERSION_6: u32 = 1 << 16;
 
-pub(super) fn key(port: u16, queue: u32) -> Key {
-    [u32::from(port.to_be()), queue]
+/// An address, a port and a queue, in words as the program loads them from a packet. The address of IPv4 is the fourth word.
+pub(super) type Destination = [u32; 6];
+
+pub(super) fn destination(address: IpAddr, port: u16, queue: u32) -> Destination {
+    let mut words = [0, 0, 0, 0, u32::from(port.to_be()), queue];
+    match address {
+        IpAddr::V4(address) => words[3] = u32::from_ne_bytes(address.octets()),
+        IpAddr::V6(address) => {
+            for (word, bytes) in words.iter_mut().zip(address.octets().as_chunks().0) {
+                *word = u32::from_ne_bytes(*bytes);
+            }
+            words[4] |= VERSION_6;
+        }
+    }
+    words
 }
 
 impl Program {
     /// Loads the program for frames of at most `frame_bytes_max` bytes.
     pub(super) fn load(frame_bytes_max: usize) -> Result<Self, Errno> {
-        let ports = bpf::create_map(bpf::MAP_TYPE_HASH, size_of::<Key>() as u32, ENTRIES_MAX)?;
-        let sockets = bpf::create_map(bpf::MAP_TYPE_XSKMAP, 4, ENTRIES_MAX)?;
-        let code = assemble(frame_bytes_max as i32, ports.as_raw_fd(), sockets.as_raw_fd());
-        Ok(Self { program: bpf::load(&code)?, ports, sockets })
+        let key_bytes = size_of::<Destination>() as u32;
+        let destinations = bpf::create_map(bpf::MAP_TYPE_HASH, key_bytes, DESTINATIONS_MAX)?;
+        let sockets = bpf::create_map(bpf::MAP_TYPE_XSKMAP, 4, SOCKETS_MAX)?;
+        let code = assemble(frame_bytes_max as i32, destinations.as_raw_fd(), sockets.as_raw_fd());
+        Ok(Self { program: bpf::load(&code)?, destinations, sockets })
     }
 
     pub(super) fn attach(&self, interface: u32, flags: u32) -> Result<OwnedFd, Errno> {
         bpf::attach(self.program.as_fd(), interface, flags)
     }
 
-    /// Sends packets of a port and queue to a socket, under a free index.
-    pub(super) fn enter(&self, key: Key, index: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        bpf::update(self.sockets.as_fd(), &index, socket.as_raw_fd().unsigned_abs())?;
-        bpf::update(self.ports.as_fd(), &key, index)
+    /// Gives a socket a free index.
+    pub(super) fn add(&self, index: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        bpf::update(self.sockets.as_fd(), &index, socket.as_raw_fd().unsigned_abs())
     }
 
-    /// Sends packets of a port and queue to the kernel's stack again.
-    pub(super) fn leave(&self, key: Key, index: u32) {
-        // The kernel deletes the socket's entry itself when the socket closes; the port's entry then leads nowhere.
-        let _ = bpf::delete(self.ports.as_fd(), &key);
+    /// Sends packets to the socket at an index. A destination that leads to another socket stays.
+    pub(super) fn enter(&self, destination: &Destination, index: u32) -> Result<(), Errno> {
+        bpf::insert(self.destinations.as_fd(), destination, index)
+    }
+
+    /// Sends packets to the kernel's stack again.
+    pub(super) fn leave(&self, destination: &Destination) {
+        // Only a missing entry is refused.
+        let _ = bpf::delete(self.destinations.as_fd(), destination);
+    }
+
+    /// Frees an index.
+    pub(super) fn remove(&self, index: u32) {
+        // The kernel has deleted the entry of a closed socket itself.
         let _ = bpf::delete(self.sockets.as_fd(), &index);
     }
 }
@@ -136,6 +163,10 @@ impl Assembler {
         self.emit(0x57, to, R0, 0, value);
     }
 
+    fn or(&mut self, to: Register, value: i32) {
+        self.emit(0x47, to, R0, 0, value);
+    }
+
     /// A map's address: an instruction of two places.
     fn load_map(&mut self, to: Register, map: i32) {
         self.emit(0x18, to, R1, 0, map);
@@ -196,7 +227,7 @@ fn wire(value: u16) -> i32 {
     i32::from(value.to_be())
 }
 
-fn assemble(frame_bytes_max: i32, ports: i32, sockets: i32) -> Vec<Instruction> {
+fn assemble(frame_bytes_max: i32, destinations: i32, sockets: i32) -> Vec<Instruction> {
     let (data, end, scratch, context) = (R2, R3, R4, R6);
     let mut code = Assembler::default();
     // Offsets of `struct xdp_md`.
@@ -230,6 +261,12 @@ fn assemble(frame_bytes_max: i32, ports: i32, sockets: i32) -> Vec<Instruction> 
     code.jump_if_differs(scratch, 0, Label::Pass);
     code.load(Size::Byte, scratch, data, 23);
     code.jump_if_differs(scratch, UDP, Label::Pass);
+    code.set(R1, 0);
+    for word in 0..3 {
+        code.store_word(R10, -24 + 4 * word, R1);
+    }
+    code.load(Size::Word, R1, data, 30);
+    code.store_word(R10, -12, R1);
     code.load(Size::Half, scratch, data, 36);
     code.jump(Label::Lookup);
 
@@ -242,16 +279,21 @@ fn assemble(frame_bytes_max: i32, ports: i32, sockets: i32) -> Vec<Instruction> 
     code.jump_if_differs(scratch, 0x60, Label::Pass);
     code.load(Size::Byte, scratch, data, 20);
     code.jump_if_differs(scratch, UDP, Label::Pass);
+    for word in 0..4 {
+        code.load(Size::Word, R1, data, 38 + 4 * word);
+        code.store_word(R10, -24 + 4 * word, R1);
+    }
     code.load(Size::Half, scratch, data, 56);
+    code.or(scratch, VERSION_6 as i32);
 
     code.label(Label::Lookup);
-    // The key, on the stack: the port, and the queue from the context.
+    // The destination, on the stack, goes on with the port, and the queue from the context.
     code.store_word(R10, -8, scratch);
     code.load(Size::Word, scratch, context, 16);
     code.store_word(R10, -4, scratch);
-    code.load_map(R1, ports);
+    code.load_map(R1, destinations);
     code.copy(R2, R10);
-    code.add(R2, -8);
+    code.add(R2, -24);
     code.call(HELPER_MAP_LOOKUP);
     code.jump_if_equal(R0, 0, Label::Pass);
     // Without a socket at the index, the helper returns the last argument.

@@ -17,17 +17,21 @@ use rustix::net::xdp::XdpRingOffset;
 
 use super::umem::Memory;
 
-/// An entry of a ring, of which any bytes are valid.
+/// A value that the kernel writes: an entry of a ring, or an option of a socket.
 ///
 /// # Safety
 /// All values of all bytes are valid.
-pub(super) unsafe trait Entry: Copy {}
+pub(super) unsafe trait Plain: Copy {}
 
 // SAFETY: an integer.
-unsafe impl Entry for u64 {}
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: a structure of integers.
+unsafe impl Plain for libc::ucred {}
 
 // SAFETY: a structure of integers without padding.
-unsafe impl Entry for libc::xdp_desc {}
+unsafe impl Plain for libc::xdp_desc {}
 
 /// A mapped ring, without a role.
 #[derive(Debug)]
@@ -44,7 +48,7 @@ pub(super) struct Ring<T> {
 // SAFETY: the pointers are valid in every thread, and the accesses follow the rules above.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-impl<T: Entry> Ring<T> {
+impl<T: Plain> Ring<T> {
     /// Returns the ring of `entries` entries in the memory, where the kernel said that its parts are.
     ///
     /// # Panics
@@ -107,7 +111,7 @@ pub(super) struct Producer<T> {
     lies: u64,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: Plain> Producer<T> {
     pub(super) fn new(ring: Ring<T>) -> Self {
         let next = ring.producer().load(Ordering::Relaxed);
         Self { ring, next, taken: next, lies: 0 }
@@ -180,7 +184,7 @@ pub(super) struct Consumer<T> {
     lies: u64,
 }
 
-impl<T: Entry> Consumer<T> {
+impl<T: Plain> Consumer<T> {
     pub(super) fn new(ring: Ring<T>) -> Self {
         let next = ring.consumer().load(Ordering::Relaxed);
         Self { ring, next, published: next, lies: 0 }

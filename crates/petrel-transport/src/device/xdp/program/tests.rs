@@ -1,5 +1,6 @@
 //! The verdicts of the kernel's own test run.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use petrel_skip::{Need, skip};
@@ -11,6 +12,8 @@ const REDIRECT: u32 = 4;
 const PASS: u32 = XDP_PASS as u32;
 
 const PORT: u16 = 0x1a2b;
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(0xfdfd_fdfd_fdfd_fdfd_fdfd_fdfd_fdfd_0102));
 const LARGEST: usize = 1514;
 
 /// Loopback and its only queue: the kernel demands that they exist.
@@ -41,7 +44,8 @@ impl Frame {
         frame.0.extend([0x60, 0, 0, 0]);
         frame.0.extend(((8 + payload) as u16).to_be_bytes());
         frame.0.extend([17, 64]);
-        frame.0.extend([0xfd; 32]);
+        frame.0.extend([0xfd; 30]);
+        frame.0.extend([1, 2]);
         frame.udp(PORT, payload)
     }
 
@@ -81,7 +85,9 @@ fn loaded(queue: u32) -> Option<(Program, OwnedFd)> {
     };
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).unwrap();
-    program.enter(key(PORT, queue), 7, socket.as_fd()).unwrap();
+    program.add(7, socket.as_fd()).unwrap();
+    program.enter(&destination(V4, PORT, queue), 7).unwrap();
+    program.enter(&destination(V6, PORT, queue), 7).unwrap();
     Some((program, socket))
 }
 
@@ -103,18 +109,18 @@ fn program__chooses_plain_datagrams_to_the_port() {
         Frame::ipv6(1),
         Frame::ipv6(100),
         Frame::ipv6(LARGEST - 62),
-        // Neither ECN marks nor "don't fragment", time to live, addresses, checksums and the source port matter.
+        // Neither ECN marks nor "don't fragment", time to live, source, checksums and source port matter.
         Frame::ipv4(9).with(15, &[3]),
         Frame::ipv4(9).with(15, &[0xff]),
         Frame::ipv4(9).with(20, &[0, 0]),
         Frame::ipv4(9).with(22, &[1]),
         Frame::ipv4(9).with(24, &[0xaa, 0xbb]),
-        Frame::ipv4(9).with(26, &[1; 8]),
+        Frame::ipv4(9).with(26, &[1; 4]),
         Frame::ipv4(9).with(34, &[0, 0]),
         Frame::ipv4(9).with(40, &[7, 7]),
         Frame::ipv6(9).with(14, &[0x6f, 0xff, 0xff, 0xff]),
         Frame::ipv6(9).with(21, &[1]),
-        Frame::ipv6(9).with(22, &[1; 32]),
+        Frame::ipv6(9).with(22, &[1; 16]),
         // Lengths that lie are left to the reader.
         Frame::ipv4(9).with(16, &[0xff, 0xff]),
         Frame::ipv4(9).with(38, &[0, 0]),
@@ -176,6 +182,14 @@ fn program__passes_everything_else_to_the_kernel() {
         Frame::ipv6(9).with(20, &[60]).inserted(54, &[17, 0, 1, 4, 0, 0, 0, 0]),
         Frame::ipv6(9).with(20, &[51]),
         Frame::ipv6(9).with(20, &[59]),
+        // Other destinations, in each word of the address.
+        Frame::ipv4(9).with(30, &[10, 0, 0, 3]),
+        Frame::ipv4(9).with(30, &[2, 0, 0, 10]),
+        Frame::ipv4(9).with(30, &[0; 4]),
+        Frame::ipv6(9).with(38, &[0xfe]),
+        Frame::ipv6(9).with(42, &[0]),
+        Frame::ipv6(9).with(49, &[0]),
+        Frame::ipv6(9).with(52, &[2, 1]),
         // Other ports, and the port in the wrong order, or as the source.
         Frame::ipv4(9).with(36, &(PORT + 1).to_be_bytes()),
         Frame::ipv4(9).with(36, &(PORT - 1).to_be_bytes()),
@@ -202,14 +216,27 @@ fn program__passes_what_comes_on_another_queue() {
 }
 
 #[test]
+fn program__does_not_take_ipv4_for_ipv6_with_equal_words() {
+    let Some((program, _socket)) = loaded(0) else { return };
+    for zeros in [[0; 16], Ipv4Addr::new(0, 0, 0, 0).to_ipv6_mapped().octets()] {
+        let frame = Frame::ipv6(9).with(38, &zeros).with(50, &[10, 0, 0, 2]);
+        assert_eq!(program.verdict(&frame), PASS);
+    }
+}
+
+#[test]
 fn program__passes_when_the_entry_or_the_socket_has_gone() {
     let Some((program, socket)) = loaded(0) else { return };
     assert_eq!(program.verdict(&Frame::ipv4(9)), REDIRECT);
-    program.leave(key(PORT, 0), 7);
+    program.leave(&destination(V4, PORT, 0));
     assert_eq!(program.verdict(&Frame::ipv4(9)), PASS);
-    program.enter(key(PORT, 0), 7, socket.as_fd()).unwrap();
+    assert_eq!(program.verdict(&Frame::ipv6(9)), REDIRECT);
+    program.enter(&destination(V4, PORT, 0), 7).unwrap();
     assert_eq!(program.verdict(&Frame::ipv4(9)), REDIRECT);
-    // The port still leads to an index, and the index nowhere.
+    // A destination is one socket's.
+    assert_eq!(program.enter(&destination(V4, PORT, 0), 8), Err(Errno::EXIST));
+    assert_eq!(program.verdict(&Frame::ipv4(9)), REDIRECT);
+    // The destination still leads to an index, and the index nowhere.
     drop(socket);
     let ended = (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));

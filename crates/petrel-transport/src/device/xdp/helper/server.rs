@@ -1,0 +1,451 @@
+//! The side with privileges.
+//!
+//! Every byte and descriptor of a client may be hostile. No step waits for a client. The last close of a descriptor can wait, for the linger time of a
+//! connection or for a file system of the client's, so a thread of its own closes whatever a client has sent ([`Elsewhere`]).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+
+use super::super::attached::{Attached, Entered};
+use super::super::error::{Step, XdpError};
+use super::super::interface::{Interface, Link};
+use super::super::local::{Local, option};
+use super::super::program::SOCKETS_MAX;
+use super::super::socket::{self, Sizes};
+use super::super::{CHUNKS_MAX, Mode};
+use super::{HEAD_BYTES, Kind, Status, TEXT_BYTES_MAX, VERSION, head, parse};
+
+/// Most connections. Connections, UDP sockets, AF_XDP sockets and the descriptors of one message are fewer than 1 024, the usual limit.
+const CLIENTS_MAX: usize = 128;
+
+/// Most sockets of a connection, and of all connections.
+const CLIENT_SOCKETS_MAX: usize = 64;
+const ALL_SOCKETS_MAX: usize = SOCKETS_MAX as usize;
+
+/// A client without a port for this long is disconnected.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// The interface is looked at this often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause after a connection that the system could not accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Messages of a client before the other clients' turn.
+const MESSAGES_MAX: usize = 16;
+
+/// Most descriptors of a message (`SCM_MAX_FD`). The kernel itself would close those without room, and wait.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// Most threads that close descriptors. While there are as many, no client is accepted, and further descriptors are leaked.
+const CLOSING_MAX: usize = 64;
+
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Descriptors that another thread closes.
+#[derive(Debug)]
+struct Elsewhere(Vec<OwnedFd>);
+
+impl Elsewhere {
+    /// Returns the only descriptor.
+    fn only(&self) -> Option<BorrowedFd<'_>> {
+        if let [fd] = &self.0[..] { Some(fd.as_fd()) } else { None }
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let fds = std::mem::take(&mut self.0);
+        if fds.is_empty() {
+            return;
+        }
+        // Dropped without a thread, the closure would close here, and wait.
+        let fds = ManuallyDrop::new(fds);
+        if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MAX {
+            let close = move || {
+                drop(ManuallyDrop::into_inner(fds));
+                CLOSING.fetch_sub(1, Ordering::Relaxed);
+            };
+            if thread::Builder::new().name("petrel-close".into()).spawn(close).is_ok() {
+                return;
+            }
+        }
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The helper: a program on an interface, and the clients whose sockets get packets.
+#[derive(Debug)]
+pub struct Server {
+    clients: Vec<Client>,
+    listener: OwnedFd,
+    path: PathBuf,
+    shared: Shared,
+    looked: Instant,
+}
+
+/// What all clients' requests need.
+#[derive(Debug)]
+struct Shared {
+    interface: Interface,
+    attached: Arc<Attached>,
+    mode: Mode,
+    uids: Vec<u32>,
+}
+
+/// What all clients have together.
+struct AllGiven {
+    ports: Vec<u16>,
+    sockets: usize,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Client {
+    // First: no packet is sent to a socket whose client has gone.
+    sockets: Vec<Given>,
+    right: Option<Right>,
+    connection: Elsewhere,
+    since: Instant,
+    is_closing: bool,
+}
+
+/// A client's right to packets. The duplicate of the UDP socket keeps the port the client's.
+#[derive(Debug)]
+struct Right {
+    local: Local,
+    _udp: OwnedFd,
+}
+
+/// A client's AF_XDP socket.
+#[derive(Debug)]
+struct Given {
+    entered: Option<Entered>,
+    fd: OwnedFd,
+}
+
+/// An answer without a refusal.
+struct Answer {
+    status: Status,
+    words: [u32; 2],
+    /// The number of the socket that goes with the answer.
+    socket: Option<usize>,
+}
+
+impl Server {
+    /// Attaches the program to an interface of the calling thread's network namespace, and listens at the path. Processes of root, of this process's
+    /// user and of the users `uids` may connect. The overflow user (65534) stands for every user of a namespace without a number here.
+    ///
+    /// # Errors
+    /// The kernel refuses, or another helper listens at the path.
+    pub fn open(interface: &str, path: &Path, mode: Mode, uids: &[u32]) -> Result<Self, XdpError> {
+        let interface = Interface::find(interface)?;
+        let attached = Attached::to(&interface, mode)?;
+        let listener = listen_at(path).map_err(|error| XdpError::Helper {
+            path: path.display().to_string(),
+            said: format!("cannot listen: {error}"),
+        })?;
+        let own = rustix::process::geteuid().as_raw();
+        let uids = [&[0, own], uids].concat();
+        let shared = Shared { interface, attached, mode, uids };
+        let (clients, looked) = (Vec::new(), Instant::now());
+        Ok(Self { clients, listener, path: path.to_owned(), shared, looked })
+    }
+
+    /// Serves clients until the interface is deleted, and returns the reason.
+    pub fn run(&mut self) -> XdpError {
+        loop {
+            if let Err(error) = self.turn(LOOK_INTERVAL) {
+                return error;
+            }
+        }
+    }
+
+    /// Waits for clients at most a given time, and answers their requests.
+    ///
+    /// # Errors
+    /// The interface was deleted.
+    pub fn turn(&mut self, time: Duration) -> Result<(), XdpError> {
+        let can_close = CLOSING.load(Ordering::Relaxed) < CLOSING_MAX;
+        let wanted = if can_close { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(&self.listener, wanted)];
+        fds.extend(
+            self.clients.iter().map(|client| PollFd::from_borrowed_fd(client.fd(), PollFlags::IN)),
+        );
+        let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        // A signal, or no memory: as if no client had said anything.
+        let _ = poll(&mut fds, Some(&time));
+        let are_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (place, _) in are_ready[1..].iter().enumerate().filter(|(_, is_ready)| **is_ready) {
+            self.serve(place);
+        }
+        let is_silent =
+            |client: &Client| client.right.is_none() && client.since.elapsed() >= SILENCE_MAX;
+        self.clients.retain(|client| !client.is_closing && !is_silent(client));
+        if are_ready[0] {
+            self.accept();
+        }
+        if self.looked.elapsed() >= LOOK_INTERVAL {
+            self.looked = Instant::now();
+            if self.shared.interface.link() == Link::Gone {
+                let interface = self.shared.interface.name().to_owned();
+                return Err(XdpError::NoInterface { interface });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of sockets that get packets.
+    pub fn entered(&self) -> usize {
+        let sockets = self.clients.iter().flat_map(|client| &client.sockets);
+        sockets.filter(|given| given.entered.is_some()).count()
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..MESSAGES_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let connection = match accept_with(&self.listener, flags) {
+                Ok(connection) => connection,
+                Err(Errno::AGAIN) => return,
+                // No descriptor or no memory: the listener stays ready, and the loop must not spin.
+                Err(_) => return thread::sleep(ACCEPT_PAUSE),
+            };
+            let (sockets, since) = (Vec::new(), Instant::now());
+            let connection = Elsewhere(vec![connection]);
+            let client = Client { sockets, right: None, connection, since, is_closing: false };
+            // The type of `rustix` has no place for a process in another PID namespace.
+            let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+            let peer = option(client.fd(), libc::SO_PEERCRED, nobody);
+            match peer.map(|peer| peer.uid) {
+                Ok(uid) if !self.shared.uids.contains(&uid) => {
+                    client.refuse(&format!("user {uid} is not among the allowed users"));
+                }
+                Ok(_) if self.clients.len() >= CLIENTS_MAX => {
+                    client.refuse("there are too many clients");
+                }
+                Ok(_) => self.clients.push(client),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Answers a client's requests.
+    fn serve(&mut self, place: usize) {
+        for _ in 0..MESSAGES_MAX {
+            let Some(client) = self.clients.get(place).filter(|client| !client.is_closing) else {
+                return;
+            };
+            let mut bytes = [0; HEAD_BYTES + 1];
+            let (count, fds) = match client.receive(&mut bytes) {
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(_) => (0, Elsewhere(Vec::new())),
+            };
+            if count == 0 {
+                return self.clients[place].close();
+            }
+            let sockets = self.clients.iter().map(|client| client.sockets.len()).sum();
+            let ports = self.clients.iter().filter_map(Client::port).collect();
+            let given = AllGiven { ports, sockets };
+            let client = &mut self.clients[place];
+            if !client.answer(&self.shared, &bytes[..count], fds, &given) {
+                client.close();
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Client {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.connection.only().expect("a connection is one descriptor")
+    }
+
+    /// Takes everything back at once: the next request may be the same process's, on a new connection.
+    fn close(&mut self) {
+        self.is_closing = true;
+        self.sockets.clear();
+        self.right = None;
+    }
+
+    fn port(&self) -> Option<u16> {
+        self.right.as_ref().map(|right| right.local.port())
+    }
+
+    /// Receives a request with its descriptors.
+    fn receive(&self, bytes: &mut [u8]) -> Result<(usize, Elsewhere), Errno> {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut slices = [IoSliceMut::new(bytes)];
+        let received = recvmsg(self.fd(), &mut slices, &mut control, flags)?;
+        let mut fds = Elsewhere(Vec::new());
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.0.extend(more);
+            }
+        }
+        let is_whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        if is_whole { Ok((received.bytes, fds)) } else { Err(Errno::MSGSIZE) }
+    }
+
+    /// Answers a request. Returns false if the connection ends.
+    fn answer(
+        &mut self,
+        shared: &Shared,
+        request: &[u8],
+        fds: Elsewhere,
+        given: &AllGiven,
+    ) -> bool {
+        let parsed = parse(request).filter(|_| request.len() == HEAD_BYTES);
+        let Some((kind, words)) = parsed else {
+            return self.refuse("a request has twelve bytes");
+        };
+        let result = match fds.0.len() {
+            1 if kind == Kind::Hello as u32 => self.hello(shared, words, fds, given),
+            0 if kind == Kind::Create as u32 => self.create(shared, words, given),
+            0 if kind == Kind::Enter as u32 => self.enter(shared, words),
+            _ => Err("there is no such request, or not with that many descriptors".to_owned()),
+        };
+        match result {
+            Ok(Answer { status, words, socket }) => {
+                let fd = socket.map(|number| self.sockets[number].fd.as_fd());
+                self.send(&head(status as u32, words), fd)
+            }
+            Err(said) => self.refuse(&said),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        shared: &Shared,
+        words: [u32; 2],
+        mut shown: Elsewhere,
+        given: &AllGiven,
+    ) -> Result<Answer, String> {
+        if words[0] != VERSION {
+            return Err(format!("the helper speaks version {VERSION}, not {}", words[0]));
+        }
+        if self.right.is_some() {
+            return Err("the connection has a port already".to_owned());
+        }
+        let udp = shown.only().ok_or("a client shows one descriptor")?;
+        let local = Local::of(udp, &shared.interface).map_err(|why| why.to_string())?;
+        if given.ports.contains(&local.port()) {
+            return Err(format!("another process has port {}", local.port()));
+        }
+        // A UDP socket closes without waiting.
+        self.right = shown.0.pop().map(|udp| Right { local, _udp: udp });
+        let words = [shared.attached.frame_bytes_max() as u32, shared.interface.index()];
+        Ok(Answer { status: Status::Done, words, socket: None })
+    }
+
+    fn create(
+        &mut self,
+        shared: &Shared,
+        words: [u32; 2],
+        all: &AllGiven,
+    ) -> Result<Answer, String> {
+        if self.right.is_none() {
+            return Err("a client shows its UDP socket first".to_owned());
+        }
+        let [receive, send] = words;
+        let is_size = |chunks: u32| chunks.is_power_of_two() && chunks <= CHUNKS_MAX;
+        if !(is_size(receive) && is_size(send)) {
+            return Err(format!("chunks are powers of two up to {CHUNKS_MAX}"));
+        }
+        if self.sockets.len() >= CLIENT_SOCKETS_MAX {
+            return Err(format!("a client has at most {CLIENT_SOCKETS_MAX} sockets"));
+        }
+        if all.sockets >= ALL_SOCKETS_MAX {
+            return Err(format!("the clients have all {ALL_SOCKETS_MAX} sockets"));
+        }
+        let interface = shared.interface.name();
+        let refused = |error: Errno| Step::Create.refused(interface, error).to_string();
+        let fd = socket::create(Sizes { receive, send }).map_err(refused)?;
+        // Since Linux 6.6, the client can then bind the socket to no other interface; the client lacks the right to undo the option.
+        let interface = socket2::SockRef::from(&fd).bind_device(Some(interface.as_bytes()));
+        interface.map_err(|error| error.to_string())?;
+        let number = self.sockets.len();
+        self.sockets.push(Given { entered: None, fd });
+        Ok(Answer { status: Status::Done, words: [number as u32, 0], socket: Some(number) })
+    }
+
+    fn enter(&mut self, shared: &Shared, words: [u32; 2]) -> Result<Answer, String> {
+        let [number, queue] = words;
+        let given = self.sockets.get_mut(number as usize).ok_or("there is no such socket")?;
+        let right = self.right.as_ref().ok_or("a client shows its UDP socket first")?;
+        if given.entered.is_some() {
+            return Err("the socket has a queue already".to_owned());
+        }
+        let entered = shared.attached.enter(given.fd.as_fd(), &right.local, queue, shared.mode);
+        let status = match entered {
+            Ok(entered) => {
+                given.entered = Some(entered);
+                Status::Done
+            }
+            Err((Step::Bind, Errno::BUSY)) => Status::QueueTaken,
+            Err((step, error)) => {
+                return Err(step.refused(shared.interface.name(), error).to_string());
+            }
+        };
+        Ok(Answer { status, words: [0, 0], socket: None })
+    }
+
+    /// Says why the connection ends; returns false.
+    fn refuse(&self, said: &str) -> bool {
+        let mut bytes = head(Status::Refused as u32, [0, 0]).to_vec();
+        bytes.extend(said.bytes().take(TEXT_BYTES_MAX));
+        self.send(&bytes, None);
+        false
+    }
+
+    /// Sends an answer. Returns false if the client takes none: its queue is full, or its end is closed.
+    fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> bool {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(fd) = &fd {
+            let is_pushed = control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+            assert!(is_pushed, "the space is for one descriptor");
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(self.fd(), &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+    }
+}
+
+/// Listens at a path. The helper checks the users, so every user may connect.
+fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let seqpacket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let address = SocketAddrUnix::new(path)?;
+    let listener = seqpacket()?;
+    // A path without a listener is left from a helper that was killed.
+    if connect(&seqpacket()?, &address) == Err(Errno::CONNREFUSED) {
+        fs::remove_file(path)?;
+    }
+    bind(&listener, &address)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    listen(&listener, 128)?;
+    Ok(listener)
+}

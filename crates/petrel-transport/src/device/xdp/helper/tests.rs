@@ -1,0 +1,416 @@
+//! Clients of a helper without privileges: right ones, and attackers.
+
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use petrel_skip::{Need, skip};
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, recv, sendmsg, socket_with,
+};
+
+use super::super::interface::Interface;
+use super::super::socket::{Sizes, Socket};
+use super::super::tests::{
+    A, B, PORT, as_nobody, attached, bound, config, open, stream, with_pair,
+};
+use super::super::{Mode, Queues, State, Xdp, XdpConfig, XdpError};
+use super::*;
+
+const NOBODY: u32 = 65534;
+
+/// A helper on interface `vb`, which serves while the closure runs.
+fn with_helper<R>(uids: &[u32], inside: impl FnOnce(&Path) -> R) -> (R, Server) {
+    static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("petrel-xdp-{}-{number}.sock", std::process::id());
+    let path: PathBuf = std::env::temp_dir().join(name);
+    let mut server = Server::open("vb", &path, Mode::Auto, uids).unwrap();
+    let is_over = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                server.turn(Duration::from_millis(5)).unwrap();
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inside(&path)));
+        is_over.store(true, Ordering::Relaxed);
+        serving.join().unwrap();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    (result, server)
+}
+
+fn helped(path: &Path) -> XdpConfig {
+    XdpConfig { helper: Some(path.to_owned()), ..config(Mode::Auto) }
+}
+
+#[test]
+fn client__as_nobody_sends_and_receives_until_the_helper_ends() {
+    with_pair(|| {
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let udp = bound((B, PORT));
+        udp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (mut b, mut server) = with_helper(&[NOBODY], |path| {
+            let mut b = as_nobody(|| Xdp::open(&helped(path), "vb", udp.as_fd()).unwrap());
+            as_nobody(|| {
+                stream(&mut a, &mut b, B, 1_000);
+                stream(&mut b, &mut a, A, 1_000);
+            });
+            assert_eq!(b.state(), State::Up);
+            b
+        });
+        // The helper stalls: packets go on.
+        stream(&mut a, &mut b, B, 300);
+        server.turn(Duration::ZERO).unwrap();
+        assert_eq!(server.entered(), 2);
+        drop(server);
+        assert_eq!(b.state(), State::Unaided);
+        assert!(super::super::tests::send(
+            &mut a,
+            &super::super::tests::datagram((B, PORT), 7, 99)
+        ));
+        super::super::Nic::flush(&mut a);
+        assert_eq!(udp.recv(&mut [0; 2000]).unwrap(), 99, "the kernel's socket gets packets again");
+    });
+}
+
+#[test]
+fn client__that_goes_gives_back_port_and_queues() {
+    with_pair(|| {
+        let ((), mut server) = with_helper(&[NOBODY], |path| {
+            let on = |queue| XdpConfig { queues: Queues::List(vec![queue]), ..helped(path) };
+            let first = as_nobody(|| open(&on(0), "vb", (B, PORT)).unwrap());
+            // Another port on another queue; the port again; the queue again.
+            let second = as_nobody(|| open(&on(1), "vb", (B, PORT + 1)).unwrap());
+            let taken = as_nobody(|| open(&on(1), "vb", (B, PORT + 2)).unwrap_err());
+            assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
+            drop(first);
+            // The helper closes the UDP socket's duplicate a moment later.
+            super::super::tests::eventually("the port is free", || {
+                UdpSocket::bind((B, PORT)).is_ok()
+            });
+            let again = as_nobody(|| open(&on(0), "vb", (B, PORT)).unwrap());
+            drop((second, again));
+        });
+        super::super::tests::eventually("all is given back", || {
+            server.turn(Duration::from_millis(5)).unwrap();
+            server.entered() == 0
+        });
+    });
+}
+
+#[test]
+fn port__stays_its_client_s_while_the_client_is_connected() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            let b = open(&helped(path), "vb", (B, PORT)).unwrap();
+            // The client has closed its UDP socket. The next owner of the port would lose its packets.
+            UdpSocket::bind((B, PORT)).unwrap_err();
+            UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap_err();
+            drop(b);
+        });
+    });
+}
+
+/// A connection that says anything.
+struct Attacker(OwnedFd);
+
+impl Attacker {
+    fn new(path: &Path) -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let time = Some(Duration::from_secs(10));
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, time).unwrap();
+        Self(socket)
+    }
+
+    fn say(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(253))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        let flags = SendFlags::NOSIGNAL;
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags).unwrap();
+    }
+
+    /// Returns the status and the text of the answer.
+    fn hears(&self) -> (u32, String) {
+        let mut bytes = [0; HEAD_BYTES + TEXT_BYTES_MAX];
+        // The helper may close with a request unread: the error comes before the answer.
+        let first = recv(&self.0, &mut bytes, RecvFlags::empty());
+        let received = first.or_else(|_| recv(&self.0, &mut bytes, RecvFlags::empty()));
+        let count = received.expect("an answer").0;
+        let (status, _) = parse(&bytes[..count]).expect("an answer");
+        (status, String::from_utf8(bytes[HEAD_BYTES..count].to_vec()).unwrap())
+    }
+
+    /// Expects a refusal, and the end of the connection.
+    fn is_refused(&self, why: &str) {
+        let (status, said) = self.hears();
+        assert!(status == Status::Refused as u32 && said.contains(why), "{status}: {said}");
+        let end = recv(&self.0, &mut [0; 64], RecvFlags::empty());
+        assert!(matches!(end, Ok((0, _)) | Err(Errno::CONNRESET)), "it ends: {end:?}");
+    }
+}
+
+fn hello() -> [u8; HEAD_BYTES] {
+    head(Kind::Hello as u32, [VERSION, 0])
+}
+
+#[test]
+fn garbage__is_refused() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            let udp = bound((B, PORT));
+            let fd = udp.as_fd();
+            let try_one = |bytes: &[u8], fds: &[BorrowedFd<'_>], why: &str| {
+                let attacker = Attacker::new(path);
+                attacker.say(bytes, fds);
+                attacker.is_refused(why);
+            };
+            try_one(b"x", &[], "twelve bytes");
+            try_one(&[0xff; 13], &[fd], "twelve bytes");
+            try_one(&[0xff; 12], &[], "no such request");
+            try_one(&head(0, [0, 0]), &[fd], "no such request");
+            try_one(&hello(), &[], "not with that many descriptors");
+            try_one(&hello(), &[fd, fd], "not with that many descriptors");
+            try_one(&hello(), &vec![fd; 253], "not with that many descriptors");
+            try_one(&head(Kind::Hello as u32, [9, 0]), &[fd], "speaks version 1, not 9");
+            try_one(&head(Kind::Create as u32, [64, 64]), &[], "shows its UDP socket first");
+            try_one(&head(Kind::Create as u32, [64, 64]), &[fd], "not with that many descriptors");
+            try_one(&head(Kind::Enter as u32, [0, 0]), &[], "no such socket");
+            // More bytes than any request: the connection ends without a word.
+            let attacker = Attacker::new(path);
+            attacker.say(&[0; 4096], &[]);
+            assert!(matches!(recv(&attacker.0, &mut [0; 9], RecvFlags::empty()), Ok((0, _))));
+            // Nothing of all that harms others.
+            Xdp::open(&helped(path), "vb", fd).unwrap();
+        });
+    });
+}
+
+#[test]
+fn requests__after_the_first_are_refused_if_they_are_wrong() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            for (port, request, why) in [
+                (1, hello(), "has a port already"),
+                (2, head(Kind::Create as u32, [0, 64]), "powers of two"),
+                (3, head(Kind::Create as u32, [64, 1 << 31]), "powers of two"),
+                (4, head(Kind::Create as u32, [100, 64]), "powers of two"),
+                (5, head(Kind::Enter as u32, [0, 0]), "no such socket"),
+                (6, head(Kind::Enter as u32, [u32::MAX, u32::MAX]), "no such socket"),
+            ] {
+                let udp = bound((B, PORT + port));
+                let attacker = Attacker::new(path);
+                attacker.say(&hello(), &[udp.as_fd()]);
+                assert_eq!(attacker.hears().0, Status::Done as u32);
+                let fds: &[_] = if port == 1 { &[udp.as_fd()] } else { &[] };
+                attacker.say(&request, fds);
+                attacker.is_refused(why);
+            }
+            // A socket without memory cannot be bound; a queue that there is not; too many sockets.
+            let udp = bound((B, PORT));
+            let attacker = Attacker::new(path);
+            attacker.say(&hello(), &[udp.as_fd()]);
+            assert_eq!(attacker.hears().0, Status::Done as u32);
+            for _ in 0..64 {
+                attacker.say(&head(Kind::Create as u32, [64, 1]), &[]);
+                assert_eq!(attacker.hears().0, Status::Done as u32);
+            }
+            attacker.say(&head(Kind::Create as u32, [64, 1]), &[]);
+            attacker.is_refused("at most 64 sockets");
+            let attacker = Attacker::new(path);
+            attacker.say(&hello(), &[udp.as_fd()]);
+            assert_eq!(attacker.hears().0, Status::Done as u32);
+            attacker.say(&head(Kind::Create as u32, [64, 1]), &[]);
+            assert_eq!(attacker.hears().0, Status::Done as u32);
+            attacker.say(&head(Kind::Enter as u32, [0, 0]), &[]);
+            attacker.is_refused("cannot be bound");
+        });
+    });
+}
+
+#[test]
+fn descriptors__of_another_kind_or_place_are_refused() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            let try_one = |fd: BorrowedFd<'_>, why: &str| {
+                let attacker = Attacker::new(path);
+                attacker.say(&hello(), &[fd]);
+                attacker.is_refused(why);
+            };
+            let no_udp = "is no UDP socket";
+            try_one(std::fs::File::open("/dev/null").unwrap().as_fd(), no_udp);
+            try_one(TcpListener::bind((B, PORT)).unwrap().as_fd(), no_udp);
+            try_one(std::os::unix::net::UnixDatagram::unbound().unwrap().as_fd(), no_udp);
+            try_one(Attacker::new(path).0.as_fd(), no_udp);
+            let raw = socket2::Socket::new(
+                socket2::Domain::IPV4,
+                socket2::Type::RAW,
+                Some(socket2::Protocol::UDP),
+            );
+            try_one(raw.unwrap().as_fd(), no_udp);
+            let kind = socket2::Type::DGRAM;
+            let socket = |domain| socket2::Socket::new(domain, kind, None).unwrap();
+            try_one(socket(socket2::Domain::IPV4).as_fd(), "not bound to a port");
+            let other = "no address of the interface";
+            try_one(bound((A, PORT)).as_fd(), other);
+            petrel_netns::ip("link set lo up").unwrap();
+            try_one(UdpSocket::bind(("127.0.0.1", PORT)).unwrap().as_fd(), other);
+            // Bound to another interface, a socket shares its port with sockets of this one.
+            let bound = socket(socket2::Domain::IPV4);
+            bound.bind_device(Some(b"va")).unwrap();
+            let any = std::net::SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT + 1));
+            bound.bind(&any.into()).unwrap();
+            try_one(bound.as_fd(), "bound to another interface");
+            drop(bound);
+            // Another namespace has a port and an address of its own.
+            let elsewhere = thread::spawn(|| {
+                petrel_netns::leave().unwrap();
+                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap()
+            });
+            try_one(elsewhere.join().unwrap().as_fd(), "another network namespace");
+        });
+    });
+}
+
+#[test]
+fn descriptor__is_refused_to_a_second_process_until_the_first_goes() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            let udp = bound((B, PORT));
+            let first = Attacker::new(path);
+            first.say(&hello(), &[udp.as_fd()]);
+            assert_eq!(first.hears().0, Status::Done as u32);
+            let replay = Attacker::new(path);
+            replay.say(&hello(), &[udp.as_fd()]);
+            replay.is_refused("another process has port 7000");
+            drop(first);
+            Xdp::open(&helped(path), "vb", udp.as_fd()).unwrap();
+        });
+    });
+}
+
+#[test]
+fn socket__can_be_bound_to_no_other_interface() {
+    with_pair(|| {
+        with_helper(&[NOBODY], |path| {
+            let udp = bound((B, PORT));
+            let (a, b) = (Interface::find("va").unwrap(), Interface::find("vb").unwrap());
+            as_nobody(|| {
+                let client = Client::open(path, &b, udp.as_fd()).unwrap();
+                let sizes = Sizes { receive: 64, send: 64 };
+                let (fd, _) = client.create(sizes).unwrap();
+                let socket = Socket::new(fd, "vb", sizes, client.frame_bytes_max(), None).unwrap();
+                let to = |index| SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, index, 0);
+                assert_eq!(bind(socket.fd(), &to(a.index())), Err(Errno::INVAL));
+                assert!(socket2::SockRef::from(&socket.fd()).bind_device(Some(b"va")).is_err());
+                assert!(socket2::SockRef::from(&socket.fd()).bind_device(None).is_err());
+                assert_eq!(bind(socket.fd(), &to(b.index())), Ok(()));
+            });
+        });
+    });
+}
+
+#[test]
+fn memory__beyond_the_limit_names_the_bytes_and_the_setting() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    if limit.is_none_or(|limit| limit >= 16 << 20) {
+        return skip(Need::Namespaces, "locked memory has no limit");
+    }
+    with_pair(|| {
+        with_helper(&[NOBODY], |path| {
+            let many = XdpConfig { chunks: 1 << 14, ..helped(path) };
+            let said = as_nobody(|| open(&many, "vb", (B, PORT)).unwrap_err().to_string());
+            // Half of the chunks for sending, a quarter for each queue, of 2 KiB each.
+            assert!(said.contains("`LimitMEMLOCK=25165824`"), "{said}");
+        });
+    });
+}
+
+#[test]
+fn user__who_is_not_allowed_is_refused() {
+    with_pair(|| {
+        with_helper(&[1, 2, 3], |path| {
+            as_nobody(|| {
+                let said = open(&helped(path), "vb", (B, PORT)).unwrap_err().to_string();
+                assert!(said.contains("user 65534 is not among the allowed users"), "{said}");
+            });
+        });
+    });
+}
+
+#[test]
+fn clients__that_are_silent_or_slow_to_close_hold_up_none() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            // More than there are places, and none reads its answer.
+            let silent: Vec<Attacker> = (0..150).map(|_| Attacker::new(path)).collect();
+            silent.last().unwrap().is_refused("too many clients");
+            // A connection whose last close waits for a minute.
+            let (stream, _listener) = lingering();
+            silent[0].say(&hello(), &[stream.as_fd()]);
+            drop(stream);
+            silent[0].is_refused("no UDP socket");
+            drop(silent);
+            super::super::tests::eventually("a place", || {
+                open(&helped(path), "vb", (B, PORT)).is_ok()
+            });
+        });
+    });
+}
+
+/// A connection with data that its peer does not take, and the peer.
+fn lingering() -> (TcpStream, TcpListener) {
+    petrel_netns::ip("link set lo up").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let linger = Some(Duration::from_secs(60));
+    rustix::net::sockopt::set_socket_linger(&stream, linger).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    (stream, listener)
+}
+
+#[test]
+fn server__takes_the_path_of_a_helper_that_was_killed_and_no_other() {
+    with_pair(|| {
+        let _attached = attached("vb");
+        let (path, server) = with_helper(&[], |path| {
+            let said = Server::open("vb", path, Mode::Auto, &[]).unwrap_err().to_string();
+            assert!(said.contains("cannot listen"), "{said}");
+            path.to_owned()
+        });
+        // A helper that was killed removes nothing.
+        let kept = path.with_extension("kept");
+        std::fs::hard_link(&path, &kept).unwrap();
+        drop(server);
+        std::fs::rename(&kept, &path).unwrap();
+        let server = Server::open("vb", &path, Mode::Auto, &[]).unwrap();
+        drop(server);
+        assert!(!path.exists());
+    });
+}
+
+#[test]
+fn server__ends_with_its_interface() {
+    with_pair(|| {
+        let ((), mut server) = with_helper(&[], |_| ());
+        petrel_netns::ip("link delete vb").unwrap();
+        let said = server.run().to_string();
+        assert!(said.contains("no interface vb"), "{said}");
+    });
+}
