@@ -78,31 +78,47 @@ pub enum Device {
 impl FromStr for Device {
     type Err = String;
 
-    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name; after a `!` the device is required.
+    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name, then perhaps `@` and the socket of a helper, and `!` if the device is
+    /// required.
     fn from_str(words: &str) -> Result<Self, String> {
         let (words, is_required) = match words.strip_suffix('!') {
             Some(words) => (words, true),
             None => (words, false),
         };
+        let (words, helper) = match words.split_once('@') {
+            Some((words, path)) if !path.is_empty() => (words, Some(path.into())),
+            _ => (words, None),
+        };
         let interface = match words.split_once(':') {
-            None if words == "kernel" && !is_required => return Ok(Self::Kernel),
+            None if words == "kernel" && !is_required && helper.is_none() => {
+                return Ok(Self::Kernel);
+            }
             None if words == "xdp" => None,
             Some(("xdp", name)) if !name.is_empty() => Some(name.to_owned()),
             _ => return Err(format!("{words:?} is not kernel, xdp, or xdp:INTERFACE")),
         };
-        Ok(Self::Xdp(XdpDevice { interface, is_required, config: XdpConfig::default() }))
+        Ok(Self::Xdp(XdpDevice {
+            interface,
+            is_required,
+            config: XdpConfig { helper, ..XdpConfig::default() },
+        }))
     }
 }
 
 impl fmt::Display for Device {
     /// As [`Device::from_str`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Xdp(XdpDevice { interface, is_required, .. }) = self else {
+        let Self::Xdp(XdpDevice { interface, is_required, config }) = self else {
             return f.write_str("kernel");
         };
-        let colon = if interface.is_some() { ":" } else { "" };
-        let end = if *is_required { "!" } else { "" };
-        write!(f, "xdp{colon}{}{end}", interface.as_deref().unwrap_or_default())
+        f.write_str("xdp")?;
+        if let Some(name) = interface {
+            write!(f, ":{name}")?;
+        }
+        if let Some(helper) = &config.helper {
+            write!(f, "@{}", helper.display())?;
+        }
+        f.write_str(if *is_required { "!" } else { "" })
     }
 }
 
@@ -233,10 +249,14 @@ mod tests {
 
     #[test]
     fn device__is_read_as_it_is_written() {
-        for words in ["kernel", "xdp", "xdp!", "xdp:eth0", "xdp:eth0.7!"] {
+        for words in
+            ["kernel", "xdp", "xdp!", "xdp:eth0", "xdp:eth0.7!", "xdp@/run/x.sock", "xdp:e1@h!"]
+        {
             assert_eq!(words.parse::<Device>().unwrap().to_string(), words);
         }
-        for words in ["", "!", "kernel!", "xdp:", "xdp:!", "dpdk", "eth0", "XDP"] {
+        for words in
+            ["", "!", "kernel!", "kernel@h", "xdp:", "xdp:!", "xdp@", "dpdk", "eth0", "XDP"]
+        {
             assert!(words.parse::<Device>().is_err(), "{words}");
         }
     }

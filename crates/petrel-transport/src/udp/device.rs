@@ -5,6 +5,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use super::addr::{AddrKey, canonical};
 use super::config::{UdpError, XdpDevice};
@@ -15,7 +17,7 @@ use crate::device::Nic;
 use crate::device::ether::ways::{Link, Ways};
 use crate::device::interface::{index_of, interfaces_with};
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
-use crate::device::xdp::{Dropped, Xdp};
+use crate::device::xdp::{self as device, Dropped, Xdp, XdpConfig, XdpError};
 use crate::transport::{PeerId, TransportStats};
 use crate::wake::Watch;
 
@@ -29,6 +31,9 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// 200 ns, a poll of an empty device 10.
 const POLLS_PER_ASK: u32 = 256;
 const EMPTY_POLL_WEIGHT: u32 = 8;
+
+/// The socket of a helper that programs without privileges use if it is there.
+const HELPER: &str = "/run/petrel/xdp.sock";
 
 /// The device of an endpoint.
 pub(super) struct DeviceExit {
@@ -49,7 +54,7 @@ enum State {
 /// The use of a device by an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceState {
-    /// Datagrams go by the device, which is described.
+    /// Datagrams go by the device on this interface.
     On(String),
     /// Datagrams go by the kernel's socket, for this reason; a device that comes back is used again.
     Off(String),
@@ -65,7 +70,7 @@ impl DeviceExit {
         socket: &UdpSocket,
         local: SocketAddr,
     ) -> Result<Self, UdpError> {
-        let state = match open_port(&setting, socket, local) {
+        let state = match open_port(&setting, socket, local, Xdp::open) {
             Ok(port) => State::On(port),
             Err(why) if setting.is_required => return Err(UdpError::Device(why)),
             Err(why) => State::Off(why),
@@ -88,7 +93,7 @@ impl DeviceExit {
 
     pub(super) fn state(&self) -> DeviceState {
         match &self.state {
-            State::On(port) => DeviceState::On(port.nic().describe()),
+            State::On(port) => DeviceState::On(port.nic().interface().to_owned()),
             State::Off(why) => DeviceState::Off(why.clone()),
         }
     }
@@ -144,18 +149,24 @@ impl DeviceExit {
         self.next_look_ns = now_ns + LOOK_NS;
         match &mut self.state {
             State::On(port) => {
-                if port.follow_changes().link == Link::Gone {
-                    stats.device_losses += 1;
-                    self.state = State::Off("the device was removed".to_owned());
+                let is_gone = port.follow_changes().link == Link::Gone;
+                let why = match port.nic().state() {
+                    device::State::Unaided => "`petrel xdp-helper` has ended",
+                    _ if is_gone => "the interface was removed",
+                    _ => return,
+                };
+                stats.device_losses += 1;
+                self.state = State::Off(why.to_owned());
+            }
+            State::Off(why) => {
+                match open_port(&self.setting, socket, self.local, Xdp::open_at_once) {
+                    Ok(port) => self.state = State::On(port),
+                    Err(now) => {
+                        *why = now;
+                        self.next_look_ns = now_ns + RETRY_NS;
+                    }
                 }
             }
-            State::Off(why) => match open_port(&self.setting, socket, self.local) {
-                Ok(port) => self.state = State::On(port),
-                Err(now) => {
-                    *why = now;
-                    self.next_look_ns = now_ns + RETRY_NS;
-                }
-            },
         }
     }
 }
@@ -163,8 +174,9 @@ impl DeviceExit {
 /// Opens the device of a setting for the port of the kernel's `socket`. Returns the reason if that cannot be done.
 fn open_port(
     setting: &XdpDevice,
-    _socket: &UdpSocket,
+    socket: &UdpSocket,
     local: SocketAddr,
+    open: fn(&XdpConfig, &str, BorrowedFd<'_>) -> Result<Xdp, XdpError>,
 ) -> Result<Port<Xdp, Ways>, String> {
     let interface = match &setting.interface {
         Some(name) => name.clone(),
@@ -173,8 +185,11 @@ fn open_port(
     let cannot = |error: io::Error| format!("{interface}: {error}");
     let index = index_of(&interface).map_err(cannot)?;
     let ways = Ways::open(index).map_err(cannot)?;
-    let nic =
-        Xdp::open(&setting.config, &interface, local.port()).map_err(|why| why.to_string())?;
+    let mut config = setting.config.clone();
+    if config.helper.is_none() && Path::new(HELPER).exists() {
+        config.helper = Some(HELPER.into());
+    }
+    let nic = open(&config, &interface, socket.as_fd()).map_err(|why| why.to_string())?;
     Ok(Port::new(nic, ways, local, index))
 }
 

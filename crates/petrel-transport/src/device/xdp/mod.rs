@@ -185,10 +185,31 @@ impl Xdp {
         interface: &str,
         udp: BorrowedFd<'_>,
     ) -> Result<Self, XdpError> {
+        Self::open_within(BIND_TRIES, config, interface, udp)
+    }
+
+    /// As [`Xdp::open`], without patience for a queue whose process has just ended.
+    ///
+    /// # Errors
+    /// As [`Xdp::open`].
+    pub fn open_at_once(
+        config: &XdpConfig,
+        interface: &str,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
+        Self::open_within(1, config, interface, udp)
+    }
+
+    fn open_within(
+        tries: u32,
+        config: &XdpConfig,
+        interface: &str,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         let (budget, candidates) = plan(config, interface.queues())?;
         let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
-        for attempt in 1..=BIND_TRIES {
+        for attempt in 1..=tries {
             // All or none: each attempt begins anew.
             let access = Access::open(config, &interface, udp)?;
             let mut members = Vec::new();
@@ -203,21 +224,16 @@ impl Xdp {
             if members.len() >= wanted {
                 return Ok(Self { members, access, interface, turn: 0, turn_frames: TURN_FRAMES });
             }
-            if attempt < BIND_TRIES {
+            if attempt < tries {
                 thread::sleep(BIND_PAUSE);
             }
         }
         Err(XdpError::QueuesTaken { interface: interface.name().to_owned() })
     }
 
-    /// Returns the interface, how the device is used, and its queues.
-    pub fn describe(&self) -> String {
-        format!("{}, {} queues", self.interface.name(), self.members.len())
-    }
-
-    /// Returns the index of the interface.
-    pub fn interface_index(&self) -> u32 {
-        self.interface.index()
+    /// Returns the interface's name.
+    pub fn interface(&self) -> &str {
+        self.interface.name()
     }
 
     /// Returns the descriptors that become readable with a received frame.

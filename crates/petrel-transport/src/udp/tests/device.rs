@@ -142,7 +142,7 @@ fn a_device_that_is_removed_gives_way_to_the_kernel_and_comes_back() {
         });
         let (mut leaf, peer) = far.join().unwrap();
         hub.add_peer(link(&leaf)).unwrap();
-        let frames = |number| vec![vec![0x10 | number; 500]; 20];
+        let frames = |number: u8| vec![vec![0x10 | number; 500]; 20];
         assert_eq!(carry(&mut leaf, peer, &mut hub, &frames(1)), frames(1));
         petrel_netns::ip("link del gone").unwrap();
         let is_state = |hub: &mut Udp, is_on: bool| {
