@@ -187,7 +187,13 @@ impl Xdp {
         let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
         for attempt in 1..=BIND_TRIES {
             // All or none: each attempt begins anew.
-            let access = Access::open(config, &interface, udp)?;
+            let access = match Access::open(config, &interface, udp) {
+                Err(XdpError::PortTaken { .. }) if attempt < BIND_TRIES => {
+                    thread::sleep(BIND_PAUSE);
+                    continue;
+                }
+                access => access?,
+            };
             let mut members = Vec::new();
             let mut candidates = candidates.iter();
             while members.len() < budget.sockets {
