@@ -23,7 +23,8 @@ use super::super::super::Nic;
 use super::super::interface::Interface;
 use super::super::socket::{Sizes, Socket};
 use super::super::tests::{
-    A, B, PORT, as_nobody, attached, bound, config, datagram, eventually, open, stream, with_pair,
+    A, B, PORT, as_nobody, attached, bound, config, datagram, eventually, open, send, stream,
+    with_pair,
 };
 use super::super::{Mode, Queues, State, Xdp, XdpConfig, XdpError};
 use super::*;
