@@ -82,7 +82,7 @@ pub enum Queues {
 /// Settings of a device.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
-    /// The way of packets from the driver.
+    /// The way of packets from the driver. All endpoints of a process on one interface share the program, which the first one's mode attaches.
     pub mode: Mode,
     /// The queues.
     pub queues: Queues,
