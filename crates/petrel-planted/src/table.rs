@@ -389,4 +389,13 @@ pub const DEFECTS: &[Defect] = &[
         "a worker is woken only for the first request in the queue",
     ),
     defect("workers_woken_counts_as_asleep", "a worker that has woken counts as asleep"),
+    defect("xdp_chunk_given_back_twice", "the memory of a sent frame is free twice"),
+    defect(
+        "xdp_completion_counted_twice",
+        "a frame that is completed twice frees its memory twice",
+    ),
+    defect(
+        "xdp_fill_ring_not_refilled",
+        "memory of received frames never reaches the kernel again",
+    ),
 ];

@@ -177,6 +177,9 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("workers_stop_tells_one", &[Threads]),
     ("workers_wake_for_the_first_only", &[Threads, Test("petrel", "workers::")]),
     ("workers_woken_counts_as_asleep", &[Unit("petrel", "workers::")]),
+    ("xdp_chunk_given_back_twice", &[Unit("petrel-transport", "device::xdp::queue")]),
+    ("xdp_completion_counted_twice", &[Unit("petrel-transport", "device::xdp::queue")]),
+    ("xdp_fill_ring_not_refilled", &[Unit("petrel-transport", "device::xdp::queue")]),
 ];
 
 impl Step {

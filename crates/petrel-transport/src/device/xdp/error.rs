@@ -77,6 +77,14 @@ pub enum XdpError {
         /// The way out, where one is known.
         remedy: &'static str,
     },
+    /// The helper has another client with the port.
+    #[error("the helper at {path}: {said}; stop that process, or use another port")]
+    PortTaken {
+        /// The helper's socket.
+        path: String,
+        /// The helper's reason.
+        said: String,
+    },
     /// The helper refused, or there is none.
     #[error("the helper at {path}: {said}")]
     Helper {

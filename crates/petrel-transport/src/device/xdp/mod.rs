@@ -85,7 +85,7 @@ pub enum Queues {
 /// Settings of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// The way of packets from the driver.
+    /// The way of packets from the driver. All endpoints of a process on one interface share the program, which the first one's mode attaches.
     pub mode: Mode,
     /// The queues.
     pub queues: Queues,
@@ -211,7 +211,13 @@ impl Xdp {
         let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
         for attempt in 1..=tries {
             // All or none: each attempt begins anew.
-            let access = Access::open(config, &interface, udp)?;
+            let access = match Access::open(config, &interface, udp) {
+                Err(XdpError::PortTaken { .. }) if attempt < BIND_TRIES => {
+                    thread::sleep(BIND_PAUSE);
+                    continue;
+                }
+                access => access?,
+            };
             let mut members = Vec::new();
             let mut candidates = candidates.iter();
             while members.len() < budget.sockets {

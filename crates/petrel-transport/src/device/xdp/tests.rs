@@ -159,7 +159,7 @@ fn frames__share_the_program_of_the_process_by_port_and_queue() {
         // A queue has one socket.
         let taken = open(&on(1), "vb", (B, PORT + 2)).unwrap_err();
         assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
-        // What is free again is found, and the rest is left out.
+        // A queue that is free again is found, and the other one is left out.
         let third = open(&config(Mode::Auto), "vb", (B, PORT + 2)).unwrap();
         assert_eq!((third.fds().count(), second.fds().count()), (1, 1));
     });
@@ -275,7 +275,7 @@ fn open__with_another_program_says_so() {
     });
 }
 
-/// Runs a closure on a thread as the user `nobody`, without any capability.
+/// Runs a closure on a thread of the unprivileged user 65534, without any capability.
 pub(super) fn as_nobody<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {

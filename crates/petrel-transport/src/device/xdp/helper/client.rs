@@ -131,7 +131,11 @@ impl Client {
         if status == Status::Done as u32 || status == Status::QueueTaken as u32 {
             return Ok(Answer { is_queue_taken: status == Status::QueueTaken as u32, words, fd });
         }
-        Err(self.failed(String::from_utf8_lossy(&bytes[HEAD_BYTES..])))
+        let said = String::from_utf8_lossy(&bytes[HEAD_BYTES..]);
+        if status == Status::PortTaken as u32 {
+            return Err(XdpError::PortTaken { path: self.path.clone(), said: said.into() });
+        }
+        Err(self.failed(said))
     }
 }
 

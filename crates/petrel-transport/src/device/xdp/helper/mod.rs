@@ -52,6 +52,8 @@ enum Status {
     QueueTaken = 1,
     /// The text says why. The helper closes the connection.
     Refused = 2,
+    /// Likewise, and the client may try again: another connection has the port, perhaps of a process that is just ending.
+    PortTaken = 3,
 }
 
 /// A request, or the head of an answer: a kind or a status, and two words.

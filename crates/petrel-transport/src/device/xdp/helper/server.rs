@@ -109,6 +109,19 @@ struct Shared {
     uids: Vec<u32>,
 }
 
+/// The reason why a connection ends.
+#[derive(Debug)]
+struct Refusal {
+    status: Status,
+    said: String,
+}
+
+impl<S: Into<String>> From<S> for Refusal {
+    fn from(said: S) -> Self {
+        Self { status: Status::Refused, said: said.into() }
+    }
+}
+
 /// What all clients have together.
 struct AllGiven {
     ports: Vec<u16>,
@@ -217,6 +230,11 @@ impl Server {
         sockets.filter(|given| given.entered.is_some()).count()
     }
 
+    /// Returns the path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn accept(&mut self) {
         for _ in 0..MESSAGES_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -234,10 +252,11 @@ impl Server {
             let peer = option(client.fd(), libc::SO_PEERCRED, nobody);
             match peer.map(|peer| peer.uid) {
                 Ok(uid) if !self.shared.uids.contains(&uid) => {
-                    client.refuse(&format!("user {uid} is not among the allowed users"));
+                    let said = format!("user {uid} is not among the allowed users");
+                    client.refuse(&said.into());
                 }
                 Ok(_) if self.clients.len() >= CLIENTS_MAX => {
-                    client.refuse("there are too many clients");
+                    client.refuse(&"there are too many clients".into());
                 }
                 Ok(_) => self.clients.push(client),
                 Err(_) => {}
@@ -320,20 +339,20 @@ impl Client {
     ) -> bool {
         let parsed = parse(request).filter(|_| request.len() == HEAD_BYTES);
         let Some((kind, words)) = parsed else {
-            return self.refuse("a request has twelve bytes");
+            return self.refuse(&"a request has twelve bytes".into());
         };
         let result = match fds.0.len() {
             1 if kind == Kind::Hello as u32 => self.hello(shared, words, fds, given),
             0 if kind == Kind::Create as u32 => self.create(shared, words, given),
             0 if kind == Kind::Enter as u32 => self.enter(shared, words),
-            _ => Err("there is no such request, or not with that many descriptors".to_owned()),
+            _ => Err("there is no such request, or not with that many descriptors".into()),
         };
         match result {
             Ok(Answer { status, words, socket }) => {
                 let fd = socket.map(|number| self.sockets[number].fd.as_fd());
                 self.send(&head(status as u32, words), fd)
             }
-            Err(said) => self.refuse(&said),
+            Err(refusal) => self.refuse(&refusal),
         }
     }
 
@@ -343,17 +362,18 @@ impl Client {
         words: [u32; 2],
         mut shown: Elsewhere,
         given: &AllGiven,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         if words[0] != VERSION {
-            return Err(format!("the helper speaks version {VERSION}, not {}", words[0]));
+            return Err(format!("the helper speaks version {VERSION}, not {}", words[0]).into());
         }
         if self.right.is_some() {
-            return Err("the connection has a port already".to_owned());
+            return Err("the connection has a port already".into());
         }
         let udp = shown.only().ok_or("a client shows one descriptor")?;
         let local = Local::of(udp, &shared.interface).map_err(|why| why.to_string())?;
         if given.ports.contains(&local.port()) {
-            return Err(format!("another process has port {}", local.port()));
+            let said = format!("another process has port {}", local.port());
+            return Err(Refusal { status: Status::PortTaken, said });
         }
         // A UDP socket closes without waiting.
         self.right = shown.0.pop().map(|udp| Right { local, _udp: udp });
@@ -366,20 +386,20 @@ impl Client {
         shared: &Shared,
         words: [u32; 2],
         all: &AllGiven,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         if self.right.is_none() {
-            return Err("a client shows its UDP socket first".to_owned());
+            return Err("a client shows its UDP socket first".into());
         }
         let [receive, send] = words;
         let is_size = |chunks: u32| chunks.is_power_of_two() && chunks <= CHUNKS_MAX;
         if !(is_size(receive) && is_size(send)) {
-            return Err(format!("chunks are powers of two up to {CHUNKS_MAX}"));
+            return Err(format!("chunks are powers of two up to {CHUNKS_MAX}").into());
         }
         if self.sockets.len() >= CLIENT_SOCKETS_MAX {
-            return Err(format!("a client has at most {CLIENT_SOCKETS_MAX} sockets"));
+            return Err(format!("a client has at most {CLIENT_SOCKETS_MAX} sockets").into());
         }
         if all.sockets >= ALL_SOCKETS_MAX {
-            return Err(format!("the clients have all {ALL_SOCKETS_MAX} sockets"));
+            return Err(format!("the clients have all {ALL_SOCKETS_MAX} sockets").into());
         }
         let interface = shared.interface.name();
         let refused = |error: Errno| Step::Create.refused(interface, error).to_string();
@@ -392,12 +412,12 @@ impl Client {
         Ok(Answer { status: Status::Done, words: [number as u32, 0], socket: Some(number) })
     }
 
-    fn enter(&mut self, shared: &Shared, words: [u32; 2]) -> Result<Answer, String> {
+    fn enter(&mut self, shared: &Shared, words: [u32; 2]) -> Result<Answer, Refusal> {
         let [number, queue] = words;
         let given = self.sockets.get_mut(number as usize).ok_or("there is no such socket")?;
         let right = self.right.as_ref().ok_or("a client shows its UDP socket first")?;
         if given.entered.is_some() {
-            return Err("the socket has a queue already".to_owned());
+            return Err("the socket has a queue already".into());
         }
         let entered = shared.attached.enter(given.fd.as_fd(), &right.local, queue, shared.mode);
         let status = match entered {
@@ -407,16 +427,16 @@ impl Client {
             }
             Err((Step::Bind, Errno::BUSY)) => Status::QueueTaken,
             Err((step, error)) => {
-                return Err(step.refused(shared.interface.name(), error).to_string());
+                return Err(step.refused(shared.interface.name(), error).to_string().into());
             }
         };
         Ok(Answer { status, words: [0, 0], socket: None })
     }
 
     /// Says why the connection ends; returns false.
-    fn refuse(&self, said: &str) -> bool {
-        let mut bytes = head(Status::Refused as u32, [0, 0]).to_vec();
-        bytes.extend(said.bytes().take(TEXT_BYTES_MAX));
+    fn refuse(&self, refusal: &Refusal) -> bool {
+        let mut bytes = head(refusal.status as u32, [0, 0]).to_vec();
+        bytes.extend(refusal.said.bytes().take(TEXT_BYTES_MAX));
         self.send(&bytes, None);
         false
     }

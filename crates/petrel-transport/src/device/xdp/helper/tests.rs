@@ -19,10 +19,12 @@ use rustix::net::{
     SocketFlags, SocketType, bind, connect, recv, sendmsg, socket_with,
 };
 
+use super::super::super::Nic;
 use super::super::interface::Interface;
 use super::super::socket::{Sizes, Socket};
 use super::super::tests::{
-    A, B, PORT, as_nobody, attached, bound, config, open, stream, with_pair,
+    A, B, PORT, as_nobody, attached, bound, config, datagram, eventually, open, send, stream,
+    with_pair,
 };
 use super::super::{Mode, Queues, State, Xdp, XdpConfig, XdpError};
 use super::*;
@@ -75,13 +77,14 @@ fn client__as_nobody_sends_and_receives_until_the_helper_ends() {
         server.turn(Duration::ZERO).unwrap();
         assert_eq!(server.entered(), 2);
         drop(server);
-        assert_eq!(b.state(), State::Unaided);
-        assert!(super::super::tests::send(
-            &mut a,
-            &super::super::tests::datagram((B, PORT), 7, 99)
-        ));
-        super::super::Nic::flush(&mut a);
-        assert_eq!(udp.recv(&mut [0; 2000]).unwrap(), 99, "the kernel's socket gets packets again");
+        // For a moment, a process that another test starts may have copies of the helper's descriptors.
+        eventually("the helper has ended", || b.state() == State::Unaided);
+        udp.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        eventually("the kernel's socket gets packets again", || {
+            assert!(send(&mut a, &datagram((B, PORT), 7, 99)));
+            a.flush();
+            udp.recv(&mut [0; 2000]).is_ok_and(|bytes| bytes == 99)
+        });
     });
 }
 
@@ -97,13 +100,11 @@ fn client__that_goes_gives_back_port_and_queues() {
             assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
             drop(first);
             // The helper closes the UDP socket's duplicate a moment later.
-            super::super::tests::eventually("the port is free", || {
-                UdpSocket::bind((B, PORT)).is_ok()
-            });
+            eventually("the port is free", || UdpSocket::bind((B, PORT)).is_ok());
             let again = as_nobody(|| open(&on(0), "vb", (B, PORT)).unwrap());
             drop((second, again));
         });
-        super::super::tests::eventually("all is given back", || {
+        eventually("all is given back", || {
             server.turn(Duration::from_millis(5)).unwrap();
             server.entered() == 0
         });
@@ -158,7 +159,7 @@ impl Attacker {
     /// Expects a refusal, and the end of the connection.
     fn is_refused(&self, why: &str) {
         let (status, said) = self.hears();
-        assert!(status == Status::Refused as u32 && said.contains(why), "{status}: {said}");
+        assert!(status >= Status::Refused as u32 && said.contains(why), "{status}: {said}");
         let end = recv(&self.0, &mut [0; 64], RecvFlags::empty());
         assert!(matches!(end, Ok((0, _)) | Err(Errno::CONNRESET)), "it ends: {end:?}");
     }
@@ -353,21 +354,32 @@ fn user__who_is_not_allowed_is_refused() {
 }
 
 #[test]
-fn clients__that_are_silent_or_slow_to_close_hold_up_none() {
+fn descriptors__whose_close_waits_do_not_hold_up_the_helper() {
+    with_pair(|| {
+        let ((), mut server) = with_helper(&[], |_| ());
+        let (stream, _listener) = lingering();
+        let attacker = Attacker::new(server.path());
+        // On the way, the descriptor is open: the helper's close is the last.
+        attacker.say(&hello(), &[stream.as_fd()]);
+        drop(stream);
+        let start = std::time::Instant::now();
+        for _ in 0..3 {
+            server.turn(Duration::from_millis(5)).unwrap();
+        }
+        attacker.is_refused("no UDP socket");
+        assert!(start.elapsed() < Duration::from_secs(30), "the close waits for a minute");
+    });
+}
+
+#[test]
+fn clients__that_are_silent_hold_up_none() {
     with_pair(|| {
         with_helper(&[], |path| {
             // More than there are places, and none reads its answer.
             let silent: Vec<Attacker> = (0..150).map(|_| Attacker::new(path)).collect();
             silent.last().unwrap().is_refused("too many clients");
-            // A connection whose last close waits for a minute.
-            let (stream, _listener) = lingering();
-            silent[0].say(&hello(), &[stream.as_fd()]);
-            drop(stream);
-            silent[0].is_refused("no UDP socket");
             drop(silent);
-            super::super::tests::eventually("a place", || {
-                open(&helped(path), "vb", (B, PORT)).is_ok()
-            });
+            eventually("a place", || open(&helped(path), "vb", (B, PORT)).is_ok());
         });
     });
 }

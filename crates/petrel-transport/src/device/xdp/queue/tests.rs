@@ -69,7 +69,7 @@ fn pair() -> (Queue, Kernel) {
 }
 
 impl Kernel {
-    fn bytes(&self, address: u64, bytes: usize) -> &mut [u8] {
+    fn bytes(&mut self, address: u64, bytes: usize) -> &mut [u8] {
         assert!(address as usize + bytes <= (RECEIVE + SEND) as usize * CHUNK);
         // SAFETY: the bytes lie in the memory, which the queue keeps; the test has one thread, and the queue no reference now.
         unsafe { std::slice::from_raw_parts_mut(self.umem.add(address as usize), bytes) }
@@ -80,7 +80,8 @@ impl Kernel {
         self.offered.extend(std::iter::from_fn(|| self.fill.pop()));
         self.fill.release();
         while let Some(libc::xdp_desc { addr, len, .. }) = self.send.pop() {
-            self.taken.push((addr, self.bytes(addr, len as usize).to_vec()));
+            let bytes = self.bytes(addr, len as usize).to_vec();
+            self.taken.push((addr, bytes));
         }
         self.send.release();
     }
