@@ -212,7 +212,10 @@ impl Xdp {
         for attempt in 1..=tries {
             // All or none: each attempt begins anew.
             let access = match Access::open(config, &interface, udp) {
-                Err(XdpError::PortTaken { .. }) if attempt < BIND_TRIES => {
+                // A process that has just ended, or a child that has not closed its copies yet, holds them for a moment.
+                Err(XdpError::PortTaken { .. } | XdpError::AnotherProgram { .. })
+                    if attempt < tries =>
+                {
                     thread::sleep(BIND_PAUSE);
                     continue;
                 }
