@@ -31,7 +31,7 @@ pub fn counts_frames_of_no_peer<H: Harness>(harness: &mut H) {
     assert_eq!(a.transport.tx_burst(&burst), 0);
     assert_eq!(a.transport.stats().tx_dropped_no_peer, 2);
     let arrived = collect(harness, &mut b, 2);
-    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    check_arrival(&sent, &arrived, harness.medium());
 
     a.transport.remove_peer(a.peer);
     assert_eq!(a.transport.tx_burst(&[to(a.peer, 0)]), 0);
@@ -50,7 +50,7 @@ pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
         assert_eq!(send_once(&mut a, &burst), 0);
         assert_eq!(a.transport.stats().tx_dropped_oversize, drops);
         let arrived = collect(harness, &mut b, 2);
-        check_arrival(&sent, &arrived, harness.medium().is_lossless);
+        check_arrival(&sent, &arrived, harness.medium());
     }
 }
 
@@ -96,7 +96,7 @@ pub fn counts_answers_on_the_way_back<H: Harness>(harness: &mut H) {
     }
     let taken = &answering.taken;
     let arrived = collect(harness, &mut a, taken.len());
-    check_arrival(taken, &arrived, harness.medium().is_lossless);
+    check_arrival(taken, &arrived, harness.medium());
     let after = b.transport.stats();
     let bytes: usize = taken.iter().map(Vec::len).sum();
     assert_eq!(after.tx_frames - before.tx_frames, taken.len() as u64);
@@ -133,7 +133,7 @@ pub fn accounts_for_every_frame_when_full<H: Harness>(harness: &mut H) {
     }
     let sent = [frame(11, 100, 40), frame(11, 101, largest)];
     let arrived = carry(harness, &mut a, &mut b, &sent);
-    check_arrival(&sent, &arrived, medium.is_lossless);
+    check_arrival(&sent, &arrived, medium);
 }
 
 /// Flushes until `expected` frames, kept frames included, have left the transport. Returns the
@@ -188,5 +188,5 @@ pub fn takes_blocked_frames_later<H: Harness>(harness: &mut H) {
         }
         rounds_left -= 1;
     }
-    check_arrival(&sent, &arrived, medium.is_lossless);
+    check_arrival(&sent, &arrived, medium);
 }

@@ -32,9 +32,9 @@ pub fn delivers_every_size<H: Harness>(harness: &mut H) {
     for (sequence, len) in (0..).zip(sizes) {
         let sent = [frame(1, sequence, len)];
         let arrived = carry(harness, &mut a, &mut b, &sent);
-        check_arrival(&sent, &arrived, harness.medium().is_lossless);
+        check_arrival(&sent, &arrived, harness.medium());
         let arrived = carry(harness, &mut b, &mut a, &sent);
-        check_arrival(&sent, &arrived, harness.medium().is_lossless);
+        check_arrival(&sent, &arrived, harness.medium());
     }
 }
 
@@ -48,12 +48,12 @@ pub fn delivers_bursts_of_mixed_sizes<H: Harness>(harness: &mut H) {
         let sent = mixed(2, round, len_max, medium.capacity_bytes);
         assert_eq!(sent.len(), TX_BURST_MAX);
         let arrived = carry(harness, &mut a, &mut b, &sent);
-        check_arrival(&sent, &arrived, medium.is_lossless);
+        check_arrival(&sent, &arrived, medium);
     }
     for round in 50..60 {
         let sent: Vec<_> = (0..64).map(|index| frame(2, round * 64 + index, largest)).collect();
         let arrived = carry(harness, &mut a, &mut b, &sent);
-        check_arrival(&sent, &arrived, medium.is_lossless);
+        check_arrival(&sent, &arrived, medium);
     }
 }
 
@@ -65,7 +65,7 @@ pub fn takes_the_bytes_before_it_returns<H: Harness>(harness: &mut H) {
     send_all(harness, &mut a, &buffers);
     buffers.iter_mut().for_each(|buffer| buffer.fill(0xEE));
     let arrived = collect(harness, &mut b, sent.len());
-    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    check_arrival(&sent, &arrived, harness.medium());
 }
 
 /// A burst of [`Transport::push`] may be longer than a burst of `tx_burst`. Its frames are sent in
@@ -88,7 +88,7 @@ pub fn delivers_pushed_bursts_of_any_length<H: Harness>(harness: &mut H) {
             .collect();
         push_all(harness, &mut a, &sent);
         let arrived = collect(harness, &mut b, sent.len());
-        check_arrival(&sent, &arrived, medium.is_lossless);
+        check_arrival(&sent, &arrived, medium);
     }
 }
 
@@ -158,14 +158,14 @@ pub fn keeps_peers_apart<H: Harness>(harness: &mut H) {
         assert_eq!(hub.tx_burst(&burst), 0, "the medium holds this burst");
         for (leaf, sent) in leaves.iter_mut().zip(&sent) {
             let arrived = collect(harness, leaf, sent.len());
-            check_arrival(sent, &arrived, medium.is_lossless);
+            check_arrival(sent, &arrived, medium);
             send_all(harness, leaf, sent);
         }
         let arrived = collect_any(harness, &mut hub, TX_BURST_MAX);
         for (peer, sent) in peers.iter().zip(&sent) {
             let from_peer: Vec<_> =
                 arrived.iter().filter(|(from, _)| from == peer).map(|(_, f)| f.clone()).collect();
-            check_arrival(sent, &from_peer, medium.is_lossless);
+            check_arrival(sent, &from_peer, medium);
         }
     }
 }
@@ -187,7 +187,7 @@ pub fn respects_the_budget<H: Harness>(harness: &mut H) {
         empty_polls = if count == 0 { empty_polls + 1 } else { 0 };
         harness.advance();
     }
-    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    check_arrival(&sent, &arrived, harness.medium());
 }
 
 /// A peer is removed at either end while frames are in flight. No frame of the peer arrives
@@ -204,7 +204,7 @@ pub fn survives_removal_in_flight<H: Harness>(harness: &mut H) {
     let arrived = collect_any(harness, &mut hub, sent.len());
     assert!(arrived.iter().all(|(from, _)| *from == peers[1]), "a removed peer was heard");
     let arrived: Vec<_> = arrived.into_iter().map(|(_, frame)| frame).collect();
-    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    check_arrival(&sent, &arrived, harness.medium());
 
     for _ in 0..10 {
         // The peer is gone: the frames may be accepted, blocked or lost.
@@ -216,5 +216,5 @@ pub fn survives_removal_in_flight<H: Harness>(harness: &mut H) {
     let mut hub = End { transport: hub, peer: peers[1] };
     assert!(drain(harness, &mut hub).is_empty());
     let arrived = carry(harness, &mut hub, &mut other, &sent);
-    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    check_arrival(&sent, &arrived, harness.medium());
 }

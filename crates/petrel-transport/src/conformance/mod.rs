@@ -105,8 +105,10 @@ pub struct Medium {
     /// Bytes that may be in flight to one endpoint before the medium loses or refuses frames. At
     /// least the largest frame.
     pub capacity_bytes: usize,
-    /// Below the capacity, all frames arrive, once and in order.
+    /// Below the capacity, all frames arrive, once.
     pub is_lossless: bool,
+    /// The frames that arrive do so in order.
+    pub keeps_order: bool,
     /// Above the capacity, frames are refused (the burst's result reports them) rather than lost.
     pub refuses_when_full: bool,
     /// Waiting takes real time and another thread may end it.
@@ -116,7 +118,13 @@ pub struct Medium {
 impl Medium {
     /// A lossless medium that refuses frames when full, for example a ring.
     pub fn lossless() -> Self {
-        Self { capacity_bytes: 1 << 16, is_lossless: true, refuses_when_full: true, can_wait: true }
+        Self {
+            capacity_bytes: 1 << 16,
+            is_lossless: true,
+            keeps_order: true,
+            refuses_when_full: true,
+            can_wait: true,
+        }
     }
 
     /// A medium that loses frames only when full, for example a loopback device.
@@ -126,7 +134,13 @@ impl Medium {
 
     /// A medium that may lose, duplicate and reorder frames at any time.
     pub fn faulty() -> Self {
-        Self { is_lossless: false, ..Self::lossy_when_full() }
+        Self { is_lossless: false, ..Self::lossy_when_full() }.without_order()
+    }
+
+    /// The same medium with several ways for the frames, of which one may be faster.
+    #[must_use]
+    pub fn without_order(self) -> Self {
+        Self { keeps_order: false, ..self }
     }
 
     /// The same medium in virtual time, without real waiting.

@@ -65,8 +65,8 @@ impl Harness for Hosts {
     type T = Udp;
 
     fn medium(&self) -> Medium {
-        let medium = if self.reorders { Medium::faulty() } else { Medium::lossy_when_full() };
-        medium.with_capacity(70_000)
+        let medium = Medium::lossy_when_full().with_capacity(70_000);
+        if self.reorders { medium.without_order() } else { medium }
     }
 
     fn star(&mut self) -> Star<Udp> {
