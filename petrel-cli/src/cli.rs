@@ -8,6 +8,8 @@ mod cache;
 mod client;
 #[cfg(feature = "full")]
 mod credentials;
+#[cfg(feature = "full")]
+mod device;
 mod doctor;
 #[cfg(feature = "full")]
 mod index;
@@ -42,6 +44,8 @@ pub(crate) use credentials::{
     CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
     KeyCommand, KeyNewArgs, KeyPinArgs, RevokeArgs,
 };
+#[cfg(feature = "full")]
+pub(crate) use device::XdpHelperArgs;
 pub(crate) use doctor::DoctorArgs;
 #[cfg(feature = "full")]
 pub(crate) use index::{
@@ -198,6 +202,8 @@ pub(crate) enum Command {
     Cache(CacheArgs),
     #[cfg(feature = "full")]
     Sim(SimArgs),
+    #[cfg(feature = "full")]
+    XdpHelper(XdpHelperArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

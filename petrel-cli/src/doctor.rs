@@ -18,6 +18,7 @@
 //! | [`memory`] | huge pages and locked memory |
 //! | [`cpu`] | CPUs, their isolation, quota and real-time scheduling |
 //! | `credentials` | the folder of `--credentials` |
+//! | `device` | the device of `--device` |
 //! | [`clock`] | time stamp counter and clock source |
 //! | [`limits`] | open files |
 //! | [`bypass`] | AF_XDP, DPDK and RDMA |
@@ -32,6 +33,8 @@ mod control;
 mod cpu;
 #[cfg(feature = "full")]
 mod credentials;
+#[cfg(feature = "full")]
+mod device;
 mod ecn;
 mod host;
 mod interrupts;
@@ -44,25 +47,30 @@ mod system;
 mod udp;
 
 use std::io;
-#[cfg(feature = "full")]
-use std::path::Path;
 
 use comfy_table::{Cell, Color, Table};
 use petrel_command::Outcome;
 use petrel_command::output::Output;
 
 use self::check::{Check, Status};
+#[cfg(feature = "full")]
+use crate::cli::CredentialsArgs;
 use crate::cli::DoctorArgs;
 
-/// Runs all checks, with checks of a folder of credentials if given, and prints the results. Fails if a check fails that Petrel depends on.
+/// Runs all checks, with checks of the credentials and the device if given, and prints the results. Fails if a check fails that Petrel depends on.
 pub(crate) fn run(
     args: &DoctorArgs,
-    #[cfg(feature = "full")] folder: Option<&Path>,
+    #[cfg(feature = "full")] own: &CredentialsArgs,
     output: Output,
 ) -> io::Result<Outcome> {
     let checks = all_checks(args.port);
     #[cfg(feature = "full")]
-    let checks = [checks, folder.map_or(Vec::new(), credentials::checks)].concat();
+    let checks = [
+        checks,
+        own.credentials.as_deref().map_or(Vec::new(), credentials::checks),
+        own.device.as_ref().map_or(Vec::new(), device::checks),
+    ]
+    .concat();
     for check in &checks {
         output.record(check)?;
     }

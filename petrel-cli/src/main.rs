@@ -31,6 +31,8 @@ mod serve;
 #[cfg(feature = "full")]
 mod sim;
 mod stats;
+#[cfg(feature = "full")]
+mod xdp_helper;
 
 use std::io;
 use std::process::ExitCode;
@@ -96,10 +98,9 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         #[cfg(feature = "full")]
         Command::Sim(args) => sim::run(args, output),
         #[cfg(feature = "full")]
-        Command::Doctor(args) => {
-            let folder = cli.credentials.credentials.as_deref();
-            Ok(doctor::run(args, folder, output)?)
-        }
+        Command::XdpHelper(args) => xdp_helper::run(args, output),
+        #[cfg(feature = "full")]
+        Command::Doctor(args) => Ok(doctor::run(args, &cli.credentials, output)?),
         #[cfg(not(feature = "full"))]
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
         Command::Completions(args) => manual::completions(args),

@@ -9,7 +9,7 @@ use petrel_command::args::address::DEFAULT_PORT;
 /// segmented datagram over loopback, receives a coalesced datagram, requests a large socket
 /// buffer, seals a piece of shared memory, and so on. It needs no root, takes less than a second
 /// and changes nothing. With --credentials it also checks the folder: modes, key, names, validity,
-/// authority, revocation.
+/// authority, revocation. With --device it opens the device as an endpoint would.
 ///
 /// Each check is one of
 ///   ok    the feature works
@@ -29,6 +29,7 @@ const AFTER_HELP: &str = "\
 Examples:
   petrel doctor
   petrel doctor --credentials db1
+  petrel doctor --device xdp:eth0
   petrel doctor --json | jq -r 'select(.status == \"warn\") | .advice'
 
 Exit code 0, unless a check that Petrel cannot do without fails: then 1.
