@@ -249,9 +249,10 @@ impl<W: Wire> Outlet for On<'_, W> {
         Burst { plan, peers, stats, room, has_gso }
     }
 
-    fn send_loose(&mut self) -> bool {
-        let Detached { plan, stats, bytes, .. } = &mut *self.detached;
-        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+    fn send_loose(&mut self, is_to_seal: bool) -> bool {
+        let Detached { plan, peers, stats, bytes, .. } = &mut *self.detached;
+        let loose = if is_to_seal { plan.seal_loose(peers) } else { plan.loose() };
+        let Some(Loose { name, piece, load, .. }) = loose else { return false };
         stats.tx_syscalls += 1;
         bytes.clear();
         // SAFETY: the piece lies in the plan, which is borrowed.

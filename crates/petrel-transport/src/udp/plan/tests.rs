@@ -263,7 +263,7 @@ proptest! {
             unsafe { world.add(peer, &bytes) };
         }
         let plan = &mut world.plan;
-        let loose = plan.loose().map(|Loose { name, piece, load }| {
+        let loose = plan.loose().map(|Loose { name, piece, load, .. }| {
             let port = if other_at == 0 { 2u16 } else { 1 };
             assert!(matches!(name, RawAddr::V4(v4) if v4.sin_port == port.to_be()));
             // SAFETY: the piece lies in the plan.
