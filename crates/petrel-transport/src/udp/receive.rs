@@ -395,6 +395,7 @@ impl Receiver {
     ///
     /// # Panics
     /// When nothing is [ready](Receiver::has_ready).
+    #[inline]
     pub(super) fn first_mut(&mut self) -> &mut [u8] {
         assert!(self.buffer < self.filled);
         let end = self.header(self.buffer).msg_len as usize;
@@ -409,6 +410,7 @@ impl Receiver {
     }
 
     /// Returns true if some datagrams of a buffer are delivered, but not all.
+    #[inline]
     pub(super) fn is_within_buffer(&self) -> bool {
         self.offset > 0
     }

@@ -114,12 +114,11 @@ impl Plan {
     pub(in crate::udp) fn seal_loose(&mut self, peers: &mut PeerTable) -> Option<Loose<'_>> {
         let Loose { peer, piece, .. } = self.sealed_loose()?;
         let sender = peers.sender_of(peer)?;
-        // Before the key sees the bytes, which are sealed once.
-        self.state = State::Open;
         // SAFETY: the piece lies in the area, which is initialised; no piece of a message points there.
-        sender.seal(unsafe {
-            std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len)
-        });
+        sender
+            .seal(unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) });
+        // Not before, lest a panic of the key leaves plain bytes that pass for sealed ones.
+        self.state = State::Open;
         self.sealed_loose()
     }
 

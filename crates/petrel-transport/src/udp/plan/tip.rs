@@ -12,8 +12,8 @@
 
 use super::pieces::Run;
 use super::{
-    Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, NONE_TO_SEAL, PIECES_MAX, Plan,
-    SEGMENTS_MAX, SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target,
+    Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, NONE_TO_SEAL, PIECES_MAX, Plan, SEGMENTS_MAX,
+    SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target,
 };
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
 use crate::copy::ONE_LINE_BYTES;
@@ -108,13 +108,7 @@ impl Plan {
 
     /// Begins the burst with a bundle without a queue: in place of its number is `none`, [`NONE`] or [`NONE_TO_SEAL`].
     #[inline(always)]
-    pub(super) fn begin_loose(
-        &mut self,
-        none: u32,
-        target: Target<'_>,
-        head: &[u8],
-        body: &[u8],
-    ) {
+    pub(super) fn begin_loose(&mut self, none: u32, target: Target<'_>, head: &[u8], body: &[u8]) {
         self.loose_name = *target.name;
         // If the bundle gets a queue, it is the first.
         *target.lane = 0;
