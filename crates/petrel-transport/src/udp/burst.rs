@@ -103,12 +103,13 @@ impl Outlet for Udp {
     }
 
     #[inline]
-    fn send_loose(&mut self) -> bool {
+    fn send_loose(&mut self, is_to_seal: bool) -> bool {
         if !self.sends_bare {
-            return self.send_loose_otherwise();
+            return self.send_loose_otherwise(is_to_seal);
         }
-        let Self { socket, plan, association, stats, .. } = self;
-        send_loose(socket.as_fd(), plan, association.is_made(), stats)
+        let Self { socket, plan, peers, association, stats, .. } = self;
+        let peers = is_to_seal.then_some(peers);
+        send_loose(socket.as_fd(), (plan, peers), association.is_made(), stats)
     }
 
     #[cold]
@@ -138,8 +139,8 @@ impl Udp {
     /// Sends a plan of one datagram of small frames by the device, if there is one.
     #[cold]
     #[inline(never)]
-    fn send_loose_otherwise(&mut self) -> bool {
-        self.leaving().is_some_and(Leaving::send_loose)
+    fn send_loose_otherwise(&mut self, is_to_seal: bool) -> bool {
+        self.leaving().is_some_and(|leaving| leaving.send_loose(is_to_seal))
     }
 
     /// The device with the burst.
@@ -151,15 +152,19 @@ impl Udp {
     }
 }
 
-/// Sends a plan of one datagram of small frames: see [`Outlet::send_loose`].
+/// Sends a plan of one datagram of small frames: see [`Outlet::send_loose`]. The peers are there if the datagram is to be sealed.
 #[inline(always)]
 pub(super) fn send_loose(
     socket: BorrowedFd<'_>,
-    plan: &mut Plan,
+    (plan, peers): (&mut Plan, Option<&mut PeerTable>),
     is_connected: bool,
     stats: &mut TransportStats,
 ) -> bool {
-    let Some(Loose { name, piece, load, .. }) = plan.loose() else { return false };
+    let loose = match peers {
+        None => plan.loose(),
+        Some(peers) => plan.seal_loose(peers),
+    };
+    let Some(Loose { name, piece, load, .. }) = loose else { return false };
     stats.tx_syscalls += 1;
     // SAFETY: the piece lies in the plan, which is borrowed.
     if !unsafe { send::send_datagram(socket, name, is_connected, &piece) } {
@@ -177,9 +182,10 @@ pub(super) fn send_loose(
 pub(super) trait Outlet {
     fn burst(&mut self) -> Burst<'_>;
 
-    /// Sends the plan, if it is one datagram of small frames. Returns false if the plan is larger,
-    /// may need a control message, or was refused by the kernel; the general path then follows.
-    fn send_loose(&mut self) -> bool;
+    /// Sends the plan, if it is one datagram of small frames, which is to be sealed or not. Returns
+    /// false if the plan is larger, may need a control message, or was refused by the kernel; the
+    /// general path then follows.
+    fn send_loose(&mut self, is_to_seal: bool) -> bool;
 
     /// Sends messages from `first` on, and returns how many the kernel accepted: at least one, or
     /// the error of the first.
@@ -195,7 +201,7 @@ pub(super) trait Outlet {
     /// Sends the pushed frames, or retries a backlog.
     #[inline(never)]
     fn send_pushed(&mut self) {
-        if !self.send_loose() {
+        if !self.send_loose(false) {
             self.send_planned();
         }
     }
@@ -205,8 +211,8 @@ pub(super) trait Outlet {
         let plan = self.burst().plan;
         if plan.is_open_and_plain() {
             plan.close();
-        } else {
-            self.close_and_seal();
+        } else if self.seal() {
+            return;
         }
         match self.send_messages() {
             None => {
@@ -218,14 +224,18 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Closes a plan with frames to seal. The plan of a backlog is closed.
-    #[cold]
+    /// Seals a plan, and closes it. Returns true if that was a datagram of small frames, which is sent. The plan of a backlog is closed.
     #[inline(never)]
-    fn close_and_seal(&mut self) {
-        let Burst { plan, peers, stats, .. } = self.burst();
-        if !plan.is_closed() {
-            stats.tx_dropped_no_peer += plan.close_and_seal(peers);
+    fn seal(&mut self) -> bool {
+        if self.burst().plan.is_closed() {
+            return false;
         }
+        if self.send_loose(true) {
+            return true;
+        }
+        let Burst { plan, peers, stats, .. } = self.burst();
+        stats.tx_dropped_no_peer += plan.close_and_seal(peers);
+        false
     }
 
     /// Sends the messages. Returns the first message without room, if any.

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use petrel_planted::planted;
 
 use super::Udp;
+use super::addr::AddrKey;
 use super::peers::{FurtherSource, PeerTable};
 use super::receive::{Train, Trains};
 use crate::bundle::{self, BUNDLE_MARK};
@@ -156,8 +157,9 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
         receiver.skip();
         return (0, 1);
     };
-    let Some(peer) = peers.find(train.from) else {
-        return deliver_further(receiver, peers, stats, budget, handler);
+    let from = train.from;
+    let Some(peer) = peers.find(from) else {
+        return deliver_further(receiver, from, peers, stats, budget, handler);
     };
     let (delivered, work, handed_out) = deliver_datagrams(&train, peer, stats, budget, handler);
     receiver.advance(handed_out);
@@ -170,13 +172,14 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
 #[inline(never)]
 fn deliver_further<H: FrameHandler<NoReturn>>(
     receiver: &mut impl Trains,
+    from: AddrKey,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
     handler: &mut H,
 ) -> (usize, usize) {
     if peers.has_sealed() {
-        return deliver_some_sealed(receiver, peers, stats, budget, handler);
+        return deliver_some_sealed(receiver, from, peers, stats, budget, handler);
     }
     let Some(train) = receiver.train() else { unreachable!("the caller has looked at the train") };
     let (delivered, work, handed_out) = deliver_plain(&train, peers, stats, budget, handler);

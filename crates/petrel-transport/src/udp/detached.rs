@@ -320,14 +320,15 @@ impl<W: Wire> Outlet for On<'_, W> {
         Burst { plan, peers, stats, room, has_gso }
     }
 
-    fn send_loose(&mut self) -> bool {
+    fn send_loose(&mut self, is_to_seal: bool) -> bool {
         if let Some(leaving) = self.leaving() {
-            let is_sent = leaving.send_loose();
+            let is_sent = leaving.send_loose(is_to_seal);
             self.detached.send_frames(self.wire);
             return is_sent;
         }
-        let Detached { plan, stats, bytes, .. } = &mut *self.detached;
-        let Some(Loose { name, piece, load, .. }) = plan.loose() else { return false };
+        let Detached { plan, peers, stats, bytes, .. } = &mut *self.detached;
+        let loose = if is_to_seal { plan.seal_loose(peers) } else { plan.loose() };
+        let Some(Loose { name, piece, load, .. }) = loose else { return false };
         stats.tx_syscalls += 1;
         bytes.clear();
         // SAFETY: the piece lies in the plan, which is borrowed.

@@ -217,16 +217,17 @@ pub(super) enum Sent {
 pub(super) struct Leaving<'a, N, W> {
     pub(super) port: &'a mut Port<N, W>,
     pub(super) plan: &'a mut Plan,
-    pub(super) peers: &'a PeerTable,
+    pub(super) peers: &'a mut PeerTable,
     pub(super) stats: &'a mut TransportStats,
     pub(super) source_port: u16,
 }
 
 impl<N: Nic, W: FindWays> Leaving<'_, N, W> {
     /// Sends a plan of one datagram of small frames. Returns false if the general path must send the plan.
-    pub(super) fn send_loose(self) -> bool {
+    pub(super) fn send_loose(self, is_to_seal: bool) -> bool {
         let Self { port, plan, peers, stats, source_port } = self;
-        let Some(Loose { peer, name, piece, load }) = plan.loose() else { return false };
+        let loose = if is_to_seal { plan.seal_loose(peers) } else { plan.loose() };
+        let Some(Loose { peer, name, piece, load }) = loose else { return false };
         let bytes = piece.iov_len;
         if !port.reaches(peer, bytes, || destination(peers, peer, name.addr())) {
             return false;

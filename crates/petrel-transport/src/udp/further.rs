@@ -227,12 +227,14 @@ impl Outlet for ExitOf<'_> {
         Burst { plan, peers, stats, room, has_gso }
     }
 
-    fn send_loose(&mut self) -> bool {
+    fn send_loose(&mut self, is_to_seal: bool) -> bool {
         if let Some(leaving) = self.leaving() {
-            return leaving.send_loose();
+            return leaving.send_loose(is_to_seal);
         }
         let Exit { socket, ecn, plan, .. } = &mut *self.exit;
-        !ecn.is_by_message() && send_loose(socket.as_fd(), plan, false, self.shared.stats)
+        let Shared { peers, stats, .. } = &mut self.shared;
+        let peers = is_to_seal.then_some(&mut **peers);
+        !ecn.is_by_message() && send_loose(socket.as_fd(), (plan, peers), false, stats)
     }
 
     #[cold]

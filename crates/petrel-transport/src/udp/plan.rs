@@ -25,8 +25,8 @@
 //! through its raw pointer, and only behind `staged_bytes`, where no piece points yet. *Large
 //! frames* belong to callers: by the contract of [`Plan::add_large`], the frames stay until the
 //! plan is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces
-//! point to them. *Sealed datagrams* are in an area of their own, and each is written before a piece points to it. The kernel
-//! reads pieces, and so do `keep` and the sealing.
+//! point to them. *Sealed datagrams* are in an area of their own, or alone in the staging area, and each is written before a
+//! piece points to it. The kernel reads pieces, and so do `keep` and the sealing.
 
 mod backlog;
 mod pieces;
@@ -67,6 +67,9 @@ const FRAMING_BYTES: usize = MARK_BYTES + LENGTH_BYTES;
 
 /// The message of a queue without messages, and the queue of a loose bundle.
 const NONE: u32 = u32::MAX;
+
+/// The queue of a loose bundle to a sealed peer. No queue has this number or a greater one.
+const NONE_TO_SEAL: u32 = NONE - 1;
 
 /// An id without a peer. Queues of a removed peer get it.
 const NO_PEER: PeerId = PeerId(u32::MAX);
@@ -236,7 +239,7 @@ impl Plan {
     #[inline]
     pub(super) fn add_small(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
         if self.is_empty() {
-            self.begin_loose(target, head, body);
+            self.begin_loose(NONE, target, head, body);
         } else {
             self.add_small_behind(target, head, body);
         }

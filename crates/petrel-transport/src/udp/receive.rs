@@ -489,6 +489,7 @@ impl Trains for Receiver {
         self.reads_marks && self.has_mark(self.buffer)
     }
 
+    #[inline]
     fn first_mut(&mut self) -> &mut [u8] {
         assert!(self.buffer < self.filled);
         let end = self.header(self.buffer).msg_len as usize;
@@ -502,6 +503,7 @@ impl Trains for Receiver {
         }
     }
 
+    #[inline]
     fn is_within_train(&self) -> bool {
         self.offset > 0
     }

@@ -11,25 +11,25 @@ use crate::udp::addr::AddrKey;
 use crate::udp::peers::PeerTable;
 use crate::udp::receive::Trains;
 
-/// Delivers datagrams of one buffer, up to about `budget`. Returns the numbers of frames, and the work in frames.
+/// Delivers datagrams of one buffer, from an address, up to about `budget`. Returns the numbers of frames, and the work in frames.
 #[inline(never)]
 pub(super) fn deliver_some_sealed<H: FrameHandler<NoReturn>>(
     receiver: &mut impl Trains,
+    from: AddrKey,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
     budget: usize,
     handler: &mut H,
 ) -> (usize, usize) {
     let (mut delivered, mut work) = (0, 0);
-    while let Some(train) = receiver.train() {
-        let from = train.from;
-        let (frames, effort, bytes) = match train.bytes.first() {
-            Some(&SEALED_MARK) => {
-                let datagram = receiver.first_mut();
-                let frames = deliver_sealed(from, datagram, peers, stats, handler);
-                (frames, frames.max(1), datagram.len())
-            }
-            _ => deliver_plain(&train.until(SEALED_MARK), peers, stats, budget - work, handler),
+    loop {
+        let datagram = receiver.first_mut();
+        let (frames, effort, bytes) = if datagram.first() == Some(&SEALED_MARK) {
+            let frames = deliver_sealed(from, datagram, peers, stats, handler);
+            (frames, frames.max(1), datagram.len())
+        } else {
+            let Some(train) = receiver.train() else { unreachable!("the caller has looked at it") };
+            deliver_plain(&train.until(SEALED_MARK), peers, stats, budget - work, handler)
         };
         receiver.advance(bytes);
         (delivered, work) = (delivered + frames, work + effort);

@@ -27,6 +27,9 @@ pub(super) struct Sealed {
     paths: HashMap<u64, PeerId, AddrHash>,
     /// The number of sealed links that may send from an address: their own address, or a further port of it.
     addresses: HashMap<AddrKey, u32, AddrHash>,
+    /// The path and the address of the previous datagram, with the peer and the number of the source port that they lead to: most often
+    /// also the next one's.
+    last_found: Option<(u32, AddrKey, PeerId, u8)>,
     /// Links that must end, until the owner takes them.
     ended: Vec<PeerId>,
 }
@@ -36,6 +39,7 @@ impl Sealed {
         Self {
             paths: HashMap::with_hasher(hash),
             addresses: HashMap::with_hasher(hash),
+            last_found: None,
             ended: Vec::new(),
         }
     }
@@ -143,6 +147,7 @@ impl PeerTable {
         if *links == 0 {
             self.sealed.addresses.remove(&key);
         }
+        self.sealed.last_found = None;
         self.note_unshared();
     }
 
@@ -195,12 +200,25 @@ impl PeerTable {
         path: u32,
         from: AddrKey,
     ) -> Option<(PeerId, u8, &mut Receiver)> {
-        let peer = *self.sealed.paths.get(&path.into())?;
+        let (peer, source) = match self.sealed.last_found {
+            Some((last_path, last_from, peer, source))
+                if (last_path, last_from) == (path, from) =>
+            {
+                (peer, source)
+            }
+            _ => self.look_up_sealed(path, from)?,
+        };
         let known = self.slots[peer.0 as usize].as_mut()?;
-        let mut ports = (0u8..).zip(ports_of(&known.terms));
-        let is_from = |key| key == from || planted("udp_sealed_from_any_address");
-        let (source, _) = ports.find(|(_, key)| is_from(*key))?;
         known.sealed.as_mut().map(|end| (peer, source, &mut end.receiver))
+    }
+
+    fn look_up_sealed(&mut self, path: u32, from: AddrKey) -> Option<(PeerId, u8)> {
+        let peer = *self.sealed.paths.get(&path.into())?;
+        let is_from = |key| key == from || planted("udp_sealed_from_any_address");
+        let place = ports_of(&self.slot(peer)?.terms).position(is_from)?;
+        let source = u8::try_from(place).ok()?;
+        self.sealed.last_found = Some((path, from, peer, source));
+        Some((peer, source))
     }
 
     /// Notes that a datagram of a sealed peer did not open, which may end the link.

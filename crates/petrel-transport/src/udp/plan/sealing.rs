@@ -4,13 +4,18 @@
 //! into a second staging area, one behind the other, and sealed there. Their messages are made anew, since datagrams have grown: the
 //! kernel's limits count sealed bytes. A datagram is sealed once. Later attempts to send it, and a backlog, have its sealed bytes.
 //!
+//! A loose bundle (see `tip`) is sealed where it was staged, and sent without copy and message: a third of the instructions.
+//!
 //! Without such frames nothing here runs: the plan's state tells the two kinds of bursts apart where an open plan is told from a
 //! closed one anyway.
 
 use std::ops::Range;
 
 use super::pieces::Run;
-use super::{Load, Message, NO_PEER, NONE, PIECES_MAX, Plan, STAGING_BYTES, State, Target};
+use super::{
+    Lane, Load, Loose, Message, NO_PEER, NONE, NONE_TO_SEAL, PIECES_MAX, Plan, STAGING_BYTES,
+    State, Target,
+};
 use crate::LinkError;
 use crate::buf::Region;
 use crate::bundle::framing_bytes;
@@ -75,7 +80,11 @@ impl Plan {
         body: &[u8],
     ) {
         self.state = State::OpenToSeal;
-        self.add_small_behind(target, head, body);
+        if self.is_empty() {
+            self.begin_loose(NONE_TO_SEAL, target, head, body);
+        } else {
+            self.add_small_behind(target, head, body);
+        }
     }
 
     /// [`Plan::add_large`] of a frame to a sealed peer. Returns true if the burst should be sent.
@@ -99,9 +108,47 @@ impl Plan {
         sealing.large_bytes >= LARGE_BYTES_MAX
     }
 
+    /// Seals the burst where it was staged, if a single bundle or a single small frame to a sealed peer. Then the burst is sent, or
+    /// [closed](Plan::close_and_seal).
+    #[inline]
+    pub(in crate::udp) fn seal_loose(&mut self, peers: &mut PeerTable) -> Option<Loose<'_>> {
+        let Loose { peer, piece, .. } = self.sealed_loose()?;
+        let sender = peers.sender_of(peer)?;
+        // SAFETY: the piece lies in the area, which is initialised; no piece of a message points there.
+        sender
+            .seal(unsafe { std::slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) });
+        // Not before, lest a panic of the key leaves plain bytes that pass for sealed ones.
+        self.state = State::Open;
+        self.sealed_loose()
+    }
+
+    /// The loose bundle to a sealed peer, with its head and its tag.
+    #[inline]
+    fn sealed_loose(&self) -> Option<Loose<'_>> {
+        let mut loose = self.loose_of(NONE_TO_SEAL)?;
+        loose.piece.iov_base = loose.piece.iov_base.wrapping_byte_sub(HEAD_BYTES);
+        loose.piece.iov_len += OVERHEAD_BYTES;
+        Some(loose)
+    }
+
+    /// Closes the burst of a sealed loose bundle, whose message has the sealed bytes.
+    fn close_sealed(&mut self) {
+        let Some(Loose { peer, name: &name, piece, load }) = self.sealed_loose() else { return };
+        let bytes = piece.iov_len;
+        let first = self.pieces.push(piece.iov_base.cast(), bytes, load.frames as u32);
+        self.lanes.push(Lane { peer, name, message: NONE, bundle: None });
+        self.add_datagram(0, Run { first, last: first, count: 1 }, bytes, load);
+        self.end_tip();
+        self.state = State::Closed;
+    }
+
     /// Ends a burst with frames to sealed peers, and seals their datagrams. Returns the number of frames that are dropped, because
     /// their peers were removed.
     pub(in crate::udp) fn close_and_seal(&mut self, peers: &mut PeerTable) -> u64 {
+        if self.state == State::Open {
+            self.close_sealed();
+            return 0;
+        }
         assert!(self.state == State::OpenToSeal, "a burst is sealed once");
         self.close();
         let sealing = self.sealing_mut();

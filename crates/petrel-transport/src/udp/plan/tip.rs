@@ -8,15 +8,16 @@
 //!
 //! A burst whose first frame is small begins with a *loose* bundle: a tip without a queue. If no
 //! other frame comes, the bundle is sent without queue, piece and message. The shortcut saves 200
-//! instructions.
+//! instructions. A loose bundle to a sealed peer has room for the head before it, and is sealed in place.
 
 use super::pieces::Run;
 use super::{
-    Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, PIECES_MAX, Plan, SEGMENTS_MAX,
+    Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, NONE_TO_SEAL, PIECES_MAX, Plan, SEGMENTS_MAX,
     SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target,
 };
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
 use crate::copy::ONE_LINE_BYTES;
+use crate::seal::{HEAD_BYTES, OVERHEAD_BYTES};
 use crate::transport::PeerId;
 use crate::udp::addr::RawAddr;
 
@@ -24,7 +25,7 @@ use crate::udp::addr::RawAddr;
 pub(super) struct Tip {
     /// The peer of the queue, or `NO_PEER`.
     peer: PeerId,
-    /// The queue, or `NONE` for a loose bundle.
+    /// The queue, or `NONE` or `NONE_TO_SEAL` for a loose bundle.
     lane: u32,
     /// Bytes of room in the queue's bundle, never more than the staging area has; 0 if the tip is
     /// not a bundle.
@@ -105,36 +106,43 @@ impl Plan {
         false
     }
 
-    /// Begins the burst with a bundle without a queue.
-    #[inline]
-    pub(super) fn begin_loose(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
+    /// Begins the burst with a bundle without a queue: in place of its number is `none`, [`NONE`] or [`NONE_TO_SEAL`].
+    #[inline(always)]
+    pub(super) fn begin_loose(&mut self, none: u32, target: Target<'_>, head: &[u8], body: &[u8]) {
         self.loose_name = *target.name;
         // If the bundle gets a queue, it is the first.
         *target.lane = 0;
+        let before = room_before(none);
         // SAFETY: mark and record fit into the empty area; no piece points there.
         unsafe {
-            self.staging.start().write(BUNDLE_MARK);
-            self.staged_bytes = MARK_BYTES;
+            self.staging.start().add(before).write(BUNDLE_MARK);
+            self.staged_bytes = before + MARK_BYTES;
             self.stage(head, body);
         }
         self.tip.peer = target.peer;
-        self.tip.lane = NONE;
-        let limit = target.datagram_bytes_max.min(STAGING_BYTES);
-        self.tip.bundle_room_bytes = limit.saturating_sub(self.staged_bytes);
+        self.tip.lane = none;
+        let limit = target.datagram_bytes_max.min(STAGING_BYTES - OVERHEAD_BYTES);
+        self.tip.bundle_room_bytes = limit.saturating_sub(self.staged_bytes - before);
         self.tip.frame_count = 1;
     }
 
-    /// The burst as one datagram, if a single bundle or a single small frame.
+    /// The burst as one datagram, if a single bundle or a single small frame, to a peer that is not sealed.
     #[inline]
     pub(in crate::udp) fn loose(&self) -> Option<Loose<'_>> {
-        if self.tip.lane != NONE {
+        self.loose_of(NONE)
+    }
+
+    /// The burst as one datagram, if its bundle has `none` in place of a queue.
+    #[inline(always)]
+    pub(super) fn loose_of(&self, none: u32) -> Option<Loose<'_>> {
+        if self.tip.lane != none {
             return None;
         }
-        let frames = self.tip.frame_count;
-        let skipped = if frames == 1 { FRAMING_BYTES } else { 0 };
+        let (frames, before) = (self.tip.frame_count, room_before(none));
+        let skipped = before + if frames == 1 { FRAMING_BYTES } else { 0 };
         let start = self.staging.start().as_ptr().wrapping_add(skipped);
         let piece = libc::iovec { iov_base: start.cast(), iov_len: self.staged_bytes - skipped };
-        let load = Load::of(frames, self.staged_bytes - framing_bytes(frames));
+        let load = Load::of(frames, self.staged_bytes - before - framing_bytes(frames));
         Some(Loose { peer: self.tip.peer, name: &self.loose_name, piece, load })
     }
 
@@ -182,7 +190,7 @@ impl Plan {
         if self.tip.peer == NO_PEER {
             return;
         }
-        if self.tip.lane == NONE {
+        if self.tip.lane >= NONE_TO_SEAL {
             self.settle_loose();
         } else if self.tip.frame_count > 0 {
             self.book_frames();
@@ -194,9 +202,11 @@ impl Plan {
 
     /// Moves a loose bundle into a queue.
     pub(super) fn settle_loose(&mut self) {
-        let Some(Loose { load, .. }) = self.loose() else { return };
-        let (start, bytes) = (self.staging.start().as_ptr(), self.staged_bytes);
-        let first = self.pieces.push(start, bytes, load.frames as u32);
+        let (frames, before) = (self.tip.frame_count, room_before(self.tip.lane));
+        let start = self.staging.start().as_ptr().wrapping_add(before);
+        let bytes = self.staged_bytes - before;
+        let load = Load::of(frames, bytes - framing_bytes(frames));
+        let first = self.pieces.push(start, bytes, frames as u32);
         let run = Run { first, last: first, count: 1 };
         let bundle = Some(Bundle { run, bytes, load });
         let (peer, name) = (self.tip.peer, self.loose_name);
@@ -236,4 +246,10 @@ impl Plan {
         self.tip.train_bytes = 0;
         self.tip.train_count = 0;
     }
+}
+
+/// Bytes before a loose bundle in the staging area, for the head of a sealed datagram.
+#[inline(always)]
+fn room_before(none: u32) -> usize {
+    if none == NONE_TO_SEAL { HEAD_BYTES } else { 0 }
 }
