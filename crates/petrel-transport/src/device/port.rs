@@ -73,6 +73,8 @@ struct Current {
     /// The place of the bytes in the frame.
     payload: Range<usize>,
     is_marked: bool,
+    /// No device has cut the packet, if it was to be cut: see [`Port::uncut`].
+    is_partial: bool,
 }
 
 /// See the [module](self).
@@ -238,7 +240,8 @@ impl<N: Nic, W: FindWays> Port<N, W> {
     #[inline]
     fn accept(&mut self, parsed: Parsed, stats: &mut TransportStats) {
         stats.rx_device_datagrams += 1;
-        stats.rx_partial_checksum += u64::from(parsed.checksum == Checksum::Partial);
+        let is_partial = parsed.checksum == Checksum::Partial;
+        stats.rx_partial_checksum += u64::from(is_partial);
         let from = match parsed.from() {
             SocketAddr::V4(v4) if self.local.is_ipv6() => {
                 (v4.ip().to_ipv6_mapped(), v4.port()).into()
@@ -249,7 +252,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
             from => from,
         };
         let Parsed { payload, is_marked, .. } = parsed;
-        self.current = Some(Current { from, payload, is_marked });
+        self.current = Some(Current { from, payload, is_marked, is_partial });
     }
 
     /// Returns true if a frame waits, with a datagram for this port or without.
@@ -266,6 +269,13 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         let Current { from, payload, .. } = self.current.as_ref().expect("a datagram is there");
         let frame = self.nic.received().expect("the datagram's frame is not released");
         (*from, &mut frame[payload.clone()])
+    }
+
+    /// The sender and the size of the oldest datagram, if it may be several ones, which a sender on the same host has left to a device to cut.
+    #[inline]
+    pub(crate) fn uncut(&self) -> Option<(SocketAddr, usize)> {
+        let current = self.current.as_ref().filter(|current| current.is_partial)?;
+        Some((current.from, current.payload.len()))
     }
 
     /// Returns true if the oldest datagram met congestion.

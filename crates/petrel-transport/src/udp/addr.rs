@@ -22,6 +22,11 @@ impl RawAddr {
 }
 
 impl RawAddr {
+    /// Returns true if the address is one of this host's loopback.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.addr().ip().to_canonical().is_loopback()
+    }
+
     /// Converts back to a socket address, for code without a kernel.
     pub(super) fn addr(&self) -> SocketAddr {
         match self {

@@ -62,6 +62,12 @@ impl Udp {
         let (mut delivered, mut work) = (0, 0);
         if let Some(port) = device.port() {
             while work < budget && port.poll(stats) {
+                if port.uncut().is_some_and(|(from, bytes)| bytes > peers.largest_from(from)) {
+                    stats.rx_dropped_joined += 1;
+                    port.skip();
+                    work += 1;
+                    continue;
+                }
                 let (frames, effort) = deliver_ready(port, peers, stats, budget - work, handler);
                 (delivered, work) = (delivered + frames, work + effort);
             }

@@ -43,6 +43,7 @@ use super::addr::RawAddr;
 use crate::buf::Region;
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, record_bytes};
 use crate::copy::{copy_frame, copy_one_line};
+use crate::seal::OVERHEAD_BYTES;
 use crate::transport::PeerId;
 
 pub(super) use pieces::PIECES_MAX;
@@ -89,6 +90,8 @@ struct Lane {
     message: u32,
     /// The open bundle behind the last message.
     bundle: Option<Bundle>,
+    /// A message of several datagrams has more bytes: see [`Plan::cut_small_trains`].
+    single_bytes_max: usize,
 }
 
 /// Consecutive datagrams of a queue in an entry of `sendmmsg`.
@@ -136,6 +139,11 @@ impl Load {
     }
 }
 
+/// Returns the most bytes of a datagram to a peer, sealed or not; 0 if no device can be between the peer and this host.
+fn single_bytes_max(name: &RawAddr, datagram_bytes_max: usize) -> usize {
+    if name.is_loopback() { 0 } else { datagram_bytes_max + OVERHEAD_BYTES }
+}
+
 /// The destination of a frame, for [`Plan::add_small`] and [`Plan::add_large`].
 pub(super) struct Target<'a> {
     pub(super) peer: PeerId,
@@ -159,6 +167,10 @@ pub(super) struct Plan {
     messages: Vec<Message>,
     /// Most bytes of a message of several datagrams.
     message_bytes_max: usize,
+    /// Whether a message of several datagrams may be [too small](Plan::cut_small_trains).
+    has_small_trains: bool,
+    /// The messages before the cut; empty between two.
+    uncut: Vec<Message>,
     /// Large frames of a burst for which the kernel had no room.
     kept: Vec<u8>,
     is_kept: bool,
@@ -193,6 +205,8 @@ impl Plan {
             lanes: Vec::with_capacity(PIECES_MAX),
             messages: Vec::with_capacity(PIECES_MAX),
             message_bytes_max,
+            has_small_trains: false,
+            uncut: Vec::with_capacity(PIECES_MAX),
             kept: Vec::new(),
             is_kept: false,
             state: State::Open,
@@ -231,7 +245,7 @@ impl Plan {
         self.pieces.clear();
         self.lanes.clear();
         self.messages.clear();
-        (self.state, self.is_kept) = (State::Open, false);
+        (self.state, self.is_kept, self.has_small_trains) = (State::Open, false, false);
     }
 
     /// Copies a frame of at least one and up to [`SMALL_FRAME_BYTES_MAX`] bytes. There must be
@@ -288,7 +302,8 @@ impl Plan {
         }
         *target.lane = self.lanes.len() as u32;
         let (peer, name) = (target.peer, *target.name);
-        self.lanes.push(Lane { peer, name, message: NONE, bundle: None });
+        let single_bytes_max = single_bytes_max(&name, target.datagram_bytes_max);
+        self.lanes.push(Lane { peer, name, message: NONE, bundle: None, single_bytes_max });
         self.lanes.len() - 1
     }
 
@@ -390,6 +405,7 @@ impl Plan {
             last.bytes += bytes;
             last.datagram_count += 1;
             last.load.add(load);
+            self.has_small_trains |= last.bytes <= self.lanes[lane].single_bytes_max;
             return;
         }
         self.lanes[lane].message = self.messages.len() as u32;
@@ -403,6 +419,30 @@ impl Plan {
         self.settle();
         self.state = State::Closed;
         (0..self.lanes.len()).for_each(|lane| self.close_bundle(lane));
+        if self.has_small_trains {
+            self.cut_small_trains();
+        }
+    }
+
+    /// Cuts messages of several datagrams that are no larger than one may be (`docs/wire-protocol.md` §8.2). A receiver with a device on the same
+    /// host gets the joined datagrams of a larger one from its kernel, and would take those of a small one for one datagram.
+    #[cold]
+    fn cut_small_trains(&mut self) {
+        self.has_small_trains = false;
+        let mut messages = std::mem::take(&mut self.uncut);
+        std::mem::swap(&mut messages, &mut self.messages);
+        for mut message in messages.drain(..) {
+            let is_small = message.bytes <= self.lanes[message.lane as usize].single_bytes_max;
+            if message.datagram_count == 1 || !is_small {
+                self.messages.push(message);
+                continue;
+            }
+            while message.run.count > 0 {
+                let single = self.cut_datagram(&mut message);
+                self.messages.push(single);
+            }
+        }
+        self.uncut = messages;
     }
 
     /// The messages that [`Plan::close`] made.

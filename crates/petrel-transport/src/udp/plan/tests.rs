@@ -307,3 +307,33 @@ proptest! {
         prop_assert_eq!(short, general);
     }
 }
+
+#[test]
+fn close__joins_no_datagrams_that_one_could_hold_except_on_loopback() {
+    // A peer's largest datagram has 9 000 bytes; the plan joins up to 60 000.
+    for (ip, frames, expected) in [
+        ([10, 0, 0, 1], 2, vec![1, 1]),
+        ([10, 0, 0, 1], 3, vec![1, 1, 1]),
+        ([10, 0, 0, 1], 4, vec![4]),
+        ([127, 0, 0, 1], 2, vec![2]),
+    ] {
+        let mut plan = Plan::new(60_000).unwrap();
+        let (name, mut lane) = (RawAddr::from(SocketAddr::from((ip, 7))), 0);
+        let frame = vec![0x10; 3_000];
+        for _ in 0..frames {
+            let lane = &mut lane;
+            let target = Target { peer: PeerId(1), name: &name, datagram_bytes_max: 9_000, lane };
+            // SAFETY: the frame stays until the plan is dropped.
+            unsafe {
+                if !plan.try_extend(PeerId(1), &frame, &[]) {
+                    plan.add_large(target, &frame, &[]);
+                }
+            }
+        }
+        plan.close();
+        let counts: Vec<_> = plan.messages().iter().map(|message| message.datagram_count).collect();
+        assert_eq!(counts, expected, "{frames} frames to {ip:?}");
+        let bytes: usize = plan.messages().iter().map(|message| message.bytes).sum();
+        assert_eq!(bytes, frames * 3_000);
+    }
+}
