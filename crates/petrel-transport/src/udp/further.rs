@@ -196,11 +196,13 @@ impl Exit {
         let mut exit = self.with(shared);
         // SAFETY: by the function's contract.
         let is_taken = unsafe { exit.push_slowly(peer, head, body) };
-        let lane = exit.shared.peers.swap_lane(peer, others);
-        if self.lanes.len() <= place {
-            self.lanes.resize(place + 1, 0);
+        let (lane, is_known) =
+            (exit.shared.peers.swap_lane(peer, others), exit.shared.peers.is_known(peer));
+        // The number of no peer may be any.
+        if is_known {
+            self.lanes.resize(self.lanes.len().max(place + 1), 0);
+            self.lanes[place] = lane;
         }
-        self.lanes[place] = lane;
         is_taken
     }
 }

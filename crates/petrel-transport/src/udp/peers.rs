@@ -160,6 +160,12 @@ impl PeerTable {
         self.slots.get(peer.0 as usize)?.as_ref()
     }
 
+    /// Returns true if the number is that of a peer, or of an address whose first peer has gone.
+    #[inline]
+    pub(super) fn is_known(&self, peer: PeerId) -> bool {
+        self.slot(peer).is_some()
+    }
+
     /// A peer with links.
     #[inline]
     pub(super) fn get(&self, peer: PeerId) -> Option<&Peer> {
