@@ -77,10 +77,8 @@ pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<PerSecon
     thread::scope(|scope| {
         let client = || (0..CONNECTS / CLIENTS).try_for_each(|_| connect());
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
-        let ended = clients.into_iter().map(|client| client.join());
-        ended
-            .map(|end| end.unwrap_or_else(|_| Err(Failure::because("a client panicked"))))
-            .collect::<Result<(), Failure>>()
+        let mut ended = clients.into_iter().map(|client| client.join());
+        ended.try_for_each(|end| end.unwrap_or_else(|_| Err(Failure::because("a client panicked"))))
     })?;
     let after = spent()?;
     let rate = |at: usize| 1e9 * f64::from(CONNECTS) / (after[at] - before[at]) as f64;
