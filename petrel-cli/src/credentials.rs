@@ -74,12 +74,7 @@ pub(crate) fn refuse(args: &CredentialsArgs) -> Result<(), Failure> {
 
 /// Reads a folder with certificates, or with a raw key.
 fn read(folder: &Path) -> Result<Credentials, Failure> {
-    let known_peers = folder.join("known_peers");
-    let read = match known_peers.exists() {
-        true => Credentials::raw_key(folder.join("key.pem"), known_peers),
-        false => Credentials::from_dir(folder),
-    };
-    read.map_err(failed)
+    Credentials::from_dir(folder).map_err(failed)
 }
 
 fn failed(error: SecurityError) -> Failure {

@@ -98,10 +98,11 @@ impl Message {
     }
 }
 
-/// A control connection to a server.
+/// A control connection to a server, over TCP or over TLS of the caller.
 #[derive(Debug)]
-pub struct Connection {
-    stream: TcpStream,
+pub struct Connection<S = TcpStream> {
+    stream: S,
+    peer: SocketAddr,
     received: Vec<u8>,
 }
 
@@ -154,10 +155,7 @@ impl Connection {
     /// # Errors
     /// If the server does not accept the connection, or closes it at once.
     pub fn greet(address: SocketAddr) -> io::Result<Self> {
-        let mut connection = Self::silent(address)?;
-        connection.stream.write_all(&PREFACE)?;
-        connection.send(&hello(HEARTBEAT_MS_MAX))?;
-        Ok(connection)
+        Self::silent(address)?.say_hello()
     }
 
     /// [Greets](Connection::greet) from this address.
@@ -168,10 +166,7 @@ impl Connection {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.bind(&SocketAddr::new(from, 0).into())?;
         socket.connect_timeout(&address.into(), TIME_LIMIT)?;
-        let mut connection = Self::of(socket.into())?;
-        connection.stream.write_all(&PREFACE)?;
-        connection.send(&hello(HEARTBEAT_MS_MAX))?;
-        Ok(connection)
+        Self::of(socket.into())?.say_hello()
     }
 
     /// Connects and sends nothing.
@@ -186,11 +181,28 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
-        Ok(Self { stream, received: Vec::new() })
+        let peer = stream.peer_addr()?;
+        Ok(Self { stream, peer, received: Vec::new() })
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// Sends HELLO over a stream to a server, as [`Connection::greet`] does.
+    ///
+    /// # Errors
+    /// If the stream is broken.
+    pub fn greet_over(stream: S, peer: SocketAddr) -> io::Result<Self> {
+        Self { stream, peer, received: Vec::new() }.say_hello()
     }
 
-    /// Returns the socket, for operations that this type lacks.
-    pub fn stream(&self) -> &TcpStream {
+    fn say_hello(mut self) -> io::Result<Self> {
+        self.stream.write_all(&PREFACE)?;
+        self.send(&hello(HEARTBEAT_MS_MAX))?;
+        Ok(self)
+    }
+
+    /// Returns the stream, for operations that this type lacks.
+    pub fn stream(&self) -> &S {
         &self.stream
     }
 
@@ -310,7 +322,7 @@ impl Connection {
         let Some(&[1, port0, port1, max @ ..]) = offer else {
             return Err(io::Error::other("LINK_ACCEPT without a UDP offer"));
         };
-        let mut data = self.stream.peer_addr()?;
+        let mut data = self.peer;
         data.set_port(u16::from_le_bytes([port0, port1]));
         let max_frame = max_frame.min(u32::from_le_bytes(max));
         Ok(Some(Link { number, data, max_frame }))

@@ -55,20 +55,16 @@ pub struct CredentialsStatus {
 }
 
 impl Credentials {
-    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder. The file
-    /// `revoked`, if present, lists fingerprints of refused certificates, line by line, and `#` begins a comment.
+    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder. A folder with
+    /// a file `known_peers` has a [raw key](Self::raw_key) in `key.pem` instead. The file `revoked`, if present, lists fingerprints of refused
+    /// certificates, line by line, and `#` begins a comment.
     /// Later changes of the files are read when a connection begins, and once a second while there are connections. Broken files leave the
     /// former contents in use; [`status`](Self::status) has the reason then.
     ///
     /// # Errors
     /// A file cannot be read, others have access to the key, the certificate is not valid now, or the key belongs to another one.
     pub fn from_dir(folder: impl AsRef<Path>) -> Result<Self, SecurityError> {
-        let file = |name| folder.as_ref().join(name);
-        let files = Files::Certificates {
-            chain: file("cert.pem"),
-            key: file("key.pem"),
-            authorities: file("ca.pem"),
-        };
+        let files = Files::in_folder(folder.as_ref());
         Self::new(Source::Files(files), Settings::default())
     }
 

@@ -301,6 +301,7 @@ pub fn pin(
     if name.is_empty() || name.contains(|sign: char| sign.is_whitespace() || sign == '#') {
         return Err(SecurityError::new(format!("`{name}` cannot be the name of a peer")));
     }
+    let _lock = lock_folder_of(path)?;
     let before = if path.exists() { files::read_text(path, false)? } else { Zeroizing::default() };
     KnownPeers::parse(path.to_owned(), &before)?;
     let mut former = Vec::new();
@@ -323,6 +324,7 @@ pub fn pin(
 /// The file cannot be read or written, or has a broken line.
 pub fn revoke(folder: impl AsRef<Path>, fingerprint: Fingerprint) -> Result<(), SecurityError> {
     let path = folder.as_ref().join(files::REVOKED);
+    let _lock = lock_folder_of(&path)?;
     let before = if path.exists() { files::read_text(&path, false)? } else { Zeroizing::default() };
     if files::parse_revoked(&path, &before)?.contains(&fingerprint) {
         return Ok(());
@@ -356,6 +358,15 @@ fn failed(error: rcgen::Error) -> SecurityError {
 
 fn unwritten(path: &Path, error: &std::io::Error) -> SecurityError {
     SecurityError::new(format!("{} cannot be written: {error}", path.display()))
+}
+
+/// Waits until no other process or thread changes a file of the same folder. The lock is on the folder: the file itself is replaced, and
+/// with the file a lock on it. The lock ends with the returned value.
+fn lock_folder_of(path: &Path) -> Result<File, SecurityError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new(".")));
+    let locked = folder.and_then(|folder| folder.lock().map(|()| folder));
+    locked.map_err(|error| unwritten(path, &error))
 }
 
 /// Writes a file that is not there yet.

@@ -4,6 +4,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::net::sockopt;
+
 /// Offset of `tcpi_min_rtt` in `struct tcp_info`: behind 8 bytes, 24 words, 4 double words and 3
 /// words (`linux/tcp.h`; present since Linux 4.6, and later fields follow behind).
 const MIN_RTT_OFFSET: usize = 8 + 24 * 4 + 4 * 8 + 3 * 4;
@@ -26,6 +28,12 @@ pub fn tcp_min_rtt_ns(socket: BorrowedFd<'_>) -> Option<u32> {
     let min_rtt_us = u32::from_ne_bytes(*info.last_chunk()?);
     let is_measured = is_told && !NOT_MEASURED.contains(&min_rtt_us);
     is_measured.then(|| min_rtt_us.saturating_mul(1_000))
+}
+
+/// Returns the MTU that the kernel knows for the path of a TCP connection, in bytes of IP packet: the answer of [`crate::udp::path_mtu`]
+/// for the two ends, without another socket. `None`: the connection has no route at present.
+pub fn tcp_path_mtu(socket: BorrowedFd<'_>) -> Option<usize> {
+    sockopt::ip_mtu(socket).or_else(|_| sockopt::ipv6_mtu(socket)).ok().map(|mtu| mtu as usize)
 }
 
 #[cfg(test)]
@@ -52,6 +60,21 @@ mod tests {
         let measured_ns = tcp_min_rtt_ns(client.as_fd()).unwrap();
         assert!((1_000..=longest_ns.max(1_000)).contains(&u64::from(measured_ns)), "{measured_ns}");
         assert_eq!(measured_ns % 1_000, 0, "the kernel counts microseconds");
+    }
+
+    #[test]
+    fn tcp_path_mtu__is_that_of_datagrams_between_the_ends() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                return petrel_skip::skip(petrel_skip::Need::Ipv6, "no IPv6 on loopback");
+            };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, remote) = listener.accept().unwrap();
+            let mtu = crate::udp::path_mtu(server.local_addr().unwrap().ip(), remote).unwrap();
+            assert_eq!(tcp_path_mtu(server.as_fd()), Some(mtu), "{address}");
+            assert_eq!(tcp_path_mtu(client.as_fd()), Some(mtu), "{address}");
+        }
+        assert_eq!(tcp_path_mtu(UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod active;
 mod args;
 mod honest;
 mod kinds;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ const RATIO_MIN: f64 = 0.9;
 pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// The name of the thread of a process that serves connections, links and sessions.
-const MANAGEMENT: &str = "petrel-nexus";
+pub(crate) const MANAGEMENT: &str = "petrel-nexus";
 
 /// The figures of one attack.
 #[derive(Clone, Debug, Serialize)]
@@ -113,6 +114,7 @@ pub(crate) fn raise_descriptor_limit() -> Result<(), Failure> {
 }
 
 fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
+    let attacker = args.attacker.as_deref();
     let (_server, Ready { address, pid, region }) = start_server()?;
     let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
@@ -137,12 +139,12 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let mut memory_peak = memory_before;
     for _ in 0..args.rounds {
         let calm = observer.window();
-        let attack =
-            kind.set_up(Target { address: beside.address, region: &beside.region, victim_port })?;
+        let (at, other) = (beside.address, &beside.region);
+        let attack = kind.set_up(Target { address: at, region: other, victim_port, attacker })?;
         let others = observer.window();
         attack.end();
         thread::sleep(SETTLE_TIME);
-        let attack = kind.set_up(Target { address, region: &region, victim_port })?;
+        let attack = kind.set_up(Target { address, region: &region, victim_port, attacker })?;
         let attacked = observer.window();
         memory_peak = memory_peak.max(resident_bytes(pid)?);
         obtained = attack.end();
@@ -180,10 +182,11 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         memory_peak: memory_peak.max(peak_bytes(pid)?),
         memory_after,
         command: format!(
-            "petrel bench attacks --attack {} --rounds {} --window {}",
+            "petrel bench attacks --attack {} --rounds {} --window {}{}",
             kind.name(),
             args.rounds,
-            exact_duration(args.window)
+            exact_duration(args.window),
+            attacker.map_or_else(String::new, |folder| format!(" --attacker {}", folder.display())),
         ),
     })
 }
@@ -241,13 +244,18 @@ impl Observer<'_> {
 
 /// Returns the CPU time of a server's management thread so far, in nanoseconds.
 pub(crate) fn management_ns(pid: u32) -> Option<u64> {
+    threads_ns(pid)?.into_iter().find(|(name, _)| name == MANAGEMENT).map(|(_, ns)| ns)
+}
+
+/// Returns the names of a process's threads, and the CPU time of each so far in nanoseconds.
+pub(crate) fn threads_ns(pid: u32) -> Option<Vec<(String, u64)>> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
-    let paths = threads.filter_map(|thread| Some(thread.ok()?.path()));
-    let of_thread =
-        |path: &PathBuf| read(path.join("comm")).is_some_and(|name| name.trim() == MANAGEMENT);
-    let path = { paths }.find(of_thread)?;
-    read(path.join("schedstat"))?.split_whitespace().next()?.parse().ok()
+    let of_thread = |path: PathBuf| {
+        let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
+        let ns = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
+        Some((read("comm")?.trim().to_owned(), ns))
+    };
+    threads.map(|thread| of_thread(thread.ok()?.path())).collect()
 }
 
 fn resident_bytes(pid: u32) -> Result<u64, Failure> {

@@ -99,12 +99,14 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
     Ok(Outcome::Success)
 }
 
-/// Starts a server at defaults with credentials of a folder, or with none.
+/// Starts a server at defaults but for `options`, with credentials of a folder or with none.
 pub(crate) fn start_defaults_server(
     credentials: Option<&Path>,
+    options: &[&str],
 ) -> Result<(Process, SocketAddr), Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "defaults-server", "--json"]).env_remove("PETREL_CREDENTIALS");
+    command.args(["bench", "defaults-server", "--json"]).args(options);
+    command.env_remove("PETREL_CREDENTIALS");
     command.envs(credentials.map(|folder| ("PETREL_CREDENTIALS", folder)));
     let mut process = Process::spawn(&mut command)?;
     let Ready { address } = parse(&process.line()?)?;

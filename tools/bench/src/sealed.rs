@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::args::Part;
 pub(crate) use self::args::SealedArgs;
-use self::connects::Handshake;
+use self::connects::{Handshake, PerSecond};
 use crate::measure::directory::Directory;
 use crate::measure::ends::Side;
 use crate::measure::figure::{Baseline, Figure, Quantity};
@@ -42,6 +42,9 @@ const JUMBO: u16 = 9_000;
 
 /// Bytes of the datagrams of [`Part::Cipher`]: a small one, one of Ethernet, and a jumbo frame.
 const DATAGRAM_BYTES: [usize; 3] = [64, 1_400, 8_900];
+
+/// The folder of another identity, below that of the credentials.
+const OTHER: &str = "other";
 
 const KIB: f64 = 1_024.0;
 
@@ -116,6 +119,7 @@ pub(super) fn run(args: &SealedArgs, output: Output) -> Result<Outcome, Failure>
             Part::Connects => bench.connects()?,
             Part::Store => bench.store()?,
             Part::Flood => bench.flood()?,
+            Part::Quota => bench.quota()?,
         }
     }
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &bench.rows))?;
@@ -127,13 +131,15 @@ pub(super) fn run(args: &SealedArgs, output: Output) -> Result<Outcome, Failure>
     Ok(if is_short { Outcome::Failure } else { Outcome::Success })
 }
 
-/// Issues one certificate for both ends of all measurements.
+/// Issues one certificate for both ends of all measurements, and another identity.
 fn issue(folder: &Path) -> Result<(), Failure> {
     let mut subject = Subject::new(DAY).name("localhost").name("127.0.0.1");
     for address in veth::ADDRESSES {
         subject = subject.name(address.to_string());
     }
-    Authority::new("authority of a benchmark", DAY)?.issue(&subject)?.write(folder)?;
+    let authority = Authority::new("authority of a benchmark", DAY)?;
+    authority.issue(&subject)?.write(folder)?;
+    authority.issue(&subject)?.write(folder.join(OTHER))?;
     Ok(())
 }
 
@@ -290,8 +296,13 @@ impl Bench<'_> {
                 Ok((plain, connects::per_second(&folder, handshake)?))
             };
             let pairs = (0..self.args.rounds).map(round).collect::<Result<Vec<_>, Failure>>()?;
-            let row = self.row(Part::Connects, (what, "1/s"), &pairs);
+            let of = |rate: fn(&PerSecond) -> f64| -> Vec<_> {
+                pairs.iter().map(|(plain, sealed)| (rate(plain), rate(sealed))).collect()
+            };
+            let row = self.row(Part::Connects, (what, "1/s"), &of(|rates| rates.process));
             self.add(row.judge(&Bar::AtLeast(least)))?;
+            let what = (format!("{what}, control plane alone"), "1/s");
+            self.add(self.row(Part::Connects, what, &of(|rates| rates.control_plane)))?;
         }
         let plain = connects::memory(&folder, Handshake::None)?;
         let sealed = connects::memory(&folder, Handshake::Resumed)?;
@@ -327,6 +338,25 @@ impl Bench<'_> {
         self.add(self.row(Part::Flood, what, &[(calm, attacked)]))?;
         let what = ("failed calls and newcomers", "calls");
         self.add(self.row(Part::Flood, what, &[(f64::NAN, failed)]).judge(&Bar::AtMost(0.0)))
+    }
+
+    fn quota(&mut self) -> Result<(), Failure> {
+        let rounds = self.args.rounds.to_string();
+        let window = exact_duration(self.args.duration);
+        let other = self.folder.path().join(OTHER).display().to_string();
+        let words = ["bench", "attacks", "--attack", "beyond-quota", "--attacker", &other];
+        let words = [&words[..], &["--rounds", &rounds, "--window", &window]].concat();
+        let records = self.child(&words, true)?;
+        let record = records.first().ok_or_else(|| Failure::because("no figure of the attack"))?;
+        let number = |name: &str| number(record, name);
+        let failed = number("failed")? + number("newcomers_failed")?;
+        let rates = (number("calm_per_s")?, number("attacked_per_s")?);
+        let what = ("honest calls, without and beside an identity beyond its quota", "calls/s");
+        let row = self.row(Part::Quota, what, &[rates]);
+        let row = Row { ratio: Some(number("ratio")?), ..row };
+        self.add(row.judge(&Bar::RatioAtLeast(0.9)))?;
+        let what = ("failed calls and newcomers beside that", "calls");
+        self.add(self.row(Part::Quota, what, &[(f64::NAN, failed)]).judge(&Bar::AtMost(0.0)))
     }
 
     /// Runs a command of this program in each round, without credentials and with them. Returns the records that it prints.

@@ -65,6 +65,9 @@ fn raw_key__has_its_mode_and_one_fingerprint() {
     let credentials = Credentials::raw_key(&path, folder.file("none")).unwrap();
     assert_eq!(credentials.status().fingerprint, fingerprint);
     assert_eq!(credentials.status().expires_at, None);
+    fs::write(folder.file("known_peers"), "").unwrap();
+    let credentials = Credentials::from_dir(folder.path()).unwrap();
+    assert_eq!(credentials.status().fingerprint, fingerprint);
     let error = issue::new_raw_key(&path).unwrap_err().to_string();
     assert!(error.contains("key.pem cannot be written: "), "{error}");
     assert_eq!(issue::fingerprint_of_raw_key(&path).unwrap(), fingerprint, "the key is kept");
@@ -88,4 +91,23 @@ fn pin__replaces_the_lines_of_a_name_and_keeps_the_others() {
     fs::write(&path, "broken\n").unwrap();
     assert!(issue::pin(&path, "db1", one).is_err(), "a broken file is not replaced");
     assert_eq!(fs::read_to_string(&path).unwrap(), "broken\n");
+}
+
+#[test]
+fn revoke_and_pin__at_once_lose_no_entry() {
+    let folder = Folder::new();
+    let key = |byte| Fingerprint([byte; 32]);
+    std::thread::scope(|scope| {
+        for byte in 0..16 {
+            let folder = &folder;
+            scope.spawn(move || {
+                issue::revoke(folder.path(), key(byte)).unwrap();
+                issue::pin(folder.file("known_peers"), &format!("db{byte}"), key(byte)).unwrap();
+            });
+        }
+    });
+    for file in ["revoked", "known_peers"] {
+        let text = fs::read_to_string(folder.file(file)).unwrap();
+        assert!((0..16).all(|byte| text.contains(&key(byte).to_string())), "{text}");
+    }
 }

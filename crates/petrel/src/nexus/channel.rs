@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::security::{LinkKeys, PeerIdentity, SecureStream, SecurityError, StreamCipher};
+use crate::events;
+use crate::security::{
+    LinkKeys, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher,
+};
 
 /// The first byte of a connection inside TLS: a record of the handshake.
 const TLS_MARK: u8 = 0x16;
@@ -142,6 +145,18 @@ impl Channel {
             State::Tls { stream, .. } => stream.link_keys(context, is_opener).map(Some),
         }
     }
+}
+
+/// Returns the acceptor's end of a connection of a further protocol, by [`Security::accept_other`]. Credentials that cannot be used are an
+/// event of the process, as for Petrel's own connections.
+///
+/// # Errors
+/// Those of the credentials.
+pub fn accept_other(
+    security: &dyn Security,
+    is_mutual: bool,
+) -> Result<Box<dyn StreamCipher>, SecurityError> {
+    security.accept_other(is_mutual).inspect_err(events::credentials_failed)
 }
 
 #[cold]

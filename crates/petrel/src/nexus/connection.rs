@@ -17,7 +17,7 @@ use super::limits::{
     OUT_SOFT_BYTES, STREAM_DIALS_MAX, WRITE_TIMEOUT,
 };
 use super::links::TICKET_BYTES;
-use super::net::{MioNetwork, Network, Stream};
+use super::net::{MioNetwork, Network, Ready, Stream};
 use super::request::OpenRequest;
 use super::signs::Signs;
 use super::validity::Validity;
@@ -33,6 +33,8 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     remote: SocketAddr,
     /// The source whose limits an accepted connection counts towards.
     source: Source,
+    /// The user of the process at the other end of an accepted connection, if known.
+    user: Option<u32>,
     /// This end's address.
     local: SocketAddr,
     /// Whether this process connected and therefore may open links.
@@ -50,6 +52,12 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     midway_since: Option<Instant>,
     /// Reading is paused while too many bytes are unsent.
     is_paused: bool,
+    /// The socket has no further bytes, and reports later ones.
+    is_drained: bool,
+    /// The peer has ended its side: reading goes on until the end shows.
+    is_read_closed: bool,
+    /// The network reports when the socket has room.
+    reports_room: bool,
     links: ConnectionLinks,
     /// How long both ends' certificates are valid.
     validity: Option<Validity>,
@@ -195,11 +203,11 @@ impl<N: Network> Connection<N> {
     ) -> Self {
         let phase = if is_opener { Phase::Connecting } else { Phase::AwaitingHello };
         let remote = canonical(remote);
-        let user = if is_opener { None } else { stream.user() };
         Self {
             stream,
             remote,
-            source: Source::of(remote.ip(), user, None),
+            source: Source::of(remote.ip(), None, None),
+            user: None,
             local: canonical(local),
             is_opener,
             is_retired: false,
@@ -211,6 +219,9 @@ impl<N: Network> Connection<N> {
             signs: Signs::new(now),
             midway_since: None,
             is_paused: false,
+            is_drained: false,
+            is_read_closed: false,
+            reports_room: is_opener,
             links: ConnectionLinks::new(now),
             validity: None,
             waiting: Vec::new(),
@@ -220,6 +231,12 @@ impl<N: Network> Connection<N> {
             path_rtt_ns: None,
             carried: None,
         }
+    }
+
+    /// Charges an accepted connection to a user of this host.
+    pub(super) fn of_user(self, user: Option<u32>) -> Self {
+        assert!(!self.is_opener, "users are those of clients");
+        Self { source: Source::of(self.remote.ip(), user, None), user, ..self }
     }
 
     /// Has the connection's bytes travel in a channel.
@@ -299,14 +316,14 @@ impl<N: Network> Connection<N> {
     pub(super) fn charge_identity(&mut self) {
         assert!(self.links.is_empty(), "links are charged to one source");
         if let Some(identity) = self.channel.peer() {
-            self.source = Source::of(self.remote.ip(), self.stream.user(), Some(&identity));
+            self.source = Source::of(self.remote.ip(), self.user, Some(&identity));
         }
     }
 
     /// Returns the proven identity of the peer, with the user if known to the kernel.
     pub(super) fn caller(&self) -> PeerIdentity {
         let mut caller = self.channel.peer().as_deref().cloned().unwrap_or_default();
-        caller.uid = caller.uid.or(self.stream.user());
+        caller.uid = caller.uid.or(self.user);
         caller
     }
 
@@ -502,22 +519,43 @@ impl<N: Network> Connection<N> {
         pauses
     }
 
-    /// Reads once.
+    /// Notes an event of the socket.
+    pub(super) fn note_ready(&mut self, event: Ready) {
+        self.is_read_closed |= event.is_read_closed;
+    }
+
+    /// Has the next [`receive`](Self::receive) look into the socket.
+    pub(super) fn begin_reading(&mut self) {
+        self.is_drained = false;
+    }
+
+    /// Reads once. After a read that has taken all bytes of the socket, no second system call asks for more, unless the peer has closed its
+    /// side: no later event reports the end.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
         let decrypted = self.channel.read(buffer);
         if decrypted > 0 {
             return Received::Bytes(decrypted);
         }
-        match retry(|| self.stream.read(buffer)) {
-            Ok(0) => Received::End("the peer closed it".to_owned()),
-            Ok(count) => match self.channel.receive(buffer, count, &mut self.out.bytes) {
-                Ok(0) => Received::Handshake,
-                Ok(count) => Received::Bytes(count),
-                Err(error) => Received::Untrusted(error),
-            },
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
-            Err(error) => Received::End(error.to_string()),
+        if self.is_drained {
+            return Received::Nothing;
         }
+        let count = match retry(|| self.stream.read(buffer)) {
+            Ok(0) => return Received::End("the peer closed it".to_owned()),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
+            Err(error) => return Received::End(error.to_string()),
+        };
+        self.is_drained = !self.is_read_closed && self.stream.is_drained_by(count, buffer.len());
+        match self.channel.receive(buffer, count, &mut self.out.bytes) {
+            Ok(0) => Received::Handshake,
+            Ok(count) => Received::Bytes(count),
+            Err(error) => Received::Untrusted(error),
+        }
+    }
+
+    /// Returns true the first time that the socket has no room, if the network does not yet report when there is room again.
+    pub(super) fn waits_for_room(&mut self) -> bool {
+        self.out.stalled_since.is_some() && !std::mem::replace(&mut self.reports_room, true)
     }
 
     /// Returns the signs of life of the peer.
@@ -574,6 +612,12 @@ impl<N: Network> Connection<N> {
         let was_empty = self.out.len() == 0;
         let pushed = self.out.push(message);
         (was_empty || self.out.is_over_limit(), pushed)
+    }
+
+    /// Returns true if there are unsent bytes that the socket has not refused: TLS answers a handshake, and messages that wait for the peer's
+    /// first bytes go then.
+    pub(super) fn can_send(&self) -> bool {
+        self.out.len() > 0 && self.out.stalled_since.is_none()
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {

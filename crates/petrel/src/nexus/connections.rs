@@ -420,7 +420,9 @@ impl<N: Network> Connections<N> {
 
     /// Has a connection's bytes written at the end of the turn.
     pub(super) fn write_later(&mut self, id: ConnectionId) {
-        self.unsent.push(id);
+        if self.unsent.last() != Some(&id) {
+            self.unsent.push(id);
+        }
     }
 
     pub(super) fn has_unread(&self) -> bool {

@@ -37,6 +37,11 @@ impl<N: Network> Attached<N> {
         self.inbox.push(message);
     }
 
+    /// Sends it a message that is of use only with a later one.
+    pub(super) fn tell_later(&self, message: FromNexus<N::Link>) {
+        self.inbox.push_for_later(message);
+    }
+
     /// Returns true if its inbox is too long for peers to add to.
     pub(super) fn is_overloaded(&self) -> bool {
         self.inbox.len() >= INBOX_MAX

@@ -109,6 +109,7 @@ pub(crate) use net::{is_within_host, new_address_within_host};
 pub use crate::error::SetupError;
 
 pub use attach::{Attach, ShmAttach, UdpAttach};
+pub use channel::accept_other;
 pub use counters::NexusStats;
 pub use fetch::{fetch_stats, fetch_stats_inside};
 pub use port::ControlPort;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::OFlags;
@@ -78,15 +78,18 @@ pub fn read_file(path: &Path, access: FileAccess) -> Result<Vec<u8>, SecurityErr
 #[derive(Debug)]
 pub struct FromFiles<T> {
     paths: Vec<PathBuf>,
+    /// Held while the files are read: others use the value of before meanwhile.
+    stamps: Mutex<Stamps>,
     current: Mutex<Current<T>>,
 }
+
+/// The files at the last reading, good or bad; `None` if a file was not settled.
+type Stamps = Option<Vec<Option<Stamp>>>;
 
 #[derive(Debug)]
 struct Current<T> {
     value: Arc<T>,
     looked_at: Instant,
-    /// The files at the last reading, good or bad; `None` if a file was not settled.
-    stamps: Option<Vec<Option<Stamp>>>,
     loads: u64,
     failure: Option<SecurityError>,
 }
@@ -121,19 +124,27 @@ impl<T> FromFiles<T> {
     ) -> Result<Self, SecurityError> {
         let stamps = settled(stamps(&paths));
         let value = Arc::new(read()?);
-        let current = Current { value, looked_at: Instant::now(), stamps, loads: 1, failure: None };
-        Ok(Self { paths, current: Mutex::new(current) })
+        let current = Current { value, looked_at: Instant::now(), loads: 1, failure: None };
+        Ok(Self { paths, stamps: Mutex::new(stamps), current: Mutex::new(current) })
     }
 
-    /// Returns the value in use, after a look at the files if the last look is a second ago. After a change `read` makes the next value, given the
-    /// value in use; `None` keeps the value.
+    /// Returns the value in use, after a look at the files if the last look is a second ago and no other thread looks. After a change `read`
+    /// makes the next value, given the value in use; `None` keeps the value.
     pub fn get(
         &self,
         now: Instant,
         read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
     ) -> Arc<T> {
         let is_due = now.duration_since(self.looked_at()) >= LOOK_EVERY;
-        if is_due { self.look(now, read) } else { self.last() }
+        let stamps = is_due.then(|| self.stamps.try_lock());
+        match stamps {
+            Some(Ok(stamps)) => self.look_at(stamps, now, read),
+            Some(Err(TryLockError::Poisoned(stamps))) => {
+                self.look_at(stamps.into_inner(), now, read);
+            }
+            Some(Err(TryLockError::WouldBlock)) | None => {}
+        }
+        self.last()
     }
 
     /// Returns the value in use, after a look at the files.
@@ -142,18 +153,27 @@ impl<T> FromFiles<T> {
         now: Instant,
         read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
     ) -> Arc<T> {
-        let mut current = self.lock();
-        current.looked_at = now;
+        self.look_at(lock(&self.stamps), now, read);
+        self.last()
+    }
+
+    fn look_at(
+        &self,
+        mut former: MutexGuard<'_, Stamps>,
+        now: Instant,
+        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
+    ) {
+        lock(&self.current).looked_at = now;
         let stamps = stamps(&self.paths);
-        if current.stamps.as_ref() != Some(&stamps) {
-            current.take(settled(stamps), read);
+        if former.as_ref() != Some(&stamps) {
+            *former = settled(stamps);
+            self.take(read(&self.last()));
         }
-        Arc::clone(&current.value)
     }
 
     /// Returns the value in use, without a look at the files.
     pub fn last(&self) -> Arc<T> {
-        Arc::clone(&self.lock().value)
+        Arc::clone(&lock(&self.current).value)
     }
 
     /// Reads the files now.
@@ -164,45 +184,38 @@ impl<T> FromFiles<T> {
         &self,
         read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
     ) -> Result<(), SecurityError> {
-        let mut current = self.lock();
-        current.looked_at = Instant::now();
-        let stamps = settled(stamps(&self.paths));
-        current.take(stamps, read);
-        current.failure.clone().map_or(Ok(()), Err)
+        let mut former = lock(&self.stamps);
+        lock(&self.current).looked_at = Instant::now();
+        *former = settled(stamps(&self.paths));
+        self.take(read(&self.last()));
+        self.status().failure.map_or(Ok(()), Err)
     }
 
     /// Returns the time of the last look at the files.
     pub fn looked_at(&self) -> Instant {
-        self.lock().looked_at
+        lock(&self.current).looked_at
     }
 
     /// Returns the state.
     pub fn status(&self) -> FilesStatus {
-        let current = self.lock();
+        let current = lock(&self.current);
         FilesStatus { loads: current.loads, failure: current.failure.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Current<T>> {
-        // A panic elsewhere leaves a complete value behind.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes the next value. A failure leaves the former in use.
+    fn take(&self, read: Result<Option<T>, SecurityError>) {
+        let mut current = lock(&self.current);
+        current.failure = read.as_ref().err().cloned();
+        if let Ok(Some(value)) = read {
+            current.value = Arc::new(value);
+            current.loads += 1;
+        }
     }
 }
 
-impl<T> Current<T> {
-    /// Makes the next value. A failure leaves the value in use.
-    fn take(
-        &mut self,
-        stamps: Option<Vec<Option<Stamp>>>,
-        read: impl FnOnce(&T) -> Result<Option<T>, SecurityError>,
-    ) {
-        self.stamps = stamps;
-        let read = read(&self.value);
-        self.failure = read.as_ref().err().cloned();
-        if let Ok(Some(value)) = read {
-            self.value = Arc::new(value);
-            self.loads += 1;
-        }
-    }
+/// A panic elsewhere leaves a complete value behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
@@ -220,4 +233,25 @@ fn settled(stamps: Vec<Option<Stamp>>) -> Option<Vec<Option<Stamp>>> {
     let is_old = |time: SystemTime| now.duration_since(time).is_ok_and(|age| age >= SETTLES_AFTER);
     let are_old = stamps.iter().flatten().filter_map(|stamp| stamp.modified).all(is_old);
     are_old.then_some(stamps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn get__while_another_thread_reads_is_the_former_value() {
+        let never = |_: &u32| panic!("the files are being read");
+        let files = FromFiles::new(Vec::new(), || Ok(1)).unwrap();
+        let later = files.looked_at() + 2 * LOOK_EVERY;
+        files
+            .reload(|former| {
+                assert_eq!((*former, *files.last(), files.status().loads), (1, 1, 1));
+                let other = || *files.get(later, never);
+                let seen = std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+                Ok(Some(seen + 1))
+            })
+            .unwrap();
+        assert_eq!((*files.last(), files.status().loads), (2, 2));
+    }
 }

@@ -92,6 +92,9 @@ fn put_stats(shared: &Shared, sum: &Snapshot, out: &mut Vec<u8>) {
     put(out, "displaced_connections", connections.displaced.load(Ordering::Relaxed));
     put(out, "idle_kicks", connections.idle.load(Ordering::Relaxed));
     put(out, "memory_kicks", connections.stalled.load(Ordering::Relaxed));
+    if shared.tls.is_some() {
+        put(out, "credential_errors", connections.without_tls.load(Ordering::Relaxed));
+    }
     put(out, "limit_maxbytes", shared.limits.memory_bytes);
     put(out, "threads", shared.inboxes.len());
     put(out, "partitions", shared.partitions);

@@ -87,6 +87,8 @@ pub(crate) struct ConnectionCounters {
     pub(crate) idle: AtomicU64,
     /// Closed because memory was short, and nothing went.
     pub(crate) stalled: AtomicU64,
+    /// Refused because the credentials cannot be used.
+    pub(crate) without_tls: AtomicU64,
 }
 
 /// Limits of all threads.
@@ -345,8 +347,10 @@ impl Thread {
         let registered = self.poll.registry().register(&mut socket, Token(number), interest);
         // Expired credentials refuse all clients.
         let tls = self.router.shared.tls.as_ref().map(TlsPort::accept).transpose();
+        let connections = &self.router.shared.connections;
+        connections.without_tls.fetch_add(u64::from(tls.is_err()), Ordering::Relaxed);
         let (Ok(()), Ok(tls), None) = (registered, tls, self.ends_at) else {
-            self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
+            connections.open.fetch_sub(1, Ordering::Relaxed);
             return;
         };
         self.generations = self.generations.wrapping_add(1);

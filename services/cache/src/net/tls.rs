@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use petrel::nexus::accept_other;
 use petrel::security::{Security, SecurityError, StreamCipher};
 
 use crate::limits::TLS_SILENT_BYTES_MAX;
@@ -26,7 +27,7 @@ pub(crate) struct TlsPort {
 
 impl TlsPort {
     pub(crate) fn accept(&self) -> Result<Tls, SecurityError> {
-        let cipher = self.security.accept_other(self.is_mutual)?;
+        let cipher = accept_other(&*self.security, self.is_mutual)?;
         Ok(Tls {
             cipher,
             has_begun: false,

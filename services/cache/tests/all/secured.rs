@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use petrel::security::Security;
+use petrel::security::{SecureStream, Security, SecurityError, StreamCipher};
 use petrel_cache::limits::{AUTH_FAILURES_MAX, TLS_SILENT_BYTES_MAX};
 use petrel_cache::{CacheConfig, CacheServer, ServerError};
 use petrel_tls::Credentials;
@@ -174,6 +175,52 @@ fn tls__tells_a_client_without_tls_and_refuses_one_with_garbage() {
     garbage.read_to_end(&mut alert).unwrap();
     assert_eq!(alert.first(), Some(&0x15), "an alert of TLS");
     ask(&mut world.connect(&server), "mn\r\n", "MN\r\n");
+}
+
+/// Credentials that expire when the test says so.
+#[derive(Debug)]
+struct Expiring(Arc<dyn Security>, AtomicBool);
+
+impl Security for Expiring {
+    fn connect(
+        &self,
+        to: SocketAddr,
+        name: Option<&str>,
+    ) -> Result<Box<dyn SecureStream>, SecurityError> {
+        self.0.connect(to, name)
+    }
+
+    fn accept(&self) -> Result<Box<dyn SecureStream>, SecurityError> {
+        self.0.accept()
+    }
+
+    fn accept_other(&self, is_mutual: bool) -> Result<Box<dyn StreamCipher>, SecurityError> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(SecurityError::new("expired")),
+            false => self.0.accept_other(is_mutual),
+        }
+    }
+}
+
+#[test]
+fn tls__counts_clients_that_expired_credentials_refuse() {
+    let world = World::new();
+    let expiring = Arc::new(Expiring(world.credentials(), AtomicBool::new(false)));
+    let security: Arc<dyn Security> = expiring.clone();
+    let config = CacheConfig { security: Some(security), ..world.config() };
+    let server = CacheServer::start(&config).unwrap();
+    let mut client = world.connect(&server);
+    ask(&mut client, "mn\r\n", "MN\r\n");
+    expiring.1.store(true, Ordering::Relaxed);
+    expect_end(&mut connect(&server));
+    client.write_all(b"stats\r\n").unwrap();
+    let mut stats = String::new();
+    while !stats.ends_with("END\r\n") {
+        let mut piece = [0; 4_096];
+        let count = client.read(&mut piece).unwrap();
+        stats += std::str::from_utf8(&piece[..count]).unwrap();
+    }
+    assert!(stats.contains("STAT credential_errors 1\r\n"), "{stats}");
 }
 
 /// TLS forbids neither empty records nor updates of keys, in turn without end.

@@ -52,6 +52,12 @@ impl ActiveAttack {
         self
     }
 
+    /// Adds to the resources that the attacker has, for human readers.
+    pub(crate) fn and_obtained(mut self, more: &str) -> Self {
+        self.obtained.push_str(more);
+        self
+    }
+
     /// The number of sent pieces.
     pub(crate) fn sent(&self) -> u64 {
         self.flood.as_ref().map_or(0, |flood| flood.sent.load(Ordering::Relaxed))

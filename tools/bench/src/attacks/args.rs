@@ -1,5 +1,6 @@
 //! Arguments of `petrel bench attacks`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,6 +18,10 @@ pub(crate) struct AttacksArgs {
         "spray",
     ])]
     pub(crate) attack: Vec<AttackKind>,
+
+    /// The attacker's credentials for `beyond-quota`: its identity is not that of the honest clients, who have --credentials
+    #[arg(long, value_name = "DIR")]
+    pub(crate) attacker: Option<PathBuf>,
 
     /// Windows without each attack, as many with the attack on another server, and as many with the
     /// attack

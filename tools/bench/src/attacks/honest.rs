@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
-use petrel::nexus::{fetch_stats, fetch_stats_inside};
+use petrel::nexus::{NexusBuilder, fetch_stats, fetch_stats_inside};
 use petrel::{Endpoint, Nexus};
 use petrel_command::credentials;
 use petrel_command::failure::Failure;
@@ -53,12 +53,17 @@ pub(super) struct Report {
 
 /// An endpoint for calls over UDP: attackers target the data port.
 pub(super) fn endpoint() -> Result<Endpoint, Failure> {
+    endpoint_of(credentials::apply(Nexus::builder(), false))
+}
+
+/// [`endpoint`] of a control plane.
+pub(super) fn endpoint_of(nexus: NexusBuilder) -> Result<Endpoint, Failure> {
     let mut config = EndpointConfig::default();
     config.transports = BenchTransport::Udp.only();
     config.idle = IdlePolicy::default();
     config.sessions.accept = false;
     config.protocol.call_timeout_ns = CALL_TIMEOUT_NS;
-    credentials::apply(Nexus::builder(), false).start()?.endpoint(config).map_err(Failure::because)
+    nexus.start()?.endpoint(config).map_err(Failure::because)
 }
 
 impl Honest {

@@ -2,23 +2,29 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use petrel::Client;
+use petrel::nexus::NexusBuilder;
 use petrel::region::{RegionKey, RemoteRegion};
+use petrel::security::Security;
+use petrel::{Client, Nexus};
 use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
+use petrel_tls::Credentials;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
 
 use super::active::ActiveAttack;
 use super::honest;
+use super::tls::Tls;
 
 /// The largest message that servers accept by default, in bytes.
 const MESSAGE_BYTES: u32 = 8 << 20;
@@ -42,6 +48,10 @@ const READ_PIECES: u32 = 8;
 /// Connections of a second that begin a handshake, and those that stay open.
 const HALF_OPEN_PER_S: f64 = 10_000.0;
 const HALF_OPEN_HELD: usize = 1_000;
+
+/// More connections with links than an identity may have, and the record of LINK_OPEN that those inside TLS need.
+const TLS_CONNECTIONS: u32 = 3_300;
+const KEY_PATH: u16 = 13;
 
 /// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
@@ -73,6 +83,9 @@ pub(crate) enum AttackKind {
     Spray,
     /// Four threads of a neighbour that read 8 MiB of a region each, one after the other, over shared memory
     LargeReads,
+    /// 3 300 connections, 195 000 sessions and the message memory of one identity, beside honest clients of another; for servers with
+    /// --credentials
+    BeyondQuota,
     /// 10 000 connections a second that begin a TLS handshake and do not go on; for servers with --credentials
     HalfOpenTls,
 }
@@ -85,6 +98,8 @@ pub(super) struct Target<'a> {
     pub(super) region: &'a str,
     /// The data port of an honest client.
     pub(super) victim_port: u16,
+    /// The folder of the attacker's own credentials.
+    pub(super) attacker: Option<&'a Path>,
 }
 
 impl AttackKind {
@@ -99,6 +114,7 @@ impl AttackKind {
             Self::Sessions => "sessions",
             Self::Spray => "spray",
             Self::LargeReads => "large-reads",
+            Self::BeyondQuota => "beyond-quota",
             Self::HalfOpenTls => "half-open-tls",
         }
     }
@@ -111,13 +127,16 @@ impl AttackKind {
     pub(super) fn set_up(self, target: Target<'_>) -> Result<ActiveAttack, Failure> {
         match self {
             Self::HalfRequests => half_requests(target),
-            Self::KeptAnswers => kept_answers(target),
+            Self::KeptAnswers => {
+                kept_answers(target, || credentials::apply(Nexus::builder(), false))
+            }
             Self::SecondLink => second_link(target),
             Self::Doorbell => doorbell(target),
             Self::Connections => connections(target),
             Self::Sessions => sessions(target),
             Self::Spray => spray_strangers(target),
             Self::LargeReads => large_reads(target),
+            Self::BeyondQuota => beyond_quota(target),
             Self::HalfOpenTls => half_open_tls(target),
         }
     }
@@ -153,10 +172,13 @@ fn half_requests(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(vec![Box::new(connection), Box::new(socket)], obtained))
 }
 
-fn kept_answers(target: Target<'_>) -> Result<ActiveAttack, Failure> {
+fn kept_answers(
+    target: Target<'_>,
+    nexus: impl Fn() -> NexusBuilder,
+) -> Result<ActiveAttack, Failure> {
     let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
     for _ in 0..IDLE_CLIENTS {
-        let mut endpoint = honest::endpoint()?;
+        let mut endpoint = honest::endpoint_of(nexus())?;
         // The server keeps each answer in a slot until the slot's next request.
         for _ in 0..8 {
             let Ok(session) = endpoint.connect_wait(target.address) else {
@@ -255,9 +277,48 @@ fn sessions(target: Target<'_>) -> Result<ActiveAttack, Failure> {
     Ok(ActiveAttack::holding(held, obtained))
 }
 
+/// Takes more than the share of an identity, of each resource that has one.
+fn beyond_quota(target: Target<'_>) -> Result<ActiveAttack, Failure> {
+    let folder = target.attacker.ok_or_else(|| {
+        Failure::because(
+            "beyond-quota needs credentials of an own identity: name them by --attacker",
+        )
+    })?;
+    let security: Arc<dyn Security> = Arc::new(Credentials::from_dir(folder)?);
+    let nexus = || Nexus::builder().credentials(Arc::clone(&security));
+    let mut attack = kept_answers(target, nexus)?;
+    let linked = |number: u32| -> Result<(Connection<Tls>, Option<control::Link>), Failure> {
+        let stream = Tls::connect(target.address, &*security)?;
+        let mut connection = Connection::greet_over(stream, target.address)?;
+        let open = control::link_open(number, 1, 1_232, false).with(KEY_PATH, number.to_le_bytes());
+        let link = connection.open_link_by(number, 1_232, &open)?;
+        Ok((connection, link))
+    };
+    let (mut links, mut sessions) = (0, 0);
+    for number in 0..SESSION_HOLDERS + TLS_CONNECTIONS {
+        // The server ends a connection in favour of another when the identity has its share.
+        let Ok((mut connection, Some(link))) = linked(number) else { continue };
+        links += 1;
+        let requests = if number < SESSION_HOLDERS { SESSIONS / SESSION_HOLDERS } else { 1 };
+        for first in (0..requests).step_by(SESSIONS_AT_ONCE as usize) {
+            let requests = first..requests.min(first + SESSIONS_AT_ONCE);
+            match open_sessions(&mut connection, &link, requests) {
+                Ok(count) => sessions += count,
+                Err(_) => break,
+            }
+        }
+        attack = attack.and_holding(Box::new(connection));
+    }
+    if links < TLS_CONNECTIONS || sessions < SESSIONS_LEAST {
+        let text = format!("the attack got only {links} links and {sessions} sessions");
+        return Err(Failure::because(text));
+    }
+    Ok(attack.and_obtained(&format!(", {links} connections with a link, {sessions} sessions")))
+}
+
 /// Opens sessions without a request; returns how many the server has accepted.
-fn open_sessions(
-    connection: &mut Connection,
+fn open_sessions<S: Read + Write>(
+    connection: &mut Connection<S>,
     link: &control::Link,
     requests: std::ops::Range<u32>,
 ) -> Result<u32, Failure> {

@@ -75,4 +75,8 @@ pub(crate) struct DefaultsServerArgs {
     /// Poll, and never sleep
     #[arg(long)]
     pub(crate) poll: bool,
+
+    /// Sleep at once when nothing is to do
+    #[arg(long, conflicts_with = "poll")]
+    pub(crate) block: bool,
 }

@@ -22,6 +22,9 @@ pub(crate) fn run(args: &DefaultsServerArgs, output: Output) -> Result<(), Failu
     if args.poll {
         server = server.idle(IdlePolicy::Poll);
     }
+    if args.block {
+        server = server.idle(IdlePolicy::Block);
+    }
     if let Some(security) = credentials::get() {
         server = server.credentials(Arc::clone(security));
     }

@@ -10,7 +10,7 @@ use petrel_command::units::parse_duration;
 pub(crate) struct SealedArgs {
     /// Parts to measure; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',')]
-    #[arg(default_values = ["cipher", "polling", "calls", "large", "connects", "store", "flood"])]
+    #[arg(default_values = ["cipher", "polling", "calls", "large", "connects", "store", "flood", "quota"])]
     pub(crate) part: Vec<Part>,
 
     /// Rounds, in which the plain and the sealed side take turns
@@ -40,6 +40,8 @@ pub(crate) enum Part {
     Store,
     /// Honest calls beside 10 000 connections a second that begin a handshake
     Flood,
+    /// Honest calls beside another identity that takes more than its share of the server
+    Quota,
 }
 
 impl Part {
@@ -52,6 +54,7 @@ impl Part {
             Self::Connects => "connects",
             Self::Store => "store",
             Self::Flood => "flood",
+            Self::Quota => "quota",
         }
     }
 }

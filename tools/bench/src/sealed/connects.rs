@@ -1,8 +1,13 @@
-//! Connections with their first call: the CPU time of the server's control plane for each, and the server's memory.
+//! Connections with their first call: the CPU time of the server for each, and the server's memory.
+//!
+//! A figure is the number of connections divided by the CPU time of the server's process, of all threads: the connections that a core of a busy
+//! server takes in a second. Clients of this process connect, four at a time, make a call and go. The server sleeps when nothing is to do: at
+//! defaults an endpoint polls for 100 µs after each event, and beside so few clients this would be most of the CPU time.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 use petrel::Nexus;
 use petrel::nexus::NexusBuilder;
@@ -11,13 +16,14 @@ use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_tls::Credentials;
 
-use crate::attacks::management_ns;
+use crate::attacks::{MANAGEMENT, threads_ns};
 use crate::defaults::{connect_anew, start_defaults_server};
 use crate::measure::process::Process;
 use crate::sessions::private_bytes;
 
-/// Connections of a round, one after another.
-const CONNECTS: u32 = 300;
+/// Connections of a round, and those at a time: fewer than the tickets that a process keeps of a server.
+const CONNECTS: u32 = 400;
+const CLIENTS: u32 = 4;
 
 /// Connections that stay, for their memory, and those before, for which tables and the allocator have grown.
 const KEPT: u32 = 200;
@@ -45,18 +51,38 @@ impl Handshake {
     }
 }
 
-/// Returns the connections that a core makes in a second at the server's control plane: TCP, the handshake, HELLO, a link and a session, and
-/// the end of all.
-pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<f64, Failure> {
+/// Connections that a core of the server takes in a second: TCP, the handshake, HELLO, a link, a session and a call, and the end of all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PerSecond {
+    /// By the CPU time of the whole process.
+    pub(super) process: f64,
+    /// By the CPU time of the control plane's thread alone.
+    pub(super) control_plane: f64,
+}
+
+pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<PerSecond, Failure> {
     let (process, server) = start(folder, handshake)?;
-    let spent = || management_ns(process.id()).ok_or_else(|| Failure::because("no CPU time"));
-    // The first connection has no ticket.
-    connect_anew(server, handshake.nexus(folder)?)?;
+    let spent = || {
+        let threads = threads_ns(process.id());
+        let threads = threads.ok_or_else(|| Failure::because("no CPU time"))?;
+        let sum = |of: fn(&str) -> bool| -> u64 {
+            threads.iter().filter(|(name, _)| of(name)).map(|(_, ns)| ns).sum()
+        };
+        Ok::<_, Failure>([sum(|_| true), sum(|name| name == MANAGEMENT)])
+    };
+    let connect = || connect_anew(server, handshake.nexus(folder)?).map(drop);
+    // The first connection has no ticket, and each brings two.
+    (0..2 * CLIENTS).try_for_each(|_| connect())?;
     let before = spent()?;
-    for _ in 0..CONNECTS {
-        connect_anew(server, handshake.nexus(folder)?)?;
-    }
-    Ok(1e9 * f64::from(CONNECTS) / (spent()? - before) as f64)
+    thread::scope(|scope| {
+        let client = || (0..CONNECTS / CLIENTS).try_for_each(|_| connect());
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let mut ended = clients.into_iter().map(|client| client.join());
+        ended.try_for_each(|end| end.unwrap_or_else(|_| Err(Failure::because("a client panicked"))))
+    })?;
+    let after = spent()?;
+    let rate = |at: usize| 1e9 * f64::from(CONNECTS) / (after[at] - before[at]) as f64;
+    Ok(PerSecond { process: rate(0), control_plane: rate(1) })
 }
 
 /// Returns the bytes of a connection with its link and session at the server.
@@ -74,6 +100,6 @@ type Server = (Process, (SocketAddr, BenchTransport));
 
 fn start(folder: &Path, handshake: Handshake) -> Result<Server, Failure> {
     let credentials = (handshake != Handshake::None).then_some(folder);
-    let (process, address) = start_defaults_server(credentials)?;
+    let (process, address) = start_defaults_server(credentials, &["--block"])?;
     Ok((process, (address, BenchTransport::Udp)))
 }

@@ -279,7 +279,8 @@ impl Net {
             let socket = self.processes[process].tokens.get(&token);
             socket.is_some_and(|&socket| self.is_writable(socket))
         };
-        tokens.into_iter().map(|token| Ready { token, is_writable: is_writable(token) }).collect()
+        let ready = |token| Ready { token, is_writable: is_writable(token), is_read_closed: true };
+        tokens.into_iter().map(ready).collect()
     }
 
     /// Cuts two hosts off from each other. Bytes in flight wait, because TCP would retransmit them.

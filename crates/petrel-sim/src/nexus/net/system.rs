@@ -118,8 +118,18 @@ impl Network for SimNetwork {
         Ok(SimStream { net: Rc::clone(&self.net), id })
     }
 
-    fn register(&self, stream: &mut SimStream, token: usize) -> io::Result<()> {
+    fn register(
+        &self,
+        stream: &mut SimStream,
+        token: usize,
+        _is_connecting: bool,
+    ) -> io::Result<()> {
         self.net.borrow_mut().register(stream.id, token)
+    }
+
+    /// Sockets of the simulation always report room.
+    fn report_room(&self, _stream: &mut SimStream, _token: usize) -> io::Result<()> {
+        Ok(())
     }
 
     fn deregister(&self, stream: &mut SimStream) {

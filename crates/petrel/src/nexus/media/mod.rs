@@ -74,6 +74,11 @@ pub trait Medium<L>: fmt::Debug + Send {
         false
     }
 
+    /// Returns true if the endpoint sends from any address of the host, so that [`Agreed::source`] counts.
+    fn chooses_source(&self) -> bool {
+        false
+    }
+
     /// Returns the means to reach the peer, on either side of the agreement.
     fn open(&self, agreed: Agreed) -> Opening<L>;
 }

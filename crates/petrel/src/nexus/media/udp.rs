@@ -82,6 +82,10 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         self.attach.is_some_and(|udp| udp.uses_paths)
     }
 
+    fn chooses_source(&self) -> bool {
+        self.attach.is_some_and(|udp| udp.local.ip().is_unspecified())
+    }
+
     /// Opens the link to the address of the connection, with the offered port.
     fn open(&self, agreed: Agreed) -> Opening<L> {
         let Offer::Udp { port, .. } = agreed.offer else {
@@ -90,9 +94,7 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
         let mut addr = agreed.remote;
         addr.set_port(port);
         let max_frame = Some(agreed.max_frame as usize);
-        let is_any = self.attach.is_some_and(|udp| udp.local.ip().is_unspecified());
-        let source = agreed.source.filter(|_| is_any);
-        let Agreed { ecn, sealed, .. } = agreed;
+        let Agreed { ecn, source, sealed, .. } = agreed;
         Opening::Link(UdpLink { addr, max_frame, ecn, source, sealed }.into())
     }
 }

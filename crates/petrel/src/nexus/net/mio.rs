@@ -18,16 +18,21 @@ use petrel_transport::shm::{
 use petrel_transport::stream::{StreamCipher, StreamLink};
 use petrel_transport::udp::{path_mtu, source_to};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{set_tcp_nodelay, socket_peercred};
 use rustix::process::{Resource, getrlimit};
 
 use super::stream::{HostListener, HostStream};
+use super::user::Users;
 use super::{Events, Fds, Network, Ready, SharedMemory, Wake};
 use crate::nexus::host::udp_no_ports;
 use crate::nexus::media::HostLinks;
 
+const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
+
 /// The kernel's sockets, for endpoints with links of type `L`.
 pub struct MioNetwork<L = HostLink> {
     poll: Poll,
+    users: Users,
     /// Where processes meet to share memory; `None` for the network namespace.
     meeting_dir: Option<MeetingDir>,
     link: PhantomData<fn() -> L>,
@@ -38,7 +43,8 @@ impl<L> MioNetwork<L> {
     pub(in crate::nexus) fn new(token: usize) -> io::Result<(Self, mio::Waker)> {
         let poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), Token(token))?;
-        Ok((Self { poll, meeting_dir: None, link: PhantomData }, waker))
+        let users = Users::default();
+        Ok((Self { poll, users, meeting_dir: None, link: PhantomData }, waker))
     }
 }
 
@@ -65,6 +71,8 @@ impl<L> MioNetwork<L> {
         // The standard library's queue of 128 fills in a moment, and a peer that finds it full retries only a second
         // later.
         rustix::net::listen(&socket, queue)?;
+        // Accepted connections inherit the option.
+        let _ = set_tcp_nodelay(&socket, true);
         self.poll.registry().register(&mut socket, Token(token), Interest::READABLE)?;
         let local = socket.local_addr()?;
         Ok((socket, local))
@@ -137,9 +145,25 @@ impl<L: HostLinks> Network for MioNetwork<L> {
         HostStream::connect(remote)
     }
 
-    fn register(&self, stream: &mut HostStream, token: usize) -> io::Result<()> {
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(stream, Token(token), both)
+    fn register(
+        &self,
+        stream: &mut HostStream,
+        token: usize,
+        is_connecting: bool,
+    ) -> io::Result<()> {
+        let interest = if is_connecting { BOTH } else { Interest::READABLE };
+        self.poll.registry().register(stream, Token(token), interest)
+    }
+
+    fn report_room(&self, stream: &mut HostStream, token: usize) -> io::Result<()> {
+        self.poll.registry().reregister(stream, Token(token), BOTH)
+    }
+
+    fn user_of(&self, stream: &HostStream, ends: (SocketAddr, SocketAddr)) -> Option<u32> {
+        match stream {
+            HostStream::Tcp(_) => self.users.user_of(ends),
+            HostStream::Unix(stream, _) => Some(socket_peercred(stream).ok()?.uid.as_raw()),
+        }
     }
 
     fn deregister(&self, stream: &mut HostStream) {
@@ -167,7 +191,11 @@ impl Events for mio::Events {
     fn iter(&self) -> impl Iterator<Item = Ready> {
         let ready = |event: &mio::event::Event| {
             let Token(token) = event.token();
-            Ready { token, is_writable: event.is_writable() }
+            Ready {
+                token,
+                is_writable: event.is_writable(),
+                is_read_closed: event.is_read_closed() || event.is_error(),
+            }
         };
         mio::Events::iter(self).map(ready)
     }

@@ -28,6 +28,8 @@ pub struct Ready {
     pub token: usize,
     /// Whether the socket accepts bytes again.
     pub is_writable: bool,
+    /// Whether the peer has ended its side, or the connection is broken: no later event reports the end.
+    pub is_read_closed: bool,
 }
 
 /// TCP sockets, and the loop that reports their readiness.
@@ -112,11 +114,29 @@ pub trait Network: SharedMemory {
     /// When the system refuses at once.
     fn connect(&self, remote: SocketAddr) -> io::Result<Self::Stream>;
 
-    /// Reports from now on when the stream can be read or written.
+    /// Reports from now on when the stream can be read, and the end of connecting.
     ///
     /// # Errors
     /// When the system refuses.
-    fn register(&self, stream: &mut Self::Stream, token: usize) -> io::Result<()>;
+    fn register(
+        &self,
+        stream: &mut Self::Stream,
+        token: usize,
+        is_connecting: bool,
+    ) -> io::Result<()>;
+
+    /// Reports from now on when the stream can be written, too. An accepted connection rarely needs it, and the report that there is room at
+    /// first would be a wake-up for nothing.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn report_room(&self, stream: &mut Self::Stream, token: usize) -> io::Result<()>;
+
+    /// Returns the user of the process at the other end of an accepted connection, if on this host and known to the system.
+    fn user_of(&self, stream: &Self::Stream, ends: (SocketAddr, SocketAddr)) -> Option<u32> {
+        let _ = (stream, ends);
+        None
+    }
 
     /// Stops reporting readiness of the stream.
     fn deregister(&self, stream: &mut Self::Stream);
@@ -162,16 +182,22 @@ pub trait Stream: Read + Write + Debug {
     /// When the connection is broken.
     fn shutdown_write(&self) -> io::Result<()>;
 
-    /// Sends small messages without delay. A socket that refuses is merely slower.
+    /// Sends small messages without delay; accepted connections do by themselves. A socket that refuses is merely slower.
     fn set_nodelay(&self);
+
+    /// Returns the MTU of the path to the other end in bytes of IP packet, if the system tells it of the connection.
+    fn path_mtu(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns true if a read of `count` bytes into a buffer of `room` bytes has taken all that was there.
+    fn is_drained_by(&self, count: usize, room: usize) -> bool {
+        let _ = (count, room);
+        false
+    }
 
     /// Returns the shortest round trip measured by the system.
     fn min_rtt_ns(&self) -> Option<u32>;
-
-    /// Returns the user of the process at the other end, if on this host and known to the system.
-    fn user(&self) -> Option<u32> {
-        None
-    }
 }
 
 /// The events of one poll.

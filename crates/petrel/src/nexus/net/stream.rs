@@ -9,12 +9,9 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
-use petrel_transport::path::tcp_min_rtt_ns;
-
-use rustix::net::sockopt::socket_peercred;
+use petrel_transport::path::{tcp_min_rtt_ns, tcp_path_mtu};
 
 use super::Stream;
-use super::user::user_of;
 
 /// Addresses within this host, which no network has: the prefix is for packets to be discarded (RFC 6666). The other half
 /// of such an address is a random number, and with the number the name of an abstract Unix socket.
@@ -144,14 +141,16 @@ impl Stream for HostStream {
         }
     }
 
-    fn user(&self) -> Option<u32> {
+    fn path_mtu(&self) -> Option<usize> {
         match self {
-            Self::Tcp(stream) => {
-                let (local, remote) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
-                user_of(local, remote)
-            }
-            Self::Unix(stream, _) => Some(socket_peercred(stream).ok()?.uid.as_raw()),
+            Self::Tcp(stream) => tcp_path_mtu(stream.as_fd()),
+            Self::Unix(..) => None,
         }
+    }
+
+    /// Linux raises an event for bytes that come later (`epoll(7)`).
+    fn is_drained_by(&self, count: usize, room: usize) -> bool {
+        count < room
     }
 }
 

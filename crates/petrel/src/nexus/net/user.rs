@@ -1,7 +1,9 @@
 //! The user of the process at the other end of a TCP connection within this host, as the kernel says (`sock_diag(7)`).
 
-use std::io::{self, ErrorKind};
+use std::cell::RefCell;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -16,16 +18,30 @@ const HEADER_BYTES: usize = 16;
 const QUESTION_BYTES: usize = 56;
 const USER_AT: usize = HEADER_BYTES + 64;
 
-/// Returns the user that owns the socket at `remote` of a connection to `local`; `None` if the socket belongs to another host or
-/// network namespace, is closed, or the kernel does not tell.
-pub(super) fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-    let [local, remote] =
-        [local, remote].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
-    let is_here = remote.ip().is_loopback() || remote.ip() == local.ip();
-    if !is_here {
-        return None;
+/// Asks the kernel for the users of sockets.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    /// The socket of the former question: a new one costs more than the answer.
+    socket: RefCell<Option<OwnedFd>>,
+}
+
+impl Users {
+    /// Returns the user that owns the socket at the second end, of a connection to the first; `None` if the socket belongs to another host or
+    /// network namespace, is closed, or the kernel does not tell.
+    pub(super) fn user_of(&self, (local, remote): (SocketAddr, SocketAddr)) -> Option<u32> {
+        let [local, remote] =
+            [local, remote].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+        let is_here = remote.ip().is_loopback() || remote.ip() == local.ip();
+        if !is_here {
+            return None;
+        }
+        let mut kept = self.socket.borrow_mut();
+        let socket = kept.take().map_or_else(open, Ok).ok()?;
+        let user = ask(&socket, &question(local, remote)).ok()?;
+        // A socket on which a question has failed may get the answer later.
+        *kept = Some(socket);
+        user
     }
-    ask(&question(local, remote)).ok()
 }
 
 /// Returns the question for the socket that has sent from `remote` to `local`.
@@ -65,15 +81,17 @@ fn address_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-fn ask(question: &[u8]) -> io::Result<u32> {
+fn open() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
-    let family = AddressFamily::NETLINK;
-    let socket = socket_with(family, SocketType::RAW, flags, Some(SOCK_DIAG))?;
-    sendto(&socket, question, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(SOCK_DIAG))?)
+}
+
+fn ask(socket: &OwnedFd, question: &[u8]) -> io::Result<Option<u32>> {
+    sendto(socket, question, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     // The kernel has answered before the question's call returns.
     let mut answer = [0; 512];
-    let (len, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
-    user_in(&answer[..len]).ok_or_else(|| ErrorKind::NotFound.into())
+    let (len, _) = recv(socket, &mut answer, RecvFlags::DONTWAIT)?;
+    Ok(user_in(&answer[..len]))
 }
 
 /// Returns the user in an answer; `None` for an error or a short answer.
@@ -103,7 +121,7 @@ mod tests {
         };
         let client = std::thread::spawn(connect).join().unwrap();
         let (server, remote) = listener.accept().unwrap();
-        let seen = user_of(server.local_addr().unwrap(), remote);
+        let seen = Users::default().user_of((server.local_addr().unwrap(), remote));
         drop(client);
         seen
     }
@@ -125,8 +143,17 @@ mod tests {
     #[test]
     fn user_of__a_closed_socket_or_another_host_is_unknown() {
         let address = |text: &str| text.parse().unwrap();
-        assert_eq!(user_of(address("127.0.0.1:1"), address("127.0.0.1:1")), None);
-        assert_eq!(user_of(address("10.0.0.1:1"), address("10.0.0.2:1")), None);
+        let users = Users::default();
+        let closed = || users.user_of((address("127.0.0.1:1"), address("127.0.0.1:1")));
+        assert_eq!(closed(), None);
+        assert_eq!(users.user_of((address("10.0.0.1:1"), address("10.0.0.2:1"))), None);
+        // The answer to one question is not taken for that to the next.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ends = (client.peer_addr().unwrap(), client.local_addr().unwrap());
+        assert_eq!(users.user_of(ends), Some(geteuid().as_raw()));
+        assert_eq!(closed(), None);
+        assert_eq!(users.user_of(ends), Some(geteuid().as_raw()));
     }
 
     #[test]

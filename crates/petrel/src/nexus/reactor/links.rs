@@ -212,7 +212,7 @@ impl<N: Network> Reactor<N> {
         let opening = {
             // Only addresses of this host have a path to the peer.
             let own_ip = data_ip.filter(|ip| self.net.path_mtu(*ip, remote).is_ok());
-            let source = self.source_to(id, chosen.kind(), remote, own_ip);
+            let source = self.source_to(id, medium, remote, own_ip);
             medium.open(Agreed { remote, offer: offered, max_frame, ecn, source, sealed })
         };
         let new_expected = |memory| self.new_ticket().map(|ticket| Expected::new(ticket, memory));
@@ -258,16 +258,16 @@ impl<N: Network> Reactor<N> {
         Some((self.relay.connections.get(id)?.remote(), medium))
     }
 
-    /// Returns the source of datagrams, if the system would choose another address: `own`, or this process's end of a
+    /// Returns the source of a medium's datagrams, if the system would choose another address: `own`, or this process's end of a
     /// connection.
     fn source_to(
         &self,
         id: ConnectionId,
-        kind: u8,
+        medium: &dyn Medium<N::Link>,
         remote: SocketAddr,
         own: Option<IpAddr>,
     ) -> Option<IpAddr> {
-        let connection = self.relay.connections.get(id).filter(|_| kind == udp::KIND)?;
+        let connection = self.relay.connections.get(id).filter(|_| medium.chooses_source())?;
         let source = own.unwrap_or_else(|| connection.local().ip());
         let usual = self.net.source_to(remote).ok()?;
         (usual != source).then_some(source)
@@ -317,7 +317,7 @@ impl<N: Network> Reactor<N> {
             _ => None,
         };
         let opening = {
-            let source = self.source_to(id, kind, remote, None);
+            let source = self.source_to(id, medium, remote, None);
             medium.open(Agreed { remote, offer: accept.offer, max_frame, ecn, source, sealed })
         };
         self.agree_on(link, shared);
@@ -384,20 +384,24 @@ impl<N: Network> Reactor<N> {
         let peer = PeerName { address: connection.remote(), endpoint: EndpointId(peer_endpoint) };
         self.relay.counters().links_up.increment();
         self.relay.counters().count_opened(kind, ecn);
-        let medium = self.relay.endpoints.get(endpoint).and_then(|endpoint| endpoint.medium(kind));
+        let attached = self.relay.endpoints.get(endpoint);
+        let medium = attached.and_then(|endpoint| endpoint.medium(kind));
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
-        self.relay.notify(
-            endpoint,
-            FromNexus::LinkUp {
-                request,
-                link: id,
-                transport,
-                peer,
-                incarnation,
-                identity,
-                features,
-            },
-        );
+        let message = FromNexus::LinkUp {
+            request,
+            link: id,
+            transport,
+            peer,
+            incarnation,
+            identity,
+            features,
+        };
+        match attached {
+            Some(opener) if request.is_some() => opener.tell(message),
+            // A server's endpoint has nothing to do before the first session, which wakes it.
+            Some(acceptor) => acceptor.tell_later(message),
+            None => {}
+        }
         self.relay.report_path(id);
     }
 

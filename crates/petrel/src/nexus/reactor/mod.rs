@@ -44,7 +44,7 @@ use petrel_planted::planted;
 use petrel_proto::control::{GroupRefuse, Message};
 
 use crate::control::{EndpointId, FromNexus, Reason, ToNexus};
-use crate::nexus::connection::{Connection, Received};
+use crate::nexus::connection::Received;
 use crate::nexus::counters::Counters;
 use crate::nexus::deadlines::Due;
 use crate::nexus::due::DueAction;
@@ -349,8 +349,9 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: Ready) {
-        let connection = self.relay.connections.get(id);
-        if connection.is_some_and(Connection::is_connecting) {
+        let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        connection.note_ready(event);
+        if connection.is_connecting() {
             self.on_dial_progress(id);
         } else {
             self.read(id);
@@ -369,6 +370,8 @@ impl<N: Network> Reactor<N> {
 
     /// Reads a bounded number of times and leaves the rest for the next turn.
     fn read(&mut self, id: ConnectionId) {
+        let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        connection.begin_reading();
         let mut buffer = std::mem::take(&mut self.buffer);
         let is_drained = (0..READS_PER_TURN).any(|_| !self.read_once(id, &mut buffer));
         self.buffer = buffer;
@@ -383,16 +386,16 @@ impl<N: Network> Reactor<N> {
         if connection.pauses() {
             return false;
         }
-        match connection.receive(buffer) {
+        let received = connection.receive(buffer);
+        if matches!(received, Received::Bytes(_) | Received::Handshake) && connection.can_send() {
+            self.relay.connections.write_later(id);
+        }
+        match received {
             Received::Bytes(count) => {
                 self.digest(id, &buffer[..count]);
                 true
             }
-            Received::Handshake => {
-                // It may ask for an answer.
-                self.relay.connections.write_later(id);
-                true
-            }
+            Received::Handshake => true,
             Received::Nothing => false,
             Received::Untrusted(error) => {
                 self.on_untrusted(id, &error);
@@ -491,7 +494,11 @@ impl<N: Network> Reactor<N> {
             if planted("nexus_sending_is_hearing") {
                 connection.signs_mut().hear(now);
             }
-            match connection.flush(now) {
+            let mut flushed = connection.flush(now);
+            if flushed.is_ok() && connection.waits_for_room() {
+                flushed = self.net.report_room(connection.stream_mut(), id.0);
+            }
+            match flushed {
                 Err(error) => {
                     // The peer may have sent a reason before it closed.
                     self.read(id);

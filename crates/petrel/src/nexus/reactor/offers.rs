@@ -8,7 +8,7 @@ use crate::nexus::connection::Connection;
 use crate::nexus::counters::Counters;
 use crate::nexus::endpoint::Attached;
 use crate::nexus::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
-use crate::nexus::net::Network;
+use crate::nexus::net::{Network, Stream};
 use crate::nexus::relay::Relay;
 use crate::nexus::rendezvous::LocalRendezvous;
 
@@ -120,7 +120,9 @@ impl<'a, N: Network> Offering<'a, N> {
     /// Runs `look` with the two ends of a connection.
     fn with_ends<R>(&self, look: impl FnOnce(&Ends<'_>) -> R) -> R {
         let (local, remote) = (self.connection.local(), self.connection.remote());
-        let path_mtu = || self.net.path_mtu(local.ip(), remote);
+        let stream = self.connection.stream();
+        let path_mtu =
+            || stream.path_mtu().map_or_else(|| self.net.path_mtu(local.ip(), remote), Ok);
         let state = (self.meeting(), !self.connection.channel().is_plain());
         look(&Ends::new((local, remote), self.process, state, &path_mtu))
     }

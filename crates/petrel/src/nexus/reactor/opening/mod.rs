@@ -111,7 +111,9 @@ impl<N: Network> Reactor<N> {
         }
         // A socket that is broken already fails here.
         let Ok(local) = stream.local_addr() else { return };
-        let mut connection = Connection::new(stream, (local, remote), false, self.relay.now());
+        let user = self.net.user_of(&stream, (local, remote));
+        let connection = Connection::new(stream, (local, remote), false, self.relay.now());
+        let mut connection = connection.of_user(user);
         match self.relay.settings().accepting_channel(remote) {
             Ok(channel) => connection.secure(channel),
             Err(error) => return events::credentials_failed(&error),
@@ -155,6 +157,8 @@ impl<N: Network> Reactor<N> {
 
     /// Ends connections without a request if there is no memory for another connection's session.
     pub(super) fn make_room_for_session(&mut self, id: ConnectionId, slots: u16) {
+        // Sessions that have ended take no memory any more.
+        self.run_commands();
         while let Some(yields) = self.relay.connections.in_place_of_sessions(id, slots) {
             self.evict_useless(yields, "memory for sessions is short");
         }
@@ -173,9 +177,8 @@ impl<N: Network> Reactor<N> {
     /// Registers a connection with the readiness loop; does nothing if the system refuses.
     pub(super) fn add_connection(&mut self, mut connection: Connection<N>) -> Option<ConnectionId> {
         let id = self.relay.tokens().next_connection();
-        self.net.register(connection.stream_mut(), id.0).ok()?;
-        // Small messages must not wait for one another.
-        connection.stream().set_nodelay();
+        let is_connecting = connection.is_connecting();
+        self.net.register(connection.stream_mut(), id.0, is_connecting).ok()?;
         self.relay.connections.add(id, connection);
         self.relay.counters().connections_open.set(self.relay.connections.len());
         Some(id)
@@ -220,6 +223,8 @@ impl<N: Network> Reactor<N> {
     /// Begins a connection.
     pub(super) fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
+        // Small messages must not wait for one another.
+        stream.set_nodelay();
         // The local address is known once the connection is made.
         let mut connection = Connection::new(stream, (remote, remote), true, self.relay.now());
         let channel = self.relay.settings().connecting_channel(remote);

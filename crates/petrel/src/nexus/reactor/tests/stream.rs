@@ -1,5 +1,6 @@
 //! Bytes to messages, and messages to bytes.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use petrel_proto::Status;
@@ -73,16 +74,40 @@ fn on_connection_event__reads_and_goes_on_to_write_where_there_is_room() {
     let (mut reactor, _) = reactor();
     let (id, peer) = open_connection(&mut reactor, false);
     for (is_writable, unsent) in [(false, vec![]), (true, vec![id])] {
-        reactor.on_connection_event(id, Ready { token: id.0, is_writable });
+        reactor.on_connection_event(id, Ready { token: id.0, is_writable, is_read_closed: false });
         assert_eq!(*reactor.relay.connections.test_unsent(), unsent);
     }
     drop(peer);
     let end = Instant::now() + Duration::from_secs(60);
     while reactor.relay.connections.contains(id) {
         assert!(Instant::now() < end, "the end is not read");
-        reactor.on_connection_event(id, Ready { token: id.0, is_writable: false });
+        reactor.on_connection_event(
+            id,
+            Ready { token: id.0, is_writable: false, is_read_closed: false },
+        );
     }
     assert_eq!(reactor.relay.counters().snapshot().connections_broken, 1);
+}
+
+#[test]
+fn read__after_a_short_read_looks_again_only_at_the_end_or_an_event() {
+    let (mut reactor, _) = reactor();
+    let (id, mut peer) = open_connection(&mut reactor, false);
+    peer.write_all(&[0; 3]).unwrap();
+    let connection = reactor.relay.connections.get_mut(id).unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(connection.receive(&mut buffer), Received::Bytes(3));
+    peer.write_all(&[0; 4]).unwrap();
+    assert_eq!(connection.receive(&mut buffer), Received::Nothing, "an event will come");
+    connection.begin_reading();
+    assert_eq!(connection.receive(&mut buffer), Received::Bytes(4));
+    peer.write_all(&[0; 5]).unwrap();
+    drop(peer);
+    connection.note_ready(Ready { token: id.0, is_writable: false, is_read_closed: true });
+    connection.begin_reading();
+    assert_eq!(connection.receive(&mut buffer), Received::Bytes(5));
+    let end = connection.receive(&mut buffer);
+    assert!(matches!(end, Received::End(_)), "{end:?}");
 }
 
 #[test]

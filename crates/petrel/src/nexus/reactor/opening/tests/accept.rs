@@ -172,9 +172,10 @@ fn on_not_accepted__by_error_queue_and_idle_connections() {
 }
 
 #[test]
-fn add_connection__sets_nodelay() {
+fn accept_and_connect__set_nodelay() {
     let (mut reactor, _peers) = with_silent(1, |_| {});
-    open_connection(&mut reactor, true);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    reactor.connect(listener.local_addr().unwrap()).unwrap();
     let all = reactor.relay.connections.values();
     let waits_for_none: Vec<_> = all.map(|c| c.stream().tcp().nodelay().unwrap()).collect();
     assert_eq!(waits_for_none, [true, true]);
