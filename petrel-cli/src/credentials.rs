@@ -26,14 +26,18 @@ struct Record {
     expires_at: Option<u64>,
 }
 
+/// Gives this process a device.
+pub(crate) fn use_device(args: &CredentialsArgs) {
+    if let Some(device) = &args.device {
+        petrel_command::credentials::set_device(device.clone(), device.to_string());
+    }
+}
+
 /// Gives this process the credentials of a folder.
 ///
 /// # Errors
 /// The folder has none, or they cannot be used.
 pub(crate) fn install(args: &CredentialsArgs) -> Result<(), Failure> {
-    if let Some(device) = &args.device {
-        petrel_command::credentials::set_device(device.clone(), device.to_string());
-    }
     if let Some(folder) = &args.credentials {
         petrel_command::credentials::set(Arc::new(read(folder)?), folder);
     }

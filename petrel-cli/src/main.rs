@@ -75,6 +75,8 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         _ => credentials::refuse(&cli.credentials)?,
     }
     #[cfg(feature = "full")]
+    credentials::use_device(&cli.credentials);
+    #[cfg(feature = "full")]
     credentials::authorize(&cli.credentials, cli.command.served())?;
     match &cli.command {
         Command::Demo(args) => petrel_bench::demo::run(args, output),

@@ -158,7 +158,7 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
     config.timeout = args.timeout;
     let mut last = Failure::because(format!("{} has no address", args.address));
     for address in args.address.resolve()? {
-        let mut builder = Client::builder().config(config.clone());
+        let mut builder = Client::builder().config(config.clone()).device(credentials::device());
         if let Some(security) = credentials::get() {
             builder = builder.credentials(Arc::clone(security));
         } else if !address.ip().to_canonical().is_loopback() {

@@ -87,6 +87,7 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         insecure: args.insecure,
         security: credentials::get().cloned(),
         authorization: credentials::authorization().cloned(),
+        device: credentials::device(),
         memcached_plain: args.memcached_plain,
         memcached_mutual: args.memcached_mutual,
         memcached_auth: args.auth_file.clone(),

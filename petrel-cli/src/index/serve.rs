@@ -69,6 +69,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
         insecure: args.listen.insecure,
         security: credentials::get().cloned(),
         authorization: credentials::authorization().cloned(),
+        device: credentials::device(),
         transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,

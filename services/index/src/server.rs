@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::{AllowedTransports, EndpointId};
-use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel::endpoint::{Device, EndpointConfig, EndpointStats, IdlePolicy, Stop};
 use petrel::security::{Authorize, Security};
 use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub security: Option<Arc<dyn Security>>,
     /// The rights of clients; everything by default.
     pub authorization: Option<Arc<dyn Authorize>>,
+    /// The exit of datagrams.
+    pub device: Device,
     /// Transports that clients may use.
     pub transports: AllowedTransports,
     /// Number of endpoints, with a thread each. Clients choose an endpoint by number, from 0.
@@ -107,6 +109,7 @@ impl ServerConfig {
             listen,
             insecure: false,
             security: None,
+            device: Device::Kernel,
             authorization: None,
             transports: AllowedTransports::ALL,
             dispatch: 1,
@@ -135,6 +138,7 @@ impl ServerConfig {
         config.id = Some(EndpointId(number));
         config.transports = self.transports;
         config.idle = self.idle;
+        config.host.udp.device = self.device.clone();
         config.sessions.slots = SLOTS_MAX;
         config.sessions.credits = WINDOW_PACKETS as u16;
         config

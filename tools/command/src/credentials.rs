@@ -55,12 +55,14 @@ pub fn set_device(device: Device, words: String) {
     assert!(DEVICE.set((device, words)).is_ok(), "a process has one device");
 }
 
+/// Returns the device of the process.
+pub fn device() -> Device {
+    DEVICE.get().map_or(Device::Kernel, |(device, _)| device.clone())
+}
+
 /// Gives a control plane the credentials, the policy and the device. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
-    let builder = match DEVICE.get() {
-        Some((device, _)) => builder.device(device.clone()),
-        None => builder,
-    };
+    let builder = builder.device(device());
     let builder = match authorization() {
         Some(rules) => builder.authorize(Arc::clone(rules)),
         None => builder,

@@ -12,7 +12,7 @@ use super::lookup::{Finding, Found, FoundBy, on_thread};
 use super::park;
 use super::targets::{Names, Targets};
 use crate::endpoint::{
-    AllowedTransports, ClientShared, CongestionControl, EndpointConfig, IdlePolicy,
+    AllowedTransports, ClientShared, CongestionControl, Device, EndpointConfig, IdlePolicy,
 };
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
@@ -202,6 +202,17 @@ impl ClientBuilder {
     #[must_use]
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         *self.own_endpoint() = config;
+        self
+    }
+
+    /// Sends and receives the client's datagrams by a network device, and not by the kernel's network stack: see
+    /// [`NexusBuilder::device`](crate::nexus::NexusBuilder::device). The client then has a thread of its own, except with
+    /// [`Device::Kernel`], the default.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        if device != Device::Kernel {
+            self.own_endpoint().host.udp.device = device;
+        }
         self
     }
 

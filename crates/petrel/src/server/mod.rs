@@ -16,7 +16,7 @@ pub use running::RunningServer;
 pub use successor::start_successor;
 
 use crate::endpoint::{
-    AllowedTransports, CongestionControl, Endpoint, EndpointConfig, EndpointId, IdlePolicy,
+    AllowedTransports, CongestionControl, Device, Endpoint, EndpointConfig, EndpointId, IdlePolicy,
     PanicPolicy,
 };
 use crate::error::SetupError;
@@ -218,6 +218,13 @@ impl Server {
     /// Sets the largest request and response, in bytes: up to 1 GiB, and 8 MiB by default. Clients have a limit of their own.
     pub fn message_bytes_max(mut self, bytes: u32) -> Self {
         self.endpoint.sessions.message_bytes_max = bytes;
+        self
+    }
+
+    /// Sends and receives datagrams by a network device, as `"xdp:eth0".parse()?` names it, and not by the kernel's network stack: see
+    /// [`NexusBuilder::device`].
+    pub fn device(mut self, device: Device) -> Self {
+        self.endpoint.host.udp.device = device;
         self
     }
 

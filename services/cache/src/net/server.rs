@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Poll, Waker};
 use petrel::Nexus;
-use petrel::endpoint::{AllowedTransports, EndpointConfig, IdlePolicy};
+use petrel::endpoint::{AllowedTransports, Device, EndpointConfig, IdlePolicy};
 use petrel::nexus::SetupError;
 use petrel::security::{Authorize, Security, SecurityError};
 use petrel::server::RunningServer;
@@ -58,6 +58,8 @@ pub struct CacheConfig {
     pub security: Option<Arc<dyn Security>>,
     /// The rights of Petrel's clients; everything by default.
     pub authorization: Option<Arc<dyn Authorize>>,
+    /// The exit of datagrams to clients of Petrel.
+    pub device: Device,
     /// Whether memcached's port does without TLS in spite of credentials.
     pub memcached_plain: bool,
     /// Whether memcached's clients need a certificate, too.
@@ -137,6 +139,7 @@ impl Default for CacheConfig {
             memcached: None,
             insecure: false,
             security: None,
+            device: Device::Kernel,
             authorization: None,
             memcached_plain: false,
             memcached_mutual: false,
@@ -266,6 +269,7 @@ impl CacheConfig {
         let mut endpoint = EndpointConfig::default();
         endpoint.transports = self.transports;
         endpoint.idle = self.endpoint_idle;
+        endpoint.host.udp.device = self.device.clone();
         let mut nexus = Nexus::builder().transports(self.transports);
         match &self.security {
             Some(security) => nexus = nexus.credentials(Arc::clone(security)),

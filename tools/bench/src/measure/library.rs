@@ -74,6 +74,7 @@ impl EndConfig {
     fn reaching(&self, builder: NexusBuilder, ip: IpAddr) -> NexusBuilder {
         let is_far = !ip.to_canonical().is_loopback();
         let builder = if is_far { builder.heartbeat(HEARTBEAT) } else { builder };
+        let builder = builder.device(credentials::device());
         match self.is_sealed {
             true => credentials::apply(builder, false),
             false if is_far => builder.insecure(),
