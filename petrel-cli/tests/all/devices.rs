@@ -1,7 +1,10 @@
 //! The command past the kernel (`--device`): two hosts in network namespaces, with a device at both ends, at either, and at none.
 
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -41,16 +44,42 @@ fn serve(host: &Host, flags: &[&str]) -> Server {
 
 /// Returns a counter of the server's first endpoint, asked on its host.
 fn counter(host: &Host, server: &Server, name: &str) -> u64 {
-    let arguments = ["stats", &server.address, "--json"];
+    counter_at(host, &server.address, name, &[])
+}
+
+fn counter_at(host: &Host, address: &str, name: &str, flags: &[&str]) -> u64 {
+    let arguments = [&["stats", address, "--json"][..], flags].concat();
     let stats = host.run(env!("CARGO_BIN_EXE_petrel"), &arguments, "").unwrap();
     let stats: Value = serde_json::from_str(stats.trim()).unwrap();
     stats["endpoints"][0]["stats"][name].as_u64().unwrap()
 }
 
+/// A service that is ready; killed on drop.
+struct Service(Child);
+
+impl Service {
+    fn start(host: &Host, service: &str, flags: &[&str]) -> Self {
+        let mut command = host.command(Path::new(env!("CARGO_BIN_EXE_petrel")));
+        command.args([service, "serve", "--idle", "block"]).args(flags);
+        let mut own = Self(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(own.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("address"), "{service}: {line}");
+        own
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 /// Makes calls; all must be answered, with the right bytes.
 fn ping(server: &Server, count: u32, flags: &[&str]) {
     let count = count.to_string();
-    let call = ["ping", &server.address, "--json", "--warmup", "0", "--count", &count];
+    let call = ["ping", &server.address, "--json", "--count", &count];
     let answer = succeed(&[&call[..], flags].concat());
     assert_eq!(record(&answer)["answered"].to_string(), count, "{flags:?}");
 }
@@ -72,7 +101,11 @@ fn devices__at_any_end_carry_the_same_calls() {
             for (at_server, at_client) in ENDS {
                 let server = serve(&host, &["--insecure", "--device", at_server]);
                 let by = ["--transport", "udp", "--device", at_client];
-                ping(&server, 2_000, &[&by[..], &["--in-flight", "16", "--size", "1"]].concat());
+                ping(
+                    &server,
+                    2_000,
+                    &[&by[..], &["--in-flight", "16", "--method", "echo", "--size", "1"]].concat(),
+                );
                 for (size, count) in [("1400", 200), ("100KiB", 50), ("8MiB", 4)] {
                     ping(&server, count, &[&by[..], &["--size", size]].concat());
                 }
@@ -108,7 +141,110 @@ fn devices__carry_sealed_calls_and_services() {
             ping(&server, 500, &by);
             ping(&server, 2, &[&by[..], &["--size", "8MiB"]].concat());
         }
-        assert!(counter(&host, &server, "rx_device_datagrams") > 1_000);
+        let by_device =
+            counter_at(&host, &server.address, "rx_device_datagrams", &["--credentials", &own]);
+        assert!(by_device > 1_000, "{by_device}");
+        // Without a helper, an interface has the program of one process.
+        drop(server);
+
+        let services: [(&str, &[&str], &[&str]); 3] = [
+            ("cache", &["set", "key", "17"], &["get", "key"]),
+            ("index", &["put", "5", "17"], &["get", "5"]),
+            ("kv", &["put", "key", "17"], &["get", "key"]),
+        ];
+        let (data, port) = (folder.path("replica"), "10.84.0.2:31999");
+        let peers = format!("1={port}");
+        for (service, write, read) in services {
+            let listen: &[&str] = match service {
+                "kv" => &["--id", "1", "--peers", &peers, "--data", &data],
+                _ => &["--listen", port],
+            };
+            let secured = ["--json", "--credentials", &own, "--device", "xdp!"];
+            let _service = Service::start(&host, service, &[listen, &secured].concat());
+            for what in [write, read] {
+                let (what, rest) = what.split_first().unwrap();
+                let at: &[&str] = match service {
+                    "kv" => &[service, what, "--servers", port],
+                    _ => &[service, what, port],
+                };
+                let by = ["--credentials", &client, "--device", "xdp!"];
+                let answer = succeed(&[at, rest, &by].concat());
+                let is_read = *what == "get";
+                let said = String::from_utf8_lossy(&answer.stdout).into_owned();
+                assert!(!is_read || said.contains("17"), "{service}: {said}");
+            }
+            let by_device =
+                counter_at(&host, port, "rx_device_datagrams", &["--credentials", &own]);
+            assert!(by_device > 0, "{service}");
+        }
+    });
+}
+
+/// A helper that is ready; killed on drop.
+struct Helper(Child);
+
+impl Helper {
+    fn start(mut command: Command, interface: &str, socket: &str) -> Self {
+        command.args(["xdp-helper", "--json", "--interface", interface, "--socket", socket]);
+        command.args(["--allow", USER]).stdout(Stdio::piped());
+        let mut own = Self(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(own.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("ready"), "{line}");
+        own
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The user of the programs with a helper.
+const USER: &str = "65534";
+
+#[test]
+fn devices__of_users_without_rights_work_by_a_helper_and_without_it_by_the_kernel() {
+    let test = "devices__of_users_without_rights_work_by_a_helper_and_without_it_by_the_kernel";
+    own_network::in_own_network(&TRIAL, module_path!(), test, || {
+        let host = other_host();
+        let folder = Folder::new("helper");
+        // A copy that the user may read.
+        let program = folder.path("petrel");
+        fs::copy(env!("CARGO_BIN_EXE_petrel"), &program).unwrap();
+        let [here, there] = ["here", "there"].map(|name| folder.path(name));
+        let at_server = Helper::start(host.command(Path::new(&program)), "w", &there);
+        let at_client = Helper::start(Command::new(&program), "v", &here);
+        // The helpers' sockets are for all users, and the helpers look who asks.
+        let [by_server, by_client] = [&there, &here].map(|socket| format!("xdp@{socket}!"));
+
+        let mut command = Command::new("nsenter");
+        let id = host.id().to_string();
+        command
+            .args(["--target", &id, "--net", "--setuid", USER, "--setgid", USER, "--", &program]);
+        let listen = format!("{SERVER}:0");
+        let flags = ["--listen", &listen, "--insecure", "--device", &by_server];
+        let server = Server::start_by(command, &flags);
+        let start = |count: &str| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", USER, "--regid", USER, "--clear-groups", &program, "ping"]);
+            command.args([&server.address, "--json", "--count", count, "--device", &by_client]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let answer = finish(start("1000"));
+        assert!(answer.status.success(), "{answer:?}");
+        assert!(counter(&host, &server, "rx_device_datagrams") >= 1_000);
+
+        let client = start("50000");
+        let requests = || counter(&host, &server, "requests_received");
+        assert!(wait_until(|| requests() > 5_000), "the calls go on");
+        drop((at_server, at_client));
+        let answer = finish(client);
+        assert!(answer.status.success(), "{answer:?}");
+        assert_eq!(record(&answer)["answered"], 50_000);
+        assert!(wait_until(|| counter(&host, &server, "device_losses") == 1));
     });
 }
 
