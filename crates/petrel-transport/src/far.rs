@@ -175,6 +175,10 @@ impl Transport for Far {
         self.stream.take_broken().map(|(peer, why)| (Self::from_stream(peer), why))
     }
 
+    fn take_notice(&mut self) -> Option<String> {
+        self.udp.take_notice()
+    }
+
     fn take_ended(&mut self) -> Option<PeerId> {
         self.udp.take_ended()
     }

@@ -129,8 +129,6 @@ transport_stats! {
     rx_dropped_checksum,
     /// Datagrams, from a device, whose checksum no device has completed: their sender is on the same host, and they are accepted.
     rx_partial_checksum,
-    /// Datagrams, from a device, larger than agreed with their sender: a sender on the same host has left several for a device to cut.
-    rx_dropped_joined,
     /// Datagrams from a device.
     rx_device_datagrams,
     /// Datagrams that missed the device, and came from the kernel's socket.

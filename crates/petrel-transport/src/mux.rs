@@ -254,6 +254,10 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         near.or_else(|| self.far.take_broken())
     }
 
+    fn take_notice(&mut self) -> Option<String> {
+        self.near.take_notice().or_else(|| self.far.take_notice())
+    }
+
     fn take_ended(&mut self) -> Option<PeerId> {
         let near = self.near.take_ended().map(Self::from_near);
         near.or_else(|| self.far.take_ended())

@@ -271,6 +271,11 @@ pub trait Transport {
         None
     }
 
+    /// Returns what has happened to the medium beside its links, once: for the owner's log. Asked with heartbeats.
+    fn take_notice(&mut self) -> Option<String> {
+        None
+    }
+
     /// Returns a peer whose link must end, each once: its sealed datagrams have no numbers left, or too many were forged (`docs/wire-protocol.md`
     /// §17.3). Frames to and from the peer are dropped and counted until [`Transport::remove_peer`].
     ///

@@ -88,7 +88,7 @@ impl Waker {
 }
 
 /// Most descriptors that end one sleep, with the waker's.
-const WATCHED_MAX: usize = 16;
+const WATCHED_MAX: usize = 64;
 
 /// A sleep, with the descriptors of wake-ups.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl<'a> Watch<'a> {
     /// Adds a descriptor, which ends the sleep when it is readable, or writable if `for_room`.
     ///
     /// # Panics
-    /// With more than 15 descriptors.
+    /// With more than 63 descriptors: an endpoint has at most 31 further source ports and 8 sockets of a device.
     pub fn add(&mut self, fd: BorrowedFd<'a>, for_room: bool) {
         let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         self.all[self.count] = PollFd::from_borrowed_fd(fd, events);

@@ -38,6 +38,11 @@ pub(crate) fn device_off(data_port: std::net::SocketAddr, why: &str) {
     );
 }
 
+/// Something has happened to an endpoint's medium.
+pub(crate) fn medium_changed(what: &str) {
+    emit!(WARN, "medium_changed", what, "an endpoint's medium has changed");
+}
+
 /// A session is open.
 pub(crate) fn session_opened(
     endpoint: EndpointId,

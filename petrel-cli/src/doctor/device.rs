@@ -18,7 +18,7 @@ const MTU_MAX: u32 = petrel_transport::device::xdp::PACKET_BYTES_MAX as u32;
 
 /// Opens an endpoint's data port with the device, and looks at the interface.
 pub(super) fn checks(device: &Device) -> Vec<Check> {
-    let mut config = UdpConfig { device: device.clone(), ..UdpConfig::default() };
+    let mut config = UdpConfig { device: Some(device.clone()), ..UdpConfig::default() };
     config.bind.set_ip(IpAddr::from([0, 0, 0, 0]));
     let opened = match Udp::bind(config) {
         Ok(udp) => udp.device(),

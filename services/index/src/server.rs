@@ -138,7 +138,7 @@ impl ServerConfig {
         config.id = Some(EndpointId(number));
         config.transports = self.transports;
         config.idle = self.idle;
-        config.host.udp.device = self.device.clone();
+        config.host.udp.device = Some(self.device.clone());
         config.sessions.slots = SLOTS_MAX;
         config.sessions.credits = WINDOW_PACKETS as u16;
         config

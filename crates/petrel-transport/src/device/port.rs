@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Nic;
 use super::ether::frame::{Checksum, MacAddr, Parsed, Refusal, Template, parse};
-use super::ether::ways::{Changes, NoWay, Way, Ways};
+use super::ether::ways::{Changes, Neighbour, NoWay, Way, Ways};
 use crate::link::{PeerId, TransportStats};
 use crate::transport::RX_BURST_MAX;
 
@@ -49,14 +49,21 @@ pub(crate) struct Datagrams<I> {
     pub(crate) is_ecn: bool,
 }
 
-/// The exit of a peer's datagrams.
-enum Exit {
-    /// The kernel's tables have not been asked since they changed.
-    Unknown,
-    /// No way leads over the device.
-    Kernel,
-    Device(Box<Head>),
+/// The exit of a peer's datagrams, and the state of the kernel's tables when they were asked.
+struct Exit {
+    generation: u32,
+    /// `None`: no way leads over the device.
+    head: Option<Box<Head>>,
 }
+
+/// The exit of a peer whose way is unknown.
+const UNKNOWN: Exit = Exit { generation: 0, head: None };
+
+/// Most questions about ways between two looks at the changes, some 10 ms: a question takes several µs.
+const QUESTIONS_MAX: u32 = 64;
+
+/// Peers whose ways are asked anew after a look, in turn: the kernel does not tell of a smaller MTU behind routers.
+const REFRESHED: usize = 4;
 
 /// A peer's way over the device.
 struct Head {
@@ -73,8 +80,6 @@ struct Current {
     /// The place of the bytes in the frame.
     payload: Range<usize>,
     is_marked: bool,
-    /// No device has cut the packet, if it was to be cut: see [`Port::uncut`].
-    is_partial: bool,
 }
 
 /// See the [module](self).
@@ -86,12 +91,30 @@ pub(crate) struct Port<N, W> {
     scope: u32,
     /// By [`PeerId`].
     exits: Vec<Exit>,
+    /// The state of the kernel's tables; not 0.
+    generation: u32,
+    questions: u32,
+    /// The next peer to refresh.
+    refreshed: usize,
+    /// The device has not taken all queued frames.
+    has_unsent: bool,
     current: Option<Current>,
 }
 
 impl<N: Nic, W: FindWays> Port<N, W> {
     pub(crate) fn new(nic: N, ways: W, local: SocketAddr, scope: u32) -> Self {
-        Self { nic, ways, local, scope, exits: Vec::new(), current: None }
+        Self {
+            nic,
+            ways,
+            local,
+            scope,
+            exits: Vec::new(),
+            generation: 1,
+            questions: QUESTIONS_MAX,
+            refreshed: 0,
+            has_unsent: false,
+            current: None,
+        }
     }
 
     pub(crate) fn nic(&self) -> &N {
@@ -107,36 +130,40 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         self.nic.frame_bytes_max() - ETHERNET_BYTES
     }
 
-    /// Returns true if datagrams of `bytes` bytes to the peer go by the device.
+    /// Returns true if datagrams of `bytes` bytes to the peer go by the device. `address` is that of a peer, or `None`.
     #[inline]
     pub(crate) fn reaches(
         &mut self,
         peer: PeerId,
         bytes: usize,
-        address: impl FnOnce() -> Destination,
+        address: impl FnOnce() -> Option<Destination>,
     ) -> bool {
         match self.exits.get(peer.0 as usize) {
-            Some(Exit::Device(head)) => bytes <= head.datagram_bytes_max,
-            Some(Exit::Kernel) => false,
-            Some(Exit::Unknown) | None => self.look_up(peer, bytes, &address()),
+            Some(Exit { generation, head }) if *generation == self.generation => {
+                head.as_ref().is_some_and(|head| bytes <= head.datagram_bytes_max)
+            }
+            _ => self.look_up(peer, bytes, address()),
         }
     }
 
+    /// Asks for the way to a peer, if there were few questions lately. Otherwise the former way counts.
     #[cold]
-    fn look_up(&mut self, peer: PeerId, bytes: usize, to: &Destination) -> bool {
-        if peer == PeerId(u32::MAX) {
-            return false;
-        }
+    fn look_up(&mut self, peer: PeerId, bytes: usize, to: Option<Destination>) -> bool {
+        // The number of no peer may be any.
+        let Some(to) = to else { return false };
         let place = peer.0 as usize;
         if self.exits.len() <= place {
-            self.exits.resize_with(place + 1, || Exit::Unknown);
+            self.exits.resize_with(place + 1, || UNKNOWN);
         }
-        let bound = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
-        self.exits[place] = match self.ways.way_to(to.source.or(bound), to.addr) {
-            Err(_) => Exit::Kernel,
-            Ok(way) => Exit::Device(Box::new(self.head_of(&way, to.addr))),
-        };
-        matches!(&self.exits[place], Exit::Device(head) if bytes <= head.datagram_bytes_max)
+        if self.questions > 0 {
+            self.questions -= 1;
+            let bound = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
+            let way = self.ways.way_to(to.source.or(bound), to.addr);
+            let head = way.ok().map(|way| Box::new(self.head_of(&way, to.addr)));
+            self.exits[place] = Exit { generation: self.generation, head };
+        }
+        let head = &self.exits[place].head;
+        head.as_ref().is_some_and(|head| bytes <= head.datagram_bytes_max)
     }
 
     fn head_of(&self, way: &Way, to: SocketAddr) -> Head {
@@ -147,29 +174,33 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         Head { template, datagram_bytes_max, next_hop: way.next_hop, mac: way.to_mac }
     }
 
-    /// Forgets the way to a peer that was added or removed.
+    /// Forgets the way to a peer that was removed.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         if let Some(exit) = self.exits.get_mut(peer.0 as usize) {
-            *exit = Exit::Unknown;
+            *exit = UNKNOWN;
         }
     }
 
-    /// Reads the changes of the kernel's tables, and forgets the ways that they touch.
+    /// Reads the changes of the kernel's tables. The ways that they touch are asked anew, as are those of a few peers in turn.
     pub(crate) fn follow_changes(&mut self) -> Changes {
         let changes = self.ways.read_events();
-        for exit in &mut self.exits {
-            let is_kept = match exit {
-                _ if changes.must_ask_again => false,
+        self.questions = QUESTIONS_MAX;
+        if changes.must_ask_again {
+            self.generation = self.generation.wrapping_add(1).max(1);
+        }
+        for exit in self.exits.iter_mut().filter(|_| !changes.neighbours.is_empty()) {
+            let touches = |near: &Neighbour| match &exit.head {
+                Some(head) => near.ip == head.next_hop && near.mac != Some(head.mac),
                 // Perhaps the next hop is known now.
-                Exit::Unknown | Exit::Kernel => changes.neighbours.is_empty(),
-                Exit::Device(head) => {
-                    let mut heard = changes.neighbours.iter();
-                    heard.all(|near| near.ip != head.next_hop || near.mac == Some(head.mac))
-                }
+                None => true,
             };
-            if !is_kept {
-                *exit = Exit::Unknown;
+            if changes.neighbours.iter().any(touches) {
+                *exit = UNKNOWN;
             }
+        }
+        for _ in 0..REFRESHED.min(self.exits.len()) {
+            self.refreshed = (self.refreshed + 1) % self.exits.len();
+            self.exits[self.refreshed].generation = 0;
         }
         changes
     }
@@ -181,7 +212,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         I: Iterator<Item = &'a [u8]>,
     {
         let Datagrams { mut pieces, bytes, segment_bytes, source_port, is_ecn } = datagrams;
-        let Some(Exit::Device(head)) = self.exits.get(to.0 as usize) else {
+        let Some(Exit { head: Some(head), .. }) = self.exits.get(to.0 as usize) else {
             panic!("the device reaches the peer")
         };
         if !self.nic.has_room(bytes.div_ceil(segment_bytes)) {
@@ -210,7 +241,15 @@ impl<N: Nic, W: FindWays> Port<N, W> {
 
     /// Lets the device send what is queued. Returns the number of system calls.
     pub(crate) fn flush(&mut self) -> u64 {
-        self.nic.flush()
+        let calls = self.nic.flush();
+        self.has_unsent = self.nic.has_unsent();
+        calls
+    }
+
+    /// Returns true if the device has not taken all queued frames, and is to be [flushed](Port::flush) again.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.has_unsent
     }
 
     /// Looks for a received datagram, and drops frames that carry none for this port. Returns true if a datagram is there.
@@ -223,7 +262,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
             }
             let Some(frame) = self.nic.received() else { return false };
             match parse(frame) {
-                Ok(parsed) if parsed.to_port == self.local.port() => self.accept(parsed, stats),
+                Ok(parsed) if self.is_for_port(&parsed) => self.accept(parsed, stats),
                 Err(Refusal::UdpChecksum | Refusal::IpChecksum | Refusal::NoChecksum) => {
                     self.nic.release();
                     stats.rx_dropped_checksum += 1;
@@ -237,11 +276,25 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         self.current.is_some()
     }
 
+    /// Returns true for a datagram to this port from an address that may be a peer's: a kernel drops the others as martians.
+    #[inline]
+    fn is_for_port(&self, parsed: &Parsed) -> bool {
+        let is_possible = match parsed.from_ip {
+            IpAddr::V4(ip) => {
+                !(ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified())
+            }
+            IpAddr::V6(ip) => {
+                let is_mapped = ip.to_ipv4_mapped().is_some();
+                !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped)
+            }
+        };
+        parsed.to_port == self.local.port() && is_possible && parsed.from_ip != self.local.ip()
+    }
+
     #[inline]
     fn accept(&mut self, parsed: Parsed, stats: &mut TransportStats) {
         stats.rx_device_datagrams += 1;
-        let is_partial = parsed.checksum == Checksum::Partial;
-        stats.rx_partial_checksum += u64::from(is_partial);
+        stats.rx_partial_checksum += u64::from(parsed.checksum == Checksum::Partial);
         let from = match parsed.from() {
             SocketAddr::V4(v4) if self.local.is_ipv6() => {
                 (v4.ip().to_ipv6_mapped(), v4.port()).into()
@@ -252,7 +305,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
             from => from,
         };
         let Parsed { payload, is_marked, .. } = parsed;
-        self.current = Some(Current { from, payload, is_marked, is_partial });
+        self.current = Some(Current { from, payload, is_marked });
     }
 
     /// Returns true if a frame waits, with a datagram for this port or without.
@@ -269,13 +322,6 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         let Current { from, payload, .. } = self.current.as_ref().expect("a datagram is there");
         let frame = self.nic.received().expect("the datagram's frame is not released");
         (*from, &mut frame[payload.clone()])
-    }
-
-    /// The sender and the size of the oldest datagram, if it may be several ones, which a sender on the same host has left to a device to cut.
-    #[inline]
-    pub(crate) fn uncut(&self) -> Option<(SocketAddr, usize)> {
-        let current = self.current.as_ref().filter(|current| current.is_partial)?;
-        Some((current.from, current.payload.len()))
     }
 
     /// Returns true if the oldest datagram met congestion.

@@ -121,7 +121,9 @@ impl Outlet for Udp {
         let mut end = self.plan.messages().len();
         if let Some(leaving) = self.leaving() {
             // SAFETY: by this function's contract.
-            match unsafe { leaving.send_from(first) } {
+            let sent = unsafe { leaving.send_from(first) };
+            self.device.iter_mut().for_each(|device| device.note(&sent));
+            match sent {
                 Sent::Messages(count) => return Ok(count),
                 Sent::NoRoom => return Err(Errno::AGAIN),
                 Sent::ByKernel(count) => end = first + count,

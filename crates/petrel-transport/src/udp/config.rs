@@ -144,8 +144,8 @@ pub struct UdpConfig {
     pub further_ports: u8,
     /// The largest packets to send.
     pub mtu: Mtu,
-    /// The device that datagrams go by, beside the kernel's socket.
-    pub device: Device,
+    /// The exit of datagrams. `None`: that of the owner's control plane, or else the kernel.
+    pub device: Option<Device>,
     /// Whether the kernel may cut equal-sized datagrams from one buffer, if it can.
     pub gso: bool,
     /// Whether the kernel may deliver equal-sized datagrams in one buffer, if it can.
@@ -167,7 +167,7 @@ impl Default for UdpConfig {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             further_ports: 0,
             mtu: Mtu::default(),
-            device: Device::Kernel,
+            device: None,
             gso: true,
             gro: true,
             ecn: true,

@@ -61,18 +61,15 @@ impl Udp {
         };
         let (mut delivered, mut work) = (0, 0);
         if let Some(port) = device.port() {
+            if port.has_unsent() {
+                stats.tx_syscalls += port.flush();
+            }
             while work < budget && port.poll(stats) {
-                if port.uncut().is_some_and(|(from, bytes)| bytes > peers.largest_from(from)) {
-                    stats.rx_dropped_joined += 1;
-                    port.skip();
-                    work += 1;
-                    continue;
-                }
                 let (frames, effort) = deliver_ready(port, peers, stats, budget - work, handler);
                 (delivered, work) = (delivered + frames, work + effort);
             }
         }
-        if device.note_poll(work > 0) {
+        if device.note_poll(work) {
             device.look(clock::now_ns(), socket, stats);
             let (is_on, before) = (device.is_on(), stats.rx_datagrams);
             delivered += self.receive_by_socket(budget, handler);

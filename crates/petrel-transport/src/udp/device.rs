@@ -7,6 +7,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 
 use super::addr::{AddrKey, canonical};
 use super::config::{UdpError, XdpDevice};
@@ -27,28 +29,43 @@ const LOOK_NS: u64 = 10_000_000;
 /// Time between two attempts to open a device.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// The kernel's socket is asked after this number of polls of the device with frames, or after fewer without: asking costs a system call, some
-/// 200 ns, a poll of an empty device 10.
-const POLLS_PER_ASK: u32 = 256;
-const EMPTY_POLL_WEIGHT: u32 = 8;
-
 /// The socket of a helper that programs without privileges use if it is there.
 const HELPER: &str = "/run/petrel/xdp.sock";
+
+/// The kernel's socket is asked after frames or polls of the device of this weight: asking costs a system call, some 200 ns, a poll of an empty
+/// device 10.
+const WEIGHT_PER_ASK: usize = 256;
+const EMPTY_POLL_WEIGHT: usize = 8;
+
+/// Without time stamps, received frames count as having waited after a pause of this length.
+const UNSTAMPED_PAUSE_NS: u64 = 20_000_000;
+
+type DevicePort = Port<Xdp, Ways>;
+type Opened = Result<DevicePort, String>;
 
 /// The device of an endpoint.
 pub(super) struct DeviceExit {
     setting: XdpDevice,
     local: SocketAddr,
     state: State,
-    /// Polls since the kernel's socket was asked, those without a frame weighted.
-    polls: u32,
+    /// Frames and polls, weighted, since the kernel's socket was asked.
+    weight: usize,
     next_look_ns: u64,
+    /// Whether the device, and not the kernel, had no room for kept frames.
+    is_full: bool,
+    /// Packets that former devices have dropped.
+    dropped_before: u64,
+    notice: Option<String>,
 }
 
 enum State {
-    On(Port<Xdp, Ways>),
+    On(DevicePort),
     /// Lost, or not yet opened, and why.
-    Off(String),
+    Off {
+        why: String,
+        /// A thread opens the device: the kernel, or a helper, may take long.
+        opening: Option<Receiver<Opened>>,
+    },
 }
 
 /// The use of a device by an endpoint.
@@ -73,17 +90,26 @@ impl DeviceExit {
         let state = match open_port(&setting, socket, local, Xdp::open) {
             Ok(port) => State::On(port),
             Err(why) if setting.is_required => return Err(UdpError::Device(why)),
-            Err(why) => State::Off(why),
+            Err(why) => State::Off { why, opening: None },
         };
-        Ok(Self { setting, local, state, polls: 0, next_look_ns: 0 })
+        Ok(Self {
+            setting,
+            local,
+            state,
+            weight: 0,
+            next_look_ns: 0,
+            is_full: false,
+            dropped_before: 0,
+            notice: None,
+        })
     }
 
     /// The device's port, if the device works.
     #[inline]
-    pub(super) fn port(&mut self) -> Option<&mut Port<Xdp, Ways>> {
+    pub(super) fn port(&mut self) -> Option<&mut DevicePort> {
         match &mut self.state {
             State::On(port) => Some(port),
-            State::Off(_) => None,
+            State::Off { .. } => None,
         }
     }
 
@@ -94,42 +120,68 @@ impl DeviceExit {
     pub(super) fn state(&self) -> DeviceState {
         match &self.state {
             State::On(port) => DeviceState::On(port.nic().interface().to_owned()),
-            State::Off(why) => DeviceState::Off(why.clone()),
+            State::Off { why, .. } => DeviceState::Off(why.clone()),
         }
     }
 
-    /// Notes a poll of the device. Returns true if the kernel's socket is to be asked now.
+    /// Returns what has happened to the device, once.
+    pub(super) fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+
+    /// Notes the exit that had room, or none, for messages.
+    pub(super) fn note(&mut self, sent: &Sent) {
+        self.is_full = matches!(sent, Sent::NoRoom);
+    }
+
+    /// Returns true if kept frames wait for room in the device.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full && self.is_on()
+    }
+
+    /// Notes a poll of the device, which has found work of so many frames. Returns true if the kernel's socket is to be asked now.
     #[inline]
-    pub(super) fn note_poll(&mut self, has_found: bool) -> bool {
-        self.polls += if has_found { 1 } else { EMPTY_POLL_WEIGHT };
-        let is_due = self.polls >= POLLS_PER_ASK || !self.is_on();
+    pub(super) fn note_poll(&mut self, work: usize) -> bool {
+        self.weight += if work == 0 { EMPTY_POLL_WEIGHT } else { work };
+        let is_due = self.weight >= WEIGHT_PER_ASK || !self.is_on();
         if is_due {
-            self.polls = 0;
+            self.weight = 0;
         }
         is_due
     }
 
     /// Returns true if a frame waits that was not delivered yet. The next poll asks the kernel's socket, too.
     pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.polls = POLLS_PER_ASK;
+        self.weight = WEIGHT_PER_ASK;
         self.port().is_some_and(|port| port.has_received())
     }
 
-    /// Watches for frames, and for room for kept ones.
-    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>, for_room: bool) {
+    /// Returns how long received frames may have waited, after a pause with `awake_ns` not slept: see
+    /// [`Transport::waited_ns`](crate::Transport::waited_ns).
+    pub(super) fn waited_ns(&mut self, awake_ns: u64) -> Option<u64> {
+        let has_received = self.port().is_some_and(|port| port.has_received());
+        has_received.then_some(if awake_ns >= UNSTAMPED_PAUSE_NS { awake_ns } else { 0 })
+    }
+
+    /// Watches for frames, and for room for kept ones if the device had none.
+    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>, is_backlog: bool) {
         if let State::On(port) = &self.state {
-            port.nic().fds().for_each(|fd| watch.add(fd, for_room));
+            // The first of the sockets sends.
+            let mut for_room = is_backlog && self.is_full;
+            for fd in port.nic().fds() {
+                watch.add(fd, std::mem::take(&mut for_room));
+            }
         }
     }
 
-    /// The packets that the device has dropped for want of memory or room.
+    /// The packets that devices have dropped for want of memory or room.
     pub(super) fn dropped(&self) -> u64 {
         match &self.state {
             State::On(port) => {
                 let Dropped { receive, ring_full, .. } = port.nic().dropped();
-                receive + ring_full
+                self.dropped_before + receive + ring_full
             }
-            State::Off(_) => 0,
+            State::Off { .. } => self.dropped_before,
         }
     }
 
@@ -137,7 +189,7 @@ impl DeviceExit {
     pub(super) fn receive_frames(&self) -> usize {
         match &self.state {
             State::On(port) => port.nic().receive_frames(),
-            State::Off(_) => self.setting.config.chunks as usize / 2,
+            State::Off { .. } => self.setting.config.chunks as usize / 2,
         }
     }
 
@@ -156,17 +208,41 @@ impl DeviceExit {
                     _ => return,
                 };
                 stats.device_losses += 1;
-                self.state = State::Off(why.to_owned());
+                self.dropped_before = self.dropped();
+                self.notice = Some(format!("datagrams go by the kernel: {why}"));
+                self.state = State::Off { why: why.to_owned(), opening: None };
             }
-            State::Off(why) => {
-                match open_port(&self.setting, socket, self.local, Xdp::open_at_once) {
-                    Ok(port) => self.state = State::On(port),
-                    Err(now) => {
-                        *why = now;
-                        self.next_look_ns = now_ns + RETRY_NS;
-                    }
+            State::Off { opening: None, .. } => self.begin_to_open(socket),
+            State::Off { why, opening: Some(opening) } => match opening.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                Ok(Ok(port)) => {
+                    let interface = port.nic().interface();
+                    self.notice = Some(format!("datagrams go by the device on {interface}"));
+                    self.state = State::On(port);
                 }
-            }
+                answer => {
+                    if let Ok(Err(now)) = answer {
+                        *why = now;
+                    }
+                    self.state = State::Off { why: std::mem::take(why), opening: None };
+                    self.next_look_ns = now_ns + RETRY_NS;
+                }
+            },
+        }
+    }
+
+    /// Opens the device on a thread of its own.
+    fn begin_to_open(&mut self, socket: &UdpSocket) {
+        let (setting, local) = (self.setting.clone(), self.local);
+        let (result, opened) = mpsc::channel();
+        let State::Off { opening, .. } = &mut self.state else { return };
+        let Ok(socket) = socket.try_clone() else { return };
+        let open = move || {
+            // The endpoint may have ended.
+            let _ = result.send(open_port(&setting, &socket, local, Xdp::open_at_once));
+        };
+        if thread::Builder::new().name("petrel-device".to_owned()).spawn(open).is_ok() {
+            *opening = Some(opened);
         }
     }
 }
@@ -177,7 +253,7 @@ fn open_port(
     socket: &UdpSocket,
     local: SocketAddr,
     open: fn(&XdpConfig, &str, BorrowedFd<'_>) -> Result<Xdp, XdpError>,
-) -> Result<Port<Xdp, Ways>, String> {
+) -> Opened {
     let interface = match &setting.interface {
         Some(name) => name.clone(),
         None => interface_of(local.ip())?,
@@ -288,8 +364,10 @@ impl<N: Nic, W: FindWays> Leaving<'_, N, W> {
     }
 }
 
-fn destination(peers: &PeerTable, peer: PeerId, addr: SocketAddr) -> Destination {
-    Destination { addr: canonical(addr), source: peers.source_address(peer) }
+/// The address of a peer; `None` if the peer was removed.
+fn destination(peers: &PeerTable, peer: PeerId, addr: SocketAddr) -> Option<Destination> {
+    let source = peers.get(peer)?.source_address();
+    Some(Destination { addr: canonical(addr), source })
 }
 
 /// # Safety

@@ -161,9 +161,9 @@ impl FurtherPorts {
         Ok(())
     }
 
-    /// Watches for room for kept frames.
-    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        for exit in self.exits.iter().filter(|exit| exit.room.is_backlog()) {
+    /// Watches for room for kept frames, if the sockets had none.
+    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>, for_room: bool) {
+        for exit in self.exits.iter().filter(|exit| for_room && exit.room.is_backlog()) {
             watch.add(exit.socket.as_fd(), true);
         }
     }

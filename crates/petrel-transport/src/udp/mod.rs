@@ -166,7 +166,7 @@ impl Udp {
         clock::now_ns();
         let local = socket.local_addr()?;
         let mut udp = Self::of_socket(socket, local, capabilities, (config, waker))?;
-        if let Device::Xdp(setting) = udp.config.device.clone() {
+        if let Some(Device::Xdp(setting)) = udp.config.device.clone() {
             udp.use_device(setting)?;
         }
         Ok(udp)
@@ -473,6 +473,10 @@ impl Transport for Udp {
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
+    fn take_notice(&mut self) -> Option<String> {
+        self.device.as_mut()?.take_notice()
+    }
+
     fn take_ended(&mut self) -> Option<PeerId> {
         self.peers.take_ended()
     }
@@ -524,7 +528,11 @@ impl Transport for Udp {
     }
 
     /// By the kernel's time stamp of the datagram, which is read alone.
-    fn waited_ns(&mut self, pause_ns: u64, _awake_ns: u64) -> (u64, usize) {
+    fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
+        let device = self.device.as_mut();
+        if let Some(waited_ns) = device.and_then(|device| device.waited_ns(awake_ns)) {
+            return (waited_ns, RX_BURST_MAX);
+        }
         if !self.receiver.has_ready() {
             self.receiver.ask_for_one();
             self.refill();
@@ -578,8 +586,9 @@ impl Member for Udp {
     }
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        watch.add(self.socket.as_fd(), self.room.is_backlog());
-        self.further.watch(watch);
+        let is_full = self.device.as_ref().is_some_and(|device| device.is_full());
+        watch.add(self.socket.as_fd(), self.room.is_backlog() && !is_full);
+        self.further.watch(watch, !is_full);
         if let Some(device) = &self.device {
             device.watch(watch, self.room.is_backlog() || self.further.has_backlog());
         }

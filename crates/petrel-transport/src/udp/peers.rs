@@ -90,13 +90,15 @@ pub(super) struct PeerTable {
     ecn_count: usize,
     /// The peers with a source address of their own.
     sourced_count: usize,
-    /// The largest datagram ever agreed on, sealed or not.
-    datagram_bytes_max: usize,
 }
 
 impl Peer {
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    pub(super) fn source_address(&self) -> Option<IpAddr> {
+        self.terms.source
     }
 }
 
@@ -115,7 +117,6 @@ impl PeerTable {
             count: 0,
             ecn_count: 0,
             sourced_count: 0,
-            datagram_bytes_max: 0,
         }
     }
 
@@ -135,7 +136,7 @@ impl PeerTable {
 
     /// Returns the address from which a peer's datagrams are sent, if not the kernel's choice.
     pub(super) fn source_address(&self, peer: PeerId) -> Option<IpAddr> {
-        self.get(peer)?.terms.source
+        self.get(peer)?.source_address()
     }
 
     /// Returns true if the peer has links and agreed to ECN.
@@ -206,15 +207,6 @@ impl PeerTable {
         }
         self.last_found = Some((key, peer));
         Some(peer)
-    }
-
-    /// The largest datagram that a peer at this address sends: as agreed with the only one, or else with any.
-    pub(super) fn largest_from(&self, addr: SocketAddr) -> usize {
-        let known = match self.sources.get(&AddrKey::from(addr)) {
-            Some(Source { id, peer_count: 1 }) => self.get(*id),
-            _ => None,
-        };
-        known.map_or(self.datagram_bytes_max, |peer| peer.max_frame_bytes)
     }
 
     /// Returns true if a further source port may be the port of a plain peer's address, too.
@@ -330,7 +322,6 @@ impl PeerTable {
             return Ok(peer);
         }
         let peer = self.free_slot()?;
-        self.datagram_bytes_max = self.datagram_bytes_max.max(max_frame_bytes);
         if self.further.contains_key(&key) || self.sealed.may_send_from(key) {
             (self.is_shared, self.last_found) = (true, None);
         }

@@ -43,7 +43,7 @@ use super::addr::RawAddr;
 use crate::buf::Region;
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, record_bytes};
 use crate::copy::{copy_frame, copy_one_line};
-use crate::seal::OVERHEAD_BYTES;
+use crate::device::xdp::PACKET_BYTES_MAX;
 use crate::transport::PeerId;
 
 pub(super) use pieces::PIECES_MAX;
@@ -91,7 +91,7 @@ struct Lane {
     /// The open bundle behind the last message.
     bundle: Option<Bundle>,
     /// A message of several datagrams has more bytes: see [`Plan::cut_small_trains`].
-    single_bytes_max: usize,
+    untrained_bytes: usize,
 }
 
 /// Consecutive datagrams of a queue in an entry of `sendmmsg`.
@@ -139,9 +139,9 @@ impl Load {
     }
 }
 
-/// Returns the most bytes of a datagram to a peer, sealed or not; 0 if no device can be between the peer and this host.
-fn single_bytes_max(name: &RawAddr, datagram_bytes_max: usize) -> usize {
-    if name.is_loopback() { 0 } else { datagram_bytes_max + OVERHEAD_BYTES }
+/// Returns the most bytes for which datagrams to a peer are not joined: 0 on loopback, where no peer has a device.
+fn untrained_bytes(name: &RawAddr) -> usize {
+    if name.is_loopback() { 0 } else { PACKET_BYTES_MAX }
 }
 
 /// The destination of a frame, for [`Plan::add_small`] and [`Plan::add_large`].
@@ -302,8 +302,8 @@ impl Plan {
         }
         *target.lane = self.lanes.len() as u32;
         let (peer, name) = (target.peer, *target.name);
-        let single_bytes_max = single_bytes_max(&name, target.datagram_bytes_max);
-        self.lanes.push(Lane { peer, name, message: NONE, bundle: None, single_bytes_max });
+        let untrained_bytes = untrained_bytes(&name);
+        self.lanes.push(Lane { peer, name, message: NONE, bundle: None, untrained_bytes });
         self.lanes.len() - 1
     }
 
@@ -405,7 +405,7 @@ impl Plan {
             last.bytes += bytes;
             last.datagram_count += 1;
             last.load.add(load);
-            self.has_small_trains |= last.bytes <= self.lanes[lane].single_bytes_max;
+            self.has_small_trains |= last.bytes <= self.lanes[lane].untrained_bytes;
             return;
         }
         self.lanes[lane].message = self.messages.len() as u32;
@@ -424,15 +424,15 @@ impl Plan {
         }
     }
 
-    /// Cuts messages of several datagrams that are no larger than one may be (`docs/wire-protocol.md` §8.2). A receiver with a device on the same
-    /// host gets the joined datagrams of a larger one from its kernel, and would take those of a small one for one datagram.
+    /// Cuts messages of several datagrams that fit into a packet of a device (`docs/wire-protocol.md` §2). A receiver with a device on the same host
+    /// gets the joined datagrams of a larger message from its kernel, and would take those of a small one for one datagram.
     #[cold]
     fn cut_small_trains(&mut self) {
         self.has_small_trains = false;
         let mut messages = std::mem::take(&mut self.uncut);
         std::mem::swap(&mut messages, &mut self.messages);
         for mut message in messages.drain(..) {
-            let is_small = message.bytes <= self.lanes[message.lane as usize].single_bytes_max;
+            let is_small = message.bytes <= self.lanes[message.lane as usize].untrained_bytes;
             if message.datagram_count == 1 || !is_small {
                 self.messages.push(message);
                 continue;

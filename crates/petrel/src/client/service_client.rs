@@ -211,7 +211,7 @@ impl ClientBuilder {
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         if device != Device::Kernel {
-            self.own_endpoint().host.udp.device = device;
+            self.own_endpoint().host.udp.device = Some(device);
         }
         self
     }

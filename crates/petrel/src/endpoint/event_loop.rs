@@ -23,6 +23,7 @@ use super::inbox_turn::handle_messages;
 use super::service::{run_due, run_ended};
 use super::stop::Stop;
 use crate::control::ControlPlane;
+use crate::events;
 use crate::inbox::NEVER_NS;
 use crate::local::{Command, Hub, MainWaker};
 use crate::msgbuf::MsgBuf;
@@ -442,6 +443,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn after_control(&mut self) {
         if self.local.core.take_freed() {
             petrel_transport::heap::trim();
+        }
+        while let Some(what) = self.transport.take_notice() {
+            events::medium_changed(&what);
         }
         while let Some(peer) = self.transport.take_ended() {
             let why = "its keys are used up, or too many datagrams were forged";

@@ -3,7 +3,7 @@
 use petrel_proto::control::PathPorts;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
-use petrel_transport::udp::{Device, DeviceState};
+use petrel_transport::udp::DeviceState;
 
 use super::{AllowedTransports, Endpoint, EndpointConfig, IdlePolicy};
 use crate::error::SetupError;
@@ -38,9 +38,7 @@ impl Nexus {
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
-        if host.udp.device == Device::Kernel {
-            host.udp.device = self.device().clone();
-        }
+        host.udp.device.get_or_insert_with(|| self.device().clone());
         // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield);
         #[cfg(feature = "factors")]

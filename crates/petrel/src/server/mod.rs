@@ -224,7 +224,7 @@ impl Server {
     /// Sends and receives datagrams by a network device, as `"xdp:eth0".parse()?` names it, and not by the kernel's network stack: see
     /// [`NexusBuilder::device`].
     pub fn device(mut self, device: Device) -> Self {
-        self.endpoint.host.udp.device = device;
+        self.endpoint.host.udp.device = Some(device);
         self
     }
 

@@ -269,7 +269,7 @@ impl CacheConfig {
         let mut endpoint = EndpointConfig::default();
         endpoint.transports = self.transports;
         endpoint.idle = self.endpoint_idle;
-        endpoint.host.udp.device = self.device.clone();
+        endpoint.host.udp.device = Some(self.device.clone());
         let mut nexus = Nexus::builder().transports(self.transports);
         match &self.security {
             Some(security) => nexus = nexus.credentials(Arc::clone(security)),

@@ -304,6 +304,10 @@ impl Nic for Xdp {
         self.sender().flush()
     }
 
+    fn has_unsent(&mut self) -> bool {
+        self.sender().has_unsent()
+    }
+
     fn received(&mut self) -> Option<&mut [u8]> {
         if self.turn_frames == 0 {
             self.pass_turn();

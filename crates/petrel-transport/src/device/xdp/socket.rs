@@ -96,6 +96,10 @@ impl Socket {
         self.queue.has_room(frames)
     }
 
+    pub(super) fn has_unsent(&mut self) -> bool {
+        self.queue.unsent() > 0
+    }
+
     pub(super) fn has_received(&mut self) -> bool {
         self.queue.has_received()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use petrel_planted::planted;
 
 use super::{Peer, PeerTable, Terms};
-use crate::seal::{Epochs, OVERHEAD_BYTES, PATH_END, Receiver, SealedLink, Sender};
+use crate::seal::{Epochs, PATH_END, Receiver, SealedLink, Sender};
 use crate::udp::addr::{AddrHash, AddrKey, RawAddr};
 use crate::udp::plan::Target;
 use crate::{LinkError, PeerId};
@@ -83,7 +83,6 @@ impl PeerTable {
             return Err(LinkError::Unsupported(why));
         }
         let peer = self.free_slot()?;
-        self.datagram_bytes_max = self.datagram_bytes_max.max(max_frame_bytes + OVERHEAD_BYTES);
         let key = AddrKey::from(addr);
         self.sealed.paths.insert(local_path.into(), peer);
         self.note_sealed_port(key);

@@ -136,7 +136,7 @@ impl Plan {
         let Some(Loose { peer, name: &name, piece, load }) = self.sealed_loose() else { return };
         let bytes = piece.iov_len;
         let first = self.pieces.push(piece.iov_base.cast(), bytes, load.frames as u32);
-        self.lanes.push(Lane { peer, name, message: NONE, bundle: None, single_bytes_max: 0 });
+        self.lanes.push(Lane { peer, name, message: NONE, bundle: None, untrained_bytes: 0 });
         self.add_datagram(0, Run { first, last: first, count: 1 }, bytes, load);
         self.end_tip();
         self.state = State::Closed;

@@ -13,7 +13,7 @@
 use super::pieces::Run;
 use super::{
     Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, NONE_TO_SEAL, PIECES_MAX, Plan, SEGMENTS_MAX,
-    SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target, single_bytes_max,
+    SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target, untrained_bytes,
 };
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
 use crate::copy::ONE_LINE_BYTES;
@@ -210,9 +210,8 @@ impl Plan {
         let run = Run { first, last: first, count: 1 };
         let bundle = Some(Bundle { run, bytes, load });
         let (peer, name) = (self.tip.peer, self.loose_name);
-        // The room that is left is that of the peer's largest datagram.
-        let single_bytes_max = single_bytes_max(&name, bytes + self.tip.bundle_room_bytes);
-        self.lanes.push(Lane { peer, name, message: NONE, bundle, single_bytes_max });
+        let untrained_bytes = untrained_bytes(&name);
+        self.lanes.push(Lane { peer, name, message: NONE, bundle, untrained_bytes });
     }
 
     pub(super) fn book_frames(&mut self) {
@@ -226,7 +225,7 @@ impl Plan {
 
     pub(super) fn book_train(&mut self) {
         let Self { tip, .. } = self;
-        let Lane { message, single_bytes_max, .. } = self.lanes[tip.lane as usize];
+        let Lane { message, untrained_bytes, .. } = self.lanes[tip.lane as usize];
         let message = &mut self.messages[message as usize];
         let bytes = tip.train_count * tip.train_bytes;
         let (first, count) = (tip.booked_pieces, self.pieces.len() - tip.booked_pieces);
@@ -236,7 +235,7 @@ impl Plan {
         message.bytes += bytes;
         message.datagram_count += tip.train_count;
         message.load.add(Load::of(tip.train_count, bytes));
-        self.has_small_trains |= message.bytes <= single_bytes_max;
+        self.has_small_trains |= message.bytes <= untrained_bytes;
     }
 
     /// Closes the fast path until the next general frame.

@@ -45,7 +45,7 @@ fn between_hosts(inside: impl FnOnce(Host) + Send + 'static) {
 fn by_xdp(ip: Ipv4Addr, mode: Mode) -> UdpConfig {
     let config = XdpConfig { mode, chunks: 512, ..XdpConfig::default() };
     let device = Device::Xdp(XdpDevice { interface: None, is_required: true, config });
-    UdpConfig { device, ..by_kernel(ip) }
+    UdpConfig { device: Some(device), ..by_kernel(ip) }
 }
 
 fn by_kernel(ip: Ipv4Addr) -> UdpConfig {
@@ -92,7 +92,7 @@ fn of_queue(queue: u32, mode: Mode) -> UdpConfig {
     let config =
         XdpConfig { mode, chunks: 512, queues: Queues::List(vec![queue]), ..XdpConfig::default() };
     let device = Device::Xdp(XdpDevice { interface: None, is_required: true, config });
-    UdpConfig { device, ..by_kernel(THERE) }
+    UdpConfig { device: Some(device), ..by_kernel(THERE) }
 }
 
 fn conforms_between_hosts(hub: UdpConfig, leaves: [UdpConfig; 2], reorders: bool) {
@@ -151,7 +151,7 @@ fn a_device_that_is_removed_gives_way_to_the_kernel_and_comes_back() {
         there.bring_up("far", far).unwrap();
         let device =
             Device::Xdp(XdpDevice { interface: Some("gone".to_owned()), ..XdpDevice::default() });
-        let config = UdpConfig { device, ..by_kernel(Ipv4Addr::UNSPECIFIED) };
+        let config = UdpConfig { device: Some(device), ..by_kernel(Ipv4Addr::UNSPECIFIED) };
         let mut hub = Udp::bind(config).unwrap();
         let port = hub.local_addr().port();
         let leaf = |from: Ipv4Addr, to: Ipv4Addr| {
