@@ -192,6 +192,9 @@ impl SimulatedWays {
 impl FindWays for SimulatedWays {
     fn way_to(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Way, NoWay> {
         let next_hop = to.ip();
+        if from == Some(next_hop) {
+            return Err(NoWay::Local);
+        }
         if !self.knows(next_hop) {
             return Err(NoWay::Unresolved(next_hop));
         }

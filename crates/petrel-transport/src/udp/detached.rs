@@ -216,7 +216,7 @@ impl Detached {
             let Self { receiver, peers, stats, device, .. } = self;
             let rest = budget - work;
             let (frames, effort) = match device {
-                Some(port) if !receiver.has_ready() => {
+                Some(port) if port.nic().has_arrived() => {
                     assert!(port.poll(stats), "simulated frames are well-formed");
                     deliver_ready(&mut **port, peers, stats, rest, &mut handler)
                 }
@@ -259,17 +259,22 @@ impl Detached {
 
     /// Fills the device; returns false if no datagram has arrived.
     fn refill_device(&mut self, wire: &mut impl Wire) -> bool {
-        let Self { device: Some(port), bytes, local, .. } = self else { return false };
+        let Self { device: Some(port), receiver, bytes, local, .. } = self else { return false };
         while port.nic().has_room_to_receive() {
             bytes.clear();
             let Some(Arrival { from, segment_bytes, is_marked }) = wire.receive(bytes) else {
                 break;
             };
+            if from.ip() == local.ip() {
+                // From the same host, which needs no device.
+                receiver.fill(&RawAddr::from(from), bytes, segment_bytes, is_marked);
+                break;
+            }
             for datagram in bytes.chunks(segment_bytes) {
                 port.nic_mut().arrive(from, *local, datagram, is_marked);
             }
         }
-        port.has_received()
+        self.has_ready()
     }
 
     /// Returns true if there are received frames to deliver.
