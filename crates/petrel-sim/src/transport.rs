@@ -85,7 +85,7 @@ impl Default for SimTransportConfig {
 ///
 /// A frame leaves with its content at the push, and must have equal content at the flush: a transport that reads the
 /// frame only then would send different bytes. If the content differs, [`Transport::flush`] panics and names the frame.
-/// A transport that [holds](SimTransportConfig::holds) frames compares them when it releases them.
+/// A transport that [holds](SimTransportConfig::holds) frames compares the frames at their release.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
 /// actor wants to run again, and returns.

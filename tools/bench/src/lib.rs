@@ -16,7 +16,7 @@
 //! | `regions` | operations on regions beside calls |
 //! | `cache`, `index`, `kv` | the services beside echoes and raw calls |
 //!
-//! Each command has its arguments in its own module. Without the feature `full` the crate is `petrel demo` alone.
+//! The arguments of a command stand in the module of the command. Without the feature `full` the crate is `petrel demo` alone.
 //!
 //! The papers' tables and figures are experiments, in a workspace of their own (`experiments/`), which build on [`measure`],
 //! `report` and `args`.

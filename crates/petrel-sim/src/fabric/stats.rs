@@ -100,7 +100,7 @@ pub struct FabricStats {
     pub joined: u64,
     /// Frames kept by endpoints with this planner for lack of room.
     pub frames_kept: u64,
-    /// Datagrams that left by a device, and that arrived by one.
+    /// Datagrams that left or arrived by a device.
     pub datagrams_by_devices: u64,
     /// Frames that endpoints wrote into rings in shared memory.
     pub ring_frames: u64,

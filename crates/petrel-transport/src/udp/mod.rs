@@ -100,8 +100,8 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 /// with equal largest frame and equal ECN agreement share a [`PeerId`] until all of them are
 /// removed. Links with different terms have separate ids, with one [source](Transport::source_of).
 ///
-/// Every sealed link ([`UdpLink::sealed`]) has a [`PeerId`] of its own, which is its source, too. Its datagrams name it, and no plain datagram
-/// reaches it. A plain link to the same address is another peer. (Sealed datagrams from an address without sealed links go to its plain peer, if
+/// Every sealed link ([`UdpLink::sealed`]) has a [`PeerId`] of its own, which is its source, too. The datagrams name the link, and no plain datagram
+/// reaches the peer. A plain link to the same address is another peer. (Sealed datagrams from an address without sealed links go to its plain peer, if
 /// there is one, as frames of an unknown version.)
 pub struct Udp {
     socket: UdpSocket,

@@ -106,7 +106,7 @@ pub(super) struct Train<'a> {
 }
 
 impl<'a> Train<'a> {
-    /// The datagrams before the first one that begins with this byte.
+    /// The datagrams before the first datagram with this first byte.
     pub(super) fn until(&self, first_byte: u8) -> Train<'a> {
         let mut datagrams = self.bytes.chunks(self.segment_bytes);
         let before = datagrams.position(|datagram| datagram[0] == first_byte);

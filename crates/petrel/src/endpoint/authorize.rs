@@ -50,7 +50,7 @@ impl Grants {
 }
 
 impl Authorizer {
-    /// Decides about a session of a peer. Returns the methods to which it is limited, if it is.
+    /// Decides about a session of a peer. Returns the methods to which the grant is limited, if any.
     ///
     /// # Errors
     /// The session is refused.

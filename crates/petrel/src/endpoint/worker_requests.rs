@@ -44,7 +44,7 @@ impl Context<'_> {
         self.local.hub.note_woken();
     }
 
-    /// Refuses a request for which there is no other thread.
+    /// Refuses a request for want of another thread.
     pub(crate) fn refuse_detached(
         &mut self,
         handle: RequestHandle,

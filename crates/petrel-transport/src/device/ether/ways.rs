@@ -45,7 +45,7 @@ const USABLE: u16 =
 /// A neighbour for which this host answers, not an address to send to (`NTF_PROXY`).
 const PROXY: u8 = 0x08;
 
-/// Most events that one call reads, which bounds its time; further ones wait.
+/// Most events that a call reads, to bound the time of the call; further events wait.
 const EVENTS_MAX: usize = 256;
 
 /// Most neighbours that are listed, as long as lists are cheaper than new questions.

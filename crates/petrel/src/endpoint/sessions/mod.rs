@@ -344,7 +344,7 @@ impl Sessions {
         waiting
     }
 
-    /// Ends a request for a link. Returns its remote endpoint, and the sessions that wait for it.
+    /// Ends a request for a link. Returns the link's remote endpoint, and the sessions that wait for the link.
     pub(super) fn fail_link(&mut self, request: u64) -> Option<(Remote, Vec<SessionId>)> {
         self.take_opening(request)
     }

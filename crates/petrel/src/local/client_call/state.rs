@@ -198,7 +198,7 @@ impl CallState {
     /// the place.
     ///
     /// # Safety
-    /// Once for each call: by its [`Pending`], which is the only one of this state.
+    /// Once for a call: by the [`Pending`], the only handle of the state.
     #[inline(always)]
     unsafe fn end(&self, outcome: Outcome, place: Option<Place>) {
         // SAFETY: the only writer, by the caller's promise, before the bit is set for which the reader looks. A former
