@@ -337,3 +337,115 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         self.nic.release();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::Simulated;
+    use super::*;
+    use crate::device::ether::ways::Link;
+
+    const OWN: &str = "10.0.0.1:700";
+
+    /// Answers every question, and counts the questions.
+    struct Known {
+        questions: u32,
+        changes: Changes,
+    }
+
+    impl FindWays for Known {
+        fn way_to(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Way, NoWay> {
+            self.questions += 1;
+            let (mac, next_hop) = (MacAddr([2; 6]), to.ip());
+            let from_ip = from.expect("the port has an address");
+            Ok(Way { from_mac: mac, to_mac: mac, from_ip, next_hop, mtu_bytes: 1_500 })
+        }
+
+        fn read_events(&mut self) -> Changes {
+            self.changes.clone()
+        }
+    }
+
+    fn port() -> Port<Simulated, Known> {
+        let changes = Changes { must_ask_again: false, neighbours: Vec::new(), link: Link::Up };
+        let ways = Known { questions: 0, changes };
+        Port::new(Simulated::new(1), ways, OWN.parse().unwrap(), 1)
+    }
+
+    fn to(number: u32) -> Option<Destination> {
+        let ip = IpAddr::from(((10 << 24) + 2 + number).to_be_bytes());
+        Some(Destination { addr: (ip, 9).into(), source: None })
+    }
+
+    #[test]
+    fn reaches__peers_by_the_mtu_and_no_number_without_a_peer() {
+        let mut port = port();
+        assert!(port.reaches(PeerId(3), 1_472, || to(3)));
+        assert!(!port.reaches(PeerId(3), 1_473, || to(3)));
+        assert!(port.reaches(PeerId(3), 1, || panic!("the way is known")));
+        for number in [4, u32::MAX - 1, u32::MAX] {
+            assert!(!port.reaches(PeerId(number), 40, || None));
+        }
+        assert_eq!((port.exits.len(), port.ways.questions), (4, 1));
+    }
+
+    #[test]
+    fn follow_changes__asks_few_questions_a_look_and_uses_former_ways_meanwhile() {
+        let mut port = port();
+        let all = 3 * QUESTIONS_MAX;
+        for look in 1..=3 {
+            (0..all).for_each(|peer| _ = port.reaches(PeerId(peer), 40, || to(peer)));
+            assert_eq!(port.ways.questions, look * QUESTIONS_MAX);
+            port.follow_changes();
+        }
+        // Refreshes took some of the questions.
+        assert!((0..all).all(|peer| port.reaches(PeerId(peer), 40, || to(peer))));
+        port.ways.changes.must_ask_again = true;
+        port.follow_changes();
+        port.ways.changes.must_ask_again = false;
+        let before = port.ways.questions;
+        assert!((0..all).all(|peer| port.reaches(PeerId(peer), 40, || to(peer))));
+        assert_eq!(port.ways.questions - before, QUESTIONS_MAX);
+    }
+
+    #[test]
+    fn follow_changes__forgets_the_way_by_a_neighbour_with_another_address() {
+        let mut port = port();
+        assert!(port.reaches(PeerId(0), 40, || to(0)));
+        let near = |mac| Neighbour { ip: to(0).unwrap().addr.ip(), mac };
+        for (mac, is_asked) in
+            [(Some(MacAddr([2; 6])), false), (Some(MacAddr([4; 6])), true), (None, true)]
+        {
+            (port.ways.changes.neighbours, port.ways.questions) = (vec![near(mac)], 0);
+            port.follow_changes();
+            port.ways.changes.neighbours.clear();
+            // A refresh in turn counts as another question.
+            port.exits[0].generation =
+                if is_asked { port.exits[0].generation } else { port.generation };
+            assert!(port.reaches(PeerId(0), 40, || to(0)));
+            assert_eq!(port.ways.questions, u32::from(is_asked), "{mac:?}");
+        }
+    }
+
+    #[test]
+    fn poll__takes_datagrams_for_the_port_from_possible_senders_and_counts_the_others() {
+        let (mut port, mut stats) = (port(), TransportStats::default());
+        let own: SocketAddr = OWN.parse().unwrap();
+        let foreign = (own.ip(), 701).into();
+        for (from, to) in [
+            ("127.0.0.1:5", own),
+            ("224.0.0.9:5", own),
+            ("0.0.0.0:5", own),
+            (OWN, own),
+            ("10.0.0.2:5", foreign),
+            ("10.0.0.2:5", own),
+        ] {
+            port.nic_mut().arrive(from.parse().unwrap(), to, b"datagram", false);
+        }
+        assert!(port.poll(&mut stats));
+        let (from, bytes) = port.current();
+        assert_eq!((from, &*bytes), ("10.0.0.2:5".parse().unwrap(), &b"datagram"[..]));
+        port.skip();
+        assert!(!port.poll(&mut stats));
+        assert_eq!((stats.rx_dropped_malformed, stats.rx_device_datagrams), (5, 1));
+    }
+}
