@@ -58,6 +58,7 @@ pub(super) struct DeviceExit {
     notice: Option<String>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "the exit is in a box, and mostly on")]
 enum State {
     On(DevicePort),
     /// Lost, or not yet opened, and why.
