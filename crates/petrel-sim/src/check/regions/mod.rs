@@ -130,7 +130,12 @@ impl Ledger {
                     || drains && did_not
             }
             Status::DeadlineExceeded => {
-                let may_be_early = execution == Execution::Refused || operation.attempts_max > 1;
+                // A server also gives up a WRITE early, and does not call it refused if bytes were written (§15.2).
+                let may_be_early = match execution {
+                    Execution::Refused => true,
+                    Execution::Answered if operation.kind.may_be_partial() => true,
+                    _ => operation.attempts_max > 1,
+                };
                 let early_ns = self.early_ns_max(operation.server.host, issued_ns);
                 now_ns + if may_be_early { early_ns } else { 0 } >= operation.deadline_ns
             }

@@ -29,6 +29,7 @@ use std::ops::Range;
 
 use petrel::region::{Access, Region, RegionKey, RegionMemory, RegionStats, Regions};
 use petrel::{Error, Execution, Status};
+use petrel_proto::limits::PACKET_BYTES_MIN;
 
 use super::Counts;
 use crate::fabric::SimAddr;
@@ -67,6 +68,11 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Read(_) | Self::ReadVersioned(_))
+    }
+
+    /// Returns true if the server may write words before the whole request has come: a WRITE of several packets (§15.2).
+    pub(super) fn may_be_partial(&self) -> bool {
+        matches!(self, Self::Write(range) if HEADER_BYTES + 8 * range.len() > PACKET_BYTES_MIN as usize)
     }
 
     fn right(&self) -> Access {
