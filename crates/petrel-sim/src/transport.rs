@@ -374,7 +374,9 @@ impl SimTransport {
         let is_marked = self.received_ecn == Ecn::Ce;
         let sender = (self.peers.addr(peer).expect("a known sender has an address"), source);
         for frame in self.received.iter() {
-            self.fabric.borrow_mut().show_frame_taken(sender, self.binding.at, frame, is_marked);
+            let mut fabric = self.fabric.borrow_mut();
+            fabric.show_frame_taken(sender, self.binding.at, None, frame, is_marked);
+            drop(fabric);
             match (source, is_marked) {
                 (0, true) => handler.handle_marked(peer, frame),
                 (0, false) => handler.handle(peer, frame, None),

@@ -60,7 +60,7 @@ struct FabricSocket {
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
-    /// Pushed frames before departure, by address and path of the sealed link: sealed links are in no order among one another.
+    /// Pushed frames before departure, by address and own path of the sealed link: sealed links are in no order among one another.
     pushed: BTreeMap<(SocketAddr, Option<u32>), VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
     /// A packet that could not be merged with earlier packets.
@@ -158,7 +158,7 @@ impl Udp {
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
         let way =
-            address.map(|address| (address, self.socket.incoming.borrow().links.link_to(peer)));
+            address.map(|address| (address, self.socket.incoming.borrow().links.path_of(peer)));
         if let Some(way) = way {
             self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
@@ -166,7 +166,7 @@ impl Udp {
         let is_taken = unsafe { self.detached.push(&mut self.socket, peer, head, body) };
         if let Some(way) = way {
             match is_taken {
-                true => self.socket.show_pushed(sim_addr_of(way.0), head, body),
+                true => self.socket.show_pushed(way, head, body),
                 false => _ = self.socket.pushed.entry(way).or_default().pop_back(),
             }
         }
@@ -229,9 +229,9 @@ impl Udp {
 }
 
 impl FabricSocket {
-    fn show_pushed(&self, to: SimAddr, head: &[u8], body: &[u8]) {
-        let frame = [head, body].concat();
-        self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
+    fn show_pushed(&self, (to, path): (SocketAddr, Option<u32>), head: &[u8], body: &[u8]) {
+        let (to, frame) = (sim_addr_of(to), [head, body].concat());
+        self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, path, &frame);
     }
 
     /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed one.
@@ -239,11 +239,11 @@ impl FabricSocket {
         let at = self.binding.at;
         let mut incoming = self.incoming.borrow_mut();
         let opened = incoming.links.open_leaving(sim_addr_of(to), datagram);
-        let (link, contents) = match &opened {
-            Some((link, contents)) => (Some(*link), &contents[..]),
+        let (path, contents) = match &opened {
+            Some((path, contents)) => (Some(*path), &contents[..]),
             None => (None, datagram),
         };
-        let pushed = self.pushed.entry((to, link)).or_default();
+        let pushed = self.pushed.entry((to, path)).or_default();
         let Some(frames) = bundle::frames(contents) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
         };
@@ -427,9 +427,9 @@ impl<H> Checked<H> {
     fn note(&self, peer: PeerId, frame: &[u8], is_marked: bool) {
         let mut incoming = self.incoming.borrow_mut();
         incoming.delivered.push_back((peer, frame.to_vec()));
-        let from = incoming.links.sender_of(peer);
+        let (from, path) = incoming.links.sender_of(peer);
         drop(incoming);
-        self.fabric.borrow_mut().show_frame_taken((from, 0), self.at, frame, is_marked);
+        self.fabric.borrow_mut().show_frame_taken((from, 0), self.at, path, frame, is_marked);
     }
 }
 

@@ -27,8 +27,8 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     /// Proposed and unanswered sessions, by the client's number.
     pub(super) proposals: BTreeMap<u32, SessionOpen>,
-    /// The peer's data port, once the link is up.
-    pub(super) peer: Option<SimAddr>,
+    /// The data path to the peer, once the link is up.
+    pub(super) transport: Option<DataLink>,
     /// The further source ports of this end and of the peer, if the link has several paths.
     pub(super) ports: [PathPorts; 2],
 }
@@ -147,7 +147,8 @@ impl Network {
         let proposals = BTreeMap::new();
         let number = id.0 as u32;
         let ports = [PathPorts::NONE; 2];
-        let link = Link { connection, number, endpoint, stage, proposals, peer: None, ports };
+        let transport = None;
+        let link = Link { connection, number, endpoint, stage, proposals, transport, ports };
         self.process(host).links.insert(id, link);
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, Event::LinkDue(host, id));
         if self.has_greeted(connection, 0) {
@@ -205,13 +206,13 @@ impl Network {
         let key_path = open.features.key_path.and_then(|_| self.new_key_path((host, endpoint)));
         let features = LinkFeatures { paths, key_path, ..open.features };
         let link = self.next_link();
-        let (number, proposals) = (open.link, BTreeMap::new());
-        let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
+        let (connection, number, proposals) = (id, open.link, BTreeMap::new());
         let key_paths = (key_path, open.features.key_path);
-        let transport =
+        let data_link =
             self.data_link((id, number, 1), host, SimAddr::new(opener, port), key_paths);
-        let ports = used_ports(&transport, features, open.features);
-        let entry = Link { connection: id, number, endpoint, stage, proposals, peer, ports };
+        let ports = used_ports(&data_link, features, open.features);
+        let (stage, transport) = (Stage::Up, Some(data_link));
+        let entry = Link { connection, number, endpoint, stage, proposals, transport, ports };
         self.process(host).links.insert(link, entry);
         self.send(
             id,
@@ -219,7 +220,7 @@ impl Network {
             LinkAccept { link: number, offer, ticket: None, ecn: false, features, data_ip: None },
         );
         let agreed = agreed(features, open.features);
-        self.tell_up((id, 1), (host, endpoint), (None, link), transport, agreed);
+        self.tell_up((id, 1), (host, endpoint), (None, link), data_link, agreed);
     }
 
     /// Handles a peer's acceptance of a link.
@@ -242,7 +243,7 @@ impl Network {
         let Some(link) = self.process(host).links.get_mut(link_id) else { return };
         let agreed = agreed(own, peers);
         link.ports = used_ports(&transport, own, peers);
-        (link.stage, link.peer) = (Stage::Up, Some(peer));
+        (link.stage, link.transport) = (Stage::Up, Some(transport));
         let endpoint = link.endpoint;
         self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }

@@ -87,6 +87,8 @@ pub struct Agreement {
     pub accept: SessionAccept,
     /// The further source ports of the client and of the server, if their link has several paths.
     pub ports: [PathPorts; 2],
+    /// The key paths of the client and of the server, if their link is sealed.
+    pub key_paths: Option<[u32; 2]>,
 }
 
 /// The control plane of one process.

@@ -194,9 +194,9 @@ impl Network {
         let process = self.process(host);
         let Some(link) = process.links.get(id) else { return };
         let client = process.endpoints.get(&link.endpoint).map(|local| local.data);
-        if let (Some(client), Some(server)) = (client, link.peer) {
-            let ports = link.ports;
-            self.agreements.push(Agreement { client, server, open, accept, ports });
+        if let (Some(client), Some(transport)) = (client, link.transport) {
+            let (server, ports, key_paths) = (transport.peer(), link.ports, transport.key_paths());
+            self.agreements.push(Agreement { client, server, open, accept, ports, key_paths });
         }
     }
 

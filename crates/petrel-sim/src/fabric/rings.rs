@@ -38,11 +38,11 @@ impl Fabric {
         self.digest = mix(self.digest, frame.len() as u64);
         if is_sent {
             self.stats.ring_frames += 1;
-            self.show_frame_sent(from, to, frame);
+            self.show_frame_sent(from, to, None, frame);
         } else {
             self.note_step();
             self.forget_reading();
-            self.show_frame_taken((from, 0), to, frame, false);
+            self.show_frame_taken((from, 0), to, None, frame, false);
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Observation<'a> {
         from: SimAddr,
         /// The receiver.
         to: SimAddr,
+        /// The sender's key path of the frame's link, if sealed.
+        key_path: Option<u32>,
         /// The frame.
         frame: &'a [u8],
         /// The clock as the sender has seen it.
@@ -33,6 +35,8 @@ pub enum Observation<'a> {
         source: u8,
         /// The receiver.
         to: SimAddr,
+        /// The receiver's key path of the frame's link, if sealed. A plain link to the same peer is another link (§17.3).
+        key_path: Option<u32>,
         /// The frame.
         frame: &'a [u8],
         /// Whether the packet met congestion: it came with CE.
@@ -142,15 +146,22 @@ impl Fabric {
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
         let head = self.packets.head(packet);
         for frame in self.packets.frames(packet).iter() {
-            watcher(Observation::Sent { from: head.from, to: head.to, frame, clock });
+            let (from, to, key_path) = (head.from, head.to, None);
+            watcher(Observation::Sent { from, to, key_path, frame, clock });
         }
     }
 
     /// Like `show_sent`, for a frame without a packet yet.
-    pub(crate) fn show_frame_sent(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
+    pub(crate) fn show_frame_sent(
+        &mut self,
+        from: SimAddr,
+        to: SimAddr,
+        key_path: Option<u32>,
+        frame: &[u8],
+    ) {
         let clock = self.turn_clock();
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Observation::Sent { from, to, frame, clock });
+            watcher(Observation::Sent { from, to, key_path, frame, clock });
         }
     }
 
@@ -159,11 +170,12 @@ impl Fabric {
         &mut self,
         (from, source): (SimAddr, u8),
         to: SimAddr,
+        key_path: Option<u32>,
         frame: &[u8],
         is_marked: bool,
     ) {
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Observation::Taken { from, source, to, frame, is_marked });
+            watcher(Observation::Taken { from, source, to, key_path, frame, is_marked });
         }
     }
 

@@ -33,6 +33,14 @@ impl DataLink {
             | Self::Ring(RingLink { peer, .. }) => peer,
         }
     }
+
+    /// Returns the paths of a sealed link, as in [`SealedPath::paths`].
+    pub(crate) fn key_paths(&self) -> Option<[u32; 2]> {
+        match *self {
+            Self::Sealed(SealedPath { paths, .. }) => Some(paths),
+            Self::Packets(_) | Self::Ring(_) => None,
+        }
+    }
 }
 
 /// A sealed link, from the perspective of one side. The keys are test keys ([`TestKey`](petrel_transport::conformance::TestKey)): cheap,

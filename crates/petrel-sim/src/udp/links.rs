@@ -23,8 +23,6 @@ pub(super) struct Links {
     receiving: BTreeMap<u32, Receiving>,
     /// The sending ends of all sealed links so far: datagrams may leave after the end of the link. The newest of a path is the last.
     sending: BTreeMap<(SimAddr, u32), Vec<Sending>>,
-    /// The number of sealed links so far.
-    serial: u32,
 }
 
 #[derive(Debug)]
@@ -33,8 +31,8 @@ struct Peer {
     source: PeerId,
     /// Links of a plain peer.
     count: u32,
-    /// The path of this side to a sealed peer, and the number of the link.
-    sealed_link: Option<[u32; 2]>,
+    /// The path of this side to a sealed peer, which no other link of this transport has had.
+    path: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -42,8 +40,8 @@ struct Sending {
     keys: Keys,
     /// Greater than all numbers so far.
     next: u64,
-    /// The number of the link among all of the endpoint.
-    serial: u32,
+    /// The path of this side.
+    path: u32,
 }
 
 #[derive(Debug)]
@@ -154,19 +152,17 @@ fn number_of(head: &[u8; HEAD_BYTES]) -> u64 {
 
 impl Links {
     pub(super) fn add(&mut self, at: SimAddr, peer: PeerId, source: PeerId) {
-        let new = Peer { at, source, count: 0, sealed_link: None };
+        let new = Peer { at, source, count: 0, path: None };
         self.peers.entry(peer).or_insert(new).count += 1;
     }
 
     pub(super) fn add_sealed(&mut self, link: SealedPath, peer: PeerId) {
         let SealedPath { peer: at, epoch_bits, .. } = link;
         let SealedLink { local_path, remote_path, send, receive } = link.keys();
-        self.serial += 1;
-        let sealed_link = Some([local_path, self.serial]);
-        self.peers.insert(peer, Peer { at, source: peer, count: 1, sealed_link });
+        self.peers.insert(peer, Peer { at, source: peer, count: 1, path: Some(local_path) });
         let (keys, accepted) = (Keys::new(receive, epoch_bits), BTreeSet::new());
         self.receiving.insert(local_path, Receiving { from: at, peer, keys, accepted });
-        let sending = Sending { keys: Keys::new(send, epoch_bits), next: 0, serial: self.serial };
+        let sending = Sending { keys: Keys::new(send, epoch_bits), next: 0, path: local_path };
         self.sending.entry((at, remote_path)).or_default().push(sending);
     }
 
@@ -174,23 +170,25 @@ impl Links {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.count -= 1;
         if known.count == 0 {
-            known.sealed_link.map(|[local, _]| self.receiving.remove(&local));
+            known.path.map(|path| self.receiving.remove(&path));
             self.peers.remove(&peer);
         }
     }
 
-    /// Returns the address of a peer whose frames are delivered.
-    pub(super) fn sender_of(&self, peer: PeerId) -> SimAddr {
+    /// Returns the address of a peer whose frames are delivered, and the path of this side to a sealed one.
+    pub(super) fn sender_of(&self, peer: PeerId) -> (SimAddr, Option<u32>) {
         let found = self.peers.values().find(|known| known.source == peer);
-        found.unwrap_or_else(|| panic!("a frame is delivered of {peer:?}, which is none")).at
+        let Some(known) = found else { panic!("a frame is delivered of {peer:?}, which is none") };
+        (known.at, known.path)
     }
 
-    /// Returns the number of the link to a sealed peer. A former link may have had the same address and path, and datagrams left to send.
-    pub(super) fn link_to(&self, peer: PeerId) -> Option<u32> {
-        self.peers.get(&peer)?.sealed_link.map(|[_, serial]| serial)
+    /// Returns the path of this side to a sealed peer. A former link may have had the same address and path of the peer, and datagrams
+    /// left to send.
+    pub(super) fn path_of(&self, peer: PeerId) -> Option<u32> {
+        self.peers.get(&peer)?.path
     }
 
-    /// Returns the number of the link and the contents of a departing sealed datagram.
+    /// Returns the path of this side and the contents of a departing sealed datagram.
     pub(super) fn open_leaving(&mut self, to: SimAddr, datagram: &[u8]) -> Option<(u32, Vec<u8>)> {
         let head = datagram.first_chunk().filter(|head| head[0] == SEALED_MARK)?;
         let of_path = self.sending.get_mut(&(to, path_of(head))).into_iter().flatten().rev();
@@ -201,14 +199,14 @@ impl Links {
             let Some(contents) = opened else { continue };
             assert!(number >= sending.next, "number {number} to {to} leaves again");
             sending.next = number + 1;
-            return Some((sending.serial, contents));
+            return Some((sending.path, contents));
         }
         panic!("a datagram to {to} is sealed for no link: {head:?}");
     }
 
     /// Decides about a received datagram.
     pub(super) fn judge(&mut self, from: SimAddr, datagram: &[u8]) -> Verdict {
-        let is_sealed = |peer: &&Peer| peer.sealed_link.is_some();
+        let is_sealed = |peer: &&Peer| peer.path.is_some();
         let here = || self.peers.values().filter(|peer| peer.at == from);
         let (sealed, plain) = (here().find(is_sealed), here().find(|peer| !is_sealed(peer)));
         let has_mark = datagram.first() == Some(&SEALED_MARK) && !self.receiving.is_empty();

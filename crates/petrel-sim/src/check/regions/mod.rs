@@ -20,6 +20,10 @@ pub(super) use model::{Model, Operation};
 /// The first and the last method of operations, as in §15.1 of the specification.
 const METHODS: std::ops::RangeInclusive<u16> = 65_520..=65_527;
 
+/// A server copies a large versioned value over several turns, and answers with ABORTED when writers have changed it during this number of
+/// copies.
+const COPIES_MAX: u64 = 8;
+
 /// Returns true for the methods of operations.
 pub(super) fn is_method(number: u16) -> bool {
     METHODS.contains(&number)
@@ -130,9 +134,18 @@ impl Ledger {
                     || drains && did_not
             }
             Status::DeadlineExceeded => {
-                let may_be_early = execution == Execution::Refused || operation.attempts_max > 1;
+                // A server also gives up a WRITE early, and does not call it refused if bytes were written (§15.2).
+                let may_be_early = match execution {
+                    Execution::Refused => true,
+                    Execution::Answered if operation.kind.may_be_partial() => true,
+                    _ => operation.attempts_max > 1,
+                };
                 let early_ns = self.early_ns_max(operation.server.host, issued_ns);
                 now_ns + if may_be_early { early_ns } else { 0 } >= operation.deadline_ns
+            }
+            Status::Aborted => {
+                let changes = self.regions.changes_during(operation);
+                execution == Execution::Answered && changes >= COPIES_MAX
             }
             Status::ResourceExhausted => self.has_little_memory || self.has_few_sessions,
             Status::DataLoss => execution == Execution::Answered && self.has_little_memory,

@@ -29,6 +29,7 @@ use std::ops::Range;
 
 use petrel::region::{Access, Region, RegionKey, RegionMemory, RegionStats, Regions};
 use petrel::{Error, Execution, Status};
+use petrel_proto::limits::PACKET_BYTES_MIN;
 
 use super::Counts;
 use crate::fabric::SimAddr;
@@ -67,6 +68,11 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Read(_) | Self::ReadVersioned(_))
+    }
+
+    /// Returns true if the server may write words before the whole request has come: a WRITE of several packets (§15.2).
+    pub(super) fn may_be_partial(&self) -> bool {
+        matches!(self, Self::Write(range) if HEADER_BYTES + 8 * range.len() > PACKET_BYTES_MIN as usize)
     }
 
     fn right(&self) -> Access {
@@ -705,6 +711,18 @@ impl Model {
         Ok(())
     }
 
+    /// Returns how often at most writers have changed the versioned value of a read since its begin.
+    pub(super) fn changes_during(&self, read: &Operation) -> u64 {
+        let Kind::ReadVersioned(index) = read.kind else { return 0 };
+        let memory = self.keys[read.key].memory;
+        let may_overlap = |other: &&Operation| {
+            self.keys[other.key].memory == memory
+                && other.kind == Kind::WriteVersioned(index)
+                && (other.ended == 0 || Some(other.ended) > read.begun)
+        };
+        self.count(may_overlap, |_| 1).1
+    }
+
     /// Returns how often operations were executed, at least and at most.
     fn count(
         &self,
@@ -916,6 +934,17 @@ mod tests {
         let last = model.last_seen(0, SWAPPED.start);
         run(&mut model, swap(7), &[last]).unwrap();
         read(&mut model, SWAPPED.start, 0).unwrap_err();
+    }
+
+    #[test]
+    fn changes_during__count_writes_that_end_after_the_begin_of_the_read() {
+        let mut model = model();
+        run(&mut model, Kind::WriteVersioned(0), &[2]).unwrap();
+        let write = begin(&mut model, Kind::WriteVersioned(0));
+        let read = begin(&mut model, Kind::ReadVersioned(0));
+        model.end(write, &Ok(vec![4])).unwrap();
+        [0, 1].map(|index| begin(&mut model, Kind::WriteVersioned(index)));
+        assert_eq!(model.changes_during(model.operation(read)), 2);
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! | a frame leaves from an announced port of its sender | §14.1 |
 //! | a server's frame leaves from the port of the client's frame that caused it | §14.2 |
 //! | a CREDIT names exactly the packets that came with a mark since the last one | §14.3 |
+//! | a frame leaves by its session's link, sealed or plain; a frame of another link to the same peer is not taken | §3.5, §17.3 |
 //!
 //! The client's counters of each path are compared with the frames seen: see `source_ports`.
 //!
@@ -172,11 +173,11 @@ impl WireChecker {
     /// Processes an observation.
     pub(super) fn see(&mut self, observation: Observation<'_>) {
         match observation {
-            Observation::Sent { from, to, frame, clock } => {
-                self.check(Event::Sent(clock), from, to, frame)
+            Observation::Sent { from, to, key_path, frame, clock } => {
+                self.check(Event::Sent(clock), from, to, key_path, frame)
             }
-            Observation::Taken { from, source, to, frame, is_marked } => {
-                self.check(Event::Taken { source, is_marked }, from, to, frame)
+            Observation::Taken { from, source, to, key_path, frame, is_marked } => {
+                self.check(Event::Taken { source, is_marked }, from, to, key_path, frame)
             }
         }
     }
@@ -194,19 +195,34 @@ impl WireChecker {
     }
 
     /// Checks a frame that is sent or taken.
-    fn check(&mut self, event: Event, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+    fn check(
+        &mut self,
+        event: Event,
+        from: SimAddr,
+        to: SimAddr,
+        key_path: Option<u32>,
+        bytes: &[u8],
+    ) {
         let is_sent = matches!(event, Event::Sent(_));
         let Ok(frame) = Frame::parse(bytes) else { return };
         let name = (to, frame.header.session, frame.header.token);
         let Some(&(index, to_server)) = self.by_name.get(&name) else { return };
         let session = &mut self.sessions[index];
-        let Agreement { client, server, .. } = session.agreement;
+        let Agreement { client, server, key_paths, .. } = session.agreement;
         let sender = if to_server { client } else { server };
+        let is_by_link =
+            key_path == key_paths.map(|paths| paths[usize::from(is_sent != to_server)]);
+        if is_sent && !is_by_link {
+            let text = format!("{from} sends {frame}: by another link than its session's (§17.3)");
+            self.violation.get_or_insert(text);
+            return;
+        }
         let source = match event {
             Event::Sent(_) => session.source_ports.source(to_server, from),
-            // The core drops frames of another peer than the session's, also those of a port that a list from an
-            // earlier process of the same address has given to another peer.
-            Event::Taken { source, .. } => (from == sender).then_some(source),
+            // The core drops frames of another peer than the session's: those of a port that a list from an earlier
+            // process of the same address has given to another peer, and those of another link to the same address,
+            // such as an attacker's plain copies of sealed frames beside an older plain link (seed 7002022).
+            Event::Taken { source, .. } => (from == sender && is_by_link).then_some(source),
         };
         let Some(source) = source else {
             if is_sent && from.host == sender.host {

@@ -9,6 +9,7 @@ use crate::fabric::HostId;
 const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
 const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const P: u32 = 1_208;
+const CLOCK: TurnClock = TurnClock { first_ns: 0, last_ns: 0, read_ns: None };
 
 /// A session with four credits.
 fn wire_checker() -> WireChecker {
@@ -39,7 +40,8 @@ fn wire_checker_of(ports: [PathPorts; 2]) -> WireChecker {
         packet_bytes: P,
     };
     let mut wire_checker = WireChecker::default();
-    wire_checker.add(Agreement { client: CLIENT, server: SERVER, open, accept, ports });
+    let (client, server, key_paths) = (CLIENT, SERVER, None);
+    wire_checker.add(Agreement { client, server, open, accept, ports, key_paths });
     wire_checker
 }
 
@@ -86,12 +88,7 @@ impl WireChecker {
     fn sent(&mut self, frame: &[u8]) {
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Observation::Sent {
-            from,
-            to,
-            frame,
-            clock: TurnClock { first_ns: 0, last_ns: 0, read_ns: None },
-        });
+        self.sent_from(from, to, frame);
     }
 
     /// Sends a frame, and takes the frame at the receiver.
@@ -99,7 +96,12 @@ impl WireChecker {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Observation::Taken { from, source: 0, to, frame, is_marked: false });
+        self.taken((from, 0), to, frame, false);
+    }
+
+    /// Takes a frame from a source port of a peer.
+    fn taken(&mut self, (from, source): (SimAddr, u8), to: SimAddr, frame: &[u8], is_marked: bool) {
+        self.see(Observation::Taken { from, source, to, key_path: None, frame, is_marked });
     }
 
     #[track_caller]
@@ -180,7 +182,7 @@ fn client__sends_what_is_acknowledged() {
     let mut wire_checker = wire_checker();
     (0..3).for_each(|packet| wire_checker.sent(&request(packet)));
     let (from, to, frame) = (CLIENT, SERVER, &request(1)[..]);
-    wire_checker.see(Observation::Taken { from, source: 0, to, frame, is_marked: false });
+    wire_checker.taken((from, 0), to, frame, false);
     wire_checker.carried(&credit(0, 1, 0b10));
     wire_checker.sent(&request(0));
     assert_eq!(wire_checker.violation, None);
@@ -248,6 +250,27 @@ fn server__sends_too_much() {
     again.assert_broken("known to have");
 }
 
+#[test]
+fn key_paths__a_frame_of_another_link_neither_leaves_nor_is_taken() {
+    let after = |sent_by, taken_by| {
+        let mut wire_checker = wire_checker();
+        wire_checker.sessions[0].agreement.key_paths = Some([5, 6]);
+        let (clock, source, is_marked) = (CLOCK, 0, false);
+        let (request, credit) = (&request(0)[..], &credit(1, 0, 0)[..]);
+        let (from, to, frame, key_path) = (CLIENT, SERVER, request, sent_by);
+        wire_checker.see(Observation::Sent { from, to, key_path, frame, clock });
+        let key_path = taken_by;
+        wire_checker.see(Observation::Taken { from, source, to, key_path, frame, is_marked });
+        let (from, to, frame, key_path) = (SERVER, CLIENT, credit, Some(6));
+        wire_checker.see(Observation::Sent { from, to, key_path, frame, clock });
+        wire_checker
+    };
+    assert_eq!(after(Some(5), Some(6)).violation, None);
+    after(Some(5), None).assert_broken("does not tell");
+    after(Some(5), Some(7)).assert_broken("does not tell");
+    after(None, Some(6)).assert_broken("another link");
+}
+
 /// A session of three source ports at the client and two at the server.
 fn with_ports() -> WireChecker {
     let ports = |ports: &[u16]| PathPorts::new(ports).unwrap();
@@ -256,8 +279,7 @@ fn with_ports() -> WireChecker {
 
 impl WireChecker {
     fn sent_from(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
-        let clock = TurnClock { first_ns: 0, last_ns: 0, read_ns: None };
-        self.see(Observation::Sent { from, to, frame, clock });
+        self.see(Observation::Sent { from, to, key_path: None, frame, clock: CLOCK });
     }
 
     /// The client sends a packet from a port, and the server takes it.
@@ -273,7 +295,7 @@ impl WireChecker {
             100 | 101 => (port - 99) as u8,
             _ => 0,
         };
-        self.see(Observation::Taken { from: CLIENT, source, to, frame, is_marked });
+        self.taken((CLIENT, source), to, frame, is_marked);
     }
 }
 
@@ -294,7 +316,7 @@ fn source_ports__a_frame_from_another_peer_is_not_taken() {
     let (from, source) = (SimAddr { port: CLIENT.port + 1, ..CLIENT }, 1);
     for packet in 0..2 {
         let frame = &request(packet)[..];
-        wire_checker.see(Observation::Taken { from, source, to: SERVER, frame, is_marked: false });
+        wire_checker.taken((from, source), SERVER, frame, false);
     }
     wire_checker.sent_from(SERVER, CLIENT, &credit(1, 2, 0));
     wire_checker.assert_broken("does not tell");
@@ -306,7 +328,7 @@ fn source_ports__a_port_of_a_longer_list_counts_for_none() {
     wire_checker.sent_from(CLIENT, SERVER, &request(0));
     let frame = &request(0)[..];
     let (from, to) = (CLIENT, SERVER);
-    wire_checker.see(Observation::Taken { from, source: 7, to, frame, is_marked: true });
+    wire_checker.taken((from, 7), to, frame, true);
     assert_eq!(wire_checker.violation, None);
 }
 
@@ -353,13 +375,7 @@ fn source_ports__a_response_moves_on_after_a_repeated_frame_and_not_back() {
     let repeated = Header { flags: Flags::REPEATS, ..header(Kind::Request, 64) }.encode();
     wire_checker.sent_from(CLIENT, SERVER, &repeated);
     let (from, to) = (CLIENT, SERVER);
-    wire_checker.see(Observation::Taken {
-        from,
-        source: 0,
-        to,
-        frame: &repeated,
-        is_marked: false,
-    });
+    wire_checker.taken((from, 0), to, &repeated, false);
     wire_checker.sent_from(ports(200), CLIENT, &short);
     assert_eq!(wire_checker.violation, None);
     wire_checker.sent_from(ports(SERVER.port), CLIENT, &short);
