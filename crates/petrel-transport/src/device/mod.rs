@@ -40,6 +40,9 @@ pub trait Nic {
     /// Lets the device send all queued frames. Returns the number of system calls.
     fn flush(&mut self) -> u64;
 
+    /// Returns true if queued frames wait for a further [`Nic::flush`], without a system call.
+    fn has_unsent(&mut self) -> bool;
+
     /// Returns the oldest received frame, the same until [`Nic::release`]. Its bytes may be changed.
     fn received(&mut self) -> Option<&mut [u8]>;
 

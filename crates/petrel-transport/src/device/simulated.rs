@@ -151,6 +151,10 @@ impl Nic for Simulated {
         1
     }
 
+    fn has_unsent(&mut self) -> bool {
+        false
+    }
+
     fn received(&mut self) -> Option<&mut [u8]> {
         self.received.front_mut().map(Vec::as_mut_slice)
     }

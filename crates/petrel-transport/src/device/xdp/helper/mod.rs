@@ -48,7 +48,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Done = 0,
-    /// Another socket has the queue.
+    /// The socket cannot have the queue: the first word is `EBUSY`, or `EINVAL` for a queue that does not exist or lacks the mode.
     QueueTaken = 1,
     /// The text says why. The helper closes the connection.
     Refused = 2,
