@@ -197,7 +197,7 @@ impl Helper {
 }
 
 impl Helper {
-    /// Stops the helper by a signal, at which it succeeds.
+    /// Stops the helper by a signal. The helper must succeed.
     fn stop(&mut self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
         assert!(self.0.wait().unwrap().success(), "{signal:?}");
@@ -206,7 +206,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Perhaps it has ended.
+        // Perhaps the helper has ended.
         let _ = self.0.kill();
         self.0.wait().unwrap();
     }
@@ -267,7 +267,7 @@ fn helper__removes_its_socket_at_a_signal_and_follows_one_that_did_not() {
         let socket = folder.path("socket");
         let start = || Helper::start(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", &socket);
         for signal in [Signal::INT, Signal::TERM] {
-            // Killed, a helper leaves its socket.
+            // A killed helper leaves the socket behind.
             drop(start());
             assert!(Path::new(&socket).exists());
             start().stop(signal);

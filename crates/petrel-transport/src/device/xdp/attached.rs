@@ -30,7 +30,7 @@ const ETHERNET_BYTES: usize = 14;
 /// Most bytes of a packet, with its IP header.
 pub(super) const PACKET_BYTES_MAX: usize = LARGE_CHUNK_BYTES - HEADROOM - ETHERNET_BYTES;
 
-/// A program that is attached to an interface, with its maps.
+/// A program attached to an interface, with maps.
 ///
 /// The program is detached with this object, or when the process ends: the link has no other owner.
 #[derive(Debug)]

@@ -152,7 +152,7 @@ pub(super) fn attach(
     unsafe { bpf_descriptor(LINK_CREATE, argument) }
 }
 
-/// Returns true if a link still leads to its interface, which a manager of programs can end by force.
+/// Returns true if a link still leads to an interface: a manager of programs can detach a link by force.
 pub(super) fn is_attached(link: BorrowedFd<'_>) -> bool {
     #[repr(C)]
     struct InfoByFd {

@@ -3,10 +3,10 @@
 //! The socket proves the right to the packets: the kernel gives a port of an address to one socket, or to sockets that all agreed to share. A privileged
 //! helper therefore believes the socket alone, which may come from anyone.
 //!
-//! A socket that is bound by number has its port until its last close, and a socket that was bound to port 0 only until it leaves a peer. Linux does not
-//! tell the two apart, so a helper turns the second kind into the first ([`Local::of_client`]): for a moment, a connected socket has no peer, and takes
-//! datagrams from others. A client that binds its socket anew in the same moment can keep the second kind. The helper therefore also looks at the port
-//! every second, and ends the connection of a client whose socket has another one: [`Local::is_of`].
+//! A socket bound by number has the port until the last close. A socket bound to port 0 has the port only until the socket leaves a peer. Linux does
+//! not tell the two apart, and a helper turns the second kind into the first ([`Local::of_client`]): for a moment, a connected socket has no peer, and
+//! takes datagrams from every sender. A hostile client can bind the socket anew in this moment, and keep the second kind. The helper therefore also
+//! compares the port every second, and ends the connection of a client with a changed port: [`Local::is_of`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -46,13 +46,13 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// As [`Local::of`], for a socket of another process, which shall not lose its port while the socket is open.
+    /// As [`Local::of`], for a socket of another process. The socket keeps the port until the last close.
     pub(super) fn of_client(
         socket: BorrowedFd<'_>,
         interface: &Interface,
     ) -> Result<Self, NoRight> {
         check_is_udp(socket)?;
-        // Only a client's socket can come from elsewhere, so the process's own sockets do not need the newer kernel.
+        // Only a client's socket can come from elsewhere: the process's own sockets do not need the newer kernel.
         let namespace = option(socket, libc::SO_NETNS_COOKIE, 0_u64);
         if namespace.is_err() || namespace != option(interface.control(), libc::SO_NETNS_COOKIE, 0)
         {
@@ -109,8 +109,8 @@ fn check_is_udp(socket: BorrowedFd<'_>) -> Result<(), NoRight> {
 
 /// Makes the port the socket's until the last close.
 ///
-/// The kernel takes a port of its own choice away when the socket leaves its peer. So the helper leaves the peer itself, binds the socket by number if
-/// the port is gone, and restores the rest: the peer, and the interface, which a socket leaves with its peer.
+/// The kernel takes a port of the kernel's choice away when the socket leaves the peer. The helper therefore leaves the peer first, binds the socket by
+/// number if the port is gone, and restores the rest: the peer, and the interface, since a socket leaves peer and interface together.
 fn keep_port(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let port = name_of(socket)?.port();
     let peer = getpeername(socket).ok().flatten();
@@ -144,7 +144,7 @@ pub(super) fn option<T: Plain>(
     if result < 0 { Err(last_error()) } else { Ok(value) }
 }
 
-/// Sets such an option.
+/// Sets an option of sockets.
 pub(super) fn set_option(
     socket: BorrowedFd<'_>,
     name: libc::c_int,

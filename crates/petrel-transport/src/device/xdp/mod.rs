@@ -72,14 +72,14 @@ pub enum Mode {
     ZeroCopy,
 }
 
-/// The socket of `petrel xdp-helper` that programs without privileges use if it is there. A program with privileges of its own does without: see
+/// The default socket of `petrel xdp-helper`, for programs without privileges. A program with privileges does without a helper: see
 /// [`XdpConfig::helper`].
 pub const DEFAULT_HELPER: &str = "/run/petrel/xdp.sock";
 
 /// The receive queues that get a socket each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// The first queue that no other socket has: so each of several endpoints gets one. Packets on other queues reach the kernel's socket.
+    /// The first free queue: several endpoints get a queue each. Packets on further queues reach the kernel's socket.
     #[default]
     Auto,
     /// These queues, all of them.
@@ -99,7 +99,7 @@ pub struct XdpConfig {
     /// locked in memory.
     pub chunks: u32,
     /// The socket of `petrel xdp-helper`, for processes without privileges. The helper's mode counts then, and `mode` does not. If the helper at
-    /// [`DEFAULT_HELPER`] does not serve this process, the process uses its own privileges.
+    /// [`DEFAULT_HELPER`] does not serve the process, the process uses own privileges.
     pub helper: Option<PathBuf>,
 }
 
@@ -296,7 +296,7 @@ impl Nic for Xdp {
     }
 
     fn receive_frames(&self) -> usize {
-        // All packets of a peer may come on one queue.
+        // All packets of a peer may come on a single queue.
         self.members.iter().map(|member| member.socket.receive_frames()).min().unwrap_or(0)
     }
 
@@ -411,7 +411,7 @@ impl Access {
         }
     }
 
-    /// Opens by a helper, or by this process's privileges if the helper refuses.
+    /// Opens by a helper, or by the process's own privileges if the helper refuses.
     fn open_either(
         helper: &Path,
         config: &XdpConfig,
@@ -442,7 +442,7 @@ impl Access {
         Ok(Self::Own { attached, local, mode: config.mode })
     }
 
-    /// Returns the state of a device whose interface is up.
+    /// Returns the state of a device while the interface is up.
     fn state(&self) -> State {
         match self {
             Self::Own { attached, .. } if !attached.is_attached() => State::Detached,

@@ -23,8 +23,8 @@ use super::umem::{Memory, Umem};
 /// Frames that the kernel handles in one busy poll.
 const BUSY_POLL_BUDGET: u32 = 64;
 
-/// Most bytes that the kernel charges for a frame: of its allocations, the size above a chunk of 4 KiB, and the packet's own structure. The kernel doubles
-/// the size of a send buffer.
+/// Most bytes charged by the kernel for a frame: the allocation size above a chunk of 4 KiB, and the packet's structure. The kernel doubles the size of
+/// a send buffer.
 const FRAME_CHARGE_BYTES: usize = 8192 + 512;
 
 /// Chunks of a socket: powers of two.
@@ -45,8 +45,8 @@ pub(super) fn create(sizes: Sizes) -> Result<OwnedFd, Errno> {
     sockopt::set_xdp_umem_completion_ring_size(&socket, sizes.send)?;
     sockopt::set_xdp_rx_ring_size(&socket, sizes.receive)?;
     sockopt::set_xdp_tx_ring_size(&socket, sizes.send)?;
-    // A copy mode charges each frame to the buffer until the device has sent the frame. Only CAP_NET_ADMIN passes over the system's limit, under which
-    // the kernel would send fewer frames than the ring has.
+    // A copy mode charges every frame to the buffer until the device has sent the frame. Only CAP_NET_ADMIN passes over the system's limit. Under the
+    // limit, the kernel would send fewer frames than the ring has.
     let send_buffer_bytes = sizes.send as usize * FRAME_CHARGE_BYTES / 2;
     let forced = sockopt::set_socket_send_buffer_size_force(&socket, send_buffer_bytes);
     forced.or_else(|_| sockopt::set_socket_send_buffer_size(&socket, send_buffer_bytes))?;
@@ -120,7 +120,7 @@ impl Socket {
 
     /// Lets the kernel send. Returns the number of system calls.
     ///
-    /// A copy mode sends 32 frames in a call. A call without progress ends the flush, whatever its reason: no buffers, or no device. While
+    /// A copy mode sends 32 frames in a call. A call without progress ends the flush, whatever the reason: no buffers, or no device. While
     /// [`Socket::has_unsent`], the next flush tries again, and [`Xdp::state`](super::Xdp::state) asks for the device.
     pub(super) fn flush(&mut self) -> u64 {
         self.queue.publish();

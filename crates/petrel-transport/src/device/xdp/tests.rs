@@ -159,7 +159,7 @@ fn frames__share_the_program_of_the_process_by_port_and_queue() {
         // A queue has one socket.
         let taken = open(&on(1), "vb", (B, PORT + 2)).unwrap_err();
         assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
-        // A queue that is free again is found.
+        // A queue is found again once free.
         let third = open(&config(Mode::Auto), "vb", (B, PORT + 2)).unwrap();
         assert_eq!((third.fds().count(), second.fds().count()), (1, 1));
     });
@@ -185,7 +185,7 @@ fn state__tells_that_the_program_was_detached_and_the_next_device_attaches_anoth
         let b = open(&on, "vb", (B, PORT)).unwrap();
         attached("vb").detach();
         assert_eq!((a.state(), b.state()), (State::Up, State::Detached));
-        // The other one stays, as that of another endpoint could.
+        // The first device stays open, as a device of another endpoint could.
         let mut again = open(&config(Mode::Auto), "vb", (B, PORT + 1)).unwrap();
         assert_eq!(again.state(), State::Up);
         assert!(send(&mut a, &datagram((B, PORT + 1), 5, 100)));

@@ -23,7 +23,7 @@ use super::super::local::option;
 use super::super::socket::Sizes;
 use super::{HEAD_BYTES, Kind, Status, TEXT_BYTES_MAX, VERSION, head, parse};
 
-/// The time for all answers: the endpoint stands still. The helper binds in milliseconds; a driver that sets its queues up anew may need longer.
+/// The time for all answers, during which the endpoint stands still. The helper binds in milliseconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to the helper, with the rights to the packets of one UDP socket.
@@ -175,7 +175,8 @@ fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(connection)
 }
 
-/// Checks that the process that listens is root's or the own user's: a process that takes the default path first would get sockets of all programs.
+/// Checks the user of the listening process: root or the own user. A process of another user that takes the default path first would be shown the
+/// UDP sockets of all programs.
 pub(super) fn check_listener(connection: &impl AsFd) -> Result<(), &'static str> {
     // The type of `rustix` has no place for a process in another PID namespace.
     let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };

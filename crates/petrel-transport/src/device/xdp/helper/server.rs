@@ -81,7 +81,7 @@ impl Closing {
         Self::lock().waiting.len() < WAITING_MAX
     }
 
-    /// Closes descriptors until none waits.
+    /// Closes all waiting descriptors.
     fn work() {
         loop {
             let mut closing = Self::lock();
@@ -95,9 +95,9 @@ impl Closing {
     }
 }
 
-/// Descriptors that other threads close.
+/// Descriptors for further threads to close.
 #[derive(Debug)]
-struct Elsewhere(Vec<OwnedFd>);
+pub(super) struct Elsewhere(pub(super) Vec<OwnedFd>);
 
 impl Elsewhere {
     /// Returns the only descriptor.
@@ -112,7 +112,7 @@ impl Drop for Elsewhere {
         let wanted = self.0.len().min(CLOSING_MAX - closing.threads);
         closing.waiting.append(&mut self.0);
         for _ in 0..wanted {
-            // Without a thread, the descriptors wait for the next one.
+            // Without a thread, the descriptors wait for the next thread.
             if thread::Builder::new().name("petrel-close".into()).spawn(Closing::work).is_ok() {
                 closing.threads += 1;
             }
@@ -195,8 +195,8 @@ impl Server {
     /// Attaches the program to an interface of the calling thread's network namespace, and listens at the path. Processes of root, of this process's
     /// user and of the users `uids` may connect. The overflow user (65534) stands for every user of a namespace without a number here.
     ///
-    /// No other user can reach the socket, by its access control list. With the overflow user, or on a file system without such lists, every user can: the
-    /// helper refuses others, but a user can delay new clients by connections with descriptors whose close waits.
+    /// The socket's access control list keeps further users away. With the overflow user, or on a file system without access control lists, every user
+    /// can connect: the helper refuses wrong users, but a wrong user can delay new clients by connections with descriptors of slow close.
     ///
     /// # Errors
     /// The kernel refuses, or another helper listens at the path.
@@ -249,7 +249,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits, and returns true for a listener that has connections, and for each client with a request.
+    /// Waits, and returns true for a listener with connections, and true for every client with a request.
     fn wait(&self, time: Duration) -> Vec<bool> {
         let wanted = if Closing::can_accept() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::new(&self.listener, wanted)];
@@ -512,7 +512,7 @@ fn listen_at(path: &Path, uids: &[u32]) -> io::Result<OwnedFd> {
         fs::remove_file(path)?;
     }
     bind(&listener, &address)?;
-    // Another user could keep the helper busy with connections that it refuses.
+    // A connection of any user occupies the helper, even if refused.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     let is_allowed = !uids.contains(&OVERFLOW_UID)
         && rustix::fs::setxattr(path, ACL, &acl_of(uids), rustix::fs::XattrFlags::empty()).is_ok();
@@ -523,10 +523,10 @@ fn listen_at(path: &Path, uids: &[u32]) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// The user of processes whose own number has no place in this namespace. An access control list does not let them in.
+/// The user of processes without a number in the own namespace. An access control list does not let such processes in.
 const OVERFLOW_UID: u32 = 65534;
 
-/// The attribute of a file with its access control list.
+/// The attribute of a file with the access control list.
 pub(super) const ACL: &str = "system.posix_acl_access";
 
 /// Returns an access control list for the owner and some users (`linux/posix_acl_xattr.h`).

@@ -1,10 +1,11 @@
 //! Clients of a helper without privileges: right ones, and attackers.
 
-use std::io::{IoSlice, Write};
+use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,6 +23,7 @@ use rustix::net::{
 
 use super::super::super::Nic;
 use super::super::interface::Interface;
+use super::super::local::Local;
 use super::super::socket::{Sizes, Socket};
 use super::super::tests::{
     A, B, PORT, as_nobody, as_user, attached, bound, config, datagram, eventually, open, send,
@@ -142,7 +144,7 @@ fn port__that_the_kernel_chose_stays_its_client_s_too() {
                 let b = Xdp::open(&helped(path), "vb", udp.as_fd()).unwrap();
                 assert_eq!(udp.local_addr().unwrap(), own);
                 assert_eq!(udp.peer_addr().ok(), is_connected.then_some(to(PORT)));
-                // The client's own copy leaves its peer.
+                // The client's own copy leaves the peer.
                 udp.connect(to(PORT)).unwrap();
                 rustix::net::connect_unspec(&udp).unwrap();
                 assert_eq!(udp.local_addr().unwrap(), own);
@@ -150,6 +152,17 @@ fn port__that_the_kernel_chose_stays_its_client_s_too() {
                 drop(b);
             }
         });
+    });
+}
+
+#[test]
+fn port__that_has_changed_is_noticed() {
+    with_pair(|| {
+        let (udp, interface) = (bound((B, 0)), Interface::find("vb").unwrap());
+        let local = Local::of(udp.as_fd(), &interface).unwrap();
+        assert!(local.is_of(udp.as_fd()));
+        rustix::net::connect_unspec(&udp).unwrap();
+        assert!(!local.is_of(udp.as_fd()));
     });
 }
 
@@ -423,6 +436,18 @@ fn descriptors__whose_close_waits_do_not_hold_up_the_helper() {
 }
 
 #[test]
+fn descriptors__beyond_the_closing_threads_are_closed_too() {
+    let pairs = (0..100).map(|_| UnixStream::pair().unwrap());
+    let (own, closed): (Vec<UnixStream>, Vec<OwnedFd>) =
+        pairs.map(|(own, other)| (own, other.into())).unzip();
+    drop(server::Elsewhere(closed));
+    for mut own in own {
+        own.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(own.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
 fn clients__that_are_silent_hold_up_none() {
     with_pair(|| {
         with_helper(&[], |path| {
@@ -462,8 +487,8 @@ fn server__takes_the_path_of_a_helper_that_was_killed_and_no_other() {
         std::fs::hard_link(&path, &kept).unwrap();
         drop(server);
         std::fs::rename(&kept, &path).unwrap();
-        let server = Server::open("vb", &path, Mode::Auto, &[]).unwrap();
-        drop(server);
+        // For a moment, a process that another test starts may still listen.
+        eventually("the path is taken", || Server::open("vb", &path, Mode::Auto, &[]).is_ok());
         assert!(!path.exists());
     });
 }
@@ -511,7 +536,7 @@ fn client__waits_a_second_for_a_helper_that_does_not_answer() {
 
 #[test]
 fn client__tells_another_user_s_listener() {
-    let pair = || std::os::unix::net::UnixStream::pair().unwrap().0;
+    let pair = || UnixStream::pair().unwrap().0;
     if !rustix::process::geteuid().is_root() {
         return skip(Need::Namespaces, "another user needs root");
     }
