@@ -1,9 +1,11 @@
 //! `petrel xdp-helper`: the process with the rights for AF_XDP.
 
 use std::fs;
+use std::time::Duration;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
+use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
 use petrel_transport::device::xdp::Mode;
 use petrel_transport::device::xdp::helper::Server;
@@ -19,8 +21,13 @@ struct Ready<'a> {
     pid: u32,
 }
 
-/// Helps until the interface is gone, or a signal ends the process: the program ends with the process.
+/// Time between two looks for a signal.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Helps until a signal comes, or the interface is gone: the XDP program ends with the process.
 pub(crate) fn run(args: &XdpHelperArgs, output: Output) -> Result<Outcome, Failure> {
+    // Installed before any thread starts: this thread alone must receive the signals.
+    let interrupt = Interrupt::install()?;
     if let Some(folder) = args.socket.parent() {
         fs::create_dir_all(folder).map_err(|error| {
             Failure::because(format!("cannot make the folder {}: {error}", folder.display()))
@@ -31,5 +38,8 @@ pub(crate) fn run(args: &XdpHelperArgs, output: Output) -> Result<Outcome, Failu
     let (interface, socket) = (args.interface.as_str(), args.socket.display().to_string());
     output.line(format!("Helping programs at {socket} to use {interface}; stop with Ctrl-C."))?;
     output.record(&Ready { event: "ready", interface, socket, pid: std::process::id() })?;
-    Err(Failure::because(server.run()))
+    while !interrupt.is_raised() {
+        server.turn(CHECK_INTERVAL).map_err(Failure::because)?;
+    }
+    Ok(Outcome::Success)
 }

@@ -21,7 +21,9 @@ pub(crate) struct XdpHelperArgs {
 
     /// A user that may ask, besides root and the helper's own; may be given several times
     ///
-    /// A process with an AF_XDP socket can send any frame by the interface.
+    /// A process with an AF_XDP socket can send any frame by the interface. The socket's access control list keeps further users away.
+    /// On a file system without access control lists, or with the user 65534 (all users without a number here), wrong users are refused, but can delay
+    /// right users.
     #[arg(long, value_name = "UID")]
     pub(crate) allow: Vec<u32>,
 }

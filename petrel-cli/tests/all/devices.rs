@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel_netns::{Host, bring_up, ip, switch_off_checksums, switch_off_offloads};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{Server, command, finish, record, wait_until};
@@ -195,9 +196,18 @@ impl Helper {
     }
 }
 
+impl Helper {
+    /// Stops the helper by a signal. The helper must succeed.
+    fn stop(&mut self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{signal:?}");
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
+        // Perhaps the helper has ended.
+        let _ = self.0.kill();
         self.0.wait().unwrap();
     }
 }
@@ -245,6 +255,24 @@ fn devices__of_users_without_rights_work_by_a_helper_and_without_it_by_the_kerne
         assert!(answer.status.success(), "{answer:?}");
         assert_eq!(record(&answer)["answered"], 50_000);
         assert!(wait_until(|| counter(&host, &server, "device_losses") == 1));
+    });
+}
+
+#[test]
+fn helper__removes_its_socket_at_a_signal_and_follows_one_that_did_not() {
+    let test = "helper__removes_its_socket_at_a_signal_and_follows_one_that_did_not";
+    own_network::in_own_network(&TRIAL, module_path!(), test, || {
+        let _host = other_host();
+        let folder = Folder::new("helper_signal");
+        let socket = folder.path("socket");
+        let start = || Helper::start(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", &socket);
+        for signal in [Signal::INT, Signal::TERM] {
+            // A killed helper leaves the socket behind.
+            drop(start());
+            assert!(Path::new(&socket).exists());
+            start().stop(signal);
+            assert!(!Path::new(&socket).exists(), "{signal:?}");
+        }
     });
 }
 

@@ -6,7 +6,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
@@ -19,7 +18,7 @@ use crate::device::Nic;
 use crate::device::ether::ways::{Link, Ways};
 use crate::device::interface::{index_of, interfaces_with};
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
-use crate::device::xdp::{self as device, Dropped, Xdp, XdpConfig, XdpError};
+use crate::device::xdp::{self as device, DEFAULT_HELPER, Dropped, Xdp, XdpConfig, XdpError};
 use crate::transport::{PeerId, TransportStats};
 use crate::wake::Watch;
 
@@ -28,9 +27,6 @@ const LOOK_NS: u64 = 10_000_000;
 
 /// Time between two attempts to open a device.
 const RETRY_NS: u64 = 1_000_000_000;
-
-/// The socket of a helper that programs without privileges use if it is there.
-const HELPER: &str = "/run/petrel/xdp.sock";
 
 /// The kernel's socket is asked after frames or polls of the device of this weight: asking costs a system call, some 200 ns, a poll of an empty
 /// device 10.
@@ -205,6 +201,7 @@ impl DeviceExit {
                 let is_gone = port.follow_changes().link == Link::Gone;
                 let why = match port.nic().state() {
                     device::State::Unaided => "`petrel xdp-helper` has ended",
+                    device::State::Detached => "the program was detached from the interface",
                     _ if is_gone => "the interface was removed",
                     _ => return,
                 };
@@ -263,9 +260,7 @@ fn open_port(
     let index = index_of(&interface).map_err(cannot)?;
     let ways = Ways::open(index).map_err(cannot)?;
     let mut config = setting.config.clone();
-    if config.helper.is_none() && Path::new(HELPER).exists() {
-        config.helper = Some(HELPER.into());
-    }
+    config.helper.get_or_insert_with(|| DEFAULT_HELPER.into());
     let nic = open(&config, &interface, socket.as_fd()).map_err(|why| why.to_string())?;
     Ok(Port::new(nic, ways, local, index))
 }

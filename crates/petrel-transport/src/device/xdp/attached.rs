@@ -1,6 +1,6 @@
 //! The program of an interface, which all sockets of this process on the interface share.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use rustix::net::bind;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
 
 use super::Mode;
-use super::bpf::{FLAGS_DRV_MODE, FLAGS_SKB_MODE};
+use super::bpf::{self, FLAGS_DRV_MODE, FLAGS_SKB_MODE};
 use super::error::{Step, XdpError};
 use super::interface::{Interface, check_kernel, is_taken};
 use super::local::Local;
@@ -30,13 +30,13 @@ const ETHERNET_BYTES: usize = 14;
 /// Most bytes of a packet, with its IP header.
 pub(super) const PACKET_BYTES_MAX: usize = LARGE_CHUNK_BYTES - HEADROOM - ETHERNET_BYTES;
 
-/// A program that is attached to an interface, with its maps.
+/// A program attached to an interface, with maps.
 ///
 /// The program is detached with this object, or when the process ends: the link has no other owner.
 #[derive(Debug)]
 pub(super) struct Attached {
     program: Program,
-    _link: OwnedFd,
+    link: OwnedFd,
     interface: u32,
     frame_bytes_max: usize,
     /// Unused indices of sockets.
@@ -66,8 +66,10 @@ impl Attached {
     pub(super) fn to(interface: &Interface, mode: Mode) -> Result<Arc<Self>, XdpError> {
         let mut registry = lock(&REGISTRY);
         registry.retain(|(_, attached)| attached.strong_count() > 0);
-        let known = registry.iter().find(|(key, _)| *key == interface.key());
-        if let Some(attached) = known.and_then(|(_, attached)| attached.upgrade()) {
+        let mut known = registry.iter().filter(|(key, _)| *key == interface.key());
+        let known =
+            known.find_map(|(_, known)| known.upgrade().filter(|known| known.is_attached()));
+        if let Some(attached) = known {
             return Ok(attached);
         }
         let attached = Arc::new(Self::attach(interface, mode)?);
@@ -94,7 +96,7 @@ impl Attached {
                 Ok(link) => {
                     let free = Mutex::new((0..SOCKETS_MAX).rev().collect());
                     let interface = interface.index();
-                    return Ok(Self { program, _link: link, interface, frame_bytes_max, free });
+                    return Ok(Self { program, link, interface, frame_bytes_max, free });
                 }
                 Err(error) if is_taken(error) => {
                     return Err(XdpError::AnotherProgram { interface: name.to_owned() });
@@ -103,6 +105,17 @@ impl Attached {
             }
         }
         Err(Step::Attach.refused(name, refusal))
+    }
+
+    /// Returns false if the program was detached by force.
+    pub(super) fn is_attached(&self) -> bool {
+        bpf::is_attached(self.link.as_fd())
+    }
+
+    /// Detaches the program by force.
+    #[cfg(test)]
+    pub(super) fn detach(&self) {
+        bpf::detach(self.link.as_fd()).unwrap();
     }
 
     /// Returns the most bytes of a frame that the program gives to a socket.

@@ -11,6 +11,7 @@ const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
 /// Only for a new key.
 const NO_EXIST: u64 = 1;
@@ -149,6 +150,32 @@ pub(super) fn attach(
         LinkCreate { program: number(program), interface, attach_type: ATTACH_XDP, flags };
     // SAFETY: the argument has no pointers.
     unsafe { bpf_descriptor(LINK_CREATE, argument) }
+}
+
+/// Returns true if a link still leads to an interface: a manager of programs can detach a link by force.
+pub(super) fn is_attached(link: BorrowedFd<'_>) -> bool {
+    #[repr(C)]
+    struct InfoByFd {
+        object: u32,
+        info_bytes: u32,
+        info: u64,
+    }
+    // `struct bpf_link_info`: type, id, program's id, padding, interface.
+    let mut info = [0_u32; 5];
+    let info_bytes = size_of_val(&info) as u32;
+    let mut argument =
+        InfoByFd { object: number(link), info_bytes, info: info.as_mut_ptr() as u64 };
+    // SAFETY: the kernel writes at most `info_bytes` bytes to the words, which live.
+    let result = unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut argument) };
+    result.is_err() || info[4] != 0
+}
+
+/// Ends a link, as another process with the right could.
+#[cfg(test)]
+pub(super) fn detach(link: BorrowedFd<'_>) -> Result<(), Errno> {
+    const LINK_DETACH: libc::c_long = 34;
+    // SAFETY: the argument has no pointers.
+    unsafe { bpf(LINK_DETACH, &mut number(link)) }.map(drop)
 }
 
 /// Runs a program on one frame, as if the interface's queue had received the frame. Returns the program's verdict.

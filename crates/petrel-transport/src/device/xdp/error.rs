@@ -29,6 +29,12 @@ pub enum XdpError {
         /// The interface's name.
         interface: String,
     },
+    /// The program was detached by force.
+    #[error("{interface}: the XDP program was detached by another process, as by `bpftool`")]
+    Detached {
+        /// The interface's name.
+        interface: String,
+    },
     /// Other AF_XDP sockets have the queues.
     #[error(
         "{interface}: other AF_XDP sockets have every queue that was asked for; give each \
@@ -40,11 +46,12 @@ pub enum XdpError {
     },
     /// The memory is more than the process may lock.
     #[error(
-        "AF_XDP locks {bytes} bytes of memory, more than this process may: set \
-         `LimitMEMLOCK={bytes}` in the unit, raise `ulimit -l`, or configure fewer chunks"
+        "AF_XDP locks {bytes} bytes of memory for an endpoint, more than this process may: set \
+         `LimitMEMLOCK={bytes}` (times the endpoints) in the unit, raise `ulimit -l`, or \
+         configure fewer chunks"
     )]
     LockedMemory {
-        /// The bytes wanted by this socket.
+        /// The bytes of all sockets of the endpoint.
         bytes: usize,
     },
     /// The UDP socket gives no right to packets of the interface.

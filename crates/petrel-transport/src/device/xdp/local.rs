@@ -2,12 +2,20 @@
 //!
 //! The socket proves the right to the packets: the kernel gives a port of an address to one socket, or to sockets that all agreed to share. A privileged
 //! helper therefore believes the socket alone, which may come from anyone.
+//!
+//! A socket bound by number has the port until the last close. A socket bound to port 0 has the port only until the socket leaves a peer. Linux does
+//! not tell the two apart, and a helper turns the second kind into the first ([`Local::of_client`]): for a moment, a connected socket has no peer, and
+//! takes datagrams from every sender. A hostile client can bind the socket anew in this moment, and keep the second kind. The helper therefore also
+//! compares the port every second, and ends the connection of a client with a changed port: [`Local::is_of`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, getsockname, ipproto, sockopt};
+use rustix::net::{
+    AddressFamily, SocketType, bind, connect, connect_unspec, getpeername, getsockname, ipproto,
+    sockopt,
+};
 
 use super::bpf::last_error;
 use super::interface::Interface;
@@ -26,6 +34,8 @@ pub(super) enum NoRight {
     OtherInterface,
     #[error("the UDP socket is in another network namespace, or the kernel is older than 5.14")]
     OtherNamespace,
+    #[error("the UDP socket's port, interface or peer cannot be kept: {0}")]
+    NotKept(Errno),
 }
 
 /// The addresses and the port of a UDP socket on an interface.
@@ -36,28 +46,33 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Reads the addresses at which the socket receives by the interface. A socket for all addresses has the present ones of the interface: packets to
-    /// later ones go to the socket itself.
-    pub(super) fn of(socket: BorrowedFd<'_>, interface: &Interface) -> Result<Self, NoRight> {
-        let domain = sockopt::socket_domain(socket).map_err(|_| NoRight::NotUdp)?;
-        let is_ip = domain == AddressFamily::INET || domain == AddressFamily::INET6;
-        let is_udp = sockopt::socket_type(socket) == Ok(SocketType::DGRAM)
-            && sockopt::socket_protocol(socket) == Ok(Some(ipproto::UDP));
-        if !(is_ip && is_udp) {
-            return Err(NoRight::NotUdp);
-        }
+    /// As [`Local::of`], for a socket of another process. The socket keeps the port until the last close.
+    pub(super) fn of_client(
+        socket: BorrowedFd<'_>,
+        interface: &Interface,
+    ) -> Result<Self, NoRight> {
+        check_is_udp(socket)?;
+        // Only a client's socket can come from elsewhere: the process's own sockets do not need the newer kernel.
         let namespace = option(socket, libc::SO_NETNS_COOKIE, 0_u64);
         if namespace.is_err() || namespace != option(interface.control(), libc::SO_NETNS_COOKIE, 0)
         {
             return Err(NoRight::OtherNamespace);
         }
+        keep_port(socket).map_err(NoRight::NotKept)?;
+        Self::of(socket, interface)
+    }
+
+    /// Reads the addresses at which the socket receives by the interface. A socket for all addresses has the present ones of the interface: packets to
+    /// later ones go to the socket itself.
+    pub(super) fn of(socket: BorrowedFd<'_>, interface: &Interface) -> Result<Self, NoRight> {
+        check_is_udp(socket)?;
         // Two sockets that are bound to two interfaces may have the same address and port.
         match option(socket, libc::SO_BINDTOIFINDEX, 0_u32) {
             Ok(index) if index == 0 || index == interface.index() => {}
             _ => return Err(NoRight::OtherInterface),
         }
-        let address = getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
-        let address = address.filter(|address| address.port() != 0).ok_or(NoRight::NotBound)?;
+        let address = name_of(socket).ok().filter(|address| address.port() != 0);
+        let address = address.ok_or(NoRight::NotBound)?;
         let is_v6_only = sockopt::ipv6_v6only(socket).unwrap_or(true);
         let receives = |own: &IpAddr| match address.ip().to_canonical() {
             ip if !ip.is_unspecified() => *own == ip,
@@ -77,6 +92,43 @@ impl Local {
     pub(super) fn port(&self) -> u16 {
         self.port
     }
+
+    /// Returns true if the socket still has the port.
+    pub(super) fn is_of(&self, socket: BorrowedFd<'_>) -> bool {
+        name_of(socket).is_ok_and(|name| name.port() == self.port)
+    }
+}
+
+fn check_is_udp(socket: BorrowedFd<'_>) -> Result<(), NoRight> {
+    let domain = sockopt::socket_domain(socket).map_err(|_| NoRight::NotUdp)?;
+    let is_ip = domain == AddressFamily::INET || domain == AddressFamily::INET6;
+    let is_udp = sockopt::socket_type(socket) == Ok(SocketType::DGRAM)
+        && sockopt::socket_protocol(socket) == Ok(Some(ipproto::UDP));
+    if is_ip && is_udp { Ok(()) } else { Err(NoRight::NotUdp) }
+}
+
+/// Makes the port the socket's until the last close.
+///
+/// The kernel takes a port of the kernel's choice away when the socket leaves the peer. The helper therefore leaves the peer first, binds the socket by
+/// number if the port is gone, and restores the rest: the peer, and the interface, since a socket leaves peer and interface together.
+fn keep_port(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let port = name_of(socket)?.port();
+    let peer = getpeername(socket).ok().flatten();
+    let device = option(socket, libc::SO_BINDTOIFINDEX, 0_u32)?;
+    connect_unspec(socket)?;
+    if device != 0 {
+        set_option(socket, libc::SO_BINDTOIFINDEX, device)?;
+    }
+    let mut name = name_of(socket)?;
+    if name.port() == 0 && port != 0 {
+        name.set_port(port);
+        bind(socket, &name)?;
+    }
+    peer.map_or(Ok(()), |peer| connect(socket, &peer))
+}
+
+fn name_of(socket: BorrowedFd<'_>) -> Result<SocketAddr, Errno> {
+    SocketAddr::try_from(getsockname(socket)?)
 }
 
 /// Reads an option of sockets that `rustix` lacks.
@@ -90,4 +142,17 @@ pub(super) fn option<T: Plain>(
     // SAFETY: the kernel writes at most `bytes` bytes to `value`, of which any bytes are valid.
     let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut bytes) };
     if result < 0 { Err(last_error()) } else { Ok(value) }
+}
+
+/// Sets an option of sockets.
+pub(super) fn set_option(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    value: u32,
+) -> Result<(), Errno> {
+    let (from, bytes) = (&raw const value, size_of_val(&value) as libc::socklen_t);
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: the kernel reads the bytes of `value`, which lives.
+    let result = unsafe { libc::setsockopt(fd, level, name, from.cast(), bytes) };
+    if result < 0 { Err(last_error()) } else { Ok(()) }
 }

@@ -27,7 +27,7 @@ mod socket;
 mod umem;
 
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -72,10 +72,14 @@ pub enum Mode {
     ZeroCopy,
 }
 
+/// The default socket of `petrel xdp-helper`, for programs without privileges. A program with privileges does without a helper: see
+/// [`XdpConfig::helper`].
+pub const DEFAULT_HELPER: &str = "/run/petrel/xdp.sock";
+
 /// The receive queues that get a socket each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// All queues that no other socket has, as far as the chunks suffice.
+    /// The first free queue: several endpoints get a queue each. Packets on further queues reach the kernel's socket.
     #[default]
     Auto,
     /// These queues, all of them.
@@ -94,7 +98,8 @@ pub struct XdpConfig {
     /// Chunks of 4 KiB, or of 2 KiB if the interface's MTU allows: a power of two. Half are for sending, half for receiving on all queues. All are
     /// locked in memory.
     pub chunks: u32,
-    /// The socket of `petrel xdp-helper`, for processes without privileges. The helper's mode counts then, and `mode` does not.
+    /// The socket of `petrel xdp-helper`, for processes without privileges. The helper's mode counts then, and `mode` does not. If the helper at
+    /// [`DEFAULT_HELPER`] does not serve the process, the process uses own privileges.
     pub helper: Option<PathBuf>,
 }
 
@@ -116,6 +121,8 @@ pub enum State {
     Gone,
     /// The helper has ended, and its program with it: packets reach the kernel's socket. Frames still go out.
     Unaided,
+    /// The program was detached by force: packets reach the kernel's socket. Frames still go out.
+    Detached,
 }
 
 /// Frames that were lost in a device, since it was opened.
@@ -208,7 +215,6 @@ impl Xdp {
     ) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         let (budget, candidates) = plan(config, interface.queues())?;
-        let wanted = if config.queues == Queues::Auto { 1 } else { budget.sockets };
         for attempt in 1..=tries {
             // All or none: each attempt begins anew.
             let access = match Access::open(config, &interface, udp) {
@@ -225,12 +231,18 @@ impl Xdp {
             let mut candidates = candidates.iter();
             while members.len() < budget.sockets {
                 let sizes = budget.sizes(members.is_empty());
-                let opened =
-                    access.open_member(config, interface.name(), sizes, &mut candidates)?;
-                let Some(member) = opened else { break };
+                let opened = access.open_member(config, interface.name(), sizes, &mut candidates);
+                let bytes = budget.chunks() * attached::chunk_bytes(access.frame_bytes_max());
+                let Some(member) = opened.map_err(|error| match error {
+                    XdpError::LockedMemory { .. } => XdpError::LockedMemory { bytes },
+                    error => error,
+                })?
+                else {
+                    break;
+                };
                 members.push(member);
             }
-            if members.len() >= wanted {
+            if members.len() == budget.sockets {
                 return Ok(Self { members, access, interface, turn: 0, turn_frames: TURN_FRAMES });
             }
             if attempt < tries {
@@ -250,11 +262,10 @@ impl Xdp {
         self.members.iter().map(|member| member.socket.fd())
     }
 
-    /// Returns the state of the device, by two or three system calls.
+    /// Returns the state of the device, by three system calls.
     pub fn state(&self) -> State {
         match self.interface.link() {
-            Link::Up if !self.access.is_alive() => State::Unaided,
-            Link::Up => State::Up,
+            Link::Up => self.access.state(),
             Link::Down => State::Down,
             Link::Gone => State::Gone,
         }
@@ -285,7 +296,8 @@ impl Nic for Xdp {
     }
 
     fn receive_frames(&self) -> usize {
-        self.members.iter().map(|member| member.socket.receive_frames()).sum()
+        // All packets of a peer may come on a single queue.
+        self.members.iter().map(|member| member.socket.receive_frames()).min().unwrap_or(0)
     }
 
     fn has_room(&mut self, frames: usize) -> bool {
@@ -350,6 +362,15 @@ impl Budget {
     fn sizes(self, is_first: bool) -> Sizes {
         Sizes { receive: self.receive, send: if is_first { self.send } else { 1 } }
     }
+
+    /// The chunks of all sockets.
+    fn chunks(self) -> usize {
+        let chunks = |place| {
+            let Sizes { receive, send } = self.sizes(place == 0);
+            (receive + send) as usize
+        };
+        (0..self.sockets).map(chunks).sum()
+    }
 }
 
 /// Checks the settings, and returns the queues to try.
@@ -362,7 +383,7 @@ fn plan(config: &XdpConfig, queues: u32) -> Result<(Budget, Vec<u32>), XdpError>
     }
     let sockets_max = (chunks / 2 / QUEUE_CHUNKS_MIN) as usize;
     let (candidates, sockets) = match &config.queues {
-        Queues::Auto => ((0..queues).collect(), sockets_max.min(queues as usize)),
+        Queues::Auto => ((0..queues).collect(), 1),
         Queues::List(list) => (list.clone(), list.len()),
     };
     let is_repeated = |(place, queue)| candidates[..place].contains(queue);
@@ -381,9 +402,38 @@ impl Access {
         interface: &Interface,
         udp: BorrowedFd<'_>,
     ) -> Result<Self, XdpError> {
-        if let Some(path) = &config.helper {
-            return Ok(Self::Helper(helper::Client::open(path, interface, udp)?));
+        match &config.helper {
+            Some(path) if path != Path::new(DEFAULT_HELPER) => {
+                Ok(Self::Helper(helper::Client::open(path, interface, udp)?))
+            }
+            Some(path) if path.exists() => Self::open_either(path, config, interface, udp),
+            _ => Self::open_own(config, interface, udp),
         }
+    }
+
+    /// Opens by a helper, or by the process's own privileges if the helper refuses.
+    fn open_either(
+        helper: &Path,
+        config: &XdpConfig,
+        interface: &Interface,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
+        match helper::Client::open(helper, interface, udp) {
+            Ok(client) => Ok(Self::Helper(client)),
+            Err(refusal @ XdpError::Helper { .. }) => Self::open_own(config, interface, udp)
+                .map_err(|error| match error {
+                    XdpError::Refused { error: Errno::PERM, .. } => refusal,
+                    error => error,
+                }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open_own(
+        config: &XdpConfig,
+        interface: &Interface,
+        udp: BorrowedFd<'_>,
+    ) -> Result<Self, XdpError> {
         let local = Local::of(udp, interface).map_err(|why| XdpError::Socket {
             interface: interface.name().to_owned(),
             why: why.to_string(),
@@ -392,10 +442,12 @@ impl Access {
         Ok(Self::Own { attached, local, mode: config.mode })
     }
 
-    fn is_alive(&self) -> bool {
+    /// Returns the state of a device while the interface is up.
+    fn state(&self) -> State {
         match self {
-            Self::Own { .. } => true,
-            Self::Helper(client) => client.is_alive(),
+            Self::Own { attached, .. } if !attached.is_attached() => State::Detached,
+            Self::Helper(client) if !client.is_alive() => State::Unaided,
+            _ => State::Up,
         }
     }
 
@@ -421,22 +473,40 @@ impl Access {
         };
         let bytes = self.frame_bytes_max();
         let socket = Socket::new(fd, interface, sizes, bytes, config.busy_poll)?;
+        let mut refusal = None;
         for queue in candidates {
-            let right = match self {
-                Self::Own { attached, local, mode } => {
-                    match attached.enter(socket.fd(), local, *queue, *mode) {
-                        Ok(entered) => Some(Right::Own { _entered: entered }),
-                        Err((Step::Bind, Errno::BUSY)) => None,
-                        Err((step, error)) => return Err(step.refused(interface, error)),
-                    }
+            match self.enter(socket.fd(), number, *queue, interface)? {
+                Ok(right) => return Ok(Some(Member { _right: right, socket })),
+                Err(error) if error == Errno::BUSY || config.queues == Queues::Auto => {
+                    refusal = refusal.filter(|earlier| *earlier == Errno::BUSY).or(Some(error));
                 }
-                Self::Helper(client) => client.enter(number, *queue)?.then_some(Right::Helper),
-            };
-            if let Some(right) = right {
-                return Ok(Some(Member { _right: right, socket }));
+                Err(error) => return Err(Step::Bind.refused(interface, error)),
             }
         }
-        Ok(None)
+        match refusal {
+            Some(error) if error != Errno::BUSY => Err(Step::Bind.refused(interface, error)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives a socket a queue's packets, or returns the kernel's reason why the socket cannot have the queue.
+    fn enter(
+        &self,
+        socket: BorrowedFd<'_>,
+        number: u32,
+        queue: u32,
+        interface: &str,
+    ) -> Result<Result<Right, Errno>, XdpError> {
+        match self {
+            Self::Own { attached, local, mode } => {
+                match attached.enter(socket, local, queue, *mode) {
+                    Ok(entered) => Ok(Ok(Right::Own { _entered: entered })),
+                    Err((Step::Bind, error @ (Errno::BUSY | Errno::INVAL))) => Ok(Err(error)),
+                    Err((step, error)) => Err(step.refused(interface, error)),
+                }
+            }
+            Self::Helper(client) => Ok(client.enter(number, queue)?.map(|()| Right::Helper)),
+        }
     }
 }
 

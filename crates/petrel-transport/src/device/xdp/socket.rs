@@ -1,7 +1,7 @@
 //! One AF_XDP socket: a queue's rings, and the system calls.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +15,17 @@ use rustix::net::{recv, send, socket_with};
 
 use super::attached::chunk_bytes;
 use super::error::{Step, XdpError};
+use super::local::set_option;
 use super::queue::{Queue, Rings};
 use super::rings::{Consumer, Plain, Producer, Ring};
 use super::umem::{Memory, Umem};
 
 /// Frames that the kernel handles in one busy poll.
-const BUSY_POLL_BUDGET: libc::c_int = 64;
+const BUSY_POLL_BUDGET: u32 = 64;
+
+/// Most bytes charged by the kernel for a frame: the allocation size above a chunk of 4 KiB, and the packet's structure. The kernel doubles the size of
+/// a send buffer.
+const FRAME_CHARGE_BYTES: usize = 8192 + 512;
 
 /// Chunks of a socket: powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,11 @@ pub(super) fn create(sizes: Sizes) -> Result<OwnedFd, Errno> {
     sockopt::set_xdp_umem_completion_ring_size(&socket, sizes.send)?;
     sockopt::set_xdp_rx_ring_size(&socket, sizes.receive)?;
     sockopt::set_xdp_tx_ring_size(&socket, sizes.send)?;
+    // A copy mode charges every frame to the buffer until the device has sent the frame. Only CAP_NET_ADMIN passes over the system's limit. Under the
+    // limit, the kernel would send fewer frames than the ring has.
+    let send_buffer_bytes = sizes.send as usize * FRAME_CHARGE_BYTES / 2;
+    let forced = sockopt::set_socket_send_buffer_size_force(&socket, send_buffer_bytes);
+    forced.or_else(|_| sockopt::set_socket_send_buffer_size(&socket, send_buffer_bytes))?;
     Ok(socket)
 }
 
@@ -96,10 +106,6 @@ impl Socket {
         self.queue.has_room(frames)
     }
 
-    pub(super) fn has_unsent(&mut self) -> bool {
-        self.queue.unsent() > 0
-    }
-
     pub(super) fn has_received(&mut self) -> bool {
         self.queue.has_received()
     }
@@ -114,8 +120,8 @@ impl Socket {
 
     /// Lets the kernel send. Returns the number of system calls.
     ///
-    /// A copy mode sends 32 frames in a call. A call without progress ends the flush, whatever its reason: no buffers, or no device. The next flush
-    /// tries again, and [`Xdp::state`](super::Xdp::state) asks for the device.
+    /// A copy mode sends 32 frames in a call. A call without progress ends the flush, whatever the reason: no buffers, or no device. While
+    /// [`Socket::has_unsent`], the next flush tries again, and [`Xdp::state`](super::Xdp::state) asks for the device.
     pub(super) fn flush(&mut self) -> u64 {
         self.queue.publish();
         let mut calls = 0;
@@ -129,6 +135,11 @@ impl Socket {
             }
         }
         calls
+    }
+
+    /// Returns true if the kernel sends frames of the ring only after a further [`Socket::flush`].
+    pub(super) fn has_unsent(&mut self) -> bool {
+        self.queue.send_needs_wakeup() && self.queue.unsent() > 0
     }
 
     /// Returns the oldest received frame. A system call is made only if the kernel asks, or for busy polling.
@@ -190,16 +201,9 @@ fn map(fd: &OwnedFd, sizes: Sizes) -> io::Result<Rings> {
     })
 }
 
-fn set_busy_poll(fd: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
-    let microseconds = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
-    let set = |name, value: libc::c_int| {
-        let (from, bytes) = (&raw const value, size_of_val(&value) as libc::socklen_t);
-        // SAFETY: the kernel reads one integer, which lives.
-        let result =
-            unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, from.cast(), bytes) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    };
-    set(libc::SO_PREFER_BUSY_POLL, 1)?;
-    set(libc::SO_BUSY_POLL, microseconds)?;
-    set(libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)
+fn set_busy_poll(fd: BorrowedFd<'_>, time: Duration) -> Result<(), Errno> {
+    let microseconds = u32::try_from(time.as_micros()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+    set_option(fd, libc::SO_PREFER_BUSY_POLL, 1)?;
+    set_option(fd, libc::SO_BUSY_POLL, microseconds)?;
+    set_option(fd, libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET)
 }

@@ -99,7 +99,7 @@ pub(super) fn stream(from: &mut Xdp, to: &mut Xdp, address: Ipv4Addr, count: u64
     let frame = |number: u64| datagram((address, PORT), number, 8 + number as usize % 1400);
     let (mut sent, mut got) = (0, 0);
     while got < count {
-        // The receiver has 128 chunks on two queues.
+        // The receiver has 128 chunks.
         while sent < count && sent - got < 32 && send(from, &frame(sent)) {
             sent += 1;
         }
@@ -159,9 +159,65 @@ fn frames__share_the_program_of_the_process_by_port_and_queue() {
         // A queue has one socket.
         let taken = open(&on(1), "vb", (B, PORT + 2)).unwrap_err();
         assert!(matches!(taken, XdpError::QueuesTaken { .. }), "{taken}");
-        // A queue that is free again is found, and the other one is left out.
+        // A queue is found again once free.
         let third = open(&config(Mode::Auto), "vb", (B, PORT + 2)).unwrap();
         assert_eq!((third.fds().count(), second.fds().count()), (1, 1));
+    });
+}
+
+#[test]
+fn open__takes_one_queue_unless_several_are_listed() {
+    with_pair(|| {
+        let endpoints = [1, 2].map(|at| open(&config(Mode::Auto), "vb", (B, PORT + at)).unwrap());
+        assert_eq!(endpoints.each_ref().map(Nic::receive_frames), [128; 2]);
+        drop(endpoints);
+        let both = XdpConfig { queues: Queues::List(vec![0, 1]), ..config(Mode::Auto) };
+        let both = open(&both, "vb", (B, PORT)).unwrap();
+        assert_eq!((both.fds().count(), both.receive_frames()), (2, 64));
+    });
+}
+
+#[test]
+fn state__tells_that_the_program_was_detached_and_the_next_device_attaches_another() {
+    with_pair(|| {
+        let mut a = open(&config(Mode::Auto), "va", (A, PORT)).unwrap();
+        let on = XdpConfig { queues: Queues::List(vec![1]), ..config(Mode::Auto) };
+        let b = open(&on, "vb", (B, PORT)).unwrap();
+        attached("vb").detach();
+        assert_eq!((a.state(), b.state()), (State::Up, State::Detached));
+        // The first device stays open, as a device of another endpoint could.
+        let mut again = open(&config(Mode::Auto), "vb", (B, PORT + 1)).unwrap();
+        assert_eq!(again.state(), State::Up);
+        assert!(send(&mut a, &datagram((B, PORT + 1), 5, 100)));
+        a.flush();
+        eventually("a frame", || again.received().is_some());
+    });
+}
+
+#[test]
+fn open__by_the_own_rights_if_the_default_helper_refuses() {
+    with_pair(|| {
+        let interface = Interface::find("va").unwrap();
+        let (udp, none) = (bound((A, PORT)), Path::new("/nowhere/petrel.sock"));
+        let by_own = || Access::open_either(none, &config(Mode::Auto), &interface, udp.as_fd());
+        assert!(matches!(by_own(), Ok(Access::Own { .. })));
+        let said = as_nobody(|| by_own().unwrap_err().to_string());
+        assert!(said.starts_with("the helper at /nowhere/petrel.sock"), "{said}");
+    });
+}
+
+#[test]
+fn open__passes_over_a_queue_that_does_not_exist_unless_listed() {
+    with_pair(|| {
+        let interface = Interface::find("va").unwrap();
+        let usual = config(Mode::Auto);
+        let udp = bound((A, PORT));
+        let access = Access::open(&usual, &interface, udp.as_fd()).unwrap();
+        let sizes = Sizes { receive: 64, send: 64 };
+        let open = |queues: &[u32]| access.open_member(&usual, "va", sizes, &mut queues.iter());
+        assert!(matches!(open(&[9, 1]), Ok(Some(_))));
+        let said = open(&[9]).unwrap_err().to_string();
+        assert!(said.contains("the queue does not exist"), "{said}");
     });
 }
 
@@ -177,7 +233,7 @@ fn begin__is_none_while_the_link_is_down_and_goes_on_afterwards() {
         let frames = (0..1_000).take_while(|number| send(&mut a, &datagram((B, PORT), *number, 8)));
         assert_eq!(frames.count(), 128, "half of the chunks are for sending");
         assert_eq!(a.flush(), 1, "one system call learns that nothing is sent");
-        assert!(a.begin().is_none());
+        assert!(a.begin().is_none() && a.has_unsent());
         petrel_netns::ip("link set va up").unwrap();
         eventually("carrier", || (a.state(), b.state()) == (State::Up, State::Up));
         // The frames that waited come out. Four calls send 32 each.
@@ -190,6 +246,7 @@ fn begin__is_none_while_the_link_is_down_and_goes_on_afterwards() {
             }
             got == 128
         });
+        assert!(!a.has_unsent());
         stream(&mut a, &mut b, B, 1_000);
     });
 }
@@ -227,6 +284,16 @@ fn bursts__beyond_the_receive_chunks_are_counted_as_lost() {
         }
         assert!(a.flush() >= 4);
         eventually("losses", || b.dropped().receive + b.dropped().fill_empty >= 64);
+    });
+}
+
+#[test]
+fn create__makes_room_for_the_whole_ring_in_the_send_buffer() {
+    with_pair(|| {
+        let send = CHUNKS_MAX / 2;
+        let socket = socket::create(Sizes { receive: 64, send }).unwrap();
+        let bytes = rustix::net::sockopt::socket_send_buffer_size(&socket).unwrap();
+        assert!(bytes >= send as usize * 8448, "{bytes}");
     });
 }
 
@@ -277,10 +344,14 @@ fn open__with_another_program_says_so() {
 
 /// Runs a closure on a thread of the unprivileged user 65534, without any capability.
 pub(super) fn as_nobody<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    as_user(65534, run)
+}
+
+pub(super) fn as_user<R: Send>(uid: u32, run: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let nobody = rustix::process::Uid::from_raw(65534);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let thread = scope.spawn(move || {
+            let user = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
             run()
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -2,9 +2,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -15,26 +15,29 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
+use super::super::DEFAULT_HELPER;
 use super::super::attached::FRAME_BYTES_MAX;
 use super::super::error::XdpError;
 use super::super::interface::Interface;
+use super::super::local::option;
 use super::super::socket::Sizes;
 use super::{HEAD_BYTES, Kind, Status, TEXT_BYTES_MAX, VERSION, head, parse};
 
-/// The helper binds in milliseconds; a driver may need a second to set its queues up anew.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// The time for all answers, during which the endpoint stands still. The helper binds in milliseconds.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to the helper, with the rights to the packets of one UDP socket.
 #[derive(Debug)]
 pub(in super::super) struct Client {
     connection: OwnedFd,
+    deadline: Instant,
     path: String,
     frame_bytes_max: usize,
 }
 
 /// An answer that is no refusal.
 struct Answer {
-    is_queue_taken: bool,
+    status: u32,
     words: [u32; 2],
     fd: Option<OwnedFd>,
 }
@@ -47,9 +50,18 @@ impl Client {
         udp: BorrowedFd<'_>,
     ) -> Result<Self, XdpError> {
         let text = path.display().to_string();
-        let connection = connected(path)
-            .map_err(|error| XdpError::Helper { path: text.clone(), said: error.to_string() })?;
-        let mut client = Self { connection, path: text, frame_bytes_max: 0 };
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        let connection = connected(path).map_err(|error| {
+            let said = match error {
+                Errno::ACCESS => "this user is not among the allowed users".to_owned(),
+                error => error.to_string(),
+            };
+            XdpError::Helper { path: text.clone(), said }
+        })?;
+        let mut client = Self { connection, deadline, path: text, frame_bytes_max: 0 };
+        if path == Path::new(DEFAULT_HELPER) {
+            check_listener(&client.connection).map_err(|said| client.failed(said))?;
+        }
         let answer = client.ask(Kind::Hello, [VERSION, 0], Some(udp))?;
         let [frame_bytes_max, index] = answer.words;
         if index != interface.index() {
@@ -74,9 +86,18 @@ impl Client {
         Ok((fd, answer.words[0]))
     }
 
-    /// Gets a socket bound to a queue and entered. Returns false if another socket has the queue.
-    pub(in super::super) fn enter(&self, number: u32, queue: u32) -> Result<bool, XdpError> {
-        Ok(!self.ask(Kind::Enter, [number, queue], None)?.is_queue_taken)
+    /// Gets a socket bound to a queue and entered, or the kernel's reason why the socket cannot have the queue.
+    pub(in super::super) fn enter(
+        &self,
+        number: u32,
+        queue: u32,
+    ) -> Result<Result<(), Errno>, XdpError> {
+        let answer = self.ask(Kind::Enter, [number, queue], None)?;
+        let is_invalid = answer.words[0] == Errno::INVAL.raw_os_error().unsigned_abs();
+        Ok(match answer.status {
+            status if status == Status::Done as u32 => Ok(()),
+            _ => Err(if is_invalid { Errno::INVAL } else { Errno::BUSY }),
+        })
     }
 
     /// Returns false if the helper has ended.
@@ -96,6 +117,13 @@ impl Client {
         shown: Option<BorrowedFd<'_>>,
     ) -> Result<Answer, XdpError> {
         let lost = |error: Errno| self.failed(format!("does not answer: {error}"));
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(lost(Errno::TIMEDOUT));
+        }
+        for direction in [Timeout::Send, Timeout::Recv] {
+            set_socket_timeout(&self.connection, direction, Some(left)).map_err(lost)?;
+        }
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if let Some(fd) = &shown {
@@ -129,7 +157,7 @@ impl Client {
             return Err(self.failed("has ended"));
         };
         if status == Status::Done as u32 || status == Status::QueueTaken as u32 {
-            return Ok(Answer { is_queue_taken: status == Status::QueueTaken as u32, words, fd });
+            return Ok(Answer { status, words, fd });
         }
         let said = String::from_utf8_lossy(&bytes[HEAD_BYTES..]);
         if status == Status::PortTaken as u32 {
@@ -142,8 +170,18 @@ impl Client {
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let connection = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_socket_timeout(&connection, Timeout::Recv, Some(ANSWER_TIME_MAX))?;
     set_socket_timeout(&connection, Timeout::Send, Some(ANSWER_TIME_MAX))?;
     connect(&connection, &SocketAddrUnix::new(path)?)?;
     Ok(connection)
+}
+
+/// Checks the user of the listening process: root or the own user. A process of another user that takes the default path first would be shown the
+/// UDP sockets of all programs.
+pub(super) fn check_listener(connection: &impl AsFd) -> Result<(), &'static str> {
+    // The type of `rustix` has no place for a process in another PID namespace.
+    let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let listener = option(connection.as_fd(), libc::SO_PEERCRED, nobody);
+    let own = rustix::process::geteuid().as_raw();
+    let is_believed = listener.is_ok_and(|listener| listener.uid == 0 || listener.uid == own);
+    if is_believed { Ok(()) } else { Err("another user's process listens there") }
 }

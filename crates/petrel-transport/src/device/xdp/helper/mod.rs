@@ -13,7 +13,7 @@
 //!
 //! # Messages
 //!
-//! A Unix socket that keeps the bounds of messages (`SOCK_SEQPACKET`). Integers are in the host's order.
+//! A Unix socket with bounds of messages (`SOCK_SEQPACKET`). Integers are in the host's order.
 //!
 //! | request: kind, two words | descriptor | answer: two words | descriptor |
 //! | --- | --- | --- | --- |
@@ -48,7 +48,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Done = 0,
-    /// Another socket has the queue.
+    /// The socket cannot have the queue: the first word is `EBUSY`, or `EINVAL` for an unknown queue or mode.
     QueueTaken = 1,
     /// The text says why. The helper closes the connection.
     Refused = 2,

@@ -4,12 +4,11 @@
 //! connection or for a file system of the client's, so a thread of its own closes whatever a client has sent ([`Elsewhere`]).
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -53,14 +52,52 @@ const MESSAGES_MAX: usize = 16;
 /// Most descriptors of a message (`SCM_MAX_FD`). The kernel itself would close those without room, and wait.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Most threads that close descriptors. While there are as many, no client is accepted, and further descriptors are leaked.
+/// Most threads that close descriptors. While all are busy, no client is accepted.
 const CLOSING_MAX: usize = 64;
 
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// While as many descriptors wait for a thread, no message is received.
+const WAITING_MAX: usize = 64;
 
-/// Descriptors that another thread closes.
+/// The descriptors to close, for all servers of the process.
+static CLOSING: Mutex<Closing> = Mutex::new(Closing { threads: 0, waiting: Vec::new() });
+
+struct Closing {
+    threads: usize,
+    /// Descriptors without a thread yet.
+    waiting: Vec<OwnedFd>,
+}
+
+impl Closing {
+    fn lock() -> MutexGuard<'static, Self> {
+        CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn can_accept() -> bool {
+        let closing = Self::lock();
+        closing.threads < CLOSING_MAX && closing.waiting.is_empty()
+    }
+
+    fn can_receive() -> bool {
+        Self::lock().waiting.len() < WAITING_MAX
+    }
+
+    /// Closes all waiting descriptors.
+    fn work() {
+        loop {
+            let mut closing = Self::lock();
+            let Some(fd) = closing.waiting.pop() else {
+                closing.threads -= 1;
+                return;
+            };
+            drop(closing);
+            drop(fd);
+        }
+    }
+}
+
+/// Descriptors for further threads to close.
 #[derive(Debug)]
-struct Elsewhere(Vec<OwnedFd>);
+pub(super) struct Elsewhere(pub(super) Vec<OwnedFd>);
 
 impl Elsewhere {
     /// Returns the only descriptor.
@@ -71,22 +108,15 @@ impl Elsewhere {
 
 impl Drop for Elsewhere {
     fn drop(&mut self) {
-        let fds = std::mem::take(&mut self.0);
-        if fds.is_empty() {
-            return;
-        }
-        // Dropped without a thread, the closure would close here, and wait.
-        let fds = ManuallyDrop::new(fds);
-        if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MAX {
-            let close = move || {
-                drop(ManuallyDrop::into_inner(fds));
-                CLOSING.fetch_sub(1, Ordering::Relaxed);
-            };
-            if thread::Builder::new().name("petrel-close".into()).spawn(close).is_ok() {
-                return;
+        let mut closing = Closing::lock();
+        let wanted = self.0.len().min(CLOSING_MAX - closing.threads);
+        closing.waiting.append(&mut self.0);
+        for _ in 0..wanted {
+            // Without a thread, the descriptors wait for the next thread.
+            if thread::Builder::new().name("petrel-close".into()).spawn(Closing::work).is_ok() {
+                closing.threads += 1;
             }
         }
-        CLOSING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -143,7 +173,7 @@ struct Client {
 #[derive(Debug)]
 struct Right {
     local: Local,
-    _udp: OwnedFd,
+    udp: OwnedFd,
 }
 
 /// A client's AF_XDP socket.
@@ -165,12 +195,15 @@ impl Server {
     /// Attaches the program to an interface of the calling thread's network namespace, and listens at the path. Processes of root, of this process's
     /// user and of the users `uids` may connect. The overflow user (65534) stands for every user of a namespace without a number here.
     ///
+    /// The socket's access control list keeps further users away. With the overflow user, or on a file system without access control lists, every user
+    /// can connect: the helper refuses wrong users, but a wrong user can delay new clients by connections with descriptors of slow close.
+    ///
     /// # Errors
     /// The kernel refuses, or another helper listens at the path.
     pub fn open(interface: &str, path: &Path, mode: Mode, uids: &[u32]) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
         let attached = Attached::to(&interface, mode)?;
-        let listener = listen_at(path).map_err(|error| XdpError::Helper {
+        let listener = listen_at(path, uids).map_err(|error| XdpError::Helper {
             path: path.display().to_string(),
             said: format!("cannot listen: {error}"),
         })?;
@@ -181,22 +214,44 @@ impl Server {
         Ok(Self { clients, listener, path: path.to_owned(), shared, looked })
     }
 
-    /// Serves clients until the interface is deleted, and returns the reason.
-    pub fn run(&mut self) -> XdpError {
-        loop {
-            if let Err(error) = self.turn(LOOK_INTERVAL) {
-                return error;
-            }
-        }
-    }
-
     /// Waits for clients at most a given time, and answers their requests.
     ///
     /// # Errors
-    /// The interface was deleted.
+    /// The interface was deleted, or the program was detached.
     pub fn turn(&mut self, time: Duration) -> Result<(), XdpError> {
-        let can_close = CLOSING.load(Ordering::Relaxed) < CLOSING_MAX;
-        let wanted = if can_close { PollFlags::IN } else { PollFlags::empty() };
+        let are_ready = if Closing::can_receive() {
+            self.wait(time)
+        } else {
+            thread::sleep(time.min(ACCEPT_PAUSE));
+            Vec::new()
+        };
+        for (place, _) in are_ready.iter().skip(1).enumerate().filter(|(_, is_ready)| **is_ready) {
+            self.serve(place);
+        }
+        let is_silent =
+            |client: &Client| client.right.is_none() && client.since.elapsed() >= SILENCE_MAX;
+        self.clients.retain(|client| !client.is_closing && !is_silent(client));
+        if are_ready.first() == Some(&true) {
+            self.accept();
+        }
+        if self.looked.elapsed() >= LOOK_INTERVAL {
+            self.looked = Instant::now();
+            self.clients.retain(Client::has_its_port);
+            if self.shared.interface.link() == Link::Gone {
+                let interface = self.shared.interface.name().to_owned();
+                return Err(XdpError::NoInterface { interface });
+            }
+            if !self.shared.attached.is_attached() {
+                let interface = self.shared.interface.name().to_owned();
+                return Err(XdpError::Detached { interface });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, and returns true for a listener with connections, and true for every client with a request.
+    fn wait(&self, time: Duration) -> Vec<bool> {
+        let wanted = if Closing::can_accept() { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::new(&self.listener, wanted)];
         fds.extend(
             self.clients.iter().map(|client| PollFd::from_borrowed_fd(client.fd(), PollFlags::IN)),
@@ -204,24 +259,7 @@ impl Server {
         let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         // A signal, or no memory: as if no client had said anything.
         let _ = poll(&mut fds, Some(&time));
-        let are_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (place, _) in are_ready[1..].iter().enumerate().filter(|(_, is_ready)| **is_ready) {
-            self.serve(place);
-        }
-        let is_silent =
-            |client: &Client| client.right.is_none() && client.since.elapsed() >= SILENCE_MAX;
-        self.clients.retain(|client| !client.is_closing && !is_silent(client));
-        if are_ready[0] {
-            self.accept();
-        }
-        if self.looked.elapsed() >= LOOK_INTERVAL {
-            self.looked = Instant::now();
-            if self.shared.interface.link() == Link::Gone {
-                let interface = self.shared.interface.name().to_owned();
-                return Err(XdpError::NoInterface { interface });
-            }
-        }
-        Ok(())
+        fds.iter().map(|fd| !fd.revents().is_empty()).collect()
     }
 
     /// Returns the number of sockets that get packets.
@@ -237,6 +275,9 @@ impl Server {
 
     fn accept(&mut self) {
         for _ in 0..MESSAGES_MAX {
+            if !Closing::can_accept() {
+                return;
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let connection = match accept_with(&self.listener, flags) {
                 Ok(connection) => connection,
@@ -267,9 +308,8 @@ impl Server {
     /// Answers a client's requests.
     fn serve(&mut self, place: usize) {
         for _ in 0..MESSAGES_MAX {
-            let Some(client) = self.clients.get(place).filter(|client| !client.is_closing) else {
-                return;
-            };
+            let client = self.clients.get(place).filter(|client| !client.is_closing);
+            let Some(client) = client.filter(|_| Closing::can_receive()) else { return };
             let mut bytes = [0; HEAD_BYTES + 1];
             let (count, fds) = match client.receive(&mut bytes) {
                 Ok(received) => received,
@@ -306,6 +346,10 @@ impl Client {
         self.is_closing = true;
         self.sockets.clear();
         self.right = None;
+    }
+
+    fn has_its_port(&self) -> bool {
+        self.right.as_ref().is_none_or(|right| right.local.is_of(right.udp.as_fd()))
     }
 
     fn port(&self) -> Option<u16> {
@@ -370,13 +414,13 @@ impl Client {
             return Err("the connection has a port already".into());
         }
         let udp = shown.only().ok_or("a client shows one descriptor")?;
-        let local = Local::of(udp, &shared.interface).map_err(|why| why.to_string())?;
+        let local = Local::of_client(udp, &shared.interface).map_err(|why| why.to_string())?;
         if given.ports.contains(&local.port()) {
             let said = format!("another process has port {}", local.port());
             return Err(Refusal { status: Status::PortTaken, said });
         }
         // A UDP socket closes without waiting.
-        self.right = shown.0.pop().map(|udp| Right { local, _udp: udp });
+        self.right = shown.0.pop().map(|udp| Right { local, udp });
         let words = [shared.attached.frame_bytes_max() as u32, shared.interface.index()];
         Ok(Answer { status: Status::Done, words, socket: None })
     }
@@ -425,7 +469,10 @@ impl Client {
                 given.entered = Some(entered);
                 Status::Done
             }
-            Err((Step::Bind, Errno::BUSY)) => Status::QueueTaken,
+            Err((Step::Bind, error @ (Errno::BUSY | Errno::INVAL))) => {
+                let words = [error.raw_os_error().unsigned_abs(), 0];
+                return Ok(Answer { status: Status::QueueTaken, words, socket: None });
+            }
             Err((step, error)) => {
                 return Err(step.refused(shared.interface.name(), error).to_string().into());
             }
@@ -454,8 +501,8 @@ impl Client {
     }
 }
 
-/// Listens at a path. The helper checks the users, so every user may connect.
-fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+/// Listens at a path where the users may connect.
+fn listen_at(path: &Path, uids: &[u32]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let seqpacket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let address = SocketAddrUnix::new(path)?;
@@ -465,7 +512,33 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
         fs::remove_file(path)?;
     }
     bind(&listener, &address)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    // A connection of any user occupies the helper, even if refused.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let is_allowed = !uids.contains(&OVERFLOW_UID)
+        && rustix::fs::setxattr(path, ACL, &acl_of(uids), rustix::fs::XattrFlags::empty()).is_ok();
+    if !is_allowed && !uids.is_empty() {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    }
     listen(&listener, 128)?;
     Ok(listener)
+}
+
+/// The user of processes without a number in the own namespace. An access control list does not let such processes in.
+const OVERFLOW_UID: u32 = 65534;
+
+/// The attribute of a file with the access control list.
+pub(super) const ACL: &str = "system.posix_acl_access";
+
+/// Returns an access control list for the owner and some users (`linux/posix_acl_xattr.h`).
+fn acl_of(uids: &[u32]) -> Vec<u8> {
+    const VERSION: u32 = 2;
+    const READ_WRITE: u16 = 6;
+    let of_kind = |tag: u16, rights: u16| (tag, rights, u32::MAX);
+    let (owner, group, mask) = (of_kind(1, READ_WRITE), of_kind(4, 0), of_kind(0x10, READ_WRITE));
+    let users = uids.iter().map(|uid| (2, READ_WRITE, *uid));
+    let entries = std::iter::once(owner).chain(users).chain([group, mask, of_kind(0x20, 0)]);
+    let bytes = entries.flat_map(|(tag, rights, id)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    });
+    VERSION.to_le_bytes().into_iter().chain(bytes).collect()
 }
