@@ -184,7 +184,7 @@ fn state__tells_that_the_program_was_detached_and_the_next_device_attaches_anoth
         let on = XdpConfig { queues: Queues::List(vec![1]), ..config(Mode::Auto) };
         let b = open(&on, "vb", (B, PORT)).unwrap();
         attached("vb").detach();
-        assert_eq!((a.state(), b.state()), (State::Up, State::Detached));
+        eventually("carrier", || (a.state(), b.state()) == (State::Up, State::Detached));
         // The first device stays open, as a device of another endpoint could.
         let mut again = open(&config(Mode::Auto), "vb", (B, PORT + 1)).unwrap();
         assert_eq!(again.state(), State::Up);
