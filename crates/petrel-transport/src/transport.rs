@@ -126,7 +126,7 @@ impl<'a> SharedFrame<'a> {
 }
 
 /// Adapts a closure to a handler.
-struct Each<F>(F);
+pub(crate) struct Each<F>(pub(crate) F);
 
 impl<R, F: FnMut(PeerId, &[u8])> FrameHandler<R> for Each<F> {
     fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut R>) {

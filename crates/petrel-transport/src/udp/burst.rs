@@ -37,8 +37,14 @@ impl Room {
         self.0 & BACKLOG != 0
     }
 
-    pub(super) fn set_backlog(&mut self, is_backlog: bool) {
-        self.set(BACKLOG, is_backlog);
+    fn note_backlog(&mut self) {
+        self.0 |= BACKLOG;
+    }
+
+    /// The backlog has left, or there was none. A poll may have found no room before, and this one some: the next flush asks, since it
+    /// returns without pointers to the frames of its burst.
+    fn end_backlog(&mut self) {
+        self.0 &= !(BACKLOG | ASKED);
     }
 
     #[inline]
@@ -46,7 +52,7 @@ impl Room {
         self.0 & ASKED != 0
     }
 
-    pub(super) fn note_asked(&mut self) {
+    fn note_asked(&mut self) {
         self.0 |= ASKED;
     }
 
@@ -220,7 +226,7 @@ pub(super) trait Outlet {
             None => {
                 let Burst { plan, room, .. } = self.burst();
                 plan.clear();
-                room.set_backlog(false);
+                room.end_backlog();
             }
             Some(next) => self.keep(next),
         }
@@ -292,7 +298,7 @@ pub(super) trait Outlet {
         plan.keep(first);
         room.note_asked();
         if !room.is_backlog() {
-            room.set_backlog(true);
+            room.note_backlog();
             let messages = plan.messages().iter();
             stats.tx_kept += messages.map(|message| plan.load_of(message).frames).sum::<u64>();
         }

@@ -392,6 +392,7 @@ unsafe fn append(bytes: &mut Vec<u8>, piece: libc::iovec) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Each;
 
     /// Accepts messages while it has room.
     #[derive(Default)]
@@ -500,5 +501,21 @@ mod tests {
             (stats.tx_kept, stats.tx_frames, stats.tx_bytes, stats.tx_datagrams),
             (1, 1, 40, 1)
         );
+    }
+
+    #[test]
+    fn flush__sends_after_polls_of_which_one_had_no_room_and_the_next_had() {
+        let mut detached = Detached::new(0).unwrap();
+        let peer = detached.add_peer("10.0.0.1:7".parse().unwrap(), 4_000).unwrap();
+        let mut wire = Taking::default();
+        let frames = [vec![0x10; 40], vec![0x11; 4_000]];
+        push(&mut detached, &mut wire, peer, &frames[..1]);
+        for room in [0, 10] {
+            wire.room = room;
+            detached.rx_burst_to(&mut wire, 0, Each(|_: PeerId, _: &[u8]| {}));
+        }
+        assert!(!detached.has_backlog() && wire.frames() == frames[..1]);
+        push(&mut detached, &mut wire, peer, &frames[1..]);
+        assert_eq!(wire.frames(), frames);
     }
 }
