@@ -257,7 +257,7 @@ fn send_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>
         let blocked = send_once(from, &left);
         left = retain_set(&left, blocked);
         if left.is_empty() {
-            // A sender that is not polled again keeps frames for which its device had no room.
+            // Frames for which a device had no room leave in later polls of the sender.
             (0..POLLS_OF_BACKLOG).for_each(|_| _ = from.transport.rx_burst(0, |_, _| {}));
             return;
         }

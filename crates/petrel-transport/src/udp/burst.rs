@@ -41,8 +41,8 @@ impl Room {
         self.0 |= BACKLOG;
     }
 
-    /// The backlog has left, or there was none. A poll may have found no room before, and this one some: the next flush asks, since it
-    /// returns without pointers to the frames of its burst.
+    /// Notes that no backlog is left. The next flush asks again, even if an earlier poll has found no room: after a flush the plan has no
+    /// pointers to frames.
     fn end_backlog(&mut self) {
         self.0 &= !(BACKLOG | ASKED);
     }

@@ -134,7 +134,7 @@ impl Ledger {
                     || drains && did_not
             }
             Status::DeadlineExceeded => {
-                // A server also gives up a WRITE early, and does not call it refused if bytes were written (§15.2).
+                // A WRITE that the server gives up early is not called refused if bytes were written (§15.2).
                 let may_be_early = match execution {
                     Execution::Refused => true,
                     Execution::Answered if operation.kind.may_be_partial() => true,

@@ -219,9 +219,9 @@ impl WireChecker {
         }
         let source = match event {
             Event::Sent(_) => session.source_ports.source(to_server, from),
-            // The core drops frames of another peer than the session's: those of a port that a list from an earlier
-            // process of the same address has given to another peer, and those of another link to the same address,
-            // such as an attacker's plain copies of sealed frames beside an older plain link (seed 7002022).
+            // The core drops frames of other peers than the session's: from ports that a list from an earlier process of the
+            // same address has given to another peer, and by other links to the same address. An attacker's plain copies
+            // of sealed frames arrive by an older plain link (seed 7002022).
             Event::Taken { source, .. } => (from == sender && is_by_link).then_some(source),
         };
         let Some(source) = source else {
