@@ -943,7 +943,9 @@ mod tests {
         let write = begin(&mut model, Kind::WriteVersioned(0));
         let read = begin(&mut model, Kind::ReadVersioned(0));
         model.end(write, &Ok(vec![4])).unwrap();
-        [0, 1].map(|index| begin(&mut model, Kind::WriteVersioned(index)));
+        for index in [0, 1] {
+            begin(&mut model, Kind::WriteVersioned(index));
+        }
         assert_eq!(model.changes_during(model.operation(read)), 2);
     }
 
