@@ -1,7 +1,7 @@
 //! A process with privileges that makes sockets for processes without.
 //!
 //! The helper attaches the program and owns link and maps; a map in other hands could be written without any privilege. A client shows its bound UDP
-//! socket, whose packets it may have ([`Local`](super::local::Local)), and gets AF_XDP sockets. The client registers its own memory, so that its own limit
+//! socket, whose packets it may have (module `local`), and gets AF_XDP sockets. The client registers its own memory, so that its own limit
 //! of locked memory counts. Then the helper binds the socket, and enters the socket into the maps. The kernel binds a socket only once: so the helper knows
 //! the interface and the queue of every socket in the maps.
 //!
