@@ -98,6 +98,8 @@ pub(crate) struct Port<N, W> {
     refreshed: usize,
     /// The device has not taken all queued frames.
     has_unsent: bool,
+    /// The device had no room for the last messages.
+    is_full: bool,
     current: Option<Current>,
 }
 
@@ -113,6 +115,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
             questions: QUESTIONS_MAX,
             refreshed: 0,
             has_unsent: false,
+            is_full: false,
             current: None,
         }
     }
@@ -250,6 +253,17 @@ impl<N: Nic, W: FindWays> Port<N, W> {
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.has_unsent
+    }
+
+    /// Returns true if messages wait for room in the device.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Notes whether messages wait for room in the device.
+    #[inline]
+    pub(crate) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
     }
 
     /// Looks for a received datagram, and drops frames that carry none for this port. Returns true if a datagram is there.

@@ -128,7 +128,6 @@ impl Outlet for Udp {
         if let Some(leaving) = self.leaving() {
             // SAFETY: by this function's contract.
             let sent = unsafe { leaving.send_from(first) };
-            self.device.iter_mut().for_each(|device| device.note(&sent));
             match sent {
                 Sent::Messages(count) => return Ok(count),
                 Sent::NoRoom => return Err(Errno::AGAIN),

@@ -47,8 +47,6 @@ pub(super) struct DeviceExit {
     /// Frames and polls, weighted, since the kernel's socket was asked.
     weight: usize,
     next_look_ns: u64,
-    /// Whether the device, and not the kernel, had no room for kept frames.
-    is_full: bool,
     /// Packets that former devices have dropped.
     dropped_before: u64,
     notice: Option<String>,
@@ -95,7 +93,6 @@ impl DeviceExit {
             state,
             weight: 0,
             next_look_ns: 0,
-            is_full: false,
             dropped_before: 0,
             notice: None,
         })
@@ -126,14 +123,9 @@ impl DeviceExit {
         self.notice.take()
     }
 
-    /// Notes the exit that had room, or none, for messages.
-    pub(super) fn note(&mut self, sent: &Sent) {
-        self.is_full = matches!(sent, Sent::NoRoom);
-    }
-
-    /// Returns true if kept frames wait for room in the device.
+    /// Returns true if kept frames wait for room in the device, and not in the kernel.
     pub(super) fn is_full(&self) -> bool {
-        self.is_full && self.is_on()
+        matches!(&self.state, State::On(port) if port.is_full())
     }
 
     /// Notes a poll of the device, which has found work of so many frames. Returns true if the kernel's socket is to be asked now.
@@ -164,7 +156,7 @@ impl DeviceExit {
     pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>, is_backlog: bool) {
         if let State::On(port) = &self.state {
             // The first of the sockets sends.
-            let mut for_room = is_backlog && self.is_full;
+            let mut for_room = is_backlog && port.is_full();
             for fd in port.nic().fds() {
                 watch.add(fd, std::mem::take(&mut for_room));
             }
@@ -334,6 +326,7 @@ impl<N: Nic, W: FindWays> Leaving<'_, N, W> {
         };
         let by_kernel = messages.iter().take_while(|message| !reaches(message)).count();
         if by_kernel > 0 {
+            port.set_full(false);
             return Sent::ByKernel(by_kernel);
         }
         let by_device = messages.iter().take_while(|message| reaches(message)).count();
@@ -356,6 +349,7 @@ impl<N: Nic, W: FindWays> Leaving<'_, N, W> {
         }
         // Without room too: the device may wait for this call.
         stats.tx_syscalls = stats.tx_syscalls + port.flush() - 1;
+        port.set_full(sent == 0);
         if sent == 0 { Sent::NoRoom } else { Sent::Messages(sent) }
     }
 }
