@@ -23,8 +23,13 @@ impl RawAddr {
 
 impl RawAddr {
     /// Returns true if the address is one of this host's loopback.
+    #[inline]
     pub(super) fn is_loopback(&self) -> bool {
-        self.addr().ip().to_canonical().is_loopback()
+        match self {
+            // The first byte in the order of the network, which is that of memory.
+            Self::V4(v4) => v4.sin_addr.s_addr.to_ne_bytes()[0] == 127,
+            Self::V6(_) => self.addr().ip().to_canonical().is_loopback(),
+        }
     }
 
     /// Converts back to a socket address, for code without a kernel.
@@ -265,6 +270,23 @@ mod tests {
         // The flow label is no part of the address, nor is the scope of a global address.
         let labelled = SocketAddrV6::new("2001:db8::ff".parse().unwrap(), 9, 5, 3);
         assert_eq!(RawAddr::from(SocketAddr::from(labelled)).addr(), addr("[2001:db8::ff]:9"));
+    }
+
+    #[test]
+    fn is_loopback__of_either_family_and_mapped() {
+        let is_loopback = |text| RawAddr::from(addr(text)).is_loopback();
+        assert!(
+            ["127.0.0.1:1", "127.255.1.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"]
+                .map(is_loopback)
+                .iter()
+                .all(|is| *is)
+        );
+        assert!(
+            !["126.127.0.1:1", "10.0.0.127:1", "[::2]:1", "[::ffff:10.0.0.1]:1"]
+                .map(is_loopback)
+                .iter()
+                .any(|is| *is)
+        );
     }
 
     #[test]

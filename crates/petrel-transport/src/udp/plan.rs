@@ -140,6 +140,7 @@ impl Load {
 }
 
 /// Returns the most bytes for which datagrams to a peer are not joined: 0 on loopback, where no peer has a device.
+#[inline]
 fn untrained_bytes(name: &RawAddr) -> usize {
     if name.is_loopback() { 0 } else { PACKET_BYTES_MAX }
 }
