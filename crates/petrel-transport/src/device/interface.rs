@@ -1,7 +1,7 @@
 //! The interfaces of this network namespace, by their addresses.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::null_mut;
@@ -36,16 +36,6 @@ pub(crate) fn interfaces_with(ip: IpAddr) -> io::Result<Vec<String>> {
     Ok(found.into_iter().collect())
 }
 
-/// Returns the index of an interface.
-pub(crate) fn index_of(name: &str) -> io::Result<u32> {
-    let name = CString::new(name)?;
-    // SAFETY: the name is a live string with an end.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(io::Error::last_os_error()),
-        index => Ok(index),
-    }
-}
-
 /// # Safety
 /// The pointer is null, or leads to an address of the family that it names.
 unsafe fn address_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
@@ -72,7 +62,6 @@ mod tests {
     #[test]
     fn interfaces_with__an_address_of_loopback_and_of_no_interface() {
         assert_eq!(interfaces_with(IpAddr::from([127, 0, 0, 1])).unwrap(), ["lo"]);
-        assert!(index_of("lo").is_ok() && index_of("no such device").is_err());
         // TEST-NET-1 (RFC 5737).
         assert!(interfaces_with(IpAddr::from([192, 0, 2, 77])).unwrap().is_empty());
         let with_any = interfaces_with(Ipv4Addr::UNSPECIFIED.into()).unwrap();

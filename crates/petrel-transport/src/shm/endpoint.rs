@@ -121,7 +121,7 @@ impl Shm {
 }
 
 /// A pause from which on frames in the rings may have waited for it: nothing says when they were written.
-const UNSTAMPED_PAUSE_NS: u64 = 20_000_000;
+pub(crate) const UNSTAMPED_PAUSE_NS: u64 = 20_000_000;
 
 impl Transport for Shm {
     type Link = ShmLink;

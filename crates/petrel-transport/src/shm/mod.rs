@@ -145,6 +145,7 @@ pub use config::{
     ShmConfig,
 };
 pub use endpoint::Shm;
+pub(crate) use endpoint::UNSTAMPED_PAUSE_NS;
 pub use error::ShmError;
 pub use fds::{
     CLOSING_MAX, MAX_FDS, PeerFds, PeerStream, can_close, discard, hang_up, recv_with_fds,

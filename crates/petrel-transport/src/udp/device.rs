@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
+use rustix::net::netdevice::name_to_index;
+
 use super::addr::{AddrKey, canonical};
 use super::config::{UdpError, XdpDevice};
 use super::peers::PeerTable;
@@ -16,9 +18,10 @@ use super::plan::{Loose, Message, Plan};
 use super::receive::{Train, Trains};
 use crate::device::Nic;
 use crate::device::ether::ways::{Link, Ways};
-use crate::device::interface::{index_of, interfaces_with};
+use crate::device::interface::interfaces_with;
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
 use crate::device::xdp::{self as device, DEFAULT_HELPER, Dropped, Xdp, XdpConfig, XdpError};
+use crate::shm::UNSTAMPED_PAUSE_NS;
 use crate::transport::{PeerId, TransportStats};
 use crate::wake::Watch;
 
@@ -32,9 +35,6 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// device 10.
 const WEIGHT_PER_ASK: usize = 256;
 const EMPTY_POLL_WEIGHT: usize = 8;
-
-/// Without time stamps, received frames count as having waited after a pause of this length.
-const UNSTAMPED_PAUSE_NS: u64 = 20_000_000;
 
 type DevicePort = Port<Xdp, Ways>;
 type Opened = Result<DevicePort, String>;
@@ -249,7 +249,7 @@ fn open_port(
         None => interface_of(local.ip())?,
     };
     let cannot = |error: io::Error| format!("{interface}: {error}");
-    let index = index_of(&interface).map_err(cannot)?;
+    let index = name_to_index(socket, &interface).map_err(|error| cannot(error.into()))?;
     let ways = Ways::open(index).map_err(cannot)?;
     let mut config = setting.config.clone();
     config.helper.get_or_insert_with(|| DEFAULT_HELPER.into());
