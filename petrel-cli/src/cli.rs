@@ -103,6 +103,20 @@ impl Command {
         }
     }
 
+    /// Returns true for commands with endpoints of this process, and for the doctor, which tries a device.
+    pub(crate) fn may_use_device(&self) -> bool {
+        !matches!(
+            self,
+            Self::Cert(_)
+                | Self::Completions(_)
+                | Self::Demo(_)
+                | Self::Key(_)
+                | Self::Man(_)
+                | Self::Sim(_)
+                | Self::XdpHelper(_)
+        )
+    }
+
     /// Returns the names of the served methods, for a policy; `None` for a command without a service.
     pub(crate) fn served(&self) -> Option<Vec<(String, u16)>> {
         let (service, names): (_, &[(&str, u16)]) = match self {

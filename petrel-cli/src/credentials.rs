@@ -27,10 +27,22 @@ struct Record {
 }
 
 /// Gives this process a device.
-pub(crate) fn use_device(args: &CredentialsArgs) {
-    if let Some(device) = &args.device {
-        petrel_command::credentials::set_device(device.clone(), device.to_string());
+///
+/// # Errors
+/// The command would do without.
+pub(crate) fn use_device(args: &CredentialsArgs, may_use_device: bool) -> Result<(), Failure> {
+    match &args.device {
+        None => {}
+        Some(device) if may_use_device => {
+            petrel_command::credentials::set_device(device.clone(), device.to_string());
+        }
+        Some(_) => {
+            return Err(Failure::because(
+                "this command uses no device: leave --device out, and unset PETREL_DEVICE for it",
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Gives this process the credentials of a folder.

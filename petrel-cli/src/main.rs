@@ -75,7 +75,7 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         _ => credentials::refuse(&cli.credentials)?,
     }
     #[cfg(feature = "full")]
-    credentials::use_device(&cli.credentials);
+    credentials::use_device(&cli.credentials, cli.command.may_use_device())?;
     #[cfg(feature = "full")]
     credentials::authorize(&cli.credentials, cli.command.served())?;
     match &cli.command {

@@ -12,7 +12,7 @@ use petrel_netns::{Host, bring_up, ip, switch_off_checksums, switch_off_offloads
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Server, command, finish, record, wait_until};
+use crate::common::{Server, command, finish, petrel, record, stderr, wait_until};
 use crate::credentials::{Folder, succeed};
 use crate::own_network::{self, Trial};
 
@@ -312,5 +312,7 @@ fn device__that_cannot_be_had_is_a_warning_or_a_refusal() {
         let refused = finish(command(&by("xdp:none!")).spawn().unwrap());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("cannot use the device"), "{said}");
+        let unused = petrel(&["sim", "--seeds", "1", "--device", "xdp"]);
+        assert!(stderr(&unused).contains("uses no device"), "{}", stderr(&unused));
     });
 }
