@@ -13,7 +13,7 @@ const NOT_TIMED: u32 = u32::MAX;
 /// repetition ends the measurement (§7.1).
 const TIMED_REPEAT: u32 = u32::MAX - 1;
 
-/// The answer to the only question about a response's missing packets ends the measurement: a repetition, by its flag R (§7.1).
+/// The answer to a question about a response's missing packets ends the measurement (§7.1).
 const TIMED_QUESTION: u32 = u32::MAX - 2;
 
 /// Some probes were sent, and another one may follow; or no other one.
@@ -126,14 +126,14 @@ impl LossTimer {
         }
     }
 
-    /// Measures the round trip of a question about a response's missing packets.
-    pub(crate) fn measure_question(&mut self, now_ns: u64) {
+    /// Measures the time until the answer to a question about a response's missing packets, from `since_ns` on.
+    pub(crate) fn measure_question(&mut self, since_ns: u64) {
         assert!(self.packet == NOT_TIMED, "nothing else of a response is measured");
         self.packet = TIMED_QUESTION;
-        self.since_ns = now_ns;
+        self.since_ns = since_ns;
     }
 
-    /// Ends the measurement of a question. Returns the time of the question.
+    /// Ends the measurement of a question. Returns its beginning.
     pub(crate) fn take_question(&mut self) -> Option<u64> {
         if self.packet != TIMED_QUESTION {
             return None;

@@ -155,8 +155,8 @@ fn store_response_part<'f, B: Buffer, T>(
     flags: Flags,
     payload: &[u8],
 ) -> Received<'f, B, T> {
-    if flags.repeats() {
-        client.note_repetition(now_ns, slot, shared.timers.bounds());
+    if flags.repeats() || client.is_lossless() {
+        client.note_answer(now_ns, slot, shared.timers.bounds());
     }
     let state = client.slot_mut(slot);
     if !state.receive(part.packet) {

@@ -199,9 +199,11 @@ fn ask_or_repeat<B: Buffer, T>(
     if !asks {
         client.note_path_timeout(now_ns, slot);
     }
+    // The first look for loss comes this long after the slot has sent or come forward.
+    let since_ns = now_ns.saturating_sub(client.trips().probe_ns());
     let state = client.slot_mut(slot);
     match asks {
-        true => state.ask_server(),
+        true => state.ask_server(since_ns),
         false => state.repeat_late(now_ns, shared.config.recovery, &mut shared.client_parts),
     }
     shared.queue.push_client(id.index, slot, state);

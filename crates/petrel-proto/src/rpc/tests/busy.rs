@@ -1,6 +1,8 @@
 //! Busy servers behind a medium that loses no frame: silence is no reason to repeat a packet
 //! (`docs/wire-protocol.md` §7.2).
 
+use std::collections::VecDeque;
+
 use super::*;
 use crate::limits::{HEADER_BYTES, QUESTIONS_MAX};
 
@@ -129,4 +131,41 @@ fn a_packet_that_the_server_has_dropped__is_repeated_at_the_first_answer() {
     let again = pair.client_sends();
     assert_eq!(words(&again), ["REQUEST_PART s0 r840 m1 p0 of 2400 B, 1200 B, grant 1 again"]);
     pair.at_server(&again[0]).request();
+}
+
+/// A ring with room for one frame gives a packet per turn of the server. Formerly nothing measured these turns, and each packet was
+/// asked for (seed 7046200).
+#[test]
+fn a_response_whose_packets_come_slowly__teaches_the_client_to_wait() {
+    for turn_ns in [300_000, 2_000_000] {
+        let mut pair = Pair::on_one_host(true);
+        exchange(&mut pair);
+        let response = pattern(100 * P as usize, 3);
+        pair.call(b"large", response.len(), 1);
+        let request = pair.client_sends();
+        let (handle, _) = pair.at_server(&request[0]).request();
+        pair.respond(handle, &response);
+        let (mut ring, mut questions) = (VecDeque::from(pair.server_sends()), 0);
+        let completion = loop {
+            let end_ns = pair.now + turn_ns;
+            for question in look_until(&mut pair, end_ns) {
+                pair.at_server(&question).nothing();
+                questions += 1;
+            }
+            let packet =
+                ring.pop_front().expect("the server sends all packets that were asked for");
+            match pair.at_client(&packet) {
+                Got::Completed(completion) => break completion,
+                got => got.nothing(),
+            }
+            for pull in pair.client_sends() {
+                pair.at_server(&pull).nothing();
+            }
+            ring.extend(pair.server_sends());
+        };
+        completion.outcome.unwrap();
+        assert!(questions < 15, "{questions} questions about 100 packets");
+        assert_eq!(pair.server.counters().packets_retransmitted, 0);
+        pair.assert_credits_back();
+    }
 }

@@ -286,9 +286,10 @@ impl<B, T> ClientSession<B, T> {
         Some(now_ns.saturating_sub(since_ns))
     }
 
-    /// Notes a repeated packet of a response: the round trip of the question that the packet answers shows a way back that is
-    /// slower than the session's estimate. A shorter time is none: an earlier question may have been answered.
-    pub(crate) fn note_repetition(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
+    /// Notes a packet of a response that may answer a question: a repeated packet, or any packet over a medium that loses nothing.
+    /// The round trip of the question shows a way back that is slower than the session's estimate. A shorter time proves nothing: the
+    /// packet may answer an earlier PULL.
+    pub(crate) fn note_answer(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
         let Some(since_ns) = self.slots[slot].timer_mut().take_question() else { return };
         if self.trips.srtt_ns().is_none_or(|srtt_ns| now_ns.saturating_sub(since_ns) > srtt_ns) {
             self.trips.sample(now_ns, since_ns, bounds);

@@ -78,13 +78,18 @@ impl<B, T> ClientSlot<B, T> {
         self.parts_mut(spare).response_mut().ask_again(limit, recovery);
     }
 
-    /// Asks the server about the call without a repetition (§7.2).
-    pub(crate) fn ask_server(&mut self) {
+    /// Asks the server about the call without a repetition (§7.2), over a medium that loses nothing. The slot has waited since
+    /// `since_ns`: in RECEIVING the wait until the next packet of the response is measured.
+    pub(crate) fn ask_server(&mut self, since_ns: u64) {
         assert!(self.is_waiting_for_server(), "a question is about packets of the server");
         // The CREDIT in reply comes long after the measured packet, and takes the general path.
         self.path = SendPath::General;
-        self.timer.measure_nothing();
         self.timer.ask();
+        if self.state != ClientState::Receiving {
+            self.timer.measure_nothing();
+        } else if !self.timer.is_measuring() {
+            self.timer.measure_question(since_ns);
+        }
     }
 
     /// Returns true if the entry in the timer wheel comes due soon enough for any deadline.
