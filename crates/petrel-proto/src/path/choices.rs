@@ -1,11 +1,11 @@
-//! Several choices, and several answers, at once, with the results of [`Paths::choose`] and [`Paths::note_answer`] for each of
-//! them.
+//! Bursts: several choices of [`Paths::choose`], or several answers of [`Paths::note_answer`], in one step with equal
+//! results.
 
 use super::{LATE_PACKETS, MARGIN_DECAY_LOG2, PathId, Paths, State};
 use crate::limits::PATHS_MAX;
 
-/// New packets that follow each other without an answer in between: no window moves then, and a path has room until the
-/// packets sent fill it. [`Paths`] counts them when the burst ends.
+/// A burst of new packets without an answer in between: no window moves meanwhile, so a path has room until the burst's
+/// packets fill the window. [`Paths`] counts the packets when the burst ends.
 #[derive(Debug)]
 pub(crate) struct Burst {
     /// Bit *i* is set if the next packet may take path *i*.
@@ -16,7 +16,7 @@ pub(crate) struct Burst {
     room: u32,
     /// Packets for which each path has room.
     left: PathTally,
-    /// The paths behind the last one chosen: paths take turns.
+    /// The paths with higher numbers than `last`, which have the next turn.
     behind: u32,
     last: PathId,
 }
@@ -24,11 +24,10 @@ pub(crate) struct Burst {
 /// The number of packets by path.
 pub(crate) type PathTally = [u16; PATHS_MAX];
 
-/// Fewer packets are chosen one by one: that takes less than to look at all paths.
+/// The smallest burst. For fewer packets, a choice for each costs less than a look at all paths.
 const BURST_PACKETS_LEAST: u32 = 4;
 
 impl Burst {
-    /// Makes a burst without room for a packet.
     pub(crate) fn new() -> Self {
         let (left, last) = ([0; PATHS_MAX], PathId::FIRST);
         Self { roomy: 0, allowed: 0, room: 0, left, behind: 0, last }
@@ -38,7 +37,6 @@ impl Burst {
         (self.last, self.behind) = (last, u32::MAX << last.0 << 1);
     }
 
-    /// Returns the most packets of the burst.
     pub(crate) fn room(&self) -> u32 {
         self.room
     }
@@ -49,7 +47,6 @@ impl Burst {
         self.roomy |= if packets > 0 { path.bit() } else { 0 };
     }
 
-    /// Returns the path of the last packet.
     pub(crate) fn last(&self) -> PathId {
         self.last
     }
@@ -62,7 +59,6 @@ impl Burst {
         (choice != 0).then(|| PathId(choice.trailing_zeros() as u8))
     }
 
-    /// Notes that the next packet was sent on the chosen path.
     #[inline(always)]
     pub(crate) fn note_new(&mut self, path: PathId) {
         let bit = path.bit();
@@ -76,8 +72,8 @@ impl Burst {
 }
 
 impl Paths {
-    /// Begins a burst of up to `wanted` new packets, with one packet if a choice depends on more than the windows. Returns
-    /// `None` without room.
+    /// Begins a burst of up to `wanted` new packets, or of a single packet if the choice depends on more than the
+    /// windows. Returns `None` without room.
     pub(crate) fn begin_burst(&mut self, now_ns: u64, wanted: u32) -> Option<Burst> {
         let mut burst = Burst::new();
         if wanted >= BURST_PACKETS_LEAST && self.next.is_none() {
@@ -139,8 +135,8 @@ impl Paths {
         self.next = refused;
     }
 
-    /// Returns true if good answers to packets up to this far behind the highest acknowledged one change no window and no
-    /// choice. They may be noted together then, by [`Paths::note_goods`].
+    /// Returns true if good answers to packets up to this far behind the highest acknowledged packet change no window
+    /// and no choice. [`Paths::note_goods`] may then note the answers together.
     pub(crate) fn takes_goods(&self, now_ns: u64, behind_packets: u32) -> bool {
         let is_steady = match &self.state {
             State::Single(window) => window.is_widest(),

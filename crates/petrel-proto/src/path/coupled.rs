@@ -22,7 +22,7 @@ const MARK_UNITS: u32 = PACKET / 4;
 const LOSS_UNITS: u32 = PACKET / 2;
 const LATE_UNITS: u32 = PACKET;
 
-/// Units that an answer adds to a path that begins, and most that it adds from the pool.
+/// Units that an answer adds to the window of a fresh path, and the most that any other path takes from the pool.
 const QUICK_UNITS: u32 = PACKET / 2;
 
 /// Growth is counted in 1/512 unit: a session with the largest window grows by half a unit per answer.
@@ -33,7 +33,7 @@ const GROWTH_LOG2: u32 = 9;
 pub(super) struct Coupled {
     /// The largest sum of the windows, in units.
     total_most: u32,
-    /// Window that bad paths gave up and no other path has taken yet, in units.
+    /// Units that bad paths gave up, and that no path has taken yet.
     pool: u32,
     /// The remainder of the growth, in 1/512 unit.
     growth: u32,
@@ -94,12 +94,10 @@ impl Coupled {
         Some(best.1)
     }
 
-    /// Returns the path chosen last.
     pub(super) fn last(&self) -> PathId {
         self.last
     }
 
-    /// Notes the path that was chosen last in a burst.
     pub(super) fn set_last(&mut self, path: PathId) {
         self.last = path;
     }
@@ -109,7 +107,8 @@ impl Coupled {
         set.total_window() >= self.total_most
     }
 
-    /// Notes good answers while no window can widen: the growth is lost but for its remainder.
+    /// Notes good answers while no window can widen. The remainder of the growth is kept, as a widening would keep the
+    /// remainder.
     pub(super) fn note_goods(&mut self, count: u32, set: &PathSet) {
         assert!(
             count == 0 || self.is_widest(set),
@@ -163,8 +162,8 @@ impl Coupled {
         self.growth &= (1 << GROWTH_LOG2) - 1;
     }
 
-    /// Opens a path with a whole packet. If the sum is at its largest, the widest path gives the packet: an open
-    /// path without a window would neither be chosen nor looked at.
+    /// Opens a path with a whole packet. If the sum is at its largest, the widest path gives the packet: the sender
+    /// would neither choose nor look at an open path without a window.
     fn open(&mut self, path: PathId, set: &mut PathSet) {
         set.open(path);
         self.fresh |= path.bit();
@@ -175,8 +174,8 @@ impl Coupled {
         self.pool = self.pool.min(self.total_most.saturating_sub(set.total_window()));
     }
 
-    /// Takes from the window of a path, and closes the path if less than the smallest window would be left. Then
-    /// the rest is given up too. Returns the units taken, without the rest.
+    /// Takes units from the window of a path. If less than the smallest window would be left, closes the path and gives
+    /// up the rest, too. Returns the units taken, without the rest.
     fn reduce(&mut self, now_ns: u64, path: PathId, units: u32, set: &mut PathSet) -> u32 {
         let taken = set.narrow(path, units);
         if taken < units && set.open_count() > 1 {
@@ -192,8 +191,7 @@ impl Coupled {
         self.pool = (self.pool + units).min(room);
     }
 
-    /// Returns the path for a repetition: one repetition more that is lost holds up the message, so it is the
-    /// path that is used most.
+    /// Returns the path for a repetition: the most used path, since a second loss would hold up the message.
     pub(super) fn choose_again(&self, set: &PathSet, last: PathId, random: &mut Random) -> PathId {
         let widest = set.widest(last);
         if widest == last { set.random(random, Some(last)) } else { widest }

@@ -61,7 +61,7 @@ impl Plb {
         self.marked += u32::from(what == Feedback::Marked);
     }
 
-    /// Hears an answer that ends the round, or a timeout.
+    /// Handles the answer that ends a round, or a timeout: a congested or dead path is replaced.
     #[inline(never)]
     fn end_round(&mut self, now_ns: u64, what: Feedback, set: &PathSet, random: &mut Random) {
         let srtt_ns = set.srtt_ns(self.path).unwrap_or(0);

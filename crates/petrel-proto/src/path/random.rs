@@ -1,7 +1,7 @@
 //! Random numbers of a session.
 
-/// Marsaglia's xorshift of 64 bits: enough to spread packets, and repeatable from a seed. It is no secret: who
-/// sees the packets sees their paths.
+/// Marsaglia's xorshift of 64 bits: enough to spread packets, and repeatable from a seed. Secrecy is no concern: an
+/// observer of the packets sees the paths anyway.
 #[derive(Debug)]
 pub(super) struct Random(u64);
 

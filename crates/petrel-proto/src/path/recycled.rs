@@ -2,10 +2,10 @@
 
 use super::PathId;
 
-/// Paths kept: at 40 Gbit/s and 1.4 KB as many answers come in 9 µs, less than a round trip.
+/// Paths kept: 32 answers to packets of 1.4 KB take 9 µs at 40 Gbit/s, less than a round trip.
 const PLACES: usize = 32;
 
-/// A queue of paths in 34 bytes. Without a place the oldest path is dropped.
+/// A queue of paths in 34 bytes. A full queue drops its oldest path.
 #[derive(Debug, Default)]
 pub(super) struct Recycled {
     ring: [PathId; PLACES],
@@ -34,7 +34,6 @@ impl Recycled {
         self.count.into()
     }
 
-    /// Empties the queue.
     pub(super) fn clear(&mut self) {
         self.count = 0;
     }

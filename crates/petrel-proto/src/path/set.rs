@@ -9,15 +9,15 @@ use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
 /// half a unit per answer; the remainder is kept by the policy.
 pub(super) const PACKET: u32 = 128;
 
-/// The smallest window of an open path: half a packet. A smaller one would be an open path that is never chosen.
+/// The smallest window of an open path: half a packet. With less, the path would be open and never chosen.
 pub(super) const WINDOW_LEAST: u32 = PACKET / 2;
 
 /// Time until the first look at a closed path, in nanoseconds: some round trips of a rack. Each further closing
 /// or failed look doubles it.
 const LOOK_NS: u64 = 50_000;
 
-/// Doublings of that time at most: 3.2 ms. A path that returns is then in use within some milliseconds, also if
-/// only a single port leads to it.
+/// Doublings of [`LOOK_NS`] at most: 3.2 ms. A path that works again is in use within some milliseconds, even if a
+/// single port leads to the path.
 const BACKOFF_MAX: u8 = 6;
 
 /// Good answers after which the next closing is a step shorter again.
@@ -123,7 +123,6 @@ impl PathSet {
         self.paths.len() as u32
     }
 
-    /// Returns the bits of all paths.
     fn all(&self) -> u32 {
         u32::MAX >> (PATHS_MAX - self.paths.len())
     }
@@ -155,7 +154,6 @@ impl PathSet {
         i32::from(path.window) - i32::from(path.in_flight) * PACKET as i32
     }
 
-    /// Returns true if no path is closed.
     pub(super) fn are_all_open(&self) -> bool {
         self.open == self.all()
     }
@@ -175,7 +173,6 @@ impl PathSet {
         self.in_flight += 1;
     }
 
-    /// Notes that this number of packets was sent.
     pub(super) fn note_all_sent(&mut self, path: PathId, count: u32) {
         let path = &mut self.paths[path.index()];
         assert!(
@@ -191,7 +188,6 @@ impl PathSet {
         self.paths[path.index()].note_gone(&mut self.in_flight);
     }
 
-    /// Notes that this number of copies is in flight no longer.
     pub(super) fn note_all_gone(&mut self, path: PathId, count: u32) {
         let path = &mut self.paths[path.index()];
         assert!(
@@ -202,7 +198,7 @@ impl PathSet {
         self.in_flight -= count;
     }
 
-    /// Notes a round trip. One below half of the former ones means that a queue has gone, and counts half.
+    /// Notes a round trip. A round trip below half of the mean shows that a queue has gone, and counts half.
     pub(super) fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
         let rtt_ns = u32::try_from(rtt_ns).unwrap_or(u32::MAX);
         self.paths[path.index()].note_rtt(rtt_ns);
@@ -300,10 +296,10 @@ impl PathSet {
         entry.goods = 0;
     }
 
-    /// Returns the closed path to look at now: that which is due for the longest time. Its next look comes later,
-    /// whatever becomes of this one: a response may acknowledge the packet, which then says nothing about the path, and
-    /// others are to have their turns. Only one look is under way at a time: when all paths over one slow link closed
-    /// together, their looks came together too, and queued there for longer than a window of the others takes.
+    /// Returns the closed path whose look is due for the longest time. The path's next look comes later, whatever the
+    /// outcome: a response may acknowledge the packet, which then says nothing about the path, and all paths get their
+    /// turns. One look is under way at a time: when all paths over a slow link closed together, their looks came
+    /// together too, and queued there for longer than the windows of open paths take.
     pub(super) fn due(&mut self, now_ns: u64) -> Option<PathId> {
         if self.open == self.all() {
             return None;
@@ -322,7 +318,7 @@ impl PathSet {
         Some(path)
     }
 
-    /// Counts a good answer on an open path. The time that the path will stay closed becomes shorter with them.
+    /// Counts a good answer on an open path, and thereby shortens the next closing.
     pub(super) fn note_good(&mut self, path: PathId) {
         let entry = &mut self.paths[path.index()];
         entry.goods = entry.goods.saturating_add(1);
@@ -341,20 +337,20 @@ impl PathSet {
         entry.goods = goods;
     }
 
-    /// Returns the open path with the largest window, not `other` if there is a choice.
+    /// Returns the open path with the largest window; `other` only without a choice.
     pub(super) fn widest(&self, other: PathId) -> PathId {
         let open = self.ids().filter(|path| self.is_open(*path));
         open.max_by_key(|path| (*path != other, self.window(*path))).unwrap_or(other)
     }
 
-    /// Returns a random path, open or closed, not `other` if there is a choice.
+    /// Returns a random path, open or closed; `other` only without a choice.
     pub(super) fn random_of_all(&self, random: &mut Random, other: PathId) -> PathId {
         let count = self.count();
         if count == 1 { other } else { other.ahead(1 + random.below(count - 1), count) }
     }
 
-    /// Returns a random open path, not `other` if there is a choice. If `other` is the only open path, a closed
-    /// one: when the last open path was dead and the closed ones were not, repetitions never arrived.
+    /// Returns a random open path; `other` only without a choice. If `other` is the only open path, returns a closed
+    /// path: when the last open path was dead and closed paths were not, repetitions never arrived.
     pub(super) fn random(&self, random: &mut Random, other: Option<PathId>) -> PathId {
         let others = !other.map_or(0, PathId::bit);
         let choices = [self.open & others, self.all() & others, self.open];

@@ -32,7 +32,6 @@ impl SharedWindow {
         self.window / ONE
     }
 
-    /// Returns true if a good answer cannot widen the window.
     #[inline]
     pub(super) fn is_widest(&self) -> bool {
         self.window == self.most

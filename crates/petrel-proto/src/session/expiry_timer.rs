@@ -3,11 +3,11 @@
 use super::backlog::NEVER;
 use crate::timer::{TimerEntry, TimerKey, TimerWheel};
 
-/// One entry of the timer wheel for the earliest deadline of a session's calls. A call with a later deadline
-/// compares two numbers.
+/// The timer wheel's entry for the earliest deadline of a session's calls. A call with a later deadline costs one
+/// comparison, and no entry.
 pub(crate) struct ExpiryTimer {
-    /// A lower bound of the calls' expiry times, exact when computed; the call behind the value may have
-    /// ended since. [`NEVER`] without calls that expire.
+    /// A lower bound of the calls' expiry times, exact when computed; the call with this deadline may have ended since.
+    /// [`NEVER`] without calls that expire.
     next_ns: u64,
     /// The timer wheel's entry for `next_ns` or an earlier time.
     entry: Option<TimerEntry>,
