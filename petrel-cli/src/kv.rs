@@ -73,7 +73,6 @@ impl Cluster {
         Ok(Self { endpoint, client, addresses })
     }
 
-    /// Runs an operation with the client.
     fn run<R>(
         &mut self,
         operation: impl AsyncFnOnce(&KvClient) -> Result<R, KvError>,

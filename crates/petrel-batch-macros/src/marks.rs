@@ -173,7 +173,6 @@ pub(crate) struct Mark<'a> {
     pub(crate) fetches: Vec<&'a Expr>,
 }
 
-/// Returns the mark that an expression is.
 pub(crate) fn mark(expression: &Expr) -> Option<Mark<'_>> {
     let Expr::Call(call) = expression else { return None };
     if !is_mark(call) {

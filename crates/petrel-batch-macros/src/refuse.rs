@@ -200,7 +200,6 @@ impl<'ast> Visit<'ast> for Check<'_> {
     }
 }
 
-/// Returns whether an attribute is the one of this crate.
 pub(crate) fn is_batched(attribute: &syn::Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|segment| segment.ident == "batched")
 }

@@ -258,7 +258,6 @@ impl VisitMut for Resolve {
     }
 }
 
-/// Returns the name of the batch.
 pub(crate) fn batch_name(function: &Ident) -> Ident {
     Ident::new(&format!("{}_batch", function.to_string().trim_start_matches("r#")), function.span())
 }

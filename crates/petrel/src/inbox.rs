@@ -46,7 +46,6 @@ impl WorkFlag {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Returns true if there is work now.
     pub(crate) fn is_raised(&self) -> bool {
         self.due_ns() == 0
     }

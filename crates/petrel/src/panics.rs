@@ -51,7 +51,6 @@ impl Panics {
         Rc::new(Self { policy, caught: Cell::new(0) })
     }
 
-    /// Returns the number of caught panics.
     pub(crate) fn caught(&self) -> u64 {
         self.caught.get()
     }

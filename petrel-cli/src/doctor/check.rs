@@ -70,7 +70,6 @@ impl Check {
         Self { status: Status::Fail, ..Self::ok(area, name, found) }.advise(advice)
     }
 
-    /// Adds advice.
     pub(super) fn advise(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }

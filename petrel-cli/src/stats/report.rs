@@ -54,7 +54,6 @@ impl Counters {
         all.filter(|(_, value)| *value != 0)
     }
 
-    /// Returns the number of zeros.
     pub(super) fn zeros(&self) -> usize {
         self.0.len() - self.non_zero().count()
     }

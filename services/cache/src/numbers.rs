@@ -20,7 +20,6 @@ pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Appends a number.
 #[inline]
 pub(crate) fn put(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());

@@ -28,7 +28,6 @@ impl Metrics {
         &self.0[usize::from(number)]
     }
 
-    /// The part of all workers.
     pub(crate) fn workers(&self) -> &Part {
         &self.0[self.0.len() - 1]
     }

@@ -86,7 +86,6 @@ impl Connection {
         Some(session)
     }
 
-    /// Handles a refusal.
     pub(crate) async fn handle_refusal(&mut self, refusal: &Refusal<'_>) -> AfterRefusal {
         self.common.counters.borrow_mut().refusals += 1;
         match refusal {

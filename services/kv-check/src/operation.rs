@@ -26,7 +26,6 @@ pub(crate) async fn perform(
     }
 }
 
-/// Reads a key.
 pub(crate) async fn get(
     client: &KvClient,
     key_of: KeyOf<'_>,

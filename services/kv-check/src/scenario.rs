@@ -56,7 +56,6 @@ pub(crate) struct Scenario {
     pub(crate) faults: FaultPlan,
     /// Length of the fault window.
     pub(crate) active_ns: u64,
-    /// Number of faults.
     pub(crate) fault_count: u64,
     pub(crate) stalls: Stalls,
     /// Most results that a client leaves with a session, as with this number of pending writes.
@@ -67,7 +66,6 @@ pub(crate) struct Scenario {
 /// Stalls of threads within a turn: in half of the seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stalls {
-    /// Number of stalls.
     pub(crate) count: u64,
     /// Whether some stalls hit a leader during a cut, with clients that look for former leaders.
     pub(crate) targets_leaders: bool,

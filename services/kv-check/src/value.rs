@@ -5,7 +5,6 @@ pub(crate) fn key_of(number: u8) -> [u8; 4] {
     [b'k', b'e', b'y', b'0' + number]
 }
 
-/// The number of a key.
 pub(crate) fn number_of(key: &[u8]) -> Option<u8> {
     let number = key.strip_prefix(b"key").filter(|rest| rest.len() == 1)?[0];
     number.checked_sub(b'0')

@@ -121,7 +121,6 @@ pub fn of_text(path: &Path, text: &str, kind: Kind) -> Vec<Sentence> {
     found
 }
 
-/// Returns the prose of a line.
 fn prose_of<'t>(line: &'t str, kind: Kind, is_fenced: &mut bool) -> Option<&'t str> {
     let pattern = match kind {
         Kind::Comments => &COMMENT,

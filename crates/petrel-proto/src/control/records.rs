@@ -127,7 +127,6 @@ impl<'a> Records<'a> {
         self.u8(tag).map(Status::from_code)
     }
 
-    /// Returns a text of at most `bytes_max` bytes.
     pub(super) fn text(&self, tag: u16, bytes_max: usize) -> Result<String, DecodeError> {
         let value = self.bytes(tag)?;
         if value.len() > bytes_max {

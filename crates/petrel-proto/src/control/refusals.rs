@@ -144,7 +144,6 @@ fn decoded(kind: Kind, records: &[Record]) -> Result<Message, DecodeError> {
     decode_body(kind, &body(records))
 }
 
-/// Returns the records with a change at `place`.
 fn changed(records: &[Record], place: usize, change: impl FnOnce(&mut Vec<u8>)) -> Vec<Record> {
     let mut records = records.to_vec();
     change(&mut records[place].1);

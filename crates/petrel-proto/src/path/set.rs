@@ -158,7 +158,6 @@ impl PathSet {
         self.open == self.all()
     }
 
-    /// Returns how many packets a path has room for.
     #[inline]
     pub(super) fn packets_of_room(&self, path: PathId) -> u32 {
         let path = &self.paths[path.index()];

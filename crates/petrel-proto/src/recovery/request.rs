@@ -44,12 +44,10 @@ impl RequestPackets {
         self.acknowledged.cumulative()
     }
 
-    /// Returns the number of acknowledged packets.
     pub(crate) fn acknowledged_count(&self) -> u32 {
         self.acknowledged.count()
     }
 
-    /// Returns true if a packet was acknowledged.
     #[inline]
     pub(crate) fn is_acknowledged(&self, packet: u32) -> bool {
         self.acknowledged.contains(packet)
@@ -106,7 +104,6 @@ impl RequestPackets {
         self.order.note_new(packets);
     }
 
-    /// Notes a new packet.
     #[inline]
     pub(crate) fn note_new(&mut self, packet: u32) {
         self.lost.clear(packet);

@@ -65,7 +65,6 @@ impl ResponsePackets {
         self.received.cumulative()
     }
 
-    /// Returns the number of received packets.
     pub(crate) fn received_count(&self) -> u32 {
         self.received.count()
     }

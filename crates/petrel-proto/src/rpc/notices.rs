@@ -99,7 +99,6 @@ impl Notices {
         matches!(self.0.front(), Some(Notice::Ready(_)))
     }
 
-    /// Returns the next notice.
     pub(super) fn pop(&mut self) -> Option<Notice> {
         self.0.pop_front()
     }

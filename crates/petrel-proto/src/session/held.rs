@@ -223,7 +223,6 @@ impl Held {
         HoldingId(index)
     }
 
-    /// Removes a holding.
     pub(crate) fn remove(&mut self, id: &mut HoldingId) {
         let HoldingId(index) = std::mem::replace(id, HoldingId::NONE);
         let Holding { holder, account, bytes, .. } = *self.live(index);

@@ -96,7 +96,6 @@ impl<B, T> SessionTable<B, T> {
         Some(SessionId { index, generation })
     }
 
-    /// Removes a session.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Role<B, T>> {
         let entry = self.get_mut(id)?;
         let role = core::mem::replace(&mut entry.role, Role::Free);

@@ -6,7 +6,6 @@ use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
 
-/// Returns the header of a part as words.
 #[inline]
 pub(crate) fn part_words(head: &[u8; PART_HEADER_BYTES]) -> [u64; 3] {
     let (words, _) = head.as_chunks::<8>();

@@ -102,7 +102,6 @@ pub(super) struct Call {
     /// The call whose handler makes this call.
     pub(super) parent: Option<u32>,
     pub(super) issued_ns: u64,
-    /// When the call ended.
     pub(super) ended_ns: Option<u64>,
     /// When its first packet left for the first time, by the clock read for this packet.
     pub(super) left_ns: Option<u64>,

@@ -79,7 +79,6 @@ pub(super) struct Shared {
     pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
     pub(super) free_list: RefCell<FreeList>,
-    /// The worker pool.
     pub(super) worker_pool: RefCell<WorkerPool>,
 }
 
@@ -117,7 +116,6 @@ pub(super) struct Target {
     pub(super) at: SimAddr,
 }
 
-/// The data port of an endpoint.
 pub(super) fn data_port(host: HostId, endpoint: u16) -> SimAddr {
     SimAddr::new(host, endpoint + 1)
 }
@@ -377,7 +375,6 @@ impl Node {
         left.or((kept > 0).then_some(("bursts in the transport", kept)))
     }
 
-    /// Opens a session.
     pub(super) fn connect(&mut self, target: Target, is_nested: bool) -> Option<SessionId> {
         if self.shared.common.scenario.numbers_collide {
             // The token is random, the first request number is not.

@@ -55,7 +55,6 @@ pub(super) struct Scenario {
     pub(super) burst_max: u64,
     /// Maximum number of targets of an endpoint.
     pub(super) targets_max: u64,
-    /// Sessions to every target.
     pub(super) sessions_per_target: u64,
     pub(super) message_bytes_max: u32,
     pub(super) deferred_ns_max: u64,
@@ -91,7 +90,6 @@ pub(super) struct Scenario {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     link: LinkConfig,
-    /// Number of links in the path.
     links: u64,
 }
 
@@ -233,7 +231,6 @@ impl Scenario {
         config
     }
 
-    /// Returns the number of endpoints.
     pub(super) fn endpoints(&self) -> u32 {
         u32::from(self.hosts) * u32::from(self.endpoints_per_host)
     }

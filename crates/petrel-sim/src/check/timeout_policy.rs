@@ -38,7 +38,6 @@ impl TimeoutPolicy {
         Self { deadline_after_ns, cancel_after_ns, is_absolute: other % 2 == 0 }
     }
 
-    /// Returns the deadline.
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         self.deadline_after_ns.map(|after_ns| now_ns + after_ns)
     }
@@ -64,7 +63,6 @@ pub(super) struct ToCancel {
 }
 
 impl Shared {
-    /// Returns the timeout policy of a call.
     pub(super) fn timeout_policy(&self, id: u32) -> TimeoutPolicy {
         let scenario = &self.common.scenario;
         if !scenario.uses_timeouts() || self.common.phase.get() != Phase::Active {

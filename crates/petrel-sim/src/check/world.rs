@@ -65,7 +65,6 @@ const WORLDS_PER_SEALING: u64 = 4;
 /// The stream for the decision on sealing.
 const STREAM_OF_SEALING: u32 = 872_971;
 
-/// The most hosts with regions.
 const REGION_HOSTS_MAX: u64 = 2;
 
 /// A stream of its own decides on regions: none of the seeds on the regression list has regions.
@@ -103,7 +102,6 @@ pub(super) struct World {
     pub(super) common: Rc<Common>,
     pub(super) simulation: Simulation<Node>,
     rng: Rng,
-    /// The kinds of pending crashes, by host.
     pending_crashes: BTreeMap<HostId, CrashKind>,
     endpoints_made: u32,
     /// Counters of all crashed endpoints, and at the end of all endpoints.

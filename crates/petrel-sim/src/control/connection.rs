@@ -193,7 +193,6 @@ impl Network {
         }
     }
 
-    /// Sends a message from a side.
     pub(super) fn send(&mut self, id: ConnectionId, side: Side, message: impl Into<Message>) {
         let message = message.into();
         let mut bytes = Vec::new();

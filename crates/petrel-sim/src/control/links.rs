@@ -112,7 +112,6 @@ fn used_ports(transport: &DataLink, own: LinkFeatures, peers: LinkFeatures) -> [
 }
 
 impl Network {
-    /// Opens a link for an endpoint.
     pub(super) fn open_link(
         &mut self,
         from: EndpointKey,

@@ -288,14 +288,12 @@ impl Fabric {
         }
     }
 
-    /// Stops all cores of a host.
     pub(super) fn kill_cores_of(&mut self, host: HostId) {
         for core in self.cores.iter_mut().filter(|core| core.host == host) {
             core.is_alive = false;
         }
     }
 
-    /// Returns the host of an actor.
     pub(crate) fn host_of(&self, actor: ActorId) -> HostId {
         self.cores[actor.0 as usize].host
     }

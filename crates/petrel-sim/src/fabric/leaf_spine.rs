@@ -123,7 +123,6 @@ impl LeafSpine {
         SwitchId(self.leaves.saturating_add(spine))
     }
 
-    /// Number of uplinks of one leaf.
     fn uplink_count(&self) -> u32 {
         u32::from(self.spines) * u32::from(self.links_per_spine)
     }

@@ -134,7 +134,6 @@ impl Fabric {
         Some(head)
     }
 
-    /// Drops a packet, and counts the reason.
     pub(super) fn drop_packet(&mut self, packet: PacketRef, reason: DropReason, place: Place) {
         self.record(&packet, Mark::Drop(reason), place);
         self.stats.count_drop(reason);

@@ -51,7 +51,6 @@ impl Routes {
         }
     }
 
-    /// Returns the link out of a host.
     #[inline]
     pub(super) fn uplink(&self, host: HostId) -> LinkId {
         self.uplinks[usize::from(host.0)]

@@ -88,7 +88,6 @@ impl Ledger {
         Some(answer_seed(id, host))
     }
 
-    /// Checks the end of a call.
     pub(super) fn end(&mut self, id: u32, reply: &GroupReply) {
         let Some(call) = self.calls.get_mut(id as usize) else { return };
         let was_over = std::mem::replace(&mut call.is_over, true);

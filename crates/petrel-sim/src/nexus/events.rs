@@ -223,7 +223,6 @@ impl World {
         });
     }
 
-    /// Injects a fault.
     fn inject_fault(&mut self) -> Result<(), String> {
         let features = self.scenario.features;
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
@@ -314,7 +313,6 @@ impl World {
         self.after(back_ns, Event::Power(host));
     }
 
-    /// Removes or adds an endpoint.
     fn change_endpoints(&mut self, heartbeat_ns: u64) -> Result<(), String> {
         if self.rng.below(2) == 0
             && let Some(actor) = self.some_actor()

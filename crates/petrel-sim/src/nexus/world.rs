@@ -467,7 +467,6 @@ impl World {
         (0..endpoints).try_for_each(|endpoint| self.attach(id, EndpointId(endpoint)))
     }
 
-    /// Adds an endpoint to a process.
     pub(super) fn attach(&mut self, id: ProcessId, endpoint: EndpointId) -> Result<(), String> {
         let Some(process) = self.processes.get(&id) else { return Ok(()) };
         let Some(nexus) = &process.nexus else { return Ok(()) };

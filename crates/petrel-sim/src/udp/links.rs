@@ -17,7 +17,6 @@ const WINDOW_NUMBERS: u64 = 1_024;
 /// All links of a transport.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// The peers by number.
     peers: BTreeMap<PeerId, Peer>,
     /// The receiving ends of sealed links, by path.
     receiving: BTreeMap<u32, Receiving>,

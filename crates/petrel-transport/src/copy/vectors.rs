@@ -15,7 +15,6 @@ const LONG_BYTES_MIN: usize = 2048;
 /// Bytes of a round of the loop.
 const ROUND_BYTES: usize = 128;
 
-/// Bytes of a register.
 const REGISTER_BYTES: usize = 32;
 
 /// Length from which vectors copy here: a single comparison, for every copy. While the processor is unknown, copies of

@@ -40,7 +40,6 @@ impl<'a> SealedDatagram<'a> {
         u32::from_le_bytes(mark_and_path) >> 8
     }
 
-    /// The number of the datagram.
     #[inline]
     pub(super) fn number(&self) -> u64 {
         let [_, _, _, _, number @ ..] = *self.head;

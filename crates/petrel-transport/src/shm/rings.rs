@@ -54,7 +54,6 @@ impl<B: Doorbell> Rings<B> {
         self.free.last().copied().unwrap_or(self.peers.len() as u32)
     }
 
-    /// Adds a peer at [`Rings::next_index`].
     pub(super) fn add(&mut self, peer: Peer<B>) -> PeerId {
         if self.scratch.len() < peer.max_frame_bytes() {
             // Fresh, not grown: pages of zeros cost nothing until a long frame arrives.

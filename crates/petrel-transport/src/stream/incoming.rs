@@ -11,7 +11,6 @@ use crate::transport::TransportStats;
 /// Bytes of the length before each frame.
 pub(super) const LENGTH_BYTES: usize = 4;
 
-/// Bytes of one read.
 const READ_BYTES: usize = 128 << 10;
 
 /// The buffer for reads, shared by all peers of a transport.

@@ -9,13 +9,10 @@ use std::sync::atomic::AtomicU64;
 
 use crate::shared::SharedBytes;
 
-/// Bytes of a word.
 pub(super) const WORD_BYTES: usize = 8;
 
-/// Words of a block.
 pub(super) const BLOCK_WORDS: usize = 8;
 
-/// Words of a pair.
 pub(super) const PAIR_WORDS: usize = 2;
 
 /// Bytes of which the address of a pair or block is a multiple.

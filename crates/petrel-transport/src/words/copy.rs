@@ -7,7 +7,6 @@ use super::block::{
 };
 use crate::shared::SharedBytes;
 
-/// Bytes of few words.
 const FEW_BYTES: usize = 8 * WORD_BYTES;
 
 /// A range of bytes in words: some bytes of a first word, whole words, and some bytes of a last word.

@@ -76,7 +76,6 @@ impl PendingCall {
     }
 }
 
-/// Removes a call that has ended, and returns its outcome.
 #[inline(always)]
 fn take_ended(calls: &mut Slab<PendingCall>, key: Key) -> Outcome {
     let Some(PendingCall { progress: Progress::Ended(outcome), .. }) = calls.remove(key) else {
@@ -96,7 +95,6 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Adds a call that begins now.
     #[inline]
     pub(super) fn begin(&self, session: SessionId) -> Key {
         self.entries.borrow_mut().insert(PendingCall { session, progress: Progress::Begun })
@@ -227,7 +225,6 @@ impl Calls {
         true
     }
 
-    /// Returns the number of calls.
     pub(super) fn len(&self) -> usize {
         self.entries.borrow().len()
     }

@@ -107,7 +107,6 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Inserts a value.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let vacant = self.vacant();
@@ -150,7 +149,6 @@ impl<T> Slab<T> {
         if place.generation == key.generation() { place.value.as_mut() } else { None }
     }
 
-    /// Removes the value of a key.
     #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let place = self.places.get_mut(key.index())?;

@@ -146,7 +146,6 @@ impl Tasks {
         key
     }
 
-    /// Returns the entry of a new task.
     #[inline(always)]
     fn entry(
         &self,

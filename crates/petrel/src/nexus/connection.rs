@@ -381,7 +381,6 @@ impl<N: Network> Connection<N> {
         self.is_retired = true;
     }
 
-    /// Returns true if the connection was retired.
     pub(super) fn is_retired(&self) -> bool {
         self.is_retired
     }

@@ -60,7 +60,6 @@ impl ConnectionLinks {
         self.by_number.is_empty()
     }
 
-    /// Returns the link with this number.
     pub(super) fn get(&self, number: u32) -> Option<LinkId> {
         self.by_number.get(&number).copied()
     }

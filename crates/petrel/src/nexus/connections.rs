@@ -294,7 +294,6 @@ impl<N: Network> Connections<N> {
         yields.map_or_else(|| refused(limit), Admission::InPlaceOf)
     }
 
-    /// Counts a link of a connection.
     pub(super) fn add_link(&mut self, id: ConnectionId, number: u32, link: LinkId, now: Instant) {
         if let Some(connection) = self.by_id.get_mut(&id) {
             if !connection.is_opener() {

@@ -27,12 +27,10 @@ impl<N: Network> Attached<N> {
         self.media.iter().map(|medium| &**medium)
     }
 
-    /// Its medium of a kind.
     pub(super) fn medium(&self, kind: u8) -> Option<&dyn Medium<N::Link>> {
         self.media().find(|medium| medium.kind() == kind)
     }
 
-    /// Sends it a message.
     pub(super) fn tell(&self, message: FromNexus<N::Link>) {
         self.inbox.push(message);
     }

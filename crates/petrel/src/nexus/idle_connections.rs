@@ -22,7 +22,6 @@ pub(super) struct IdleConnections {
 }
 
 impl IdleConnections {
-    /// Returns the number of idle connections.
     pub(super) fn len(&self) -> usize {
         self.sets.values().map(BTreeSet::len).sum()
     }

@@ -218,7 +218,6 @@ impl Link {
         assert!(former.is_none(), "request {request} is under way");
     }
 
-    /// Takes the proposal with this request number.
     pub(super) fn take_proposal(&mut self, request: u32) -> Option<Proposal> {
         let proposal = self.proposals.remove(&request)?;
         shrink(&mut self.proposals);

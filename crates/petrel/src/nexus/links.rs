@@ -12,7 +12,6 @@ use super::link::{Link, Proposal, Stage};
 use crate::control::{EndpointId, LinkId};
 use crate::tables::shrink;
 
-/// Bytes of a ticket.
 pub(super) const TICKET_BYTES: usize = 16;
 
 /// All links.

@@ -84,7 +84,6 @@ impl<N: Network> Mailbox<N> {
         std::mem::take(&mut lock(&self.used))
     }
 
-    /// Takes all commands.
     pub(super) fn take(&self) -> VecDeque<Command<N::Link>> {
         lock(&self.queue).as_mut().map(std::mem::take).unwrap_or_default().all
     }

@@ -202,7 +202,6 @@ impl<N: Network> Exchanges<N> {
         Ok(id)
     }
 
-    /// Gives up an exchange.
     pub(super) fn remove(&mut self, id: ExchangeId, net: &N) {
         drop(self.take(id, net));
     }

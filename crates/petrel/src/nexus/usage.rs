@@ -89,7 +89,6 @@ impl UsageTable {
         self.all
     }
 
-    /// Returns the usage of each source.
     pub(super) fn sources(&self) -> impl Iterator<Item = (Source, Usage)> + '_ {
         self.by_source.iter().map(|(source, usage)| (*source, *usage))
     }
@@ -144,7 +143,6 @@ impl UsageTable {
         });
     }
 
-    /// Adds a proposal with this number of slots.
     pub(super) fn add_proposal(&mut self, source: Source, slots: u16) {
         self.change(source, |usage| {
             usage.proposals += 1;
@@ -170,7 +168,6 @@ impl UsageTable {
         self.change(source, |usage| take(&mut usage.session_bytes, bytes));
     }
 
-    /// Changes the usage of a source, and the usage of all.
     fn change(&mut self, source: Source, change: impl Fn(&mut Usage)) {
         let usage = self.by_source.entry(source).or_default();
         change(usage);

@@ -284,7 +284,6 @@ impl<'s> Operation<'s> {
         find(self.entries, header, rights)
     }
 
-    /// Returns the range of a read.
     fn find_to_read(&self, header: &Header) -> Result<WordRange<'s>, Refusal> {
         find_to_read(self.entries, header)
     }
@@ -360,7 +359,6 @@ impl<'s> Operation<'s> {
         outcome
     }
 
-    /// Checks a request for a versioned value.
     fn check_versioned(&self, request: &[u8]) -> Result<Header, Refusal> {
         let header = wire::alone(request)?;
         let memory = self.find(&header, Access::READ)?.memory();

@@ -60,7 +60,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Returns the number of the region.
     #[inline]
     pub(crate) fn region(&self) -> u32 {
         self.region
@@ -149,7 +148,6 @@ pub(crate) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     }
 }
 
-/// Reads a request with `N` words.
 pub(crate) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64; N]), Refusal> {
     let (header, data) = with_data(request)?;
     let (words, rest) = data.as_chunks::<8>();
@@ -159,7 +157,6 @@ pub(crate) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64
     }
 }
 
-/// Returns the pieces of a request that reads many.
 pub(crate) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Clone, Refusal> {
     let (pieces, rest) = request.as_chunks::<HEADER_BYTES>();
     if !rest.is_empty() || pieces.is_empty() || pieces.len() > PIECES_MAX {

@@ -108,7 +108,6 @@ impl Queue {
         Self { state: Mutex::new(state), more, work_count, idle }
     }
 
-    /// Queues a request.
     pub(crate) fn push(
         &self,
         now_ns: u64,

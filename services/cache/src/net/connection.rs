@@ -48,7 +48,6 @@ pub(super) struct Connection {
     /// The beginning, in milliseconds, of a time with more than [`SAFE_BYTES`] in which no request has ended, nor the sending of
     /// replies.
     pub(super) heavy_since: Option<u64>,
-    /// The wait for memory, if any.
     pub(super) wait: Option<MemoryWait>,
 }
 

@@ -27,7 +27,6 @@ use crate::partition::Mode;
 /// The token of the thread's waker.
 pub(super) const WAKER: Token = Token(usize::MAX);
 
-/// The token of the listener.
 const LISTENER: Token = Token(usize::MAX - 1);
 
 /// Most events of a turn.
@@ -54,7 +53,6 @@ pub(crate) struct Shared {
     pub(crate) servers: usize,
     /// Threads whose connections have ended.
     pub(crate) finished: AtomicUsize,
-    /// Endpoints that have ended.
     pub(crate) ended_endpoints: AtomicUsize,
     pub(crate) mode: Mode,
     pub(crate) clock: Clock,

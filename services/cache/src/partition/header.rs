@@ -10,7 +10,6 @@
 //!
 //! Key and value follow. A key has a byte at least, so a header of zeros is padding.
 
-/// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 24;
 
 const DEAD: u32 = 1 << 31;
@@ -115,7 +114,6 @@ impl Header {
         Self { access: self.access & DEAD | now & !DEAD, ..self }
     }
 
-    /// The header after a fetch.
     #[inline]
     pub(super) fn fetched_at(self, now: u32) -> Self {
         Self { access: self.access & DEAD | now & !DEAD, sizes: self.sizes | FETCHED, ..self }

@@ -19,7 +19,6 @@ const IN_USE: u64 = 1 << 63;
 const TAG_MASK: u64 = !(u64::MAX >> 20) & !IN_USE;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
-/// Bytes of a bucket.
 pub(super) const BUCKET_BYTES: u64 = 64;
 
 /// Finds the memory that a look-up reads first, to prefetch it.
@@ -271,7 +270,6 @@ fn home(hash: u64, homes: u32) -> u32 {
     ((((hash >> 20) & u64::from(u32::MAX)) * u64::from(homes)) >> 32) as u32
 }
 
-/// The entry of a hash and an offset.
 #[inline]
 fn entry(hash: u64, offset: u64) -> u64 {
     IN_USE | hash << OFFSET_BITS & TAG_MASK | offset

@@ -495,7 +495,6 @@ impl Partition {
         true
     }
 
-    /// Takes an item out of the index and of the counts.
     fn drop_item(&mut self, key: Key<'_>, place: &Place) {
         self.index.remove(key.hash(), place.slot);
         self.bury(place.position);

@@ -340,7 +340,6 @@ pub(super) fn decode_counted(message: &[u8]) -> Result<Counted, Malformed> {
     reader.end().map(|()| counted)
 }
 
-/// Reads a number of seconds.
 pub(super) fn decode_seconds(message: &[u8]) -> Result<u32, Malformed> {
     let mut reader = Reader::new("4 bytes", message);
     let seconds = reader.u32()?;

@@ -15,7 +15,6 @@ pub(super) const CLIENTS: u16 = 254;
 const PORT: u16 = 7000;
 const TABLE: &str = "petrel";
 
-/// The address of a node.
 pub(super) fn address_of(node: u16) -> SocketAddr {
     (host(node), PORT).into()
 }
@@ -38,7 +37,6 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Creates this number of hosts.
     pub(super) fn make(hosts: u16) -> Result<Self, Error> {
         ip("link set lo up")?;
         ip("link add br0 type bridge")?;

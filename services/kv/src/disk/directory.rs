@@ -118,7 +118,6 @@ impl Directory {
         }
     }
 
-    /// The file of a checkpoint.
     pub(super) fn checkpoint(&self, file: u64) -> PathBuf {
         self.path.join(format!("{CHECKPOINT}{file}"))
     }

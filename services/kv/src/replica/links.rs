@@ -80,7 +80,6 @@ pub(super) struct Sent {
 }
 
 impl Links {
-    /// Adds the session to a peer.
     pub(super) fn add(&mut self, peer: u64, session: Session) {
         let link = Link {
             peer,
@@ -189,7 +188,6 @@ impl Links {
         }
     }
 
-    /// Handles the end of a call.
     pub(super) fn ended(&mut self, sent: Sent, reply: &Reply) {
         if reply.outcome.is_err() {
             self.counters.failed += 1;

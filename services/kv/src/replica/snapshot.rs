@@ -78,7 +78,6 @@ impl Snapshots {
         self.requested
     }
 
-    /// Answers a request for a chunk.
     pub(super) fn answer(&mut self, request: ChunkRequest) -> Result<Vec<u8>, &'static str> {
         self.requested += 1;
         let held = self.held.iter_mut().find(|held| held.index == request.index);

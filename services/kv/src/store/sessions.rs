@@ -39,7 +39,6 @@ impl Sessions {
         self.slots.len()
     }
 
-    /// Opens a session.
     pub(super) fn open(&mut self, index: u64) {
         self.add(Slot { id: index, last_used: index, session: Arc::default() });
     }

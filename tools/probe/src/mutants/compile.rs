@@ -108,7 +108,6 @@ impl World {
         &self.steps
     }
 
-    /// Returns the program of a step.
     pub(super) fn program(
         &self,
         step: &Step,

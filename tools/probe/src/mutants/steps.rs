@@ -38,7 +38,6 @@ impl Step {
         self.target == "threads"
     }
 
-    /// Returns the name of the package.
     pub(super) fn package_name(&self) -> String {
         match self.package {
             "petrel" => "petrel-rpc".to_owned(),

@@ -183,7 +183,6 @@ impl<B> Members<B> {
         has_room
     }
 
-    /// Returns all memberships.
     pub(super) fn all(&self) -> impl Iterator<Item = &Membership> {
         self.0.iter().map(|member| &member.of)
     }

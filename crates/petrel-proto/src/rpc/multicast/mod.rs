@@ -95,7 +95,6 @@ impl<B> Multicast<B> {
         self.members.join(membership)
     }
 
-    /// Removes a membership.
     pub(super) fn leave(&mut self, session: SessionId, group: u32) -> Option<Membership> {
         self.members.leave(session, group)
     }

@@ -11,7 +11,6 @@ use crate::session::SessionId;
 use crate::session::server::{Age, ServerSession, ServerState};
 use crate::wire::{Header, check_cancel};
 
-/// Handles a CANCEL.
 #[cold]
 pub(in crate::rpc) fn on_cancel<B: Buffer>(
     shared: &mut Shared<B>,

@@ -17,7 +17,6 @@ struct Place {
 pub(crate) struct CallOrder {
     /// True once the server is known to keep the order.
     is_agreed: bool,
-    /// The number of the next call.
     next: u32,
     /// All calls below this number have ended.
     ended: u32,

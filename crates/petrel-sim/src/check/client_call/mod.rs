@@ -41,7 +41,6 @@ impl Work {
     pub(super) const ALL: [Work; 5] =
         [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Selective, Work::Led];
 
-    /// Returns true if a server refuses this call.
     pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
         self == Work::Selective && (id ^ u32::from(server.host.0)) % 2 == 1
     }

@@ -20,7 +20,6 @@ fn message(leader: Option<SimAddr>) -> Vec<u8> {
     [&REDIRECT[..], &name.unwrap_or_default()].concat()
 }
 
-/// Returns true if a response is a redirect.
 fn is_redirect(response: &[u8]) -> bool {
     response.starts_with(REDIRECT)
 }
@@ -75,7 +74,6 @@ impl Ledger {
         client_call.redirects.push((server, response));
     }
 
-    /// Returns true if this is a redirect of the call by the server.
     pub(in crate::check) fn is_redirect_of(
         &self,
         id: u32,

@@ -55,7 +55,6 @@ struct ClientState {
 /// A client call that has not ended.
 struct Running {
     id: u32,
-    /// The number of the client.
     client: u32,
     handle: CallHandle,
 }

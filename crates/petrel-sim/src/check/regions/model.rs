@@ -125,7 +125,6 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(in crate::check) struct Operation {
     pub(super) kind: Kind,
-    /// The number of the key.
     pub(super) key: usize,
     /// Whether the secret is guessed.
     pub(super) is_guess: bool,
@@ -302,7 +301,6 @@ impl Model {
         self.keys[key].key
     }
 
-    /// Revokes a key.
     pub(super) fn revoke(&mut self, key: usize) {
         self.moment += 1;
         let Key { region, revoked, memory, .. } = &mut self.keys[key];

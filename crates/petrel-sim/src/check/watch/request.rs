@@ -10,7 +10,6 @@ use super::{Broken, part_of};
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) number: u64,
-    /// Packets of the request.
     packets: u32,
     /// The request is for the endpoint itself, and takes no credit until its answer has several packets (§4).
     is_exempt: bool,

@@ -110,7 +110,6 @@ pub(super) struct Process {
     pub(super) descriptors_max: u64,
     pub(super) descriptors_real: u64,
     pub(super) descriptors: u64,
-    /// Whether the next poll fails.
     pub(super) poll_fails: bool,
     /// Whether closing streams of peers hangs.
     pub(super) closes_hang: bool,

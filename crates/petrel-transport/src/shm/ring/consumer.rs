@@ -78,7 +78,6 @@ pub struct Consumer<M> {
     /// The head the producer knows.
     released: u64,
     wait: Wait,
-    /// The value of the sleep word.
     sleep_word: u64,
     counts: Passed,
 }
@@ -126,7 +125,6 @@ impl Wait {
         self.at.get() == head
     }
 
-    /// Returns the lines from the last wait to `head`.
     #[inline]
     fn lines_since(&self, head: u64) -> u64 {
         head.wrapping_sub(self.last_at.get()) / RECORD_ALIGN as u64

@@ -46,7 +46,6 @@ impl Places {
         })
     }
 
-    /// Returns the number of free places.
     pub(crate) fn free(&self) -> usize {
         self.free.load(Ordering::Relaxed)
     }
@@ -56,7 +55,6 @@ impl Places {
         self.free() == self.count
     }
 
-    /// Returns true if one place is taken.
     pub(crate) fn has_one_taken(&self) -> bool {
         self.free() + 1 == self.count
     }

@@ -225,7 +225,6 @@ impl CallState {
 }
 
 impl Pending {
-    /// Ends the call.
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.end_now(outcome);
     }

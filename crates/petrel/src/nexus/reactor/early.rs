@@ -91,7 +91,6 @@ impl EarlyLinks {
         self.kept.retain(|early| early.connection != connection);
     }
 
-    /// Returns the connection of each link.
     pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.kept.iter().map(|early| early.connection)
     }

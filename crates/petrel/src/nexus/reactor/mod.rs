@@ -96,7 +96,6 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     /// The revision of the credentials at the last look at the connections inside TLS; `None` without such connections.
     revision: Option<u64>,
     grants: GrantWatch,
-    /// The buffer for reads.
     buffer: Vec<u8>,
 }
 
@@ -248,7 +247,6 @@ impl<N: Network> Reactor<N> {
         self.relay.connections.set_timers(now + after, step_timeout, now + tick);
     }
 
-    /// Returns the sizes of all tables.
     pub(super) fn table_sizes(&self) -> TableSizes {
         Tables::of(self).sizes()
     }
@@ -308,7 +306,6 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Handles a message of an endpoint.
     fn on_post(&mut self, from: EndpointId, message: ToNexus) {
         let relay = &mut self.relay;
         match message {

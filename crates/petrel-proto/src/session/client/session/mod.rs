@@ -55,7 +55,6 @@ pub(crate) struct ClientSession<B, T> {
     paced: SlotQueue,
     /// Slots in WAITING that hold a credit: a credit without a packet in flight.
     waiting_slots: u32,
-    /// Most credits for one message.
     message_credits_max: u32,
     /// Slots whose request numbers are used up.
     retired: u16,

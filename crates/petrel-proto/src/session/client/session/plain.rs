@@ -150,7 +150,6 @@ impl<'a, B: Buffer, T> PlainPlace<'a, B, T> {
         self.expiry_timer
     }
 
-    /// Takes the call in.
     #[inline(always)]
     pub(crate) fn hold(&mut self, call: SlotCall<B, T>) {
         self.state.hold(call);

@@ -223,7 +223,6 @@ impl<B, T> ClientSession<B, T> {
         self.busy_slots() + self.backlog.len()
     }
 
-    /// Returns the number of slots with a call.
     pub(crate) fn busy_slots(&self) -> usize {
         self.slots.iter().filter(|state| !state.is_free()).count()
     }

@@ -11,7 +11,6 @@ use crate::wire::Pull;
 
 /// The request of a slot: packets sent, packets lost.
 impl<B, T> ClientSlot<B, T> {
-    /// Returns how many packets the request has.
     #[inline(always)]
     pub(crate) fn request_packets(&self) -> u32 {
         self.request_packets
@@ -228,7 +227,6 @@ impl<B, T> ClientSlot<B, T> {
         Pull { cumulative, limit, resend_below, bitmap }
     }
 
-    /// Notes that the PULL was sent.
     pub(crate) fn note_pull_sent(&mut self) {
         assert!(
             !self.is_free() && self.request_sent > 0,

@@ -147,7 +147,6 @@ impl<B, T> ClientSlot<B, T> {
         self.state
     }
 
-    /// Returns true if the slot has no call.
     #[inline(always)]
     pub(crate) fn is_free(&self) -> bool {
         self.state == ClientState::Free
@@ -176,13 +175,11 @@ impl<B, T> ClientSlot<B, T> {
         &mut self.held
     }
 
-    /// Returns the method of the call.
     #[inline(always)]
     pub(crate) fn method(&self) -> u16 {
         self.method
     }
 
-    /// Returns the path of the call.
     #[inline(always)]
     pub(crate) fn path(&self) -> SendPath {
         self.path

@@ -116,7 +116,6 @@ impl<B, T> ClientSlot<B, T> {
         self.enter_wheel(now_ns, key, bounds, timers);
     }
 
-    /// Puts the slot into the timer wheel.
     pub(crate) fn enter_wheel(
         &mut self,
         now_ns: u64,

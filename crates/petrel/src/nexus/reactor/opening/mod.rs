@@ -220,7 +220,6 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Begins a connection.
     pub(super) fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
         // Small messages must not wait for one another.
