@@ -10,7 +10,6 @@ use petrel_command::output::Output;
 
 use crate::cli::{CacheArgs, CacheCommand};
 
-/// Runs one of the subcommands.
 pub(crate) fn run(args: &CacheArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         CacheCommand::Serve(args) => serve::run(args, output),

@@ -39,7 +39,6 @@ pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure>
     Ok(if health == Health::Serving { Outcome::Success } else { Outcome::Failure })
 }
 
-/// Returns the health in words for people.
 pub(crate) fn word(health: Health) -> &'static str {
     match health {
         Health::Serving => "serving",

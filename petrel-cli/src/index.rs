@@ -12,7 +12,6 @@ use crate::cli::{IndexArgs, IndexCommand};
 
 pub(crate) use serve::print_counters;
 
-/// Runs one of the subcommands.
 pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         IndexCommand::Serve(args) => serve::run(args, output),

@@ -22,7 +22,6 @@ use petrel_kv::{KvClient, KvClientConfig, KvError};
 
 use crate::cli::{ClusterArgs, GlobalArgs, KvArgs, KvCommand};
 
-/// Runs one of the subcommands.
 pub(crate) fn run(args: &KvArgs, global: GlobalArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         KvCommand::Serve(args) => serve::run(args, global.log, output),

@@ -37,7 +37,6 @@ pub(crate) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Success)
 }
 
-/// Writes the page of a command, and the pages of its subcommands.
 fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(subcommand, folder)?;

@@ -26,7 +26,6 @@ struct Ready {
     pid: u32,
     endpoints: u16,
     transports: Vec<&'static str>,
-    /// The key of the region.
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<String>,
 }

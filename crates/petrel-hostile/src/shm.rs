@@ -19,7 +19,6 @@ const RING_BYTES: u64 = 1 << 20;
 
 const MAX_FRAME_BYTES: u32 = 8_192;
 
-/// The layout version in the header.
 const LAYOUT_VERSION: u32 = 3;
 
 /// Offset of the ring to the server.

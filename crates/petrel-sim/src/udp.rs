@@ -291,7 +291,6 @@ impl FabricSocket {
         Err(Refusal::NoRoom)
     }
 
-    /// Returns the next packet, as a datagram.
     fn take(&mut self) -> Option<Datagram> {
         if let Some(next) = self.next.take() {
             return Some(next);

@@ -107,7 +107,6 @@ fn address_text(bytes: &[u8]) -> Option<String> {
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
 }
 
-/// Returns the identity of a raw public key.
 pub(crate) fn of_raw_key(key: &[u8]) -> PeerIdentity {
     let mut identity = PeerIdentity::default();
     identity.fingerprint = Some(Fingerprint::of(key).0);

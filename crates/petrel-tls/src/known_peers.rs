@@ -49,7 +49,6 @@ impl KnownPeers {
         Ok(known)
     }
 
-    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }

@@ -7,7 +7,6 @@ use rustls::{
 
 use crate::identity::time_text;
 
-/// Returns the text of an error of a connection.
 pub(crate) fn of_connection(error: &Error) -> SecurityError {
     let text = match error {
         Error::InvalidCertificate(error) => return of_certificate(error),

@@ -81,7 +81,6 @@ pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes
 }
 
-/// The framing bytes of a bundle of `frame_count` frames.
 #[inline]
 pub(crate) const fn framing_bytes(frame_count: usize) -> usize {
     MARK_BYTES + frame_count * LENGTH_BYTES

@@ -79,7 +79,6 @@ impl Epochs {
         Self { bits }
     }
 
-    /// The epoch of a datagram, by its number.
     #[inline]
     fn of(self, number: u64) -> u64 {
         number >> self.bits

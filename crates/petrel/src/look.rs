@@ -19,7 +19,6 @@ const CROWDED_NS: u64 = 300_000;
 /// The most waits without a look after a look in vain.
 const SKIPPED_MAX: u32 = 64;
 
-/// Whether a thread looks.
 static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// A thread's experience with its waits.
@@ -34,7 +33,6 @@ struct Worth {
 impl Worth {
     const NEW: Self = Self { penalty: 1, skips: 0 };
 
-    /// Returns true if the next wait begins with a look.
     fn looks(&mut self) -> bool {
         let looks = self.skips == 0;
         self.skips = self.skips.saturating_sub(1);

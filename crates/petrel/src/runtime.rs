@@ -8,7 +8,6 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Returns the runtime of the current context.
     pub(crate) fn current() -> Self {
         Self {
             #[cfg(feature = "tokio")]

@@ -35,7 +35,6 @@ pub(super) struct Check {
     pub(super) name: &'static str,
     /// The checked part of the host.
     pub(super) area: &'static str,
-    /// The outcome.
     pub(super) status: Status,
     /// The finding, for human readers.
     pub(super) found: String,

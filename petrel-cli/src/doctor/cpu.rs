@@ -127,7 +127,6 @@ fn governor() -> Check {
     )
 }
 
-/// Returns the set of governors in use.
 fn governors() -> BTreeSet<String> {
     let Ok(folder) = fs::read_dir(CPU_FOLDER) else {
         return BTreeSet::new();

@@ -9,7 +9,6 @@ use super::check::{Check, Status};
 
 const AREA: &str = "credentials";
 
-/// Checks the folder of `--credentials`.
 pub(super) fn checks(folder: &Path) -> Vec<Check> {
     let findings = inspect(folder, SystemTime::now()).into_iter();
     let check = |finding: petrel_tls::inspect::Finding| Check {

@@ -10,7 +10,6 @@ use super::check::Check;
 
 const AREA: &str = "device";
 
-/// The interfaces' folder.
 const INTERFACES: &str = "/sys/class/net";
 
 /// The MTU above which packets of the largest size miss the device.

@@ -35,7 +35,6 @@ pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Returns a count in `/proc/meminfo`.
 pub(super) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
     field(meminfo, name)?.parse().ok()
 }

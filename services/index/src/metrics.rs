@@ -23,7 +23,6 @@ impl Metrics {
         Self((0..=dispatch).map(|_| Part::default()).collect())
     }
 
-    /// The part of a dispatch thread.
     pub(crate) fn dispatch(&self, number: u16) -> &Part {
         &self.0[usize::from(number)]
     }

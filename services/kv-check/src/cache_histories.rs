@@ -21,10 +21,8 @@ use crate::linearizable::{Checker, Verdict, program};
 /// Keys: few, so that clients meet.
 const KEYS: u64 = 4;
 
-/// Operations of a client.
 const OPERATIONS: u32 = 150;
 
-/// Clients of each protocol.
 const CLIENTS: u32 = 3;
 
 /// A client of either protocol.

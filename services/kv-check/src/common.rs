@@ -55,7 +55,6 @@ impl Common {
         self.violation.borrow().is_some()
     }
 
-    /// The addresses of all possible replicas.
     pub(crate) fn replica_addresses(&self) -> Vec<SocketAddr> {
         (0..self.scenario.replica_hosts()).map(|host| address_of(HostId(host))).collect()
     }

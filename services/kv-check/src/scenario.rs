@@ -74,7 +74,6 @@ pub(crate) struct Stalls {
 /// The load of the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Clients on each client host.
     pub(crate) clients: u64,
     /// Operations of each client.
     pub(crate) ops: u64,
@@ -196,7 +195,6 @@ impl Scenario {
         Topology::star(usize::from(self.hosts()), NicConfig::default(), switch, self.link)
     }
 
-    /// The settings of one endpoint.
     pub(crate) fn endpoint(&self) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.protocol.rto.min_ns = 200_000;

@@ -52,7 +52,6 @@ impl Script {
         }
     }
 
-    /// A unique tag.
     pub(crate) fn next_tag(&mut self) -> String {
         let padding = self.rng.below(self.padding_max);
         self.writes += 1;

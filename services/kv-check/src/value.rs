@@ -1,6 +1,5 @@
 //! Keys and values on the wire. A value consists of a unique tag, and padding determined by the tag.
 
-/// The bytes of a key.
 pub(crate) fn key_of(number: u8) -> [u8; 4] {
     [b'k', b'e', b'y', b'0' + number]
 }

@@ -36,7 +36,6 @@ pub enum DecodeError {
     NotText(&'static str),
 }
 
-/// Checks the length of a key.
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<(), DecodeError> {
     if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { check_bound(key) }
@@ -49,7 +48,6 @@ pub(crate) fn check_bound(bound: &[u8]) -> Result<(), DecodeError> {
     if len > KEY_BYTES_MAX { Err(DecodeError::KeyLength(len)) } else { Ok(()) }
 }
 
-/// Checks the length of a value.
 pub(crate) fn check_value(value: &[u8]) -> Result<(), DecodeError> {
     let len = value.len();
     if len > VALUE_BYTES_MAX { Err(DecodeError::ValueLength(len)) } else { Ok(()) }

@@ -13,7 +13,6 @@ use crate::failure::Failure;
 /// A cargo build: several invocations share target directory and flags.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
-    /// The workspace.
     pub(crate) root: &'a Path,
     pub(crate) target: PathBuf,
     pub(crate) variables: Vec<(&'static str, String)>,

@@ -257,7 +257,6 @@ impl LossTimer {
         self.marks |= PULL_DUE;
     }
 
-    /// Returns true if a PULL is to be sent.
     #[inline]
     pub(crate) fn is_pull_due(&self) -> bool {
         self.marks & PULL_DUE != 0

@@ -81,7 +81,6 @@ impl RequestPackets {
         assert!(self.lost.set_new(packet), "a copy is lost once");
     }
 
-    /// Returns the number of repetitions.
     pub(crate) fn repeated(&self) -> u32 {
         self.repeated
     }

@@ -75,13 +75,11 @@ impl ResponsePackets {
         self.received.words()
     }
 
-    /// Returns true if every packet was received.
     #[inline]
     pub(crate) fn is_whole(&self) -> bool {
         self.received.cumulative() == self.packets
     }
 
-    /// Returns the `resend_below` of the next PULL.
     #[inline]
     pub(crate) fn resend_below(&self) -> u32 {
         self.resend_below

@@ -117,7 +117,6 @@ impl RoundTrips {
         (self.question & HEARD == 0).then_some(self.asker.into())
     }
 
-    /// Returns the number of the latest question.
     pub(crate) fn question(&self) -> u8 {
         self.question & QUESTION_MAX
     }

@@ -116,7 +116,6 @@ impl SendOrder {
         self.is_kept && self.repeated.is_set(packet)
     }
 
-    /// Returns the number of the last transmission of `packet`.
     pub(super) fn of(&self, packet: u32) -> u32 {
         if self.is_kept { self.last[(packet % WINDOW_PACKETS) as usize] } else { packet + 1 }
     }

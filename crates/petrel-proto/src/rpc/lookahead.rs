@@ -21,7 +21,6 @@ use crate::wire::Kind;
 /// the second-level cache.
 pub(super) const SESSIONS_MIN: u32 = 1024;
 
-/// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 
 /// The session and request of an upcoming frame, unchecked.

@@ -151,7 +151,6 @@ impl Timers {
         Some(if slot == EXPIRY { Due::Expiry(id) } else { Due::Slot(id, slot.into()) })
     }
 
-    /// Returns true if timers or releases have come due.
     #[inline(always)]
     pub(super) fn has_come_due(&self, now_ns: u64) -> bool {
         self.wheel.has_come_due(now_ns)

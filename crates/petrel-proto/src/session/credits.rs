@@ -15,7 +15,6 @@ pub(crate) struct Credits {
 pub(crate) struct HeldCredits(u32);
 
 impl Credits {
-    /// All credits of a session that opens.
     pub(crate) fn new(agreed: u16) -> Self {
         Self { available: agreed, agreed }
     }

@@ -143,7 +143,6 @@ impl Held {
         self.now_ns
     }
 
-    /// Sets the current time.
     #[inline]
     pub(crate) fn set_time(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
@@ -182,7 +181,6 @@ impl Held {
         self.by_session.get(session.index as usize).copied().unwrap_or(0)
     }
 
-    /// Adds a holding of `bytes` for a slot.
     pub(crate) fn add(&mut self, kind: HoldingKind, holder: Holder, bytes: u64) -> HoldingId {
         assert!(bytes > 0, "a holding has bytes");
         let now_ns = self.now_ns;
@@ -276,7 +274,6 @@ impl Held {
         holding
     }
 
-    /// Returns the slot and the kind of a holding.
     pub(crate) fn holder(&self, id: HoldingId) -> (Holder, HoldingKind) {
         let Holding { holder, kind, .. } = *self.live(id.0);
         (holder, kind)

@@ -29,7 +29,6 @@ impl SlotQueue {
         self.len == 0
     }
 
-    /// Returns the number of waiting slots.
     pub(crate) fn count(&self) -> usize {
         self.len as usize
     }
@@ -98,7 +97,6 @@ impl SlotQueue {
         Some(slot)
     }
 
-    /// Removes a slot from any place in the queue.
     #[inline]
     pub(crate) fn remove(&mut self, slot: usize) {
         if self.contains(slot) {

@@ -109,7 +109,6 @@ pub(super) struct Call {
     pub(super) deadline_ns: Option<u64>,
     /// Whether the call runs only after all earlier ones of its session.
     pub(super) is_ordered: bool,
-    /// Whether the caller has cancelled the call.
     pub(super) is_cancelled: bool,
     /// The deadline as the handler saw it.
     pub(super) seen_ns: Option<u64>,

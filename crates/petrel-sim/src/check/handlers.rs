@@ -26,7 +26,6 @@ enum Kind {
 }
 
 impl Kind {
-    /// Selects the kind by the number of the endpoint.
     fn of(endpoint_number: u32) -> Self {
         let kinds = [Kind::Plain, Kind::InPlace, Kind::Placed, Kind::Future, Kind::Ahead];
         kinds[endpoint_number as usize % kinds.len()]

@@ -662,7 +662,6 @@ impl Ledger {
         self.closed_here.insert((client, session));
     }
 
-    /// Records the crash of a client with its calls.
     pub(super) fn record_crash(&mut self, client: u32) {
         self.lose_client_calls(client);
         self.regions.lose(client);

@@ -61,7 +61,6 @@ const PROBES_MAX: u64 = 12;
 /// The horizon of the timer wheel for releases of paced sessions: sessions that wait longer wake in between.
 const RELEASE_NS: u64 = 450_000;
 
-/// The tick of timers.
 const TICK_NS: u64 = 1 << 16;
 
 /// Maximum turns of an idle node while a call waits: the remaining entries of its timer wheel expire.

@@ -174,7 +174,6 @@ pub(super) struct Node {
     pub(super) probed: bool,
     /// The simulated caller for client and group calls.
     pub(super) caller: Option<SimulatedCaller>,
-    /// The caller of operations on regions.
     pub(super) region_caller: Option<RegionCaller>,
     pub(super) is_draining: bool,
 }
@@ -349,7 +348,6 @@ impl Node {
         }
     }
 
-    /// Returns true if a call of this node is outstanding.
     pub(super) fn is_calling(&self) -> bool {
         self.shared.pending.get() > 0
     }

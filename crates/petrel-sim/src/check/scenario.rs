@@ -189,7 +189,6 @@ impl Scenario {
         (self.has_large, self.bytes) = (false, 1 << 20);
     }
 
-    /// Draws the settings of one endpoint.
     pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.sessions = SessionConfig::default();
@@ -334,7 +333,6 @@ impl Scenario {
     }
 }
 
-/// Selects a controller by the number of credits.
 fn controller_of(credits: u16) -> u16 {
     credits / 4 % 4
 }

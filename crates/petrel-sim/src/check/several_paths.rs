@@ -26,7 +26,6 @@ const WAYS_MAX: u64 = 6;
 /// most of its repetitions are left.
 const BLACK_HOLE_NS_MAX: u64 = 300_000;
 
-/// The most cuts in a world.
 const CUTS_MAX: u64 = 8;
 
 /// The source ports of an endpoint, and whether it announces them.

@@ -10,7 +10,6 @@ use super::pattern;
 /// The timeout policy of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TimeoutPolicy {
-    /// The time from the call to its deadline.
     deadline_after_ns: Option<u64>,
     /// The time from the call to its cancellation.
     pub(super) cancel_after_ns: Option<u64>,
@@ -73,7 +72,6 @@ impl Shared {
 }
 
 impl Node {
-    /// Cancels the calls that are due.
     pub(super) fn cancel_due(&mut self, now_ns: u64) {
         let is_due = |to_cancel: &mut ToCancel| to_cancel.at_ns <= now_ns;
         let due: Vec<_> = self.shared.to_cancel.borrow_mut().extract_if(.., is_due).collect();
@@ -88,7 +86,6 @@ impl Node {
         }
     }
 
-    /// Returns when the next call is to be cancelled.
     pub(super) fn next_cancel_ns(&self) -> Option<u64> {
         self.shared.to_cancel.borrow().iter().map(|to_cancel| to_cancel.at_ns).min()
     }

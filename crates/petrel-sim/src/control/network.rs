@@ -340,7 +340,6 @@ impl Network {
         }
     }
 
-    /// Sends a message to an endpoint, if the endpoint exists.
     pub(super) fn tell(
         &mut self,
         host: HostId,

@@ -147,7 +147,6 @@ impl Network {
         self.send(connection, side, close);
     }
 
-    /// Handles a session closed by the peer.
     pub(super) fn on_session_close(&mut self, id: ConnectionId, side: Side, close: SessionClose) {
         let host = self.host_at(id, side);
         let Some((link, endpoint)) = self.link_and_endpoint(id, side, close.link) else { return };
@@ -183,7 +182,6 @@ impl Network {
         self.process(host).links.get_mut(link)?.proposals.remove(&request)
     }
 
-    /// Records the agreement on a session that opens.
     fn note_agreement(
         &mut self,
         host: HostId,

@@ -175,7 +175,6 @@ impl Fabric {
         }
     }
 
-    /// Handles a timer event.
     pub(super) fn handle_timer(&mut self, actor: ActorId, token: u32) {
         let now = self.now;
         let core = &mut self.cores[actor.0 as usize];
@@ -281,7 +280,6 @@ impl Fabric {
         }
     }
 
-    /// Stops a core for good.
     pub(crate) fn kill_core(&mut self, actor: ActorId) {
         if let Some(core) = self.cores.get_mut(actor.0 as usize) {
             core.is_alive = false;

@@ -181,7 +181,6 @@ impl Link {
     }
 }
 
-/// Returns the picoseconds for each byte, if a whole number.
 fn ps_per_byte(config: LinkConfig) -> Option<u64> {
     let is_whole = PS_PER_BYTE_AT_1_BPS.is_multiple_of(config.rate_bps);
     is_whole.then(|| PS_PER_BYTE_AT_1_BPS / config.rate_bps)

@@ -17,7 +17,6 @@ const GROUPS: HostId = HostId(u16::MAX);
 /// The port of the first group. Transports keep lower ports in tables that groups would make large.
 const PORT_FIRST: u16 = 1_024;
 
-/// Maximum number of groups.
 const GROUPS_MAX: usize = 4_096;
 
 /// All groups, and their listeners.

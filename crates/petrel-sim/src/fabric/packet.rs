@@ -132,7 +132,6 @@ impl Packets {
         PacketRef((self.heads.len() - 1) as u32)
     }
 
-    /// Makes a copy of a packet.
     pub(crate) fn duplicate(&mut self, packet: &PacketRef) -> PacketRef {
         let original = *self.head(packet);
         let copy = self.create(original.from, original.to);

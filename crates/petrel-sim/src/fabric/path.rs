@@ -96,7 +96,6 @@ impl Fabric {
         }
     }
 
-    /// Handles a packet at the end of a link.
     pub(super) fn handle_arrival(&mut self, id: LinkId, packet: PacketRef) {
         let link = &self.links[id.0 as usize];
         if !link.is_up {

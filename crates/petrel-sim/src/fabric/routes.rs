@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use super::packet::SimAddr;
 use super::topology::{HostId, LinkId, NodeId, SwitchId, Topology, TopologyError};
 
-/// No path.
 const NOWHERE: u32 = u32::MAX;
 
 /// The link out of each host and, for every switch, the links on the shortest paths to each host.

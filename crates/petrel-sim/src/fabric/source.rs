@@ -123,7 +123,6 @@ impl Fabric {
         Ok(id)
     }
 
-    /// Handles the time at which a source sends.
     pub(super) fn handle_emit(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];
         if self.now >= Time::from_ns(source.config.stop_ns) {

@@ -38,7 +38,6 @@ impl Switch {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Releases the memory of a packet.
     #[inline]
     pub(super) fn release(&mut self, packet_bytes: u64) {
         debug_assert!(self.stats.used_bytes >= packet_bytes);

@@ -285,7 +285,6 @@ impl Topology {
         }
     }
 
-    /// Returns the link out of every host.
     fn uplinks(&self) -> Result<Vec<LinkId>, TopologyError> {
         let mut uplinks = vec![(LinkId(0), 0usize); self.hosts.len()];
         for (index, link) in self.links.iter().enumerate() {
@@ -312,7 +311,6 @@ impl Topology {
     }
 }
 
-/// Returns the problem with the settings of a switch.
 fn problem_of(switch: &SwitchConfig) -> Option<&'static str> {
     if let BufferPolicy::Shared { alpha_num, alpha_den, .. } = switch.buffer
         && (alpha_num == 0 || alpha_den == 0)

@@ -12,7 +12,6 @@ use crate::fabric::SimAddr;
 use crate::simulation::Actor;
 use crate::world::{SimEndpoint, run_turn};
 
-/// The method of members.
 pub(super) const METHOD: u16 = 3;
 
 pub(super) struct Node {

@@ -63,7 +63,6 @@ const STREAM_CONTROL: u32 = 0;
 const STREAM_ACTIONS: u32 = 1;
 const STREAM_NODE: u32 = 0x100;
 
-/// Runs the multicast world of a seed.
 pub(crate) fn run_world(seed: u64) -> Result<Report, String> {
     World::new(seed)?.run().map_err(|what| format!("multicast: {what}"))
 }
@@ -88,7 +87,6 @@ struct World {
     nodes_made: u32,
     /// Outstanding calls at the moment when their group's multicast was stopped.
     cut_short: u64,
-    /// Hosts that are about to crash.
     pending_crashes: BTreeMap<HostId, CrashKind>,
     counters: Counters,
     report: Report,
@@ -331,7 +329,6 @@ impl World {
         self.call_group(len, need, timeout_ns, late);
     }
 
-    /// Calls all members of the group.
     fn call_group(&mut self, len: usize, need: Need, timeout_ns: Option<u64>, late: Late) {
         let Some(group) = self.group.clone() else { return };
         let host_of = |id: &SessionId| {

@@ -40,7 +40,6 @@ pub(super) enum DelayedAction {
 pub(super) struct ActorContext<'a> {
     pub(super) now_ns: u64,
     pub(super) rng: &'a mut Rng,
-    /// Delayed actions with their delays.
     pub(super) later: &'a mut Vec<(u64, DelayedAction)>,
     pub(super) next_token: &'a mut u32,
     /// Whether endpoints leave some questions unanswered.
@@ -227,7 +226,6 @@ impl Actor {
         self.sessions.keys().nth(rng.below(self.sessions.len() as u64) as usize).copied()
     }
 
-    /// Closes a session from this side.
     fn close_session(&mut self, index: u32) {
         let Some(session) = self.sessions.remove(&index) else { return };
         let (peer_session, peer_token) = session.peer;
@@ -530,7 +528,6 @@ impl Actor {
         })
     }
 
-    /// Returns true if the endpoint hung after `since_ns`.
     pub(super) fn was_hung(&self, since_ns: u64) -> bool {
         self.hangs_until_ns > since_ns
     }

@@ -34,7 +34,6 @@ impl World {
         self.stop_all()
     }
 
-    /// Ends all faults and the workload.
     fn end_faults(&mut self) {
         self.is_fault_free = true;
         self.note(format_args!("FAULTS END"));

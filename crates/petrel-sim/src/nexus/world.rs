@@ -23,7 +23,6 @@ use crate::trace::Trace;
 
 /// Time from readiness to the end of the wait.
 const WAKE_NS: (u64, u64) = (1_000, 20_000);
-/// Duration of a turn.
 const TURN_NS: u64 = 3_000;
 /// Number of turns between two checks of the tables.
 const TURNS_PER_CHECK: u64 = 16;
@@ -60,7 +59,6 @@ pub(super) struct Process {
     pub(super) index: usize,
     pub(super) nexus: Option<SteppedNexus<SimNetwork>>,
     pub(super) incarnation: u64,
-    /// The state of the thread.
     state: Running,
     /// Distinguishes waits.
     wait: u64,
@@ -481,7 +479,6 @@ impl World {
         Ok(())
     }
 
-    /// Removes an endpoint.
     pub(super) fn detach(&mut self, id: ActorId) {
         let Some(actor) = self.actors.remove(&id) else { return };
         self.report.counts.add(actor.counts);

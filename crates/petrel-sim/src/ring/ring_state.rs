@@ -10,7 +10,6 @@ use crate::time::Time;
 /// One direction of a pair of endpoints.
 #[derive(Debug)]
 pub(crate) struct RingState {
-    /// The consumer.
     to: SimAddr,
     /// Frames that were written and not taken.
     frames: VecDeque<Vec<u8>>,

@@ -11,7 +11,6 @@ const SMALLEST_BLOCK_BYTES: usize = 128;
 /// pool's limit bounds the mapped bytes; of a mapped block only the touched pages take memory.
 pub const LARGEST_BLOCK_BYTES: usize = 3 << 29;
 
-/// The number of classes.
 pub(super) const CLASS_COUNT: usize = class_of(LARGEST_BLOCK_BYTES).0 as usize + 1;
 
 /// A size class: a power of two (even) or the half step above it (odd).

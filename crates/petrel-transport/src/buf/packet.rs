@@ -25,7 +25,6 @@ pub const POISON_BYTE: u8 = 0xDB;
 const PACKET_COUNT_BITS: u32 = 26;
 const PACKET_COUNT_MASK: u32 = (1 << PACKET_COUNT_BITS) - 1;
 
-/// Alignment of the tail headers.
 const TAIL_ALIGN_BYTES: usize = 8;
 
 const _: () = {
@@ -110,7 +109,6 @@ impl Shelf {
         self.class
     }
 
-    /// Blocks that are lent out.
     pub(super) fn lent_count(&self) -> usize {
         self.lent_count.get()
     }
@@ -506,7 +504,6 @@ impl PacketBuf {
         (self.bytes(self.header_offset(index, header_len), header_len), body)
     }
 
-    /// Offset in the block of the header of packet `index`.
     #[inline]
     fn header_offset(&self, index: usize, header_len: usize) -> usize {
         if index == 0 {

@@ -5,7 +5,6 @@ use super::{HEAD_BYTES, OVERHEAD_BYTES, PATH_END};
 /// The first byte of a sealed datagram. Below the first bytes of frames, and next to the first byte of a bundle.
 pub const SEALED_MARK: u8 = 0x0E;
 
-/// Returns the head of a datagram.
 #[inline]
 pub(super) fn encode(path: u32, number: u64) -> [u8; HEAD_BYTES] {
     assert!(path < PATH_END, "a path has 24 bits");

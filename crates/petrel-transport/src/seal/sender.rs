@@ -13,7 +13,6 @@ pub(crate) struct Sender {
     /// The receiver's number of the link.
     path: u32,
     epochs: Epochs,
-    /// The epoch of `key`.
     epoch: u64,
     key: Box<dyn DatagramKey>,
     /// Greater than the numbers of all datagrams so far.

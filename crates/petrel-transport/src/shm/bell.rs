@@ -150,7 +150,6 @@ pub(super) struct Bells {
 }
 
 impl Bells {
-    /// Creates an empty set of bells.
     pub(super) fn new() -> Result<Self, LinkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         Ok(Self { epoll })

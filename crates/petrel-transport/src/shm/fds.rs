@@ -47,7 +47,6 @@ pub const CLOSING_MAX: usize = 64;
 const LOOK_BYTES: usize = 4096;
 const LOOKS_MAX: usize = 256;
 
-/// Stack of a thread that only closes.
 const CLOSING_STACK_BYTES: usize = 64 << 10;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);

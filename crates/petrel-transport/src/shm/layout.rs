@@ -59,7 +59,6 @@ pub(super) fn data_offset(ring: usize, geometry: Geometry) -> usize {
     DATA_OFFSET + ring * geometry.ring_bytes()
 }
 
-/// Bytes a segment needs.
 pub(super) fn segment_bytes(geometry: Geometry) -> usize {
     data_offset(2, geometry)
 }

@@ -302,7 +302,6 @@ impl<B: Doorbell> Peer<B> {
         received
     }
 
-    /// Returns true if there are unpublished frames.
     #[inline]
     pub(super) fn has_unpublished(&self) -> bool {
         self.outgoing.ring.unpublished_bytes() > 0

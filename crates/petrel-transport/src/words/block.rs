@@ -34,7 +34,6 @@ fn assert_aligned(words: &[AtomicU64; BLOCK_WORDS]) {
     );
 }
 
-/// Copies a pair out.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYTES]; PAIR_WORDS]) {
@@ -53,7 +52,6 @@ pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYT
     }
 }
 
-/// Copies a block out.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
@@ -114,7 +112,6 @@ pub(super) fn store_blocks(blocks: &[[AtomicU64; BLOCK_WORDS]], from: SharedByte
     }
 }
 
-/// Copies a pair out.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
 pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYTES]; PAIR_WORDS]) {
@@ -124,7 +121,6 @@ pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYT
     }
 }
 
-/// Copies a block out.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {

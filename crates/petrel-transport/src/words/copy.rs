@@ -27,7 +27,6 @@ impl Parts {
         Self { word, skipped, head }
     }
 
-    /// The first whole word.
     #[inline]
     fn body(&self) -> usize {
         self.word + usize::from(self.head > 0)

@@ -103,7 +103,6 @@ impl Background {
         Self::builder().nexus(nexus).endpoint(endpoint.unwrap_or_default()).start_for(family)
     }
 
-    /// Returns the endpoint for a new client with servers of this family.
     pub(super) fn next_endpoint(&self, family: Family) -> Result<Arc<ClientShared>, Error> {
         let endpoints = self.threads.running(family)?;
         assert!(!endpoints.is_empty(), "the threads of clients run, or could not be started");

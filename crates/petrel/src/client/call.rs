@@ -414,7 +414,6 @@ impl<T> Call<T> {
         done.flatten().unwrap_or(false)
     }
 
-    /// Makes the call on its endpoint.
     #[inline(always)]
     fn make_here(
         &mut self,

@@ -15,7 +15,6 @@ use crate::local::Handle;
 use crate::values::client::{ClientConfig, Target};
 
 impl Client {
-    /// Creates a client with sessions of this endpoint.
     pub(crate) fn on_endpoint(
         local: &mut Local,
         targets: Vec<Target>,

@@ -86,7 +86,6 @@ impl ServersFile {
         }
     }
 
-    /// Returns true if the servers have changed.
     fn read_again(&mut self, may_have_moved: bool) -> Result<bool, Error> {
         let text = read(&self.path)?;
         if text == self.text && !may_have_moved {

@@ -163,7 +163,6 @@ impl ToCall<'_> {
 struct Ended {
     then: Then,
     reply: GroupReply,
-    /// Calls to cancel.
     late: Vec<CallKey>,
 }
 

@@ -169,7 +169,6 @@ impl Calls {
         assert!(self.starts.borrow().is_empty(), "no call is made at an endpoint that ends");
     }
 
-    /// Returns the outcome of a call that has ended.
     pub(super) fn take_outcome(&self, key: Key) -> Option<Outcome> {
         let mut calls = self.entries.borrow_mut();
         calls.get(key).filter(|call| call.has_ended())?;

@@ -21,7 +21,6 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Adds an outstanding call.
     pub(super) fn expect(&self, key: Key) {
         let is_new = self.outstanding.borrow_mut().insert(key);
         assert!(is_new, "a call is added to a collection once");
@@ -41,7 +40,6 @@ impl Completions {
         }
     }
 
-    /// Takes the next outcome, with its label.
     pub(super) fn take_next(&self) -> Option<(u64, Outcome)> {
         self.ended.borrow_mut().pop_front()
     }
@@ -51,7 +49,6 @@ impl Completions {
         std::mem::take(&mut *self.outstanding.borrow_mut())
     }
 
-    /// Returns the number of outstanding calls.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding.borrow().len()
     }

@@ -267,7 +267,6 @@ impl Hub {
         }
     }
 
-    /// Counts the objects of every kind.
     pub(crate) fn object_counts(&self) -> LocalObjectCounts {
         LocalObjectCounts {
             calls: self.calls.len(),
@@ -422,7 +421,6 @@ impl Hub {
         self.tasks.task_of(waker)
     }
 
-    /// Adds a call of a future.
     #[inline]
     pub(crate) fn begin_call(&self, session: SessionId) -> Key {
         self.calls.begin(session)

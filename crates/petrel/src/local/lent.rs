@@ -85,7 +85,6 @@ impl Lent {
         Some(run(unsafe { in_use.1.cast::<E>().as_mut() }))
     }
 
-    /// Runs a closure with the state.
     pub(super) fn with_state<R>(&self, run: impl FnOnce(State<'_>) -> R) -> R {
         let mut state = self.state.try_borrow_mut().expect("the state is used once at a time");
         let state =

@@ -50,7 +50,6 @@ pub(crate) struct ConnectAnswer {
 }
 
 impl ConnectAnswer {
-    /// Answers the order.
     pub(crate) fn put(&self, session: Result<Rc<SessionWatch>, Error>) {
         let before = self.session.borrow_mut().replace(session);
         assert!(before.is_none(), "an order to connect is answered once");

@@ -171,12 +171,10 @@ impl<T> Slab<T> {
         is_there.then_some(Occupied { place, free, len, index: key.index() as u32 })
     }
 
-    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the keys of all values.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let key = |(index, place): (usize, &Place<T>)| {
             place.value.is_some().then(|| Key::new(index, place.generation))
@@ -186,7 +184,6 @@ impl<T> Slab<T> {
         keys
     }
 
-    /// Removes all values.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         let values: Vec<_> = self.places.drain(..).filter_map(|place| place.value).collect();
         assert_eq!(values.len(), self.len, "a table gives back the values that it has counted");

@@ -15,7 +15,6 @@ impl<T> Spares<T> {
         Self(UnsafeCell::new(Vec::with_capacity(count)))
     }
 
-    /// Returns the value kept last.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<T> {
         // SAFETY: an `UnsafeCell` stays on its thread, and the only other references are those of `keep`, and of this
@@ -24,7 +23,6 @@ impl<T> Spares<T> {
         kept.pop()
     }
 
-    /// Keeps a value, if there is room.
     #[inline(always)]
     pub(crate) fn keep(&self, value: T) {
         // SAFETY: as in `take`. There is room for the value, so that nothing is allocated, and none is dropped while the

@@ -34,7 +34,6 @@ const OWN_WAKERS: usize = 2;
 struct Entry {
     /// Absent while polled.
     future: Cell<Option<BoxedFuture>>,
-    /// For polling.
     waker: Waker,
     /// The target of the waker.
     task: Arc<TaskWaker>,
@@ -230,7 +229,6 @@ impl Tasks {
         self.keep(entry);
     }
 
-    /// Ends a task whose future has panicked.
     #[cold]
     fn end_panicked(
         &self,
@@ -254,7 +252,6 @@ impl Tasks {
         self.inherited_ns.set(outer.inherited_ns);
     }
 
-    /// Removes a task and its future.
     pub(super) fn abort(&self, key: Key) {
         let entry = self.entries.borrow_mut().tasks.remove(key);
         // Dropping the future may use the tasks.

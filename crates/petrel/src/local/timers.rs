@@ -31,7 +31,6 @@ impl<T> Default for Timers<T> {
 }
 
 impl<T> Timers<T> {
-    /// Returns the number of waiting timers.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

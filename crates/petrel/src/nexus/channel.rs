@@ -10,7 +10,6 @@ use crate::security::{
 /// The first byte of a connection inside TLS: a record of the handshake.
 const TLS_MARK: u8 = 0x16;
 
-/// The first byte of the preface.
 const PLAIN_MARK: u8 = petrel_proto::control::PREFACE[0];
 
 /// How the bytes of a connection travel.

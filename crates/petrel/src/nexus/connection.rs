@@ -56,7 +56,6 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     is_drained: bool,
     /// The peer has ended its side: reading goes on until the end shows.
     is_read_closed: bool,
-    /// The network reports when the socket has room.
     reports_room: bool,
     links: ConnectionLinks,
     /// How long both ends' certificates are valid.
@@ -163,7 +162,6 @@ impl Peer {
         self.incarnation
     }
 
-    /// Returns the peer's heartbeat.
     pub(super) fn heartbeat(&self) -> Duration {
         self.heartbeat
     }
@@ -294,7 +292,6 @@ impl<N: Network> Connection<N> {
         &self.stream
     }
 
-    /// Returns the stream, to be registered.
     pub(super) fn stream_mut(&mut self) -> &mut N::Stream {
         &mut self.stream
     }
@@ -518,7 +515,6 @@ impl<N: Network> Connection<N> {
         pauses
     }
 
-    /// Notes an event of the socket.
     pub(super) fn note_ready(&mut self, event: Ready) {
         self.is_read_closed |= event.is_read_closed;
     }

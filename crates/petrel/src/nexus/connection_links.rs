@@ -24,7 +24,6 @@ pub(super) struct ConnectionLinks {
     session_bytes: usize,
     /// The time since which the connection has had no session.
     quiet_since: Instant,
-    /// Whether a session has had a request.
     had_request: bool,
 }
 
@@ -64,12 +63,10 @@ impl ConnectionLinks {
         self.by_number.get(&number).copied()
     }
 
-    /// Returns all links, in any order.
     pub(super) fn ids(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.by_number.values().copied()
     }
 
-    /// Returns all links, the oldest first.
     pub(super) fn in_order(&self) -> Vec<LinkId> {
         let mut links: Vec<_> = self.ids().collect();
         links.sort_unstable();

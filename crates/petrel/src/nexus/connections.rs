@@ -173,7 +173,6 @@ impl<N: Network> Connections<N> {
         oldest
     }
 
-    /// Removes a connection from all tables.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection<N>> {
         self.closing.remove(&id);
         let mut connection = self.by_id.remove(&id)?;
@@ -187,7 +186,6 @@ impl<N: Network> Connections<N> {
         Some(connection)
     }
 
-    /// Removes all, the oldest first.
     pub(super) fn drain(&mut self) -> Vec<Connection<N>> {
         let mut all: Vec<_> = self.by_id.drain().collect();
         self.timers.clear();

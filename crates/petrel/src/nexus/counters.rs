@@ -181,7 +181,6 @@ impl Counter {
         assert!(former > 0, "a current number counts down no further than to zero");
     }
 
-    /// Sets a counter of a current number.
     pub(super) fn set(&self, value: usize) {
         self.0.store(value as u64, Ordering::Relaxed);
     }

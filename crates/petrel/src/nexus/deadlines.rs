@@ -65,7 +65,6 @@ impl Deadlines {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes a deadline that has passed.
     pub(super) fn take(&mut self, now: Instant) -> Option<Due> {
         let is_due = self.next().is_some_and(|at| at <= now);
         is_due.then(|| self.heap.pop()).flatten().map(|Reverse((_, due))| due)

@@ -82,12 +82,10 @@ impl<N: Network> Endpoints<N> {
         self.by_id.iter().map(|(id, endpoint)| (*id, endpoint))
     }
 
-    /// Returns an endpoint's medium of a kind.
     pub(super) fn medium(&self, id: EndpointId, kind: u8) -> Option<&dyn Medium<N::Link>> {
         self.get(id)?.medium(kind)
     }
 
-    /// Sends a message to an endpoint that is still attached.
     pub(super) fn notify(&self, id: EndpointId, message: FromNexus<N::Link>) {
         if let Some(endpoint) = self.get(id) {
             endpoint.tell(message);

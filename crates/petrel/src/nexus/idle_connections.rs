@@ -56,7 +56,6 @@ impl IdleConnections {
         }
     }
 
-    /// Removes an ended connection.
     pub(super) fn forget<N: Network>(&mut self, id: ConnectionId, connection: &Connection<N>) {
         if let Some(listed) = connection.listed() {
             self.remove(connection.source(), listed, id);

@@ -119,7 +119,6 @@ pub(super) const ACCEPTS_PER_TURN: usize = 32;
 /// Pause after the system lacked a descriptor or memory for a new connection.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes read at once.
 pub(super) const READ_BYTES: usize = 16 << 10;
 
 /// Reads of one connection in one turn.

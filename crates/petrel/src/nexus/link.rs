@@ -205,7 +205,6 @@ impl Link {
         self.proposals.values()
     }
 
-    /// Returns the unanswered proposal with this request number.
     pub(super) fn proposal(&self, request: u32) -> Option<&Proposal> {
         self.proposals.get(&request)
     }

@@ -18,7 +18,6 @@ pub(super) const TICKET_BYTES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_id: HashMap<LinkId, Link>,
-    /// The name of the next link.
     next: u64,
     /// Unanswered proposals in all.
     proposals: usize,
@@ -65,7 +64,6 @@ impl Links {
         self.get(id).is_some_and(|link| link.endpoint() == endpoint)
     }
 
-    /// Adds a link, and names it.
     pub(super) fn add(&mut self, link: Link) -> LinkId {
         let id = LinkId(self.next);
         self.next += 1;

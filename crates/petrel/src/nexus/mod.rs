@@ -502,7 +502,6 @@ fn cannot_listen(address: SocketAddr, source: io::Error) -> SetupError {
     SetupError::System { message, source }
 }
 
-/// The given socket cannot be listened on.
 fn cannot_listen_on(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot listen on the given socket: {source}"), source }
 }

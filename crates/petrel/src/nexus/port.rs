@@ -26,7 +26,6 @@ pub struct NexusHandle<N: Network> {
 }
 
 impl<N: Network> NexusHandle<N> {
-    /// Attaches an endpoint to a nexus.
     pub(super) fn attach(
         owner: &Arc<Owner<N>>,
         attach: &Attach,

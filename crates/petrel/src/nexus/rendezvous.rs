@@ -126,7 +126,6 @@ impl<N: Network> Exchanges<N> {
         Ok(())
     }
 
-    /// Returns the rendezvous of this process.
     pub(super) fn local(&self) -> Option<&LocalRendezvous<N>> {
         self.local.as_ref()
     }

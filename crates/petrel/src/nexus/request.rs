@@ -43,7 +43,6 @@ impl OpenRequest {
         self.remote
     }
 
-    /// Returns the endpoint to be linked with.
     pub(super) fn remote_endpoint(&self) -> EndpointId {
         self.remote_endpoint
     }

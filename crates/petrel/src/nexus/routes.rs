@@ -39,7 +39,6 @@ impl Routes {
         self.by_remote.contains_key(&remote)
     }
 
-    /// Returns the connection to a process.
     pub(super) fn connection(&self, remote: SocketAddr) -> Option<ConnectionId> {
         match self.by_remote.get(&remote) {
             Some(Route::Connection(id)) => Some(*id),

@@ -91,7 +91,6 @@ impl Settings {
         }
     }
 
-    /// Returns the credentials.
     pub(super) fn security(&self) -> Option<&dyn Security> {
         self.security.as_deref()
     }
@@ -146,7 +145,6 @@ impl Settings {
         self.transports
     }
 
-    /// Returns the interval of heartbeats.
     pub(super) fn heartbeat(&self) -> Duration {
         self.heartbeat
     }

@@ -32,7 +32,6 @@ pub(super) struct Owner<N: Network = MioNetwork> {
 type Attached<N> = (EndpointId, Arc<Inbox<<N as SharedMemory>::Link>>);
 
 impl<L: HostLinks> Owner<MioNetwork<L>> {
-    /// Starts the thread.
     pub(super) fn start(
         mailbox: Arc<Mailbox<MioNetwork<L>>>,
         reactor: Reactor<MioNetwork<L>>,

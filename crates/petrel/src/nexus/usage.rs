@@ -15,7 +15,6 @@ use crate::tables::shrink;
 /// The resources held by the peers of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Connections with links.
     linked: usize,
     links: usize,
     /// Unanswered session proposals.
@@ -158,12 +157,10 @@ impl UsageTable {
         });
     }
 
-    /// Adds the bytes of open sessions.
     pub(super) fn add_sessions(&mut self, source: Source, bytes: usize) {
         self.change(source, |usage| usage.session_bytes += bytes);
     }
 
-    /// Removes the bytes of ended sessions.
     pub(super) fn remove_sessions(&mut self, source: Source, bytes: usize) {
         self.change(source, |usage| take(&mut usage.session_bytes, bytes));
     }

@@ -8,7 +8,6 @@
 pub(super) struct ControlledDelay {
     target_ns: u64,
     interval_ns: u64,
-    /// When the queue was last empty.
     empty_ns: u64,
 }
 

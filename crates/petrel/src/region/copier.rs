@@ -93,7 +93,6 @@ enum Step {
 }
 
 impl Copier {
-    /// Makes a copier that copies up to `turn_bytes` in a turn.
     pub(super) fn new(view: Arc<View>, hub: Rc<Hub>, turn_bytes: usize) -> Self {
         assert!(turn_bytes > 0, "a read goes on in each turn");
         Self {

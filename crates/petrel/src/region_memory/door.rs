@@ -70,7 +70,6 @@ pub(crate) trait LookUp: Fn(u32, u64) -> Option<Mappable> + Send + 'static {}
 impl<F: Fn(u32, u64) -> Option<Mappable> + Send + 'static> LookUp for F {}
 
 impl Door {
-    /// Starts the thread.
     pub(crate) fn open(look_up: impl LookUp) -> io::Result<Self> {
         let rendezvous = Rendezvous::bind()?;
         let name = rendezvous.name();
@@ -82,7 +81,6 @@ impl Door {
         Ok(Self { name, _alive: alive })
     }
 
-    /// The name of the socket.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }

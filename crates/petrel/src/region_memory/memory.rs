@@ -245,7 +245,6 @@ pub(crate) const OUT_OF_RANGE: Refusal =
 const READ_ONLY: Refusal =
     Refusal::new(Status::PermissionDenied, "the region is mapped for reading only");
 
-/// Checks the place of a word.
 #[inline]
 pub(crate) fn check_word(words: &WordMemory, offset: u64) -> Result<(), Refusal> {
     if words.has_word(offset) {

@@ -21,7 +21,6 @@ pub(crate) const NO_REGION: Refusal =
 const NO_RIGHT: Refusal =
     Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
-/// The most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
 
 /// The regions of a server, shared by its endpoints; clones are the same.
@@ -223,7 +222,6 @@ fn place(entries: &mut Entries, id: u32) -> &mut Option<Arc<Entry>> {
 }
 
 impl Shared {
-    /// Returns the region with this number and secret.
     fn find(&self, id: u32, secret: u64) -> Option<Arc<Entry>> {
         let table = lock(&self.table);
         let entry = table.entries.get(id as usize)?.as_ref()?;
@@ -310,7 +308,6 @@ impl Regions {
         stats
     }
 
-    /// Returns a view for an endpoint.
     pub(crate) fn view(&self) -> View {
         let mut table = lock(&self.shared.table);
         let state = ViewState { entries: table.entries.clone(), stats: RegionStats::default() };
@@ -320,7 +317,6 @@ impl Regions {
     }
 }
 
-/// Checks that the memory can have the rights.
 fn check_rights(memory: &RegionMemory, access: Access) -> Result<(), Error> {
     let refuse = |text| Err(Error::not_sent(Status::InvalidArgument, text));
     if access.may_change() && !memory.is_writable() {

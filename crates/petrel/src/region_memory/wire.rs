@@ -81,7 +81,6 @@ impl Header {
         self.offset
     }
 
-    /// Returns the header of a part of the range.
     #[inline]
     pub(crate) fn part(&self, at: u64, len: u32) -> Self {
         Self { offset: self.offset + at, len, ..*self }
@@ -91,7 +90,6 @@ impl Header {
         Self { region: key.id(), len, secret: key.secret(), offset }
     }
 
-    /// Splits a request into its header and the data.
     pub(crate) fn split(request: &[u8]) -> Result<(Self, &[u8]), Refusal> {
         let Some((header, data)) = request.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Refusal::malformed("a request for a region begins with 24 bytes"));
@@ -114,7 +112,6 @@ impl Header {
         bytes
     }
 
-    /// Returns a request with data.
     pub(crate) fn followed_by(self, data: &[u8]) -> Vec<u8> {
         let mut request = Vec::with_capacity(HEADER_BYTES + data.len());
         request.extend_from_slice(&self.to_bytes());
@@ -139,7 +136,6 @@ pub(crate) fn whole(request: &[u8]) -> Result<Header, Refusal> {
     }
 }
 
-/// Reads a request with data of any length.
 pub(crate) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     let (header, data) = Header::split(request)?;
     match header.len {

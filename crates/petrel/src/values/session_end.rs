@@ -54,7 +54,6 @@ impl SessionEnd {
         matches!(self, Self::ClosedHere | Self::ClosedByPeer | Self::Drained)
     }
 
-    /// Returns the name of its counter.
     pub(crate) fn counter(self) -> &'static str {
         match self {
             Self::ClosedHere => "sessions_ended_closed_here",

@@ -184,7 +184,6 @@ impl Reply<'_> {
         }
     }
 
-    /// Appends the end of a success.
     fn end(&mut self, value: &[u8]) {
         self.put(b"\r\n");
         if self.request.params.wants_value {

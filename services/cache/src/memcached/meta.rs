@@ -10,7 +10,6 @@ use super::replies::{BAD_FORMAT, ERROR};
 use crate::limits::KEY_BYTES_MAX;
 use crate::numbers::unsigned;
 
-/// Returns true if a line begins with one of the commands.
 pub(super) fn is_meta(line: &[u8]) -> bool {
     matches!(
         line,

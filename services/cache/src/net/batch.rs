@@ -154,7 +154,6 @@ impl Batch {
         needed
     }
 
-    /// Appends the entries of a later batch.
     pub(crate) fn append(&mut self, later: &mut Self) {
         assert!(self.done == 0 && later.done == 0, "the replies are taken first");
         self.entries.append(&mut later.entries);

@@ -44,7 +44,6 @@ impl Snapshot {
             .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
     }
 
-    /// Reads the numbers.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<8>();
         assert!(rest.is_empty(), "numbers of eight bytes");

@@ -260,7 +260,6 @@ impl CacheConfig {
         }
     }
 
-    /// Starts an endpoint for each partition.
     fn start_endpoints(
         &self,
         address: SocketAddr,

@@ -29,7 +29,6 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 
 const LISTENER: Token = Token(usize::MAX - 1);
 
-/// Most events of a turn.
 const EVENTS_MAX: usize = 256;
 
 /// The longest sleep: idle connections and the time are looked at so often.

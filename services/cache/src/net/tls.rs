@@ -79,7 +79,6 @@ impl Tls {
         self.silent_bytes <= TLS_SILENT_BYTES_MAX
     }
 
-    /// Returns true if the client has ended TLS.
     pub(super) fn has_ended(&self) -> bool {
         self.cipher.has_ended()
     }
@@ -108,7 +107,6 @@ impl Tls {
         &self.sealed[self.sent..]
     }
 
-    /// Notes taken bytes.
     pub(super) fn note_sent(&mut self, bytes: usize) {
         self.sent += bytes;
         assert!(self.sent <= self.sealed.len(), "more bytes were sent than there are");

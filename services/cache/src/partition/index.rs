@@ -86,7 +86,6 @@ impl Index {
         index
     }
 
-    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.buckets.fill(Bucket([0; WORDS]));
         self.free_spares();
@@ -114,7 +113,6 @@ impl Index {
         Locator { first: self.buckets.as_ptr().cast(), homes: self.homes }
     }
 
-    /// The next bucket of the chain.
     #[inline]
     fn next(&self, bucket: u32) -> Option<u32> {
         let link = if self.has_overflow() { self.buckets[bucket as usize].0[LINK] } else { 0 };
@@ -169,7 +167,6 @@ impl Index {
         *entry = *entry & !OFFSET_MASK | offset;
     }
 
-    /// Removes the entry of a hash.
     pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
         let entry = self.entry_mut(slot);
         assert!(*entry & IN_USE != 0, "the entry has been removed");

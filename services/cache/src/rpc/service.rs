@@ -145,7 +145,6 @@ fn expiry(partition: &Partition, ttl_s: u32) -> u32 {
     if ttl_s == 0 { 0 } else { partition.time().saturating_add(ttl_s) }
 }
 
-/// Sets the handler of a method.
 fn serve<S: 'static, R: AsRef<[u8]> + 'static>(
     endpoint: &mut Endpoint<S>,
     method: u16,

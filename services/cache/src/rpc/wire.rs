@@ -144,7 +144,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The rest, as a key.
     fn key(self) -> Result<&'a [u8], Malformed> {
         key(self.left).ok_or(self.error)
     }
@@ -271,7 +270,6 @@ impl<'a> CountMessage<'a> {
     }
 }
 
-/// The answer to STORE.
 pub(super) fn encode_stored(stored: Stored) -> [u8; 9] {
     let (outcome, cas) = match stored {
         Stored::Done { cas } => (0, cas),
@@ -376,7 +374,6 @@ pub fn put_got(item: &Item<'_>, out: &mut [u8]) {
     out[GOT_HEAD_BYTES..].copy_from_slice(item.value);
 }
 
-/// Reads the answer to STATS.
 pub(super) fn decode_stats(message: &[u8]) -> Result<Vec<(String, u64)>, Malformed> {
     let error = Malformed { expected: "lines of a name and a number", bytes: message.len() };
     let text = str::from_utf8(message).map_err(|_| error)?;

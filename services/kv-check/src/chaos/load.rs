@@ -107,7 +107,6 @@ impl Client {
     }
 }
 
-/// Performs one operation.
 pub(super) async fn perform(
     client: &KvClient,
     phase: u64,

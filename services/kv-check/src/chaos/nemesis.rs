@@ -22,7 +22,6 @@ const MEMBER_POLL: Duration = Duration::from_millis(500);
 
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Most concurrent faults.
 const FAULTS_MAX: usize = 3;
 
 pub(super) struct Nemesis<'a, 'n> {
@@ -71,7 +70,6 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Self { cluster, client, handle, recorder, rng, active, state_lost, last_check, counts }
     }
 
-    /// Injects faults until a time.
     pub(super) async fn inject_faults(&mut self, until: Instant) -> Result<(), String> {
         let mut next = Instant::now();
         while Instant::now() < until {
@@ -89,7 +87,6 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Ok(())
     }
 
-    /// Ends all faults.
     pub(super) async fn heal(&mut self) -> Result<(), String> {
         let last = self.active.iter().map(|(end, _)| *end).max();
         self.end_expired(last.unwrap_or_else(Instant::now)).await

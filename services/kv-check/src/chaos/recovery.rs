@@ -26,7 +26,6 @@ pub(super) async fn statuses(client: &KvClient, cluster: &Cluster<'_>) -> Vec<St
     statuses
 }
 
-/// The latest leader.
 pub(super) fn leader(statuses: &[Status]) -> Option<&Status> {
     let leaders = statuses.iter().filter(|status| status.role == Role::Leader);
     leaders.max_by_key(|status| status.term)

@@ -16,7 +16,6 @@ use petrel_sim::SimEndpoint;
 use petrel_sim::fabric::HostId;
 
 impl World {
-    /// Starts the clients of a host.
     pub(super) fn start_clients(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
         let (handle, scenario) = (endpoint.handle(), self.common.scenario.clone());
         let mut shared: Option<KvClient> = None;

@@ -155,7 +155,6 @@ impl KvClient {
         })
     }
 
-    /// Makes a call with a command of the log.
     async fn command(&self, command: &Command<'_>, deadline: Time) -> Result<Applied, Error> {
         let reply = self.ask(methods::WRITE, deadline, |out| command.encode(out)).await?;
         match WriteReply::decode(&reply) {

@@ -49,7 +49,6 @@ pub(super) fn write(
     })
 }
 
-/// Reads a checkpoint and its state.
 pub(super) fn read(path: &Path) -> Result<(Checkpoint, Store), DiskError> {
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => DiskError::damaged(path, "the log names it, and it is missing"),

@@ -64,7 +64,6 @@ impl Directory {
         }
     }
 
-    /// Replaces the mark.
     pub(super) fn mark(&self, mark: Mark) -> Result<(), DiskError> {
         write_whole(&self.path.join(MARK), |file| file.write_all(mark.encode().as_bytes()))
     }
@@ -122,7 +121,6 @@ impl Directory {
         self.path.join(format!("{CHECKPOINT}{file}"))
     }
 
-    /// The number for a new checkpoint.
     pub(super) fn next_file(&self) -> u64 {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }

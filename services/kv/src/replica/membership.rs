@@ -45,7 +45,6 @@ impl Membership {
         self.members.keys().copied().filter(move |replica| node_of(*replica) == node)
     }
 
-    /// Returns true if a replica of this node may join.
     pub(crate) fn may_join(&self, node: u16) -> bool {
         self.admitted.contains_key(&node) || self.replicas_of(node).next().is_some()
     }
@@ -57,7 +56,6 @@ impl Membership {
         members.chain(admitted).any(|(other, at)| other != node && at == address)
     }
 
-    /// Adds a replica as a member.
     pub(crate) fn add(&mut self, replica: u64, address: String) {
         self.admitted.remove(&node_of(replica));
         self.members.insert(replica, address);

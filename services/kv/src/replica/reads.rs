@@ -120,7 +120,6 @@ pub(super) fn prefetch_reads(store: &Store, reads: &[Read]) -> usize {
     together.len()
 }
 
-/// Answers a read from the store.
 pub(super) fn answer(store: &Store, method: u16, request: &[u8], reply: &mut Vec<u8>) {
     let answered = match method {
         methods::GET => GetRequest::decode(request).map(|request| {

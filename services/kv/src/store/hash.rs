@@ -12,7 +12,6 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// The hash of some bytes.
 #[inline]
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

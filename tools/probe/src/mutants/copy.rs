@@ -95,7 +95,6 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Returns the mutants of the workspace at `from`.
     #[cfg(test)]
     pub(super) fn mutants_of(from: &Path) -> Outcome<Vec<Mutant>> {
         Ok(Self::read(from, PathBuf::new())?.mutants)
@@ -273,7 +272,6 @@ impl Copy {
         self.chosen().filter(|mutant| self.dropped.contains(&mutant.id)).count()
     }
 
-    /// Returns the mutants of the chosen crates.
     pub(super) fn chosen(&self) -> impl Iterator<Item = &Mutant> {
         self.mutants.iter().filter(|mutant| self.chosen.contains(&mutant.crate_))
     }

@@ -3,7 +3,6 @@
 /// A crate with mutants.
 #[derive(Debug)]
 pub(super) struct Crate {
-    /// The name of the package.
     pub(super) name: &'static str,
     /// From the root of the workspace.
     pub(super) directory: &'static str,

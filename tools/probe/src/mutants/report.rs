@@ -120,7 +120,6 @@ pub(super) fn print_matrix(steps: &[Step], verdicts: &[Verdict]) {
     println!("Steps that find nothing alone: {}.", finds_none_alone.join(", "));
 }
 
-/// Writes all verdicts as JSON.
 pub(super) fn write(copy: &Copy, verdicts: &[Verdict], seed: u64, path: &Path) -> Outcome<()> {
     let record = |verdict: &'_ Verdict| {
         let (mutant, (end, by)) = (&copy.mutants[verdict.id as usize], words(verdict.end));

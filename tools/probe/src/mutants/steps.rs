@@ -8,11 +8,9 @@ use super::crates::LIBRARY;
 /// A program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step {
-    /// The name in the report.
     pub(super) name: &'static str,
     /// Crates whose mutants meet the step.
     pub(super) crates: &'static [&'static str],
-    /// The directory of the package.
     pub(super) package: &'static str,
     pub(super) target: &'static str,
     pub(super) arguments: &'static [&'static str],

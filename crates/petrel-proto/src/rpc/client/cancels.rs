@@ -74,7 +74,6 @@ impl Cancels {
     }
 }
 
-/// Sends one notice.
 #[cold]
 pub(in crate::rpc) fn send_cancel<B: Buffer, T, S: FrameSink>(
     sessions: &mut SessionTable<B, T>,

@@ -79,7 +79,6 @@ pub(in crate::rpc) fn on_response<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     Received::Completed(finish(shared, id, client, slot, outcome))
 }
 
-/// Handles a packet of a response.
 pub(in crate::rpc) fn on_response_part<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     shared: &mut Shared<B>,
     now_ns: u64,

@@ -178,7 +178,6 @@ pub(super) fn pull<B: Buffer, T, S: FrameSink>(
     send_pull(shared, out, id, client, slot, flags)
 }
 
-/// Sends the PULL that is due.
 pub(super) fn send_pull<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     out: &mut Out<'_, S>,
@@ -265,7 +264,6 @@ fn allow_more<B: Buffer, T>(
 #[derive(Clone, Copy)]
 struct Next {
     packet: u32,
-    /// True for a repetition.
     repeats: bool,
     /// Packets of the response allowed beyond the first.
     extra: u32,

@@ -78,7 +78,6 @@ fn ask_late<B: Buffer, T>(
     shared.timers.arm(now_ns, id, client, slot);
 }
 
-/// Handles the due timer of a slot.
 #[inline(never)]
 pub(in crate::rpc) fn handle_slot_due<B: Buffer, T>(
     sessions: &mut SessionTable<B, T>,

@@ -13,7 +13,6 @@ use crate::session::server::{Age, ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Announcement, Flags, Header, Kind, Part};
 
-/// Handles a packet received by multicast.
 #[cold]
 pub(in crate::rpc) fn on_multicast<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     sessions: &mut SessionTable<B, T>,

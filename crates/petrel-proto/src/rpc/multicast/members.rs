@@ -9,7 +9,6 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::Flags;
 
-/// Most memberships of an endpoint.
 const MEMBERSHIPS_MAX: usize = 16;
 
 /// Most packets, and bytes of packets, that wait for their announcement in one group: two windows of the

@@ -99,14 +99,12 @@ impl<B> Multicast<B> {
         self.members.leave(session, group)
     }
 
-    /// Returns the memberships of the endpoint.
     pub(super) fn memberships(&self) -> impl Iterator<Item = &Membership> {
         self.members.all()
     }
 }
 
 impl<B: Buffer> Multicast<B> {
-    /// Sends a message to all members of a group.
     pub(super) fn send(&mut self, queue: &mut TransmitQueue, to: GroupFrames, message: B) {
         self.release_sent();
         let packets = packets_of(message.wire_len() as u32, to.packet_bytes);

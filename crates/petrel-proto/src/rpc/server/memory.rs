@@ -65,7 +65,6 @@ impl Memory {
         self.held.set_account(peer, account);
     }
 
-    /// Returns the bytes of all holdings.
     pub(in crate::rpc) fn bytes(&self) -> u64 {
         self.held.bytes()
     }
@@ -297,7 +296,6 @@ pub(in crate::rpc) fn hold_request<B: Buffer>(
     state.hold(shared.memory.hold(HoldingKind::Arriving, holder, bytes, &mut shared.timers));
 }
 
-/// Releases all holdings of an ended session.
 pub(in crate::rpc) fn release_holdings<B: Buffer>(
     shared: &mut Shared<B>,
     server: &mut ServerSession<B>,

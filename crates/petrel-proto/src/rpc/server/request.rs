@@ -76,7 +76,6 @@ pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     run(shared, id, state, slot, packet_bytes, &packet)
 }
 
-/// Handles a packet of a request.
 pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     shared: &mut Shared<B>,
     now_ns: u64,

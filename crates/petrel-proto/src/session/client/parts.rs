@@ -89,7 +89,6 @@ impl ClientParts {
         self.announced.filter(|announced| announced.is_due).map(|announced| announced.announcement)
     }
 
-    /// Notes that the ANNOUNCE was sent.
     pub(crate) fn note_announced(&mut self) {
         assert!(self.due_announcement().is_some(), "an ANNOUNCE is sent when one is due");
         self.set_due(false);

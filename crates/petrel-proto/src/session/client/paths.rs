@@ -129,7 +129,6 @@ impl ClientPaths {
         self.source
     }
 
-    /// Returns the counters of each path.
     pub(crate) fn counts(&self) -> &[PathCounts] {
         &self.counts
     }

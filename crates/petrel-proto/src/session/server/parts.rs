@@ -54,7 +54,6 @@ impl<B> ServerParts<B> {
         self.placed = Some(placed);
     }
 
-    /// Stores bytes of the request.
     #[inline]
     pub(super) fn store(&mut self, offset: usize, bytes: &[u8])
     where
@@ -110,7 +109,6 @@ impl<B> ServerParts<B> {
         self.arrived.words()
     }
 
-    /// Notes a packet of the request.
     #[inline]
     pub(super) fn arrive(&mut self, packet: u32) -> Insert {
         self.arrived.insert(packet)

@@ -101,7 +101,6 @@ impl<B> ServerSession<B> {
         Some((&mut self.slots, self.paths.as_deref_mut()?))
     }
 
-    /// Returns the agreed parameters.
     #[inline(always)]
     pub(crate) fn agreed(&self) -> &Agreed {
         &self.agreed

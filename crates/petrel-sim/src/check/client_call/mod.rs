@@ -45,7 +45,6 @@ impl Work {
         self == Work::Selective && (id ^ u32::from(server.host.0)) % 2 == 1
     }
 
-    /// Returns the number of the method.
     pub(super) fn number(self) -> u16 {
         self as u16 + 20
     }

@@ -235,7 +235,6 @@ impl Ledger {
         }
     }
 
-    /// Checks the outcome of a group call.
     pub(in crate::check) fn end_group(
         &mut self,
         id: u32,
@@ -421,7 +420,6 @@ impl Ledger {
         }
     }
 
-    /// Checks that all calls have ended.
     pub(in crate::check) fn close_client_calls(&mut self) {
         let pending = |client_call: &ClientCall| client_call.outcome == Outcome::Pending;
         if let Some(place) = self.client_calls.iter().position(pending) {

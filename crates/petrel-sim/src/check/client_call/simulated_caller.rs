@@ -307,7 +307,6 @@ impl Node {
         })
     }
 
-    /// Draws the parameters of a call.
     pub(super) fn draw_client_call(
         &self,
         rng: &mut Rng,
@@ -350,7 +349,6 @@ impl Node {
         self.caller = Some(caller);
     }
 
-    /// Drops all clients.
     pub(in crate::check) fn retire_clients(&mut self) {
         if let Some(caller) = &mut self.caller {
             caller.retire_all(&self.shared);

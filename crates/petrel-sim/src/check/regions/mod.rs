@@ -24,7 +24,6 @@ const METHODS: std::ops::RangeInclusive<u16> = 65_520..=65_527;
 /// copies.
 const COPIES_MAX: u64 = 8;
 
-/// Returns true for the methods of operations.
 pub(super) fn is_method(number: u16) -> bool {
     METHODS.contains(&number)
 }
@@ -69,7 +68,6 @@ impl Counts {
 }
 
 impl Ledger {
-    /// Records that an operation begins now.
     fn begin_operation(&mut self, id: u32, timeout_ns: u64, from_ns: u64) {
         self.regions.begin(id, self.now_ns, from_ns + timeout_ns);
         self.note_operation(id, 1);

@@ -247,7 +247,6 @@ impl Model {
         Some(self.processes[self.running(at)?].regions.clone())
     }
 
-    /// Ends a process with all its keys.
     pub(in crate::check) fn end_process(&mut self, at: SimAddr) {
         let Some(process) = self.running(at) else { return };
         self.keys_at(at, true).into_iter().for_each(|key| self.revoke(key));
@@ -344,7 +343,6 @@ impl Model {
         (place < ADDS_PER_WORD).then(|| Kind::Add { word, bit: 1 << (2 * place) })
     }
 
-    /// Returns the last known value of a word.
     pub(super) fn last_seen(&self, key: usize, word: usize) -> u64 {
         self.memory_of(key).floors[word]
     }

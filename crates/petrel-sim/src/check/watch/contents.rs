@@ -85,7 +85,6 @@ impl Contents {
         self.counts
     }
 
-    /// Checks a departing frame.
     pub(super) fn check(&mut self, path: FramePath, frame: &Frame<'_>) -> Result<(), String> {
         let name = (path.session, frame.header.request);
         let offset = part_of(frame).packet as usize * path.packet_bytes as usize;
@@ -182,7 +181,6 @@ impl Contents {
         Ok(())
     }
 
-    /// Checks the deadline on the first packet.
     fn check_deadline(
         &self,
         message: Message,
@@ -205,7 +203,6 @@ impl Contents {
         is_right.then_some(()).ok_or_else(|| wrong("a tiny request", payload))
     }
 
-    /// Checks the payload of an answer from an offset on.
     fn check_answer(
         &self,
         message: Message,

@@ -61,7 +61,6 @@ pub(super) struct WireChecker {
     /// The checker of payloads, if the calls are known.
     contents: Option<Contents>,
     pub(super) violation: Option<String>,
-    /// Number of checked frames.
     pub(super) frames: u64,
 }
 
@@ -170,7 +169,6 @@ impl WireChecker {
         })
     }
 
-    /// Processes an observation.
     pub(super) fn see(&mut self, observation: Observation<'_>) {
         match observation {
             Observation::Sent { from, to, key_path, frame, clock } => {

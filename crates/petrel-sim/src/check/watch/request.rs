@@ -43,7 +43,6 @@ struct Client {
     is_over: bool,
     /// The client has sent a CANCEL.
     is_cancelled: bool,
-    /// The client has acknowledged the whole response.
     is_acknowledged: bool,
 }
 

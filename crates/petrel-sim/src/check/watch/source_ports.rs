@@ -50,7 +50,6 @@ struct Side {
 /// Frames from one port.
 #[derive(Clone, Copy, Debug, Default)]
 struct PortCounts {
-    /// Packets of requests.
     packets: u64,
     /// Frames that the other side has taken with a mark.
     marked: u64,

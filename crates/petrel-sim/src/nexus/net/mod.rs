@@ -257,7 +257,6 @@ impl Net {
         self.processes[process].found = None;
     }
 
-    /// Ends all shortages.
     pub(super) fn end_faults(&mut self) {
         let conditions = &mut self.conditions;
         (conditions.scarce, conditions.scarce_shm) = (Probability::NEVER, Probability::NEVER);

@@ -14,7 +14,6 @@ use super::tcp::SocketId;
 use super::unix::{Memory, UnixConnectionId};
 use super::{NetRef, ProcessId};
 
-/// The MTU of every path.
 const MTU: usize = 1_500;
 
 pub(in crate::nexus) struct SimNetwork {

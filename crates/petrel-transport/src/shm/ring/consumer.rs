@@ -107,7 +107,6 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// Notes an empty look.
     #[inline]
     fn note_look(&self, head: u64) {
         if self.at.get() != head {

@@ -54,7 +54,6 @@ pub struct Producer<M> {
     cleared: u64,
     /// The header of the first unpublished record, if any.
     first_header: u64,
-    /// The header of the last record.
     last_header: u64,
     /// The consumer's head when it was last read.
     head: u64,

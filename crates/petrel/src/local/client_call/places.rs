@@ -50,7 +50,6 @@ impl Places {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Returns true if no place is taken.
     pub(crate) fn are_all_free(&self) -> bool {
         self.free() == self.count
     }
@@ -59,17 +58,14 @@ impl Places {
         self.free() + 1 == self.count
     }
 
-    /// Returns the number of waiters.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns a place, if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
         self.take_one().then(|| Place(Arc::clone(self)))
     }
 
-    /// Returns a future of a place.
     pub(crate) fn take(self: &Arc<Self>) -> TakePlace {
         TakePlace { places: Arc::clone(self), waiter: None }
     }

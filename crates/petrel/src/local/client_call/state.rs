@@ -26,11 +26,9 @@ const NO_TASK: u64 = u64::MAX;
 
 /// The outcome was stored.
 const ENDED: usize = 1;
-/// The outcome was fetched.
 const FETCHED: usize = 2;
 /// The outcome is not wanted.
 const ABANDONED: usize = 4;
-/// A waker was registered.
 const HAS_WAKER: usize = 8;
 
 /// The state shared by both sides of a call.
@@ -83,7 +81,6 @@ impl CallState {
         Self::idle().begin(place)
     }
 
-    /// Creates the state of a call that has not begun.
     #[inline(never)]
     pub(crate) fn idle() -> IdleState {
         let (signals, key) = (AtomicUsize::new(0), AtomicUsize::new(NO_KEY));
@@ -169,7 +166,6 @@ impl CallState {
         self.signals.fetch_or(HAS_WAKER, Ordering::AcqRel) & ENDED != 0
     }
 
-    /// Takes the registered waker.
     #[cold]
     fn take_waker(&self) -> Option<Waker> {
         lock(&self.waker).take()
@@ -250,7 +246,6 @@ impl Pending {
         self.end(Err(Error::not_sent(status, message)));
     }
 
-    /// Returns true if the outcome is still wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.is_wanted())
     }

@@ -87,7 +87,6 @@ impl<N: Network> Reactor<N> {
         Offering::new(&self.net, &self.relay, self.exchanges.local(), (connection, endpoint))
     }
 
-    /// Sends LINK_OPEN with these offers, and adds the requested link.
     fn send_link_open(
         &mut self,
         id: ConnectionId,
@@ -449,7 +448,6 @@ impl<N: Network> Reactor<N> {
         self.end_link(link, &Reason::new(not_ok(close.status), close.text));
     }
 
-    /// Handles the deadline of a link that is not up.
     pub(super) fn on_link_due(&mut self, id: LinkId) {
         let Some(link) = self.relay.links.get(id).filter(|link| link.is_overdue(self.relay.now()))
         else {

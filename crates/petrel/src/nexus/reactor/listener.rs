@@ -24,7 +24,6 @@ impl<N: Network> Listener<N> {
         Self { socket, has_more: false, paused_until: None }
     }
 
-    /// Stops listening.
     pub(super) fn close(self, net: &mut N) {
         net.close_listener(self.socket);
     }

@@ -76,7 +76,6 @@ pub(super) const RENDEZVOUS: usize = 2;
 /// Connections and exchanges are numbered from here.
 const FIRST_FREE_TOKEN: usize = 3;
 
-/// Events handled in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
 /// The state of the nexus's thread.
@@ -509,7 +508,6 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Handles the deadlines that have passed.
     fn run_deadlines(&mut self) {
         while let Some(due) = self.relay.take_due() {
             match due {

@@ -74,7 +74,6 @@ impl Collector {
         }
     }
 
-    /// Handles an endpoint's answer.
     pub(super) fn on_answer<N: Network>(
         &mut self,
         from: EndpointId,
@@ -154,7 +153,6 @@ impl Collector {
         self.current.as_ref().is_some_and(|current| current.requesters.contains_key(&connection))
     }
 
-    /// Returns true if the collection with this number is under way.
     pub(super) fn is_under_way(&self, id: u64) -> bool {
         self.current.as_ref().is_some_and(|current| current.id == id)
     }
@@ -164,7 +162,6 @@ impl Collector {
         self.current.take_if(|current| current.answers.values().all(Option::is_some))
     }
 
-    /// Takes the collection with this number at its deadline.
     fn take_due(&mut self, id: u64) -> Option<Collection> {
         assert!(id <= self.begun, "a collection comes due that was not begun: {id}");
         self.current.take_if(|current| current.id == id)

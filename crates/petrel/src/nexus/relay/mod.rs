@@ -128,7 +128,6 @@ impl<N: Network> Relay<N> {
         }
     }
 
-    /// Sends a message to an endpoint that is still attached.
     pub(super) fn notify(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
         self.endpoints.notify(endpoint, message);
     }
@@ -141,7 +140,6 @@ impl<N: Network> Relay<N> {
         self.notify(endpoint, FromNexus::LinkFailed { request: request.number(), reason });
     }
 
-    /// Returns the link with this number in a connection, if still present.
     pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
         let link = self.connections.get(id).and_then(|c| c.links().get(number));
         if link.is_none() {

@@ -15,7 +15,6 @@ impl Member {
         self.raft.raft.state == StateRole::Leader
     }
 
-    /// The leader, for clients.
     pub(crate) fn leader(&self) -> Option<Leader<'_>> {
         let replica = self.raft.raft.leader_id;
         let address = self.membership.members.get(&replica)?;

@@ -10,7 +10,6 @@ use crate::replica::methods;
 use crate::replica::snapshot::{ChunkReply, ChunkRequest};
 use crate::store::{Builder, Store};
 
-/// Timeout for one chunk of a snapshot.
 const CHUNK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Shared {

@@ -48,7 +48,6 @@ impl Fences {
         Fences { heads: vec![head], tails: vec![tail] }
     }
 
-    /// The number of ranges.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heads.len()
@@ -65,7 +64,6 @@ impl Fences {
         after.saturating_sub(1)
     }
 
-    /// Begins a new range at this fence.
     pub(super) fn insert(&mut self, at: usize, fence: Fence) {
         self.heads.insert(at, fence.head);
         self.tails.insert(at, fence.tail);

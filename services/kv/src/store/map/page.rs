@@ -23,7 +23,6 @@ const HEAP_BYTES_MAX: usize = 16 << 10;
 /// Longest value stored in the page's heap.
 const PACKED_BYTES_MAX: usize = 1024;
 
-/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
 /// Fewer unused bytes than this are not worth a sweep.
@@ -174,14 +173,12 @@ impl Page {
             && self.used + other.used <= HEAP_BYTES_MAX * 3 / 4
     }
 
-    /// Splits off the entries from `at` on.
     pub(super) fn split_off(&mut self, at: usize) -> Page {
         let right = self.copy(at, self.len);
         *self = self.copy(0, at);
         right
     }
 
-    /// Appends the entries of the next page.
     pub(super) fn join(&mut self, right: &Page) {
         for entry in 0..right.len {
             self.append(right, entry);

@@ -65,7 +65,6 @@ pub(super) fn read(heap: &[u8]) -> Record<'_> {
     }
 }
 
-/// Appends a record to the heap, and returns its place.
 pub(super) fn write(record: &Record<'_>, heap: &mut Vec<u8>) -> u16 {
     let at = heap.len();
     let (number, large, value) = match record.value {

@@ -1,6 +1,5 @@
 //! Places in the order of their last use: a linked list in an array, with a few steps per use.
 
-/// No place.
 const NONE: u32 = u32::MAX;
 
 /// The places 0, 1, 2 and so on, in the order of their last use.

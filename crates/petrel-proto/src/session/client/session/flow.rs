@@ -15,7 +15,6 @@ use crate::wire::Credit;
 pub(crate) struct Acknowledged {
     /// The cumulative acknowledgement before.
     pub(crate) before: u32,
-    /// Returned credits.
     pub(crate) credits: u32,
     /// The round trip, if the measured packet was acknowledged.
     pub(crate) rtt_ns: Option<u64>,
@@ -232,7 +231,6 @@ impl<B, T> ClientSession<B, T> {
 
 /// Round trips, congestion control, and the slots that wait for the session's pace.
 impl<B, T> ClientSession<B, T> {
-    /// Returns the session's round trips.
     #[inline(always)]
     pub(crate) fn trips(&self) -> &RoundTrips {
         &self.trips

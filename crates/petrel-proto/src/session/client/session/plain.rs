@@ -209,7 +209,6 @@ pub(crate) struct PlainSend<'a, B> {
     pub(crate) to: Destination,
     pub(crate) number: u64,
     pub(crate) method: u16,
-    /// The deadline in the request, if any.
     pub(crate) deadline_ns: u64,
     pub(crate) request: &'a mut B,
 }

@@ -22,7 +22,6 @@ impl<B, T> ClientSlot<B, T> {
         self.request_sent
     }
 
-    /// Returns true if every packet of the request was sent.
     #[inline]
     pub(crate) fn is_request_sent(&self) -> bool {
         self.request_sent == self.request_packets
@@ -34,7 +33,6 @@ impl<B, T> ClientSlot<B, T> {
         self.grant
     }
 
-    /// Returns how many credits the slot holds.
     #[inline]
     pub(crate) fn credits(&self) -> u32 {
         self.held.count()

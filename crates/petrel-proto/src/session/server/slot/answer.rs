@@ -10,7 +10,6 @@ use crate::status::Status;
 use crate::wire::Pull;
 
 impl<B> ServerSlot<B> {
-    /// Returns how many packets the answer has.
     #[inline]
     pub(crate) fn response_packets(&self) -> u32 {
         self.response_packets
@@ -34,7 +33,6 @@ impl<B> ServerSlot<B> {
         (self.response_sent < end).then_some((self.response_sent, false))
     }
 
-    /// Returns the aux field of the answer.
     #[inline(always)]
     pub(crate) fn answer_aux(&self) -> u16 {
         u16::from(self.status.code()) | self.answer_bits

@@ -9,7 +9,6 @@ use crate::session::held::HoldingId;
 use crate::wire::{Credit, Flags, Part};
 
 impl<B> ServerSlot<B> {
-    /// Returns the bytes of the request.
     #[inline]
     pub(crate) fn request_size(&self) -> u32 {
         self.request_size
@@ -104,7 +103,6 @@ impl<B> ServerSlot<B> {
         parts.deadline_ns()
     }
 
-    /// Takes a packet of the arriving request in.
     #[inline]
     pub(crate) fn arrive(&mut self, packet: u32) -> Insert {
         assert!(packet < self.request_packets, "a packet that arrives is part of the request");

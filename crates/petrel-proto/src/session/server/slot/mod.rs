@@ -118,7 +118,6 @@ impl<B> ServerSlot<B> {
         self.current
     }
 
-    /// Returns the method of the request in the slot.
     #[inline(always)]
     pub(crate) fn method(&self) -> u16 {
         self.method
@@ -191,7 +190,6 @@ impl<B> ServerSlot<B> {
         self.held
     }
 
-    /// Releases the memory that the slot holds, if any.
     #[inline]
     pub(crate) fn release_holding(&mut self, held: &mut Held) {
         if self.held.is_some() {
