@@ -90,7 +90,7 @@ pub(crate) fn resume_block(block: &Block, number: usize) -> Result<Copy<Block>> 
     Ok((Block { brace_token: block.brace_token, stmts }, ends))
 }
 
-/// Gives back the locals that the statements before a mark declare; of those with one name, the last one.
+/// Gives back the locals that the statements before a mark declare; of locals with equal names, the last.
 fn kept_of(before: &[Stmt]) -> Vec<Stmt> {
     let locals = before.iter().filter_map(|statement| match statement {
         Stmt::Local(local) => Some(bound(&local.pat)),

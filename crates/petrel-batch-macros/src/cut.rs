@@ -8,7 +8,7 @@ use syn::{Block, Expr, ExprBlock, ExprBreak, ExprIf, ExprMatch, Ident, Label, Lo
 use crate::marks;
 use crate::normal::is_tie;
 
-/// Code, and whether it never reaches its end.
+/// Code, and whether control never reaches the end.
 pub(crate) type Copy<T> = (T, bool);
 
 /// Returns the operand that is computed before all others, and has a mark.
@@ -87,7 +87,7 @@ fn cut_stmt(statement: &Stmt, copy: &mut Vec<Stmt>) -> bool {
     }
 }
 
-/// Appends a `let`, or only its initialiser if that never reaches its end.
+/// Appends a `let`, or only the initialiser if control never reaches the initialiser's end.
 pub(crate) fn push_local(
     local: &Local,
     init_copy: impl FnOnce(&Expr) -> Copy<Expr>,

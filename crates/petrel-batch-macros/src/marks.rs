@@ -13,7 +13,7 @@ use syn::{
 };
 
 const MARK: &str = "__petrel_mark";
-/// The most marks of a function, those of the functions that it calls included.
+/// The most marks of a function, marks of called functions included.
 const MARKS_MAX: usize = 64;
 
 /// The arguments of `prefetch!`.
@@ -119,7 +119,8 @@ impl VisitMut for Replace<'_> {
             };
             let fetches = self.fetches(mac);
             if self.is_plain {
-                // The address stays in a branch that never runs, so that a local which only a mark names is no unused one.
+                // The address stays in a branch that never runs: the compiler then counts a local as used that only a mark
+                // names.
                 stmts.extend(fetches.map(|fetch| -> Stmt { parse_quote!(if false { #fetch; }) }));
                 continue;
             }

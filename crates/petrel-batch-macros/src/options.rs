@@ -7,7 +7,7 @@ use syn::{Error, Expr, ExprLit, LitInt, Path, Result, Token, parse_quote};
 
 /// The group of a batch without the option `width`: the frames that Petrel's transports receive at once.
 const WIDTH_DEFAULT: usize = 24;
-/// The greatest group. A core has 10 to 48 outstanding misses, so that a larger one gains nothing.
+/// The greatest group. A core has 10 to 48 outstanding misses, so a larger group gains nothing.
 const WIDTH_MAX: usize = 64;
 
 /// The options of one attribute.

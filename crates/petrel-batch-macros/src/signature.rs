@@ -202,7 +202,7 @@ impl Naming {
         lifetime
     }
 
-    /// The lifetime that the result has where it leaves one out, by Rust's rules.
+    /// The lifetime of a result that names no lifetime, by Rust's rules.
     fn of_result(&self) -> Option<Lifetime> {
         let only = match &*self.all {
             [only] => Some(only.clone()),

@@ -53,8 +53,8 @@ impl<T> Iterator for Drain<'_, T> {
     #[inline(always)]
     fn next(&mut self) -> Option<T> {
         let place = self.places.next()?;
-        // SAFETY: the places are those below the list's former length, which are initialised. The list has forgotten them,
-        // and the iterator passes each place once, so that no value is moved out twice.
+        // SAFETY: the places are those below the list's former length, which are initialised. The list has forgotten the
+        // values, and the iterator passes every place once: no value is moved out twice.
         Some(unsafe { place.assume_init_read() })
     }
 }

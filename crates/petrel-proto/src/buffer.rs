@@ -153,7 +153,7 @@ pub trait BufferPool {
 
 /// Memory of the application in which a large request is put together, instead of in a buffer.
 pub trait Destination: Any {
-    /// Stores bytes of the request, which begin at `offset`. The packets come in any order, each of them once. Some may
+    /// Stores bytes of the request, which begin at `offset`. The packets come in any order, and once each. Some may
     /// never come.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 

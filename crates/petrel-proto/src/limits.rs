@@ -21,8 +21,8 @@ pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
 /// packets of a window.
 pub const MARKS_BLOCK_BYTES_MAX: usize = 2 + 2 + 4 + 8 * BITMAP_WORDS;
 
-/// Longest CREDIT with marks. Other control frames keep the size of [`CONTROL_FRAME_BYTES_MAX`], so that they
-/// copy no more than before.
+/// Longest CREDIT with marks. Further control frames keep the size of [`CONTROL_FRAME_BYTES_MAX`], and copy no more
+/// than before.
 pub const MARKED_CREDIT_BYTES_MAX: usize =
     HEADER_BYTES + 8 + MARKS_BLOCK_BYTES_MAX + 8 * BITMAP_WORDS;
 

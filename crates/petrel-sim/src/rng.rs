@@ -154,7 +154,7 @@ impl Probability {
 
 #[cfg(test)]
 mod tests {
-    /// The first draws are those of the script, the others those of the seed.
+    /// The first draws come from the script, further draws from the seed.
     #[test]
     fn scripted__follows_the_script_first() {
         let (mut rng, mut plain) = (Rng::scripted(5, &[0, 255, 128]), Rng::new(5));

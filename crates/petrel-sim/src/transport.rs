@@ -614,7 +614,7 @@ impl Transport for SimTransport {
     fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
-            // Rings get half of the budget, so that neither they nor packets starve.
+            // Rings get half of the budget: neither rings nor packets starve.
             count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
         }
         if let Some(udp) = &mut self.udp {

@@ -1,4 +1,5 @@
-//! Worlds of checkers: actors and control planes that run together, in virtual time, under rules.
+//! The loop of virtual time for all worlds: endpoints and control planes of many hosts, and the rules that a checker
+//! asserts.
 
 use petrel::Endpoint;
 use petrel::endpoint::{EndpointConfig, EndpointId, PanicPolicy};
@@ -13,8 +14,8 @@ use crate::transport::{SimTransport, SimTransportConfig};
 /// A real endpoint, whose application has no state, on the simulated network.
 pub type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
-/// Starts an endpoint of a process, which must run. The endpoint's number is that of its port, from 0. Everything random in
-/// the endpoint follows from `rng`.
+/// Starts an endpoint of a process, which must run. The endpoint's number is the port's, from 0. Everything random in the
+/// endpoint follows from `rng`.
 ///
 /// # Errors
 /// The port is taken, or the settings contradict each other, which is a defect of the world.
@@ -134,7 +135,7 @@ pub trait World {
         self.run_to(now_ns + duration_ns)
     }
 
-    /// Runs until a condition holds, which is checked before each of these intervals. Returns false if the condition does
+    /// Runs until a condition holds, and checks the condition before every interval. Returns false if the condition does
     /// not hold after `limit_ns`.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ const SERVERS_KEPT: usize = 256;
 /// Tickets that rustls keeps of a server.
 const TICKETS_OF_SERVER: usize = 8;
 
-/// Tickets that an acceptor sends: one for the next connection, and one if that ends early.
+/// Tickets that an acceptor sends: for the next connection, and for another if the next ends early.
 const TICKETS_SENT: usize = 2;
 
 /// The settings that outlive a change of the files.
@@ -43,7 +43,8 @@ impl Default for Settings {
     }
 }
 
-/// Both ends' configurations. New files make new ones, so that no ticket outlives the trust under which it was given.
+/// Both ends' configurations. New files make new configurations, so no ticket outlives the trust under which the ticket
+/// was given.
 pub(crate) struct Configs {
     pub(crate) opener: Arc<ClientConfig>,
     pub(crate) acceptor: Arc<ServerConfig>,

@@ -24,7 +24,7 @@ use crate::known_peers::{KnownPeers, normal};
 /// Clocks of hosts differ: a new certificate is valid from this long ago.
 const BEGINS_BEFORE: Duration = Duration::from_secs(5 * 60);
 
-/// A local authority: it issues certificates to the processes that trust it.
+/// A local authority, which issues certificates to processes with trust in the authority.
 #[derive(Debug)]
 pub struct Authority {
     certificate: String,
@@ -259,7 +259,7 @@ impl Authority {
     }
 }
 
-/// Makes a raw key and writes it to a new file. Returns the fingerprint by which peers pin it.
+/// Makes a raw key and writes it to a new file. Returns the fingerprint by which peers pin the certificate.
 ///
 /// # Errors
 /// The file cannot be written, or is there.

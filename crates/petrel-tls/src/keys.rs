@@ -91,7 +91,7 @@ pub fn keys_from_secret(
     Ok(Box::new(EpochKey::new(suite, secret)))
 }
 
-/// The key of one direction, in one epoch.
+/// The key of a direction in an epoch.
 struct EpochKey {
     suite: Suite,
     cipher: LessSafeKey,

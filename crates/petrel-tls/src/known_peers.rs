@@ -16,7 +16,7 @@ const PEERS_MAX: usize = 1 << 16;
 pub(crate) struct KnownPeers {
     /// Named in the texts of refusals.
     path: PathBuf,
-    /// A name has two keys while it changes from one to the other.
+    /// A name has two keys during a change of keys.
     by_name: HashMap<String, Vec<Fingerprint>>,
     all: HashSet<Fingerprint>,
 }

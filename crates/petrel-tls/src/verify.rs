@@ -172,7 +172,7 @@ fn check_spiffe(
     Err(SecurityError::new(text))
 }
 
-/// TLS 1.2 is not built, so rustls asks for none of its signatures.
+/// TLS 1.2 is not built, so rustls asks for no signatures of TLS 1.2.
 fn refuse_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired))
 }

@@ -111,9 +111,9 @@ transport_stats! {
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address without a peer, and sealed ones that name no link of their address. While UDP has a single peer, the kernel itself
-    /// refuses strangers' datagrams. It counts them as `NoPorts` of the network namespace, which
-    /// `petrel stats` shows.
+    /// Datagrams from an address without a peer, and sealed ones that name no link of their address. While UDP has a single peer,
+    /// the kernel itself refuses strangers' datagrams. The kernel counts such datagrams as `NoPorts` of the network namespace,
+    /// and `petrel stats` shows the count.
     rx_dropped_unknown_peer,
     /// Plain datagrams from the address of a sealed link, which has no plain link.
     rx_dropped_plain,

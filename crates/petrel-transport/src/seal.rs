@@ -1,5 +1,5 @@
-//! The keys of sealed datagrams (`docs/wire-protocol.md` §17), as a transport sees them. The cryptography is in another crate,
-//! so that a program without credentials builds none.
+//! The keys of sealed datagrams (`docs/wire-protocol.md` §17), as a transport sees them. A separate crate has the
+//! cryptography: a program without credentials builds no cryptography.
 //!
 //! `Sender` and `Receiver` keep the numbers, epochs and the replay window of a direction. They are for all transports of datagrams: they
 //! neither send nor know addresses.

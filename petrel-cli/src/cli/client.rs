@@ -64,7 +64,7 @@ pub(crate) struct PingArgs {
     #[arg(long, short, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
 
-    /// Uncounted calls to make first, to warm caches and learn round-trip times [default: those of 30ms]
+    /// Uncounted calls to make first, to warm caches and learn round-trip times [default: as many as take 30ms]
     #[arg(long, value_name = "N")]
     pub(crate) warm_up: Option<u64>,
 

@@ -7,7 +7,7 @@ use crate::limits::KEY_BYTES_MAX;
 
 /// The hash of a server: every partition, and every client that steers by partition, computes the same.
 ///
-/// A server draws its seed at random, so that the clients of memcached's protocol cannot choose keys that collide.
+/// A server draws a random seed: clients of memcached's protocol cannot choose colliding keys.
 #[derive(Clone, Debug)]
 pub struct Hasher {
     seed: u64,

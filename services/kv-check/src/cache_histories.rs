@@ -1,8 +1,8 @@
 //! Histories of concurrent clients of the cache in store mode: each key is linearizable.
 //!
 //! Clients of Petrel and of memcached's protocol use the same keys. The version of an item is the revision of the
-//! checker's model. SET and DELETE do not say what they found, so the model gets them as writes of unknown outcome that
-//! end in time. An ADD or CAS that is refused changes nothing, and stays out of the history.
+//! checker's model. SET and DELETE do not report the former value, so the model gets writes of unknown outcome that end
+//! in time. An ADD or CAS that is refused changes nothing, and stays out of the history.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -59,7 +59,7 @@ pub struct Figures {
     pub words_mean: f64,
     /// Vague pronouns, in per cent of the words.
     pub vague_percent: f64,
-    /// Sentences whose subject is a clause with "what" or "who".
+    /// Sentences with a clause of "what" or "who" as the subject.
     pub clause_subjects: usize,
     /// Sentences about nobody, somebody or anybody.
     pub no_subjects: usize,

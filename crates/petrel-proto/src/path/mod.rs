@@ -7,8 +7,9 @@
 //! | [`Paths`] | the paths of one session: a policy, and the state of each path |
 //! | [`PacketPaths`] | the path of each packet of one message, and the [`Evidence`] that it is lost |
 //!
-//! Client sessions of several paths use these objects (`session/client/paths.rs`). A session of one path has none: its
-//! order of transmissions is that of its packets (§5.2), and its congestion controller alone bounds the packets in flight.
+//! Client sessions of several paths use these objects (`session/client/paths.rs`). A session of one path needs no such
+//! object: packets leave in the order of their numbers (§5.2), and the congestion controller alone bounds the packets in
+//! flight.
 //!
 //! The owner passes in the time and the answers, and asks for the path of the next packet:
 //!
@@ -168,8 +169,8 @@ enum Feedback {
 /// still flows while a slow path delivers. With a quarter, four paths of 20, 10, 5 and 5 Gbit/s lost 4 %.
 const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
 
-/// The answer to a look at a closed path is late from half of that: an idle path is as fast as it will ever be.
-/// With the same limit for both, a path at 1/40 of the others' rate was opened now and then, and cost 0.1 %.
+/// The answer to a look at a closed path is late from half of [`LATE_PACKETS`] on, because an idle path is at its
+/// fastest. With equal limits, a path at 1/40 of the usual rate opened now and then, and cost 0.1 %.
 const LATE_LOOK_PACKETS: u32 = LATE_PACKETS / 2;
 
 /// A copy is overdue when a copy has arrived that was sent later by the sum of these times: half of a round trip of the path or
@@ -194,10 +195,9 @@ enum State {
 
 /// The paths of one session.
 ///
-/// [`Paths::choose`] gives the path of the next new packet, [`Paths::choose_again`] that of a repetition. Each copy
-/// that was sent is noted, and leaves by exactly one of [`note_answer`](Paths::note_answer),
-/// [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout) and
-/// [`note_unknown`](Paths::note_unknown).
+/// [`Paths::choose`] gives the path of the next new packet, [`Paths::choose_again`] the path of a repetition. The owner
+/// notes each sent copy, and later exactly one of its ends: [`note_answer`](Paths::note_answer),
+/// [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout) and [`note_unknown`](Paths::note_unknown).
 ///
 /// All policies bound the packets in flight, in place of the session's congestion controller: `Coupled` by a window
 /// for each path, the others by MP-RDMA's window.
@@ -249,8 +249,8 @@ impl Paths {
         self.next.is_some()
     }
 
-    /// Like [`Paths::choose`], for a packet that is alone in its message. Such packets of one burst take one path while
-    /// this has room: they are short, and leave together by a single system call.
+    /// Like [`Paths::choose`], for a packet that is alone in its message. Single-packet messages of a burst take one
+    /// path while the path has room: short packets leave together by a single system call.
     pub fn choose_alone(&mut self, now_ns: u64) -> Option<PathId> {
         if let Some(path) = self.burst_choice(now_ns) {
             self.next = Some(path);
@@ -338,8 +338,8 @@ impl Paths {
         }
     }
 
-    /// Returns the path for a packet that is sent again, and whose last copy took `last`: another one, if the
-    /// policy has a choice. Repetitions need no room in the window.
+    /// Returns the path for a repetition of a packet whose last copy took `last`: another path, if the policy has a
+    /// choice. Repetitions need no room in the window.
     pub fn choose_again(&mut self, last: PathId) -> PathId {
         let Self { set, random, state, .. } = self;
         match state {
@@ -350,8 +350,8 @@ impl Paths {
         }
     }
 
-    /// Returns another path than `last` for a frame after a silence in which the usual choice brought no answer: any
-    /// of the others, closed ones included.
+    /// Returns a path other than `last`, open or closed, for a frame after a silence in which the usual choice brought
+    /// no answer.
     pub fn choose_any(&mut self, last: PathId) -> PathId {
         let Self { set, random, state, .. } = self;
         match state {
@@ -434,8 +434,8 @@ impl Paths {
         self.margin_ns = u32::try_from(longer_ns.min(most)).unwrap_or(u32::MAX);
     }
 
-    /// Returns the lead in nanoseconds of an arrived copy by which one on this path is overdue: that sent earlier by more than
-    /// this time, and not acknowledged. `None` before the first round trip.
+    /// Returns a lead in nanoseconds: an unacknowledged copy on this path is overdue if a copy has arrived that was sent later
+    /// by more than the lead. `None` before the first round trip.
     pub fn lead_ns(&self, path: PathId) -> Option<u64> {
         self.lead_over_ns(path, self.set.srtt_least_ns())
     }

@@ -7,12 +7,11 @@ use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
 
 const WINDOW: usize = WINDOW_PACKETS as usize;
 
-/// The paths of the packets in flight of one message, in about 1.4 KiB. Only messages of several packets on
-/// sessions of several paths have one.
+/// The paths of the packets in flight of one message, in about 1.4 KiB: only for messages of several packets on
+/// sessions of several paths.
 ///
-/// Of packets that were sent again the record has the last copy. An acknowledgement does not say which copy
-/// came, so it is no evidence about the copies' paths, but other packets still show whether the last copy is
-/// lost.
+/// The record keeps the last copy of a repeated packet. An acknowledgement does not name the copy that came, so the
+/// paths of the copies stay unproven, but acknowledgements of further packets still show whether the last copy is lost.
 #[derive(Debug)]
 pub struct PacketPaths {
     /// The path of each packet's last copy, by packet modulo the window.
@@ -61,7 +60,7 @@ pub struct LastCopy {
 }
 
 impl LastCopy {
-    /// Returns true if the packet was sent once, so that its acknowledgement is evidence about its path.
+    /// Returns true if the packet was sent once: only then the acknowledgement is evidence about the path.
     pub const fn is_only(self) -> bool {
         self.rtt_ns.is_some()
     }
@@ -224,8 +223,8 @@ impl PacketPaths {
         (self.path(packet), self.age_us(now_ns, packet) * 1_000)
     }
 
-    /// Notes that a repetition of a packet has arrived, after `rtt_least_ns` at least: its last one, or an earlier one
-    /// that was sent before it.
+    /// Notes that a repetition of a packet has arrived, `rtt_least_ns` or longer after it was sent: the last
+    /// repetition, or an earlier one.
     pub fn note_repeat_arrived(&mut self, now_ns: u64, packet: u32, rtt_least_ns: u64) {
         if self.was_repeated(packet) {
             let since_us = self.age_us(now_ns, packet).max(rtt_least_ns.div_ceil(1_000));
@@ -251,8 +250,8 @@ impl PacketPaths {
     /// Returns the evidence, if there is any, that the last copy of an unacknowledged packet is lost. A copy on path *i* is
     /// overdue when a copy has arrived that was sent more than `lead_ns(i)` after it.
     ///
-    /// Times of sending are compared, not the age of the copy with a round trip: an acknowledgement may take a slower way
-    /// back than those before it, and then says nothing about copies that have arrived since it left.
+    /// The times of sending decide, not the age of the copy: an acknowledgement may take a slower way back than earlier
+    /// acknowledgements, and then says nothing about copies that have arrived since.
     pub fn lost(
         &self,
         now_ns: u64,

@@ -86,8 +86,8 @@ impl Plb {
         }
     }
 
-    /// Counts an answer. Returns true at the end of the last of some rounds, each with marks on at least half
-    /// of its answers.
+    /// Counts an answer. Returns true at the end of [`MARKED_ROUNDS`] rounds in a row with marks on at least half of
+    /// the answers.
     fn is_congested(&mut self, now_ns: u64, what: Feedback, srtt_ns: u64) -> bool {
         self.count(what);
         if self.is_in_round(now_ns) {

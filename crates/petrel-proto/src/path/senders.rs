@@ -1,7 +1,7 @@
 //! The sessions of an endpoint that send over several paths at the same time: they share the link of their host.
 //!
-//! A switch marks packets that wait, and a host's own link marks none. So the windows of long requests grow to their largest where
-//! this link is the narrowest, and small requests of other sessions wait behind all of them.
+//! A switch marks packets that wait, and a host's own link marks none. If this link is the narrowest, the windows of long
+//! requests grow to their largest, and small requests of further sessions wait behind full windows.
 
 /// Sessions count as sending together within a span of this power of two, in nanoseconds: 66 µs, some round trips of a
 /// datacentre.
@@ -58,7 +58,7 @@ mod tests {
         assert!(!senders.note(5 * SPAN_NS, &mut other));
         assert!(senders.note(5 * SPAN_NS + 1, &mut one));
         assert!(senders.note(5 * SPAN_NS + 2, &mut other));
-        // The other one sent in the span before.
+        // The second session sent in the previous span.
         assert!(senders.note(6 * SPAN_NS, &mut one));
         assert!(!senders.note(7 * SPAN_NS, &mut one), "the other one has ended");
     }

@@ -12,8 +12,8 @@ pub(super) const PACKET: u32 = 128;
 /// The smallest window of an open path: half a packet. With less, the path would be open and never chosen.
 pub(super) const WINDOW_LEAST: u32 = PACKET / 2;
 
-/// Time until the first look at a closed path, in nanoseconds: some round trips of a rack. Each further closing
-/// or failed look doubles it.
+/// Time until the first look at a closed path, in nanoseconds: some round trips of a rack. A further closing or a
+/// failed look doubles the time.
 const LOOK_NS: u64 = 50_000;
 
 /// Doublings of [`LOOK_NS`] at most: 3.2 ms. A path that works again is in use within some milliseconds, even if a
@@ -211,13 +211,13 @@ impl PathSet {
         path.note_gone(&mut self.in_flight);
     }
 
-    /// Returns the smoothed round trip of a path; before its first measurement the longest of the others.
+    /// Returns the smoothed round trip of a path; before its first measurement the longest of all paths.
     pub(super) fn srtt_ns(&self, path: PathId) -> Option<u64> {
         self.round_trip_ns(path).map(|(srtt_ns, _)| srtt_ns)
     }
 
-    /// Returns the smoothed round trip of a path and its deviation. Before its first measurement both are the
-    /// longest round trip of the others.
+    /// Returns the smoothed round trip of a path and its deviation. Before the path's first measurement, both are the
+    /// longest round trip of all paths.
     pub(super) fn round_trip_ns(&self, path: PathId) -> Option<(u64, u64)> {
         let Path { srtt_ns, deviation_ns, .. } = self.paths[path.index()];
         if srtt_ns > 0 {

@@ -16,7 +16,7 @@ const TIMED_REPEAT: u32 = u32::MAX - 1;
 /// The answer to a question about a response's missing packets ends the measurement (§7.1).
 const TIMED_QUESTION: u32 = u32::MAX - 2;
 
-/// Some probes were sent, and another one may follow; or no other one.
+/// Some probes were sent, and a further probe may follow, or none.
 const PROBED_AND_MORE: u8 = 1;
 const PROBED: u8 = 2;
 

@@ -138,8 +138,8 @@ impl<B: Buffer, T> Core<B, T> {
         fast::take_timed(&mut self.sessions, &mut self.shared, now_ns, peer, frame)
     }
 
-    /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
-    /// frames: pass these to [`Core::handle_frame`].
+    /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for frames that belong to
+    /// [`Core::handle_frame`].
     ///
     /// `clock` reads the clock, only if the call has a deadline within a second; responses after the deadline are not handled
     /// here.
@@ -233,7 +233,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// [`Core::handle_part_from`] port 0. Its arguments are where [`Core::handle_next_part`] has them, which saves two
+    /// [`Core::handle_part_from`] port 0. Arguments are in the order of [`Core::handle_next_part`], to save two
     /// instructions there.
     #[inline(never)]
     fn handle_part_from_first(&mut self, peer: PeerKey, frame: &[u8]) -> bool {

@@ -405,8 +405,8 @@ impl Ledger {
     /// response packets when the client pulls them. The request covers the first response packet. So all packets of
     /// every concurrent call may have gone first. The call also waits for nested calls of its handler.
     ///
-    /// An ordered call runs when the earlier ordered calls of the session have been answered. Each may have a slow
-    /// handler, and those that wait for their turn occupy slots that other calls wait for.
+    /// An ordered call runs when the earlier ordered calls of the session have been answered. Any call may have a slow
+    /// handler, and calls that wait for their turn occupy slots that further calls wait for.
     pub(super) fn held_back_ns(&self, id: u32, gap_ns: &impl Fn(&Call) -> Gap) -> u64 {
         let call = self.call(id);
         let Gap { packet_bytes, gap_ns: apart_ns } = gap_ns(call);

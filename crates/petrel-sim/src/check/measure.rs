@@ -69,7 +69,7 @@ const IDLE_TURNS_MAX: u64 = 12;
 /// Time for a session to become idle, beside a round trip of its longest path.
 const SETTLE_NS: u64 = 500_000;
 
-/// The packets for each path after which each closed path has had its look: one look is under way at a time.
+/// Packets per path after which every closed path has had a look: looks come one at a time.
 const PACKETS_A_PATH: u64 = 40;
 
 /// Counters of a world.

@@ -33,7 +33,7 @@ const CUTS_MAX: u64 = 8;
 pub(super) enum Announcing {
     /// Announces nothing, as a peer that does not know the record.
     Nothing,
-    /// Announces ports to peers that announce some; its own sessions have one path.
+    /// Announces ports to peers that announce ports; the endpoint's own sessions have one path.
     Answers,
     /// With its own sessions too.
     Asks,

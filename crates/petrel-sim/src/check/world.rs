@@ -73,8 +73,8 @@ const STREAM_OF_REGIONS: u32 = 872_970;
 /// Average number of worlds per large world.
 const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
-/// Of the worlds drawn with the largest messages, one in this number keeps them: such a world costs as much as twenty
-/// others.
+/// Worlds drawn with the largest messages, per world that keeps the largest messages: such a world costs as much as
+/// twenty usual worlds.
 const WORLDS_PER_LARGEST: u64 = 4;
 
 /// One endpoint in this number, on average, has a transport that holds frames after the flush.

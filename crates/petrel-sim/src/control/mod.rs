@@ -82,7 +82,7 @@ impl ControlConfig {
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
-    /// The process alone crashes: its kernel resets its connections.
+    /// Only the process crashes: the host's kernel resets the connections.
     Killed,
     /// The host loses power: silence.
     PowerLoss,

@@ -70,7 +70,7 @@ impl Histogram {
         self.max_ps
     }
 
-    /// Returns how many times are above this one, by whole buckets: those in its own bucket do not count.
+    /// Returns how many recorded times are above this time, by whole buckets: times in the same bucket do not count.
     pub fn count_above_ps(&self, ps: u64) -> u64 {
         self.buckets.iter().skip(bucket_of(ps) + 1).sum()
     }

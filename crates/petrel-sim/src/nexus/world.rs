@@ -291,7 +291,7 @@ impl World {
         let after = nexus.stats();
         self.net
             .borrow_mut()
-            .note(4, id as u64 ^ after.links_opened << 8 ^ after.links_failed << 20);
+            .add_to_digest(4, id as u64 ^ after.links_opened << 8 ^ after.links_failed << 20);
         if goes_on {
             self.sleep(id, &nexus);
         } else {

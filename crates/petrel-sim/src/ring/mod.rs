@@ -39,7 +39,7 @@ const SPIN_NS: u64 = 1_000;
 /// Maximum number of rests before an unread impossible header: a burst with a small budget may not reach its ring, but the next bursts do.
 const RESTS_MAX: u32 = 64;
 
-/// One crashing peer in this number, on average, leaves its rings intact.
+/// Crashing peers per peer that leaves its rings intact, on average.
 const CRASHES_PER_INTACT_RING: u64 = 3;
 
 /// The rings of one endpoint.

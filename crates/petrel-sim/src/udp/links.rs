@@ -20,7 +20,7 @@ pub(super) struct Links {
     peers: BTreeMap<PeerId, Peer>,
     /// The receiving ends of sealed links, by path.
     receiving: BTreeMap<u32, Receiving>,
-    /// The sending ends of all sealed links so far: datagrams may leave after the end of the link. The newest of a path is the last.
+    /// The sending ends of all sealed links so far, by path, the newest last: datagrams may leave after the end of their link.
     sending: BTreeMap<(SimAddr, u32), Vec<Sending>>,
 }
 
@@ -30,7 +30,7 @@ struct Peer {
     source: PeerId,
     /// Links of a plain peer.
     count: u32,
-    /// The path of this side to a sealed peer, which no other link of this transport has had.
+    /// For a sealed peer, the path of this side: a number that the transport uses for a single link.
     path: Option<u32>,
 }
 
@@ -174,7 +174,8 @@ impl Links {
         }
     }
 
-    /// Returns the address of a peer whose frames are delivered, and the path of this side to a sealed one.
+    /// Returns the address of the peer under which frames are delivered, and the path of this side if the peer is
+    /// sealed.
     pub(super) fn sender_of(&self, peer: PeerId) -> (SimAddr, Option<u32>) {
         let found = self.peers.values().find(|known| known.source == peer);
         let Some(known) = found else { panic!("a frame is delivered of {peer:?}, which is none") };

@@ -110,7 +110,7 @@ pub struct Medium {
     pub capacity_bytes: usize,
     /// Below the capacity, all frames arrive, once.
     pub is_lossless: bool,
-    /// The frames that arrive do so in order.
+    /// Arriving frames keep their order.
     pub keeps_order: bool,
     /// Above the capacity, frames are refused (the burst's result reports them) rather than lost.
     pub refuses_when_full: bool,

@@ -28,7 +28,8 @@ pub(super) fn are_better_for(len: usize) -> bool {
     len >= LENGTH_FROM.load(Ordering::Relaxed)
 }
 
-/// Copies by vectors, on processors of AMD and Hygon with AVX. The first call asks which processor it has.
+/// Copies by vectors, on processors of AMD and Hygon with AVX. The first call asks for the type of
+/// processor.
 ///
 /// # Safety
 /// `from` is readable and `to` is valid for writes of `len` bytes, and the two do not overlap.

@@ -3,10 +3,10 @@
 //! # Closing can block
 //!
 //! The last close of a descriptor runs its file's own code in the closing thread. A TCP socket with
-//! `SO_LINGER` waits there until its data is acknowledged, for hours if its owner chose so. A peer
-//! that sends a lingering socket and closes its own copy makes the receiver's close the last. Two
-//! more ways are to leave the socket in the queue of a Unix socket that the receiver closes, or to
-//! send it to a receiver without room, where the kernel drops it.
+//! `SO_LINGER` waits there until the data is acknowledged, for hours if the owner chose hours. A
+//! peer that sends a lingering socket and closes its own copy makes the receiver's close the last.
+//! Two more ways are to leave the socket in the queue of a Unix socket that the receiver closes, or
+//! to send it to a receiver without room, where the kernel drops it.
 //!
 //! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files,
 //! which close without waiting. A separate thread closes all further descriptors, and sockets with

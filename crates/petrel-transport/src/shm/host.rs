@@ -8,9 +8,8 @@ use super::rendezvous::MeetingDir;
 /// Bytes of a [`host_identity`].
 pub const HOST_IDENTITY_BYTES: usize = 32;
 
-/// Returns a value that is equal in two processes exactly if they run on one boot of one kernel, in
-/// one network namespace (abstract sockets are visible only there) and one user namespace, as one
-/// user.
+/// Returns a value that is equal in two processes exactly if kernel, boot, network namespace (the
+/// scope of abstract sockets), user namespace and user are equal.
 ///
 /// The value is no secret, but identifies the host: exchange it with peers, not with the world.
 ///

@@ -83,7 +83,7 @@ impl MeetingDir {
         Ok(Self { directory, group })
     }
 
-    /// Returns the group whose users meet here, if not those of one user alone.
+    /// Returns the group whose users meet here; `None` if the processes of a single user meet.
     pub fn group(&self) -> Option<u32> {
         self.group
     }

@@ -35,8 +35,8 @@ impl Incoming {
         &self.bytes[self.delivered..]
     }
 
-    /// Delivers up to `budget` frames: those at hand, else those of one read. Returns their number, and true if there may
-    /// be more.
+    /// Delivers up to `budget` frames: frames at hand, else frames of a single read. Returns their number, and true if
+    /// there may be more.
     ///
     /// # Errors
     /// Why the connection cannot be used any more. The frames until then were delivered.

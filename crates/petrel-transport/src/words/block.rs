@@ -1,9 +1,9 @@
 //! Copies of pairs of words, and of blocks of eight.
 //!
-//! On x86-64 a pair is a vector of 16 bytes, and a block is four: copies of single words, which the compiler neither unrolls
-//! nor joins, took twice as many loads and stores. A vector at a multiple of 16 bytes is read and written at once by every processor
-//! with AVX (Intel SDM volume 3, 8.1.1; AMD APM volume 2, 7.3.2), and in two aligned halves by older ones. A word is never
-//! torn by either, so a block is what eight relaxed accesses to its words may be, and a pair is as two.
+//! On x86-64 a pair is a vector of 16 bytes, and a block is four: copies of single words, which the compiler neither unrolls nor
+//! joins, took twice as many loads and stores. A vector at a multiple of 16 bytes is read and written at once by every processor
+//! with AVX (Intel SDM volume 3, 8.1.1; AMD APM volume 2, 7.3.2), and in two aligned halves by older ones. No processor tears a
+//! word, so an access to a block is as eight relaxed accesses to its words, and an access to a pair as two.
 
 use std::sync::atomic::AtomicU64;
 
@@ -39,8 +39,8 @@ fn assert_aligned(words: &[AtomicU64; BLOCK_WORDS]) {
 pub(super) fn load_pair(words: &[AtomicU64; PAIR_WORDS], to: &mut [[u8; WORD_BYTES]; PAIR_WORDS]) {
     debug_assert!(words.as_ptr().addr().is_multiple_of(ALIGNMENT), "a pair is aligned");
     let pair: std::arch::x86_64::__m128i;
-    // SAFETY: the words are 16 bytes long, and the load needs no alignment. That of the caller makes it as two relaxed loads
-    // of words (see above). The compiler keeps other values in registers across a block that writes no memory.
+    // SAFETY: the words are 16 bytes long, and the load needs no alignment. By the caller's alignment the load is as two
+    // relaxed loads of words (see above). The compiler keeps other values in registers across a block that writes no memory.
     unsafe {
         std::arch::asm!(
             "movups {pair}, [{from}]",
@@ -78,7 +78,7 @@ pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
     }
 }
 
-/// Copies blocks in, each byte of `from` once.
+/// Copies `from` into blocks, and reads each byte once: its writer may change the byte meanwhile.
 ///
 /// # Panics
 /// When `from` has another length.
@@ -130,7 +130,7 @@ pub(super) fn load_block(words: &[AtomicU64; BLOCK_WORDS], to: &mut Bytes) {
     }
 }
 
-/// Copies blocks in, each byte of `from` once.
+/// Copies `from` into blocks, and reads each byte once: its writer may change the byte meanwhile.
 ///
 /// # Panics
 /// When `from` has another length.

@@ -1,8 +1,8 @@
 //! Memory that several processes read and write at the same time, word by word.
 //!
-//! [`WordMemory`] is the memory of a region (`docs/regions.md`): its owner, the owner's endpoints, and
-//! the processes that map it access it without locks. Every access is one to aligned words of 64
-//! bits, as atomics, so
+//! [`WordMemory`] is the memory of a region (`docs/regions.md`): the owner, the owner's endpoints, and
+//! processes that map the memory access its words without locks. Every access is to aligned words of
+//! 64 bits, as atomics, so
 //!
 //! - a word is never torn, and an access to some bytes of a word leaves the other bytes alone;
 //! - no two sizes of atomics meet at an address, and no reference to the bytes exists;
@@ -10,9 +10,9 @@
 //!
 //! # Mapping by other processes
 //!
-//! [`WordMemory::shared`] makes a memory file, sealed against any change of its size. The seal lets a
-//! process map the file without fear that the file's other users make it fault. Unless others
-//! may write, a further seal prevents all later mappings that can be written to.
+//! [`WordMemory::shared`] makes a memory file, sealed against any change of its size. With the seal,
+//! no other user of the file can make a process that maps the file fault. Unless other processes may
+//! write, a further seal prevents all later writable mappings.
 
 mod block;
 mod copy;
@@ -34,19 +34,20 @@ use crate::shm::{discard, is_in_huge_pages, new_memory_file, set_size};
 /// Bytes of a word.
 pub const WORD_BYTES: u64 = 8;
 
-/// Without these seals, a user of the file could truncate it and make the others fault.
+/// Without these seals, a user of the file could truncate the file, and the other users would
+/// fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// The rights of processes that map a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappedRights {
-    /// They can only read: the kernel refuses other mappings.
+    /// Only reads: the kernel refuses writable mappings.
     Read,
-    /// They can read and write.
+    /// Reads and writes.
     ReadWrite,
 }
 
-/// A file that is no memory for this process.
+/// Why a process cannot use a file as memory.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenMemoryError {
     /// The file is not as [`WordMemory::shared`] makes it.
@@ -116,7 +117,7 @@ impl WordMemory {
         Ok(Self { start: at(start)?, bytes, is_writable: true, file: None })
     }
 
-    /// Makes memory that other processes can map, by its [file](WordMemory::file).
+    /// Makes memory that other processes can map by the [file](WordMemory::file).
     ///
     /// # Errors
     /// As [`WordMemory::private`]; [`io::ErrorKind::FileTooLarge`] beyond the process's limit of file sizes;
@@ -343,7 +344,7 @@ impl WordMemory {
     fn words(&self) -> &[AtomicU64] {
         let count = self.bytes.div_ceil(WORD_BYTES) as usize;
         // SAFETY: the mapping has at least this many words, lives as long as `self`, and any bits
-        // are a valid atomic. All accesses of this process go through these atomics.
+        // are a valid atomic. The process accesses the words only as atomics.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), count) }
     }
 

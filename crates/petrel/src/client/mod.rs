@@ -1,9 +1,9 @@
 //! Calls to a service, from any thread.
 //!
-//! A [`Client`] is for one service, on one or several servers. It keeps a session to each, reopens sessions that end,
-//! leaves servers that drain, and retries calls where safe. Clones are the same client, for any thread or task: the
-//! sessions belong to an endpoint whose thread makes the calls in its event loop. By default all clients of the process
-//! share a thread ([`Background`]), and no program has to start one.
+//! A [`Client`] is for one service, on one or several servers. The client keeps a session to every server, reopens
+//! ended sessions, leaves draining servers, and retries calls where safe. Clones are the same client, for any thread or
+//! task: the sessions belong to an endpoint whose thread makes the calls in its event loop. By default all clients of
+//! the process share a thread ([`Background`]), and no program has to start one.
 //!
 //! ```
 //! use petrel::Client;

@@ -197,8 +197,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets all of the settings of the client's endpoint. The client then has a thread of its own. Call this method first: it replaces
-    /// earlier settings.
+    /// Sets all of the settings of the client's endpoint. The client then has a thread of its own. Call this method first: the
+    /// method replaces earlier settings.
     #[must_use]
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         *self.own_endpoint() = config;
@@ -221,7 +221,7 @@ impl ClientBuilder {
     }
 
     /// Allows servers on other hosts, without authentication: for networks in which everybody able to connect may also
-    /// call. It has no effect with [`ClientBuilder::background`], which has its own setting.
+    /// call. No effect with [`ClientBuilder::background`], which has a setting of its own.
     #[must_use]
     pub fn insecure(mut self) -> Self {
         self.is_insecure = true;

@@ -122,7 +122,7 @@ impl Hub {
         }
     }
 
-    /// Notes that the endpoint has woken another thread, which may want this thread's CPU.
+    /// Notes that the endpoint has woken a thread, which may want this thread's CPU.
     #[inline(always)]
     pub(crate) fn note_woken(&self) {
         self.has_woken.set(true);

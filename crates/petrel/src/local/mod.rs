@@ -1,11 +1,10 @@
 //! Futures on an endpoint's own thread: calls started now and awaited later (RAMCloud's `start` and `wait`), and tasks
 //! that await them.
 //!
-//! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it receives frames, which
-//! completes calls, polls the tasks that wait for these, and sends. The loop lends the endpoint to the tasks that it polls,
-//! whose calls are thus made at once. Outside of tasks, and for other orders, futures queue in the shared [`Hub`], and
-//! the loop carries the orders out. So a future needs no borrow of the endpoint, can be kept anywhere on the thread, and
-//! is `'static`.
+//! There is no runtime to set up: the endpoint's event loop polls the tasks. A turn receives frames, completes calls, polls
+//! the tasks that wait for the calls, and sends. The loop lends the endpoint to the tasks that it polls, whose calls are
+//! thus made at once. Outside of tasks, and for other orders, futures queue in the shared [`Hub`], and the loop carries the
+//! orders out. So a future needs no borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
 //!
 //! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know the futures.
 //! Nothing here knows the endpoint, which lends itself without a type. Calls of sessions, and handlers that are futures, use the endpoint

@@ -122,7 +122,7 @@ impl Tasks {
         self.inherited_ns.get()
     }
 
-    /// Returns the task that is being polled, if this is its waker.
+    /// Returns the polled task, if the waker is the task's.
     #[inline]
     pub(super) fn task_of(&self, waker: &Waker) -> Option<Key> {
         self.polled.get().and_then(|polled| polled.task_of(waker))

@@ -157,7 +157,7 @@ impl Peer {
         }
     }
 
-    /// Returns the number that distinguishes the peer's process from others at its address.
+    /// Returns the number that distinguishes the peer's process from earlier processes at the address.
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }

@@ -35,7 +35,7 @@ impl<N: Network> Attached<N> {
         self.inbox.push(message);
     }
 
-    /// Sends it a message that is of use only with a later one.
+    /// Sends a message without a wake-up: the endpoint needs the message only with a later message.
     pub(super) fn tell_later(&self, message: FromNexus<N::Link>) {
         self.inbox.push_for_later(message);
     }

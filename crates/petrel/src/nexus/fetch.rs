@@ -27,7 +27,7 @@ const REQUEST: u32 = 1;
 /// # Errors
 /// UNAVAILABLE if no process listens at the address, DEADLINE_EXCEEDED if no answer comes in time, UNIMPLEMENTED if the
 /// answer is not of the protocol. If the process refuses, the status of the refusal. A process serves only callers on
-/// its own host, and refuses others with a message that says so.
+/// its own host, and refuses remote callers with an explanation.
 pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Error> {
     Ok(fetch(address, timeout, Channel::default())?)
 }
@@ -167,7 +167,7 @@ impl StatsRequester {
             let mut bytes = &buffer[..count];
             let malformed = |source| FetchError::Protocol { address: self.address, source };
             while let Some(message) = decoder.decode(&mut bytes).map_err(malformed)? {
-                if self.is_complete(message, &mut json)? {
+                if self.add_part(message, &mut json)? {
                     return Ok(json);
                 }
             }
@@ -207,7 +207,7 @@ impl StatsRequester {
     }
 
     /// Adds a part of the answer. Returns true if it was the last.
-    fn is_complete(&self, message: Message, json: &mut String) -> Result<bool, FetchError> {
+    fn add_part(&self, message: Message, json: &mut String) -> Result<bool, FetchError> {
         match message {
             Message::StatsReply(StatsReply { request: REQUEST, part, parts, json: piece }) => {
                 json.push_str(&piece);

@@ -31,7 +31,7 @@ pub(super) enum Command<L> {
 pub(super) struct Mailbox<N: Network = MioNetwork> {
     /// `None` once the thread has ended.
     queue: Mutex<Option<Commands<N::Link>>>,
-    /// Links of endpoints with a first request: at most as many as links.
+    /// Links that got their first request since the thread last asked: at most an entry per link.
     used: Mutex<Vec<(EndpointId, LinkId)>>,
     thread: N::Waker,
 }
@@ -39,7 +39,7 @@ pub(super) struct Mailbox<N: Network = MioNetwork> {
 #[derive(Debug)]
 struct Commands<L> {
     all: VecDeque<Command<L>>,
-    /// Commands for which the thread is woken: it takes all of them at once.
+    /// Commands for which the thread is woken. The thread takes all commands at once.
     urgent: usize,
 }
 

@@ -289,9 +289,9 @@ impl NexusBuilder {
         self
     }
 
-    /// Gives the process credentials, as those of the crate `petrel-tls`: all its connections are then inside TLS, to and from
-    /// other hosts and this one, and both sides prove who they are. A process without credentials cannot call it, nor be called.
-    /// Default: none, and peers on this host only.
+    /// Gives the process credentials, for example of the crate `petrel-tls`: all connections, local ones included, are then
+    /// inside TLS, and each side proves an identity. A process without credentials cannot call it, nor be called. Default: none,
+    /// and peers on this host only.
     pub fn credentials(mut self, security: Arc<dyn Security>) -> Self {
         self.security = Some(security);
         self

@@ -36,7 +36,7 @@ const GRANTED: u8 = 1;
 pub(super) struct Exchanges<N: Network> {
     local: Option<LocalRendezvous<N>>,
     by_id: HashMap<ExchangeId, Exchange<N>>,
-    /// Links that present their ticket as soon as there are few other exchanges.
+    /// Links that present their ticket as soon as fewer exchanges are under way.
     queued: VecDeque<QueuedExchange>,
 }
 

@@ -154,7 +154,7 @@ impl Settings {
         self.step_timeout
     }
 
-    /// Returns the number that distinguishes the process from others at its address.
+    /// Returns the number that distinguishes the process from earlier processes at the address.
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }

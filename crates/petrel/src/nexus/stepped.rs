@@ -45,7 +45,7 @@ impl<N: Network> SteppedNexus<N> {
         self.local
     }
 
-    /// Returns the number that distinguishes the process from others.
+    /// Returns the number that distinguishes the process from earlier processes.
     pub fn incarnation(&self) -> u64 {
         self.reactor.incarnation()
     }

@@ -11,8 +11,8 @@ use crate::region_memory::wire::{
 };
 use crate::region_memory::{PIECES_MAX, RegionKey, RegionMemory, door};
 
-/// A region of a server, as its clients see it. The client must be one of that server alone: keys are valid at the
-/// server that gave them.
+/// A region of a server, as its clients see it. The client must have a single server: a key is valid only at its
+/// server.
 ///
 /// Each operation is a [`Call`], with its options: it has a deadline, can be cancelled, and is executed at most once.
 /// Reads are [idempotent](Call::idempotent); writes and operations on words are repeated only if the caller says so.
@@ -92,8 +92,8 @@ impl RemoteRegion {
 
     /// Writes bytes at `offset`. A `Vec` is taken without a copy.
     ///
-    /// The packets of a large write take effect as they arrive. So a write that ends with an error may have written some
-    /// of its bytes, unless the error says that it was not executed.
+    /// The packets of a large write take effect as they arrive. So a failed write may have written some bytes, unless
+    /// the error says that the write was not executed.
     pub fn write(&self, offset: u64, data: impl Into<Vec<u8>>) -> Call<()> {
         let read = |answer, bytes| whole(answer, bytes).map(|_| ());
         self.begin_with(WRITE, offset, data.into(), 0, read)

@@ -162,7 +162,7 @@ impl RegionMemory {
         self.try_read_versioned(offset, to, VERSION_TRIES_MAX).map_err(refused)
     }
 
-    /// Replaces a versioned value. Returns its new version, which is even and larger than the former one. Writers
+    /// Replaces a versioned value. Returns the new version, which is even and larger than the former version. Writers
     /// exclude each other.
     ///
     /// # Errors

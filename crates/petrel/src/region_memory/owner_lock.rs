@@ -83,7 +83,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
 impl<T> DerefMut for OwnerGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: no other guard exists, and this one is borrowed mutably.
+        // SAFETY: the only guard is borrowed mutably.
         unsafe { &mut *self.lock.value.get() }
     }
 }

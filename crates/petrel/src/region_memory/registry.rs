@@ -25,7 +25,7 @@ const REGIONS_MAX: usize = 1 << 20;
 
 /// The regions of a server, shared by its endpoints; clones are the same.
 ///
-/// Each endpoint that [serves](crate::Endpoint::serve_regions) them executes the operations of its sessions.
+/// An endpoint that [serves](crate::Endpoint::serve_regions) regions executes the operations of its sessions.
 #[derive(Clone, Default)]
 pub struct Regions {
     shared: Arc<Shared>,
@@ -104,9 +104,9 @@ struct Table {
 
 pub(crate) type Entries = Vec<Option<Arc<Entry>>>;
 
-/// The regions as an endpoint sees them. The endpoint locks its view for each operation, and no other endpoint does. So the
-/// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress. The
-/// table's lock is taken before a view's.
+/// The regions as an endpoint sees them. Of all endpoints only the view's own locks the view, for every operation. So the
+/// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress. The table's
+/// lock is taken before a view's.
 pub(crate) struct View {
     shared: Arc<Shared>,
     state: Arc<OwnerLock<ViewState>>,

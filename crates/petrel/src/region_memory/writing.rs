@@ -17,7 +17,7 @@ const _: () = assert!(HEADER_BYTES < petrel_proto::limits::PACKET_BYTES_MIN as u
 // The data behind the header has whole words if the packet has.
 const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(WORD_BYTES));
 
-/// A large WRITE whose packets go to the region as they arrive, so that its bytes are copied once.
+/// A large WRITE: packets go to the region on arrival, and bytes are copied once.
 ///
 /// Between packets, the region may be revoked. The rest of the bytes is then dropped, and the operation refused.
 pub(crate) struct Writing {

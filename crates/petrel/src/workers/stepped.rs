@@ -5,7 +5,7 @@ use super::stats::RunOutcome;
 use super::{Workers, execute};
 use crate::time::Time;
 
-/// A pool whose owner calls the handlers, each as a worker that is free: the queue, its limits and its load shedding are those of
+/// A pool whose owner calls the handlers, as a free worker would: queue, limits and load shedding are the same code as in
 /// [`Workers`].
 ///
 /// ```

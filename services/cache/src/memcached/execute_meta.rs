@@ -192,7 +192,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Appends the flags of the request that ask for something, in their order: those with a fact, and the client's own.
+    /// Appends the request's flags that ask for an answer, in their order: flags with a fact, and the client's own.
     fn flags(&mut self, fact: impl Fn(u8) -> Option<Fact>) {
         for (letter, token) in flags::each(self.request.operation.flags) {
             if let Some(number) = fact(letter) {
@@ -219,7 +219,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Appends a found item: the flags that were asked for, and those that say who makes a new value.
+    /// Appends a found item: the flags of the request, and the flags that choose the client to refresh the value.
     fn found(&mut self, found: &Fetched<'_>, now: u32) {
         let item = &found.item;
         self.head(item.value);

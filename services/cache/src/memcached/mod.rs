@@ -1,7 +1,7 @@
 //! memcached's protocol: the classic text commands and the meta commands, without sockets.
 //!
-//! [`Parser`] turns the bytes of a connection into [`Request`]s. A request that concerns one key is an [`Operation`],
-//! which [`execute`] runs on the partition that owns the key, and whose reply it appends to some bytes. The reference
+//! [`Parser`] turns the bytes of a connection into [`Request`]s. A request that concerns one key is an [`Operation`].
+//! [`execute`] runs an operation on the partition that owns the key, and appends the reply to some bytes. The reference
 //! is memcached 1.6.18: `docs/cache.md` has a table of the commands and of the differences.
 
 mod auth;

@@ -147,21 +147,21 @@ pub enum MetaCommand {
 pub struct MetaParams {
     /// T: the exptime.
     pub exptime: Option<i64>,
-    /// N: the exptime of the item that is made if there is none.
+    /// N: after a miss, the exptime of the new item.
     pub vivify: Option<i64>,
-    /// R: the remaining seconds below which one client is to make a new value.
+    /// R: with fewer seconds left, the server tells one client to refresh the value.
     pub recache_s: Option<u32>,
     /// C: the version that the item must have.
     pub compare: Option<u64>,
-    /// J: the number of the item that is made if there is none.
+    /// J: after a miss, the number in the new item.
     pub initial: u64,
     /// D: the number to add or to subtract.
     pub delta: u64,
     /// F: the client's flags.
     pub client_flags: u32,
-    /// M of ms.
+    /// M of ms: the condition of the store.
     pub verb: Verb,
-    /// M of ma.
+    /// M of ma: whether to add.
     pub is_increment: bool,
     /// q: no reply in the usual case.
     pub is_quiet: bool,

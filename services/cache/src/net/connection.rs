@@ -287,7 +287,7 @@ impl Connection {
         self.input.capacity() + self.output.capacity() + self.replies.held_bytes() + sealed
     }
 
-    /// Kept bytes without those that requests have used.
+    /// Kept bytes that no request has used.
     pub(super) fn kept_bytes(&self) -> usize {
         self.input.len() - self.used
     }

@@ -15,7 +15,7 @@ pub(crate) enum Parcel {
     /// A new connection.
     Connection {
         socket: TcpStream,
-        /// Threads that may take the connection if this one has no room.
+        /// Threads that may take the connection if this thread has no room.
         further_threads: usize,
     },
     /// The server ends.

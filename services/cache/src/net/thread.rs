@@ -40,7 +40,7 @@ const MEMORY_LOOK: Duration = Duration::from_millis(MEMORY_LOOK_MS);
 /// The longest sleep while connections wait for their acceptance.
 const CROWD_LOOK: Duration = Duration::from_millis(1);
 
-/// Seconds in which a stopping thread sends the replies that it owes.
+/// Seconds in which a stopping thread sends outstanding replies.
 const STOP_S: u32 = 3;
 
 /// State of all threads.
@@ -109,7 +109,7 @@ impl Presence {
         Self { number, shared, has_ended: false }
     }
 
-    /// Tells the other threads that the connections of this thread have ended.
+    /// Reports to all threads that this thread's connections have ended.
     fn end(&mut self) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;

@@ -21,7 +21,7 @@ pub struct Arithmetic<'a> {
     pub compare: Option<u64>,
     /// Another expiry for the item.
     pub touch: Option<u32>,
-    /// Number and expiry of the item that is made if there is none.
+    /// After a miss, number and expiry of the new item.
     pub initial: Option<(u64, u32)>,
 }
 

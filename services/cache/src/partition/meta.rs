@@ -10,7 +10,7 @@ use crate::key::Key;
 pub struct Fetch {
     /// Another expiry for the item.
     pub touch: Option<u32>,
-    /// The expiry of the empty item that is made if there is none.
+    /// After a miss, the expiry of the new, empty item.
     pub vivify: Option<u32>,
     /// The remaining seconds below which one client is to make a new value.
     pub recache_s: Option<u32>,

@@ -110,7 +110,7 @@ pub struct Partition {
     now: u32,
     /// The version of the last change.
     cas: u64,
-    /// Items that look-ups can find, and items whose time is over but which are still there.
+    /// Items in the index, including items whose time is over and that no sweep has removed.
     items: u64,
     /// The bytes that these items take in the log.
     live_bytes: u64,
@@ -265,7 +265,7 @@ impl Partition {
     }
 
     /// Looks several items up, so that the accesses to their memory overlap, and calls `each` for every key, in order.
-    /// Results and counters are those of [`Partition::get`] for one key after the other. `each` gets the tag of every key.
+    /// Results and counters are as after a [`Partition::get`] of every key. `each` gets the tag of every key.
     pub fn get_batch<'k, T: Copy>(
         &mut self,
         keys: impl IntoIterator<Item = (T, Key<'k>)>,
@@ -444,7 +444,7 @@ impl Partition {
         }
     }
 
-    /// Finds an item whose bucket has another item with the same tag before it.
+    /// Finds an item behind another item with an equal tag in the bucket.
     #[cold]
     fn find_among_equal_tags(&self, key: Key<'_>) -> Option<Place> {
         let is_key = |position| self.log.key(position, &self.log.header(position)) == key.bytes();

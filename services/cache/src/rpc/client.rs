@@ -71,7 +71,7 @@ impl CacheClient {
     /// # Errors
     /// UNAVAILABLE if no server can be reached, or it is no cache.
     pub async fn connect(builder: ClientBuilder, address: SocketAddr) -> Result<Self, ClientError> {
-        // Each client has one partition: calls that name no endpoint may go to another.
+        // Each client has a single partition: calls that name no endpoint may go to any endpoint.
         let first = builder.clone().connect((address, EndpointId(0))).await?;
         let hello = greet(&first).await?;
         let mut partitions = vec![first];
@@ -117,7 +117,7 @@ impl CacheClient {
         self.call(wire::DELETE, key, encode_delete(key, compare), decode_removed)
     }
 
-    /// Gives an item this many seconds from now; 0 for no end. Returns whether there is one.
+    /// Lets an item live for `ttl_s` seconds from now, or without end for 0. Returns false without such an item.
     pub fn touch(&self, key: &[u8], ttl_s: u32) -> Call<bool> {
         self.call(wire::TOUCH, key, encode_touch(key, ttl_s), |answer| match answer {
             [was_there @ (0 | 1)] => Ok(*was_there == 1),

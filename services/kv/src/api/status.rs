@@ -103,7 +103,7 @@ macro_rules! numbers {
                 $(field($number, out, |out| out.put_u64(self.$name));)*
             }
 
-            /// Reads such a field; ignores others, which a later version may have added.
+            /// Reads a known field; ignores fields that a later version may have added.
             fn read_number(&mut self, number: u8, field: &mut Reader<'_>) -> Result<(), DecodeError> {
                 match number {
                     $($number => self.$name = field.u64(stringify!($name))?,)*

@@ -72,8 +72,8 @@ pub(in crate::rpc) fn next_part_destination<'c, B: Buffer, T, D: Destination>(
     Some(placed)
 }
 
-/// Like [`next_part_place`], for a packet of an arriving request in a session of several paths. The packets of different
-/// paths overtake each other, so the packet need not be the next one.
+/// Like [`next_part_place`], for a packet of an arriving request in a session of several paths. Packets of different
+/// paths overtake each other, so the packet need not be the next in order.
 #[inline(always)]
 pub(in crate::rpc) fn part_place_from<'c, B: Buffer, T>(
     sessions: &'c mut SessionTable<B, T>,

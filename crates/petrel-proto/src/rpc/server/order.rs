@@ -226,7 +226,7 @@ pub(in crate::rpc) fn complete_in_order<'f, B: Buffer, T>(
     Received::Nothing
 }
 
-/// Keeps a complete request until it may run, and charges it to its session.
+/// Keeps a complete request until its turn, and charges the session for the bytes.
 fn hold<B: Buffer>(
     shared: &mut Shared<B>,
     id: SessionId,

@@ -189,7 +189,7 @@ impl ClientPaths {
         })
     }
 
-    /// Notes that this request was sent on the path chosen for it.
+    /// Notes that the request was sent on the chosen path.
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64, slot: usize, path: PathId) {
         self.paths.note_alone(path);
@@ -462,7 +462,8 @@ impl SlotPackets<'_> {
     }
 
     /// Notes that packets were acknowledged which were sent once: packet `base + i` for each bit *i*. The round trip of
-    /// `echo` counts, if it is one of them. Returns false if they have to be noted one by one: nothing has changed then.
+    /// `echo` counts, if `echo` is among the packets. Returns false if they have to be noted one by one: nothing has
+    /// changed then.
     pub(crate) fn note_all_acked(
         &mut self,
         now_ns: u64,

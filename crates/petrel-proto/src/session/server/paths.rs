@@ -31,8 +31,8 @@ pub(crate) struct ServerPaths {
 struct SlotPath {
     /// The client's source port of the frame that came last.
     source: u8,
-    /// The port of the last CREDIT. While slots shared one turn, two requests that were repeated at the same times kept to one of
-    /// two ports each: that with the dead port got no answer.
+    /// The port of the last CREDIT. While slots shared one turn, two requests repeated at equal times kept to one of two ports
+    /// each: the request at the dead port got no answer.
     turn: u8,
     marked: Option<Box<MarkedPackets>>,
 }
@@ -105,8 +105,8 @@ impl ServerPaths {
         self.of_port(self.short.unwrap_or(0))
     }
 
-    /// Returns the path of a slot's next CREDIT. Each CREDIT acknowledges all packets that came: so one dead way back
-    /// leaves others, whichever path the packets take.
+    /// Returns the path of a slot's next CREDIT. A CREDIT acknowledges all packets that came, so a dead way back costs
+    /// nothing while another way works, whichever path the packets take.
     pub(crate) fn next_turn(&mut self, slot: usize) -> PathId {
         let ports = self.ports;
         let turn = &mut self.slot(slot).turn;

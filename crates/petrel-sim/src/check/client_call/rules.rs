@@ -305,7 +305,7 @@ impl Ledger {
         if self.is_late(client_call.client_at.host, deadline_ns.max(client_call.issued_ns)) {
             self.break_client_call(id, "ended long after its deadline", &outcome);
         }
-        // An answer that arrived in time may find its caller's turn stopped.
+        // A stopped caller handles an answer that arrived in time only after the stop.
         if outcome == Outcome::Succeeded && deadline_ns + self.stopped_ns <= self.now_ns {
             self.break_client_call(id, "succeeded after its deadline", &"");
         }

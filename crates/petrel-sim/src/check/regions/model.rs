@@ -210,7 +210,7 @@ fn check(is_right: bool, wrong: impl FnOnce() -> String) -> Checked {
     if is_right { Ok(()) } else { Err(wrong()) }
 }
 
-/// Returns the value that an operation writes: both halves differ from those of all other operations.
+/// Returns the value that an operation writes: no half occurs in the value of another operation.
 pub(super) fn value_of(id: u32) -> u64 {
     u64::from(id) << 32 | u64::from(!id)
 }

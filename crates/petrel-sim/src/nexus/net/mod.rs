@@ -205,9 +205,8 @@ impl Net {
         std::mem::take(&mut self.signals)
     }
 
-    /// Mixes an event into the digest.
-    pub(super) fn note(&mut self, what: u64, number: u64) {
-        let word = self.now_ns ^ what << 56 ^ number << 32;
+    pub(super) fn add_to_digest(&mut self, event: u64, number: u64) {
+        let word = self.now_ns ^ event << 56 ^ number << 32;
         self.digest = (self.digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 

@@ -169,7 +169,7 @@ impl Net {
         self.hosts[host].next_port = if port == u16::MAX { 40_000 } else { port + 1 };
         let local = SocketAddr::new(self.conditions.family.address(host), port);
         let id = self.new_socket(process, (local, remote), State::Connecting);
-        self.note(1, id as u64);
+        self.add_to_digest(1, id as u64);
         let to = self.host_at(remote);
         let delay_ns = self.draw_delay(host, to.unwrap_or(host));
         self.send_at(self.now_ns + delay_ns, Arrival::Syn { from: id, attempt: 0 });
@@ -314,7 +314,7 @@ impl Net {
         let socket = &mut self.sockets[id];
         socket.unread_bytes += count;
         socket.reader.read(&bytes[..count], now_ns);
-        self.note(2, (id + count) as u64);
+        self.add_to_digest(2, (id + count) as u64);
         let bytes = Box::from(&bytes[..count]);
         self.send_to(peer, id, Arrival::Bytes { to: peer, from: id, bytes });
         Ok(count)
@@ -360,7 +360,7 @@ impl Net {
             return;
         }
         self.give_descriptor(socket.process);
-        self.note(3, id as u64);
+        self.add_to_digest(3, id as u64);
         self.close_quietly(id);
     }
 

@@ -89,7 +89,7 @@ struct Wait {
     at: Cell<u64>,
     /// Empty looks there.
     looks: Cell<u64>,
-    /// Lines taken between the wait before and this one.
+    /// Lines taken between the previous wait and the last.
     lines_before: Cell<u64>,
     /// The head of this wait, or of the last one before a sleep.
     last_at: Cell<u64>,
@@ -435,8 +435,8 @@ fn offset(memory: &impl Memory, position: u64) -> usize {
     position as usize & memory.mask()
 }
 
-/// Returns the length in a header for the position `head`. With a check for another position, a
-/// skip, or nothing, the result is no possible length.
+/// Returns the length in a header for the position `head`. For an empty word, a skip, or a header
+/// of another position, returns a length that no frame has.
 #[inline(always)]
 fn checked_length(word: u64, head: u64) -> usize {
     ((word ^ Header::check_bits(head)) & !LAST) as usize

@@ -230,7 +230,7 @@ impl Pending {
     pub(crate) fn end_now(&mut self, outcome: Outcome) {
         if let Some(state) = self.state.take() {
             state.key.store(NO_KEY, Ordering::Relaxed);
-            // SAFETY: this side has given its state away, and was the only one.
+            // SAFETY: this side has given its state away, and no second side exists.
             unsafe { state.end(outcome, self.place.take()) };
         }
     }
@@ -269,7 +269,7 @@ impl Drop for Pending {
             false => Execution::NotSent,
         };
         let gone = Error::of(Status::Unavailable, "the endpoint is gone", execution);
-        // SAFETY: this side has given its state away, and was the only one.
+        // SAFETY: this side has given its state away, and no second side exists.
         unsafe { state.end(Err(gone), self.place.take()) };
     }
 }

@@ -36,8 +36,8 @@ fn asked_paths<L>(medium: &dyn Medium<L>) -> PathPorts {
     if medium.asks_for_paths() { medium.further_ports() } else { PathPorts::NONE }
 }
 
-/// Returns the features that both sides have: the peer's source ports if both announced some (§14.1), and ordered
-/// calls if both know them (§14.6).
+/// Returns the features of both sides: the peer's source ports if each side announced ports (§14.1), and ordered calls
+/// if each side knows ordered calls (§14.6).
 fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
     let probe = own.probe && peers.probe;
     // A probe proves that the offered port is the peer's: without probes, nothing would.
@@ -488,7 +488,8 @@ impl<N: Network> Reactor<N> {
                 self.fall_back(link, &obstacle);
             }
         }
-        // While closes hang, new peers wait and in the end fall back to UDP.
+        // While closes of peers' sockets hang, no thread could close a further one: new peers wait, and in the end fall
+        // back to UDP.
         for _ in 0..if self.net.can_close() { ACCEPTS_PER_TURN } else { 0 } {
             match self.exchanges.accept(&self.net, &mut self.relay) {
                 Accepted::Peer(exchange) => self.on_exchange_ready(exchange),

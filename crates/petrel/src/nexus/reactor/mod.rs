@@ -134,7 +134,7 @@ impl<N: Network> Reactor<N> {
         self.relay.counters()
     }
 
-    /// Returns the number that distinguishes this process from earlier ones at its address.
+    /// Returns the number that distinguishes the process from earlier processes at the address.
     pub(super) fn incarnation(&self) -> u64 {
         self.relay.settings().incarnation()
     }

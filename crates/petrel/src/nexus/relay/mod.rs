@@ -168,7 +168,7 @@ impl<N: Network> Relay<N> {
         Ok(())
     }
 
-    /// Adds a link with this number in a connection, given up unless it is up in time.
+    /// Adds a link with a number in a connection. The nexus gives the link up if the next step is not made in time.
     pub(super) fn add_link(
         &mut self,
         at: (ConnectionId, u32),
@@ -194,7 +194,7 @@ impl<N: Network> Relay<N> {
         }
     }
 
-    /// Removes a link from all tables. An exchange of its memory is left to the caller.
+    /// Removes a link from all tables. The caller ends an exchange of the link's memory.
     pub(super) fn remove_link(&mut self, id: LinkId) -> Option<Link> {
         let link = self.links.remove(id)?;
         self.connections.remove_link(id, &link, self.now);

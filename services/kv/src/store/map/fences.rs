@@ -18,7 +18,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The lower bounds of consecutive ranges. The first bound is never compared.
+/// The lower bounds of consecutive ranges. The first range also holds all keys below its bound.
 #[derive(Debug, Clone)]
 pub(super) struct Fences {
     heads: Vec<u128>,

@@ -101,7 +101,7 @@ impl<B, T> ClientSession<B, T> {
         let Some(request) = state.parts().map(|parts| parts.request()) else { return };
         let end = credit_end(credit);
         paths.note_echo(slot, credit.echo);
-        // One CREDIT acknowledges a burst: packets of the same burst are not late by each other.
+        // A CREDIT acknowledges a burst, so packets of one burst do not make each other late.
         let (before, known_end) = (request.acknowledged_below(), request.acknowledged_end());
         paths.note_arrival(now_ns, slot, credit.echo, repeats);
         let is_news = |packet: u32| {

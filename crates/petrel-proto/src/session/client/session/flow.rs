@@ -384,8 +384,8 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Returns the time up to which a slot has to wait for the session's pace, if it has to. The slot then
-    /// stands among those that wait.
+    /// Returns the time up to which a slot has to wait for the session's pace, if it has to. The slot then stands among
+    /// the waiting slots.
     #[inline]
     pub(crate) fn wait_for_pace(&mut self, now_ns: u64, slot: usize) -> Option<u64> {
         if !self.congestion.is_paced() || self.is_reserved(slot) {

@@ -290,7 +290,7 @@ impl<N: Network> Reactor<N> {
         if waiting.is_empty() {
             return;
         }
-        // The connection that broke may be retired, and another one have taken its place.
+        // The broken connection may be retired, with a successor in its place.
         if let Some(others) = self.routes.paused(remote) {
             others.extend(waiting);
         } else if let Some(id) = self.routes.connection(remote) {
