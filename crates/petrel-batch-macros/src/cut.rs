@@ -1,4 +1,4 @@
-//! The copy of code that enters it from the front and ends at the first mark of each way through it.
+//! The copy of code from the front to the first mark on each way through the code.
 
 use std::ops::ControlFlow;
 

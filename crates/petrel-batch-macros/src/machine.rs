@@ -214,7 +214,7 @@ impl Kept<'_> {
             let value = kept_ident(&unique);
             return Some(parse_quote!(let mut #local = #value;));
         }
-        // The state writes the local before it reads it, or has nothing to do with it.
+        // The state writes the local before the first read, or does not use the local.
         let ty = binding.ty.as_ref().map(|ty| quote!(: #ty));
         is_used(&name, rest).then(|| parse_quote!(let mut #local #ty;))
     }

@@ -7,7 +7,7 @@
 
 use core::mem::{MaybeUninit, needs_drop};
 
-/// Up to `N` values that need no drop, in the order in which they were pushed.
+/// Up to `N` values without drop code, in the order of the pushes.
 #[derive(Debug)]
 pub struct List<T, const N: usize> {
     places: [MaybeUninit<T>; N],

@@ -157,8 +157,8 @@ pub trait Destination: Any {
     /// never come.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 
-    /// Returns the bytes of memory that the destination occupies while the request arrives. They are charged to the
-    /// client, like those of a buffer.
+    /// Returns the bytes of memory that the destination occupies while the request arrives. The client is charged for
+    /// the bytes, as for a buffer's.
     fn held_bytes(&self) -> usize;
 
     /// Returns true if the stored bytes have an effect before the handler runs: other requests may have seen them. A request

@@ -20,7 +20,7 @@ use crate::identity::{Certificate, Fingerprint, time_text};
 use crate::keys::Suite;
 use crate::verify::{Peers, Revoked, SpiffePattern, Trust};
 
-/// Servers whose tickets an opener keeps, with up to 8 tickets (1 to 2 KiB each) of each.
+/// Servers whose tickets an opener keeps, up to 8 tickets of 1 to 2 KiB per server.
 const SERVERS_KEPT: usize = 256;
 
 /// Tickets that rustls keeps of a server.

@@ -14,7 +14,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
-/// Base 64 without padding, as `ssh` prints it; the padding may be there when it is read.
+/// Base 64, written without padding as `ssh` does, and read with or without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()

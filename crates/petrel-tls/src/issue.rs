@@ -375,12 +375,12 @@ fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SecurityError> {
     write(file, bytes).map_err(|error| unwritten(path, &error))
 }
 
-/// Writes a file beside the old one and gives it the name, so that readers see the old contents or the new.
+/// Writes a new file and renames the file over the old: readers see the old contents or the new.
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SecurityError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.new", std::process::id()));
     let beside = Path::new(&beside);
-    // One that a killed process left has perhaps another mode.
+    // A file left by a killed process may have a different mode.
     let _ = fs::remove_file(beside);
     create(beside, bytes, mode)?;
     fs::rename(beside, path).map_err(|error| unwritten(path, &error))

@@ -21,7 +21,7 @@ const EARLY_BYTES_MAX: usize = 64 * 1024;
 /// Decrypted bytes that may wait for the caller. A caller reads after it has passed on a piece of this size or less.
 const UNREAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// Decrypted bytes that rustls keeps before it refuses further ones.
+/// Decrypted bytes up to which rustls accepts further bytes.
 const RUSTLS_UNREAD_BYTES: usize = 16 * 1024;
 
 /// Label of the exporter (`docs/wire-protocol.md` §17.2).
@@ -110,7 +110,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Moves the decrypted bytes out of rustls, which takes further ones then.
+    /// Moves the decrypted bytes out of rustls, to make room there for further bytes.
     fn set_aside(&mut self, length: usize) -> Result<(), SecurityError> {
         if self.unread.len() - self.read + length > UNREAD_BYTES_MAX {
             let text = format!("more than {UNREAD_BYTES_MAX} decrypted bytes wait for the program");

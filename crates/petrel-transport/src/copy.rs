@@ -10,7 +10,7 @@ mod vectors;
 
 use std::ptr::{copy_nonoverlapping, read_unaligned, write_unaligned};
 
-/// Longest frame copied inline. Above this size, `memcpy` is faster: it has wider registers.
+/// Longest frame copied inline. Above this size, `memcpy` is faster, by wider registers.
 pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
 /// A unit that moves in few registers.

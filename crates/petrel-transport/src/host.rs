@@ -1,4 +1,4 @@
-//! Shared memory to processes of this host, UDP to others, and TCP streams to others that datagrams do not reach, as one
+//! Shared memory to processes of this host, UDP to remote hosts, and TCP streams where no datagrams get through, as one
 //! transport: an endpoint's default.
 
 use crate::far::Far;

@@ -290,7 +290,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
 
     #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: the contract is the same, and `flush` flushes both.
+        // SAFETY: the media have the caller's contract, and `flush` flushes both media.
         unsafe {
             if Self::is_near(peer) {
                 self.near.push(Self::to_near(peer), head, body)

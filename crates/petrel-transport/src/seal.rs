@@ -54,7 +54,7 @@ pub trait DatagramKey: fmt::Debug + Send {
 /// The keys of a sealed link, at one end.
 #[derive(Debug)]
 pub struct SealedLink {
-    /// The number by which the peer names this end's key, below [`PATH_END`]; no other link of the endpoint has it.
+    /// The number by which the peer names this end's key, below [`PATH_END`] and unique among the endpoint's links.
     pub local_path: u32,
     /// The number by which this end names the peer's key.
     pub remote_path: u32,

@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(bytes.read::<4>(usize::MAX), None);
         let words: [u64; 4] = std::array::from_fn(|at| 0x0101_0101_0101_0101 * (at as u64 + 1));
         let flat: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        // SAFETY: the 32 bytes are those of `words`, which outlives `shared`.
+        // SAFETY: the 32 bytes belong to `words`, which outlives `shared`.
         let shared = unsafe { SharedBytes::new(NonNull::from(&words).cast(), 32) };
         for offset in [0, 3, 8] {
             assert_eq!(shared.read::<16>(offset).unwrap(), flat[offset..offset + 16]);

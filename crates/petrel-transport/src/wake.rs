@@ -87,7 +87,7 @@ impl Waker {
     }
 }
 
-/// Most descriptors that end one sleep, with the waker's.
+/// Most descriptors that end a sleep, the waker's included.
 const WATCHED_MAX: usize = 64;
 
 /// A sleep, with the descriptors of wake-ups.

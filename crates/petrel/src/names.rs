@@ -11,7 +11,7 @@ const NAMES_MAX: usize = 65_536;
 /// By address, since processes connect to addresses, and share a connection for all names of one.
 static NAMES: LazyLock<Mutex<HashMap<SocketAddr, Arc<str>>>> = LazyLock::new(Mutex::default);
 
-/// Notes the name that the program has for an address; a later one takes its place.
+/// Notes the program's name for an address; a later name replaces an earlier name.
 pub(crate) fn note(address: SocketAddr, name: &str) {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if names.len() >= NAMES_MAX && !names.contains_key(&address) {

@@ -76,7 +76,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The keys of a partition: those whose hash lies in its part of all hashes.
+/// The keys of a partition: their hashes lie in the partition's part of all hashes.
 #[derive(Clone, Debug)]
 pub struct KeyRange {
     hasher: Hasher,

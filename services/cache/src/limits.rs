@@ -73,7 +73,7 @@ pub const TLS_SILENT_BYTES_MAX: usize = 32 << 10;
 /// Wrong passwords after which a connection ends.
 pub const AUTH_FAILURES_MAX: u32 = 8;
 
-/// Bytes that a thread reads at a time, to a buffer that its connections share.
+/// Bytes that a thread reads at a time, to a buffer for all its connections.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// Bytes with which a connection goes on while memory for buffers is short: the bytes of a read, and
@@ -86,8 +86,8 @@ pub const SAFE_BYTES: usize = READ_BYTES / 4;
 /// Reads of a connection in a row, before the others get their turn.
 pub const READS_MAX: usize = 4;
 
-/// Requests and keys of a connection in a row, before the others get their turn: some 20 µs. Without this limit four clients with
-/// full pipelines left the others a quarter of the calls that memcached leaves them.
+/// Requests and keys of a connection in a row, before the others get their turn: some 20 µs. Without the limit, four clients with
+/// full pipelines left further clients a quarter of the calls that memcached leaves.
 pub const STEPS_MAX: usize = 128;
 
 /// Bytes of replies that a connection may have unsent; beyond, its requests wait.

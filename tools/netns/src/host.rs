@@ -28,7 +28,7 @@ impl Host {
     pub fn new() -> Result<Self, Error> {
         let command = || "unshare --net".to_owned();
         let not_run = |error| Error::NotRun { command: command(), error };
-        // `cat` ends with its input, whose other end the kernel closes with the caller's process.
+        // `cat` ends with its input, and the kernel closes the input's other end with the caller's process.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())

@@ -55,7 +55,7 @@ pub fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, Err
         .stderr(Stdio::piped())
         .spawn()
         .map_err(not_run)?;
-    // A program that ends before it has read its input says why on standard error.
+    // A program that ends before all input is read gives the reason on standard error.
     let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(not_run)?;
     if output.status.success() {

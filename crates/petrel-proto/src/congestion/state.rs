@@ -34,8 +34,8 @@ impl Floor {
     const NOT_THERE: Self = Self { round_trips: 0, shortest_ns: u32::MAX };
 }
 
-/// The window of a session of several paths, as far as it concerns the fast paths: less than its credits, so that the
-/// session leaves them.
+/// The window of a session of several paths, for the fast paths only: below the credits, so the session leaves the fast
+/// paths.
 const WINDOW_OF_PATHS: u32 = u32::MAX - 1;
 
 /// Round trips after which the path is known to be long. An incast's queue is gone by then: all senders are

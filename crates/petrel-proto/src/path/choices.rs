@@ -99,8 +99,8 @@ impl Paths {
         Some(burst)
     }
 
-    /// Ends a burst: counts its packets, and calls `each` with their number on each path. `refused` is the path chosen for a
-    /// packet that the medium did not take.
+    /// Ends a burst: counts the packets, and calls `each` with every path and the number of packets. `refused` is the path
+    /// chosen for a packet that the medium did not take.
     pub(crate) fn end_burst(
         &mut self,
         burst: &Burst,

@@ -7,8 +7,8 @@ const ONE: u32 = 256;
 
 /// A congestion window in 1/256 packet.
 ///
-/// An unmarked answer adds 1/w, a marked one takes 1/2, and a late one takes 1 (§3.2, §3.3). Losses have no
-/// effect: the network of the paper loses packets by damage alone, and congestion marks them.
+/// An unmarked answer adds 1/w, a marked one takes 1/2, and a late one takes 1 (§3.2, §3.3). Losses have no effect: in
+/// the paper's network only damage loses packets, and congestion marks packets.
 #[derive(Debug)]
 pub(super) struct SharedWindow {
     window: u32,

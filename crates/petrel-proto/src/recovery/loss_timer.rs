@@ -112,8 +112,8 @@ impl LossTimer {
         self.packet = NOT_TIMED;
     }
 
-    /// Notes that a packet of a request was sent again: its round trip cannot be measured (Karn), except that
-    /// of a repetition whose CREDIT names it.
+    /// Notes a repetition of a request's packet: the packet's round trip cannot be measured (Karn), unless a CREDIT
+    /// names the repetition.
     pub(crate) fn note_repeat(&mut self, packet: u32, is_single: bool, now_ns: u64) {
         assert!(packet < TIMED_QUESTION, "a packet that is repeated has an index");
         if planted("proto_karn") {
@@ -221,7 +221,7 @@ impl LossTimer {
         self.probed < PROBED && self.unanswered == 0 && self.backoff.max(trips.backoff()) == 0
     }
 
-    /// Notes a probe: the last one before the first timeout, or one that another may follow.
+    /// Notes a probe: the last probe before the first timeout, or a probe that further probes may follow.
     pub(crate) fn note_probe(&mut self, is_last: bool) {
         assert!(
             self.probed < PROBED && self.unanswered == 0,

@@ -72,8 +72,8 @@ impl<B: Buffer, T> Core<B, T> {
         received
     }
 
-    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
-    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
+    /// Handles new requests of one packet without any peculiarity. Returns `None` for frames that belong to
+    /// [`Core::handle_plain_response`] or [`Core::handle_frame`].
     #[inline(always)]
     pub fn handle_plain_request<'f>(
         &mut self,

@@ -125,8 +125,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a session that has closed paths because of losses looks at each of them when nothing is lost any more.
-    /// The session may prefer its wider open paths for ever.
+    /// Checks that a session looks at each path that losses have closed, once losses have ended. The session may prefer
+    /// its wider open paths for ever.
     fn measure_paths(&mut self) -> Result<(), String> {
         let Some(pair) = self.pair_with_paths() else { return Ok(()) };
         let len = SHARED_BYTES.min(self.common.scenario.message_bytes_max);

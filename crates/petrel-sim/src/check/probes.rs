@@ -3,7 +3,7 @@
 
 use crate::seeds::Summary;
 
-/// This number of seeds meets every event that the tables below do not name: more than 15 of such seeds met each.
+/// This number of seeds meets every event that the tables below do not name: more than 15 seeds met each event.
 const SEEDS: u64 = 1_000;
 
 /// Events that need this number of seeds.

@@ -70,7 +70,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that nothing is left of a run that has ended, and reports its counters.
+    /// Checks that nothing is left of an ended run, and reports the run's counters.
     pub(super) fn check_end(mut self, seed: u64) -> Result<Report, String> {
         self.common.ledger.borrow_mut().close();
         self.common.ledger.borrow_mut().close_regions();

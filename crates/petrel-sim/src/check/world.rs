@@ -88,7 +88,7 @@ const STREAM_RINGS: u32 = 3;
 const STREAM_CUTS: u32 = 4;
 const STREAM_KEYS: u32 = 5;
 const STREAM_ATTACKS: u32 = 6;
-/// This number was chosen so that the seeds on the regression list draw no stalls.
+/// Chosen so that the seeds on the regression list draw no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_ENDPOINT: u32 = 0x1_0000;
 const STREAM_CALLER: u32 = 0x2_0000;

@@ -255,8 +255,8 @@ impl Network {
         Some(process.key_paths - 1)
     }
 
-    /// Returns the data path of a link from `here` to the peer. Both ends compute the same path. It is sealed if both ends have a number
-    /// for it, their own and the peer's.
+    /// Returns the data path of a link from `here` to the peer. Both ends compute the same path. The link is sealed if both ends
+    /// have a number for the link, their own and the peer's.
     fn data_link(
         &mut self,
         (ConnectionId(connection), number, side): (ConnectionId, u32, Side),

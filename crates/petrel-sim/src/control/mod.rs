@@ -188,7 +188,7 @@ impl ControlNetwork {
 /// Messages that wait for an endpoint.
 type Inbox = Rc<RefCell<VecDeque<FromNexus<DataLink>>>>;
 
-/// Numbers that [`ControlPlane::random`] returns before it draws any; `None` stands for a drawn number.
+/// Numbers that [`ControlPlane::random`] returns before drawn numbers; `None` stands for a drawn number.
 pub type Scripted = Rc<RefCell<VecDeque<Option<u64>>>>;
 
 /// An endpoint's handle to the control plane.

@@ -188,7 +188,7 @@ pub struct LinkStats {
     pub dropped_threshold: u64,
     /// Packets that the link lost.
     pub lost: u64,
-    /// Packets that entered the link, or would have left it, while it was down.
+    /// Packets that entered the link, or would have left the link, during an outage.
     pub dropped_down: u64,
 }
 

@@ -406,7 +406,7 @@ impl World {
         })
     }
 
-    /// Checks that nothing is left of a run that has ended, and reports its counters.
+    /// Checks that nothing is left of an ended run, and reports the run's counters.
     fn check_end(mut self) -> Result<Report, String> {
         let listeners = self.fabric.group_listeners();
         if listeners > 0 {

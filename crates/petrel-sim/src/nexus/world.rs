@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// Handles a nexus that has sent GOODBYE: its thread ends, and the kernel closes its sockets.
+    /// Handles a nexus that has sent GOODBYE: the thread ends, and the kernel closes the sockets.
     fn on_ended(&mut self, id: ProcessId, stats: &NexusStats) {
         self.add_stats(stats);
         let now_ns = self.now_ns();

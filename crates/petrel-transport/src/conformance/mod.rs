@@ -140,7 +140,7 @@ impl Medium {
         Self { is_lossless: false, ..Self::lossy_when_full() }.without_order()
     }
 
-    /// The same medium with several ways for the frames, of which one may be faster.
+    /// The medium with several ways for the frames, of different speeds.
     #[must_use]
     pub fn without_order(self) -> Self {
         Self { keeps_order: false, ..self }

@@ -119,7 +119,7 @@ fn keeps_first_epoch() -> bool {
     planted("seal_first_epoch_never_ends")
 }
 
-/// The numbers accepted so far, of those up to the highest.
+/// The accepted numbers among the numbers up to the highest.
 #[derive(Debug)]
 struct Window {
     /// The number behind the highest accepted one.

@@ -63,7 +63,7 @@ pub struct MeetingDir {
     group: Option<u32>,
 }
 
-/// The bits of a directory's mode that tell whether it is for a group, and their values for one that is.
+/// The bits of a directory's mode that tell whether a group uses the directory, and their values if so.
 const GROUP_BITS: u32 = 0o3022;
 const GROUP_MODE: u32 = 0o3020;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One end of a connection inside TLS. It reads and writes no socket: the caller carries the bytes.
 pub trait StreamCipher: fmt::Debug + Send {
-    /// Takes bytes that the peer has sent: all of them.
+    /// Takes all bytes that the peer has sent.
     ///
     /// # Errors
     /// The peer breaks TLS, or is not trusted, with the reason for people. [`take_output`](Self::take_output) may still have an

@@ -119,8 +119,8 @@ impl Client {
         Call::reading(self.clone(), method, bytes_of(request), 0, |answer, _| Ok(answer))
     }
 
-    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is no
-    /// health status.
+    /// Asks whether a server can serve: in general, or a method. Ends with INTERNAL if the response is no health
+    /// status.
     pub fn health(&self, method: Option<u16>) -> Call<Health> {
         let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
         Call::reading(self.clone(), HEALTH_METHOD, request, 0, |answer, _| {

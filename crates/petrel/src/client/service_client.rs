@@ -236,8 +236,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Gives the client credentials, as those of the crate `petrel-tls`: client and servers then prove who they are, and all that other
-    /// processes could read is encrypted. A server that the program names by its host's name has to prove this name. The client has a
+    /// Gives the client credentials, as those of the crate `petrel-tls`: client and servers then prove their identities, and
+    /// no other process can read the traffic. A server named by host name has to prove the name. The client has a
     /// thread of its own.
     #[must_use]
     pub fn credentials(mut self, security: std::sync::Arc<dyn Security>) -> Self {

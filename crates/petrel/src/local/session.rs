@@ -11,8 +11,8 @@ use super::watch::SessionWatch;
 use crate::control::Reason;
 use crate::values::SessionState;
 
-/// A session, to make calls on as futures. Clones are the same session; a session stays on its thread, and dropping it
-/// does not close it.
+/// A session, to make calls on as futures. Clones name one session. A handle stays on its thread, and dropping the
+/// handle leaves the session open.
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 
 /// The future of a task.
 pub(crate) trait TaskFuture: Future<Output = ()> {
-    /// Takes a future that is ready: to drop it, or to keep its memory for the next task of its kind.
+    /// Takes a ready future, to drop the future or to keep the memory for the next task of the kind.
     fn retire(self: Pin<Box<Self>>);
 }
 

@@ -531,12 +531,12 @@ impl<N: Network> Index<&ConnectionId> for Connections<N> {
     }
 }
 
-/// Returns the memory charged for a proposal on a connection: none for one of this process.
+/// Returns the memory charged for a proposal on a connection: nothing for the process's own proposals.
 fn proposed_bytes<N: Network>(connection: &Connection<N>, proposal: &Proposal) -> usize {
     if connection.is_opener() { 0 } else { session_bytes(proposal.slots()) }
 }
 
-/// Gives back the shares of a link that has left its connection, which a peer made.
+/// Gives back the shares of a link that has left a connection made by a peer.
 fn give_back<N: Network>(usage: &mut UsageTable, connection: &Connection<N>, link: &Link) {
     let source = connection.source();
     usage.remove_sessions(source, link.session_bytes());

@@ -70,7 +70,7 @@ impl<N: Network> NexusHandle<N> {
 impl<N: Network> Drop for NexusHandle<N> {
     fn drop(&mut self) {
         self.post(ToNexus::Gone);
-        // The number is freed after `Gone`, so that the queue has its next owner behind `Gone`.
+        // The number is freed after `Gone`, so the next owner's messages follow `Gone` in the queue.
         self.owner.free_endpoint(self.id);
     }
 }

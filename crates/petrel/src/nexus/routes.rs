@@ -1,4 +1,4 @@
-//! The ways to remote processes, and the process last seen at each address.
+//! The connection to each remote process, and the process last seen at each address.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ enum Route {
     },
 }
 
-/// The way to each remote process that was asked for.
+/// The route to each remote process with which an endpoint wants a link.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     by_remote: HashMap<SocketAddr, Route>,
@@ -121,7 +121,7 @@ impl Routes {
         })
     }
 
-    /// Notes the process seen at an address. Returns true if the process before was another one, whose links went down
+    /// Notes the process seen at an address. Returns true if a different process was there before; its links went down
     /// with its connection.
     pub(super) fn note_incarnation(&mut self, remote: SocketAddr, incarnation: u64) -> bool {
         if self.incarnations.len() >= INCARNATIONS_MAX && !self.incarnations.contains_key(&remote) {

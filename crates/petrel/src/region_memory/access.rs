@@ -19,7 +19,7 @@ impl Access {
     /// needs the server's CPU, and keeps its access when the region is revoked.
     pub const MAP: Access = Access(8);
 
-    /// Returns true if all rights of `other` are among these.
+    /// Returns true if `self` includes all rights of `other`.
     #[inline]
     pub const fn includes(self, other: Access) -> bool {
         self.0 & other.0 == other.0

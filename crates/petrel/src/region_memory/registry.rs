@@ -44,7 +44,7 @@ pub(crate) struct Shared {
 pub struct RegionStats {
     /// Registered regions.
     pub regions: u64,
-    /// Reads; each piece of a request that reads many counts.
+    /// Reads; every piece of a request for several pieces counts.
     pub reads: u64,
     /// Writes.
     pub writes: u64,

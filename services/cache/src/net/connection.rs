@@ -1,4 +1,4 @@
-//! A connection: its socket, and the bytes that have come and that are to go.
+//! A connection: the socket, received bytes, and bytes to send.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -15,7 +15,7 @@ const OUTPUT_KEPT_BYTES: usize = 4 << 10;
 /// A connection of a client.
 pub(super) struct Connection {
     pub(super) socket: TcpStream,
-    /// Differs from that of earlier connections with the same number.
+    /// Differs between connections that had one number after another.
     pub(super) generation: u32,
     /// The bytes of the socket are inside TLS.
     tls: Option<Box<Tls>>,

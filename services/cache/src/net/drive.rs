@@ -32,7 +32,7 @@ pub(super) enum Pause {
     Closing,
 }
 
-/// The part of a thread that runs requests: its partition, and the way to the others.
+/// The part of a thread that runs requests: the own partition, and the way to all others.
 pub(super) struct Router {
     /// The number of the thread and of the partition.
     pub(super) number: usize,
@@ -51,7 +51,7 @@ pub(super) struct Router {
 struct Outgoing {
     /// The batch that fills.
     next: Box<Batch>,
-    /// The memory that the batch holds which is at the owner, as it was sent.
+    /// The memory of the batch that is at the owner, as sent.
     away_bytes: Option<usize>,
     /// The owner stopped at large replies, and entries came back.
     has_stopped: bool,

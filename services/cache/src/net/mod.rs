@@ -1,9 +1,9 @@
 //! The server of memcached's protocol over TCP.
 //!
 //! Each thread owns a share of the connections, and usually a partition. A thread reads from its connections, runs the
-//! operations on keys of its own partition at once, and collects the others in *batches*, one for each owner. At most
-//! one batch of a thread is at an owner at any time. While it is there, the next fills: the busier an owner is, the
-//! larger the batches, and the fewer wake-ups an operation costs. Replies leave in the order of the requests.
+//! operations on keys of its own partition at once, and collects all further operations in *batches*, one per owner. At
+//! most one batch of a thread is at an owner at any time. While it is there, the next fills: the busier an owner is,
+//! the larger the batches, and the fewer wake-ups an operation costs. Replies leave in the order of the requests.
 //!
 //! Everything is bounded. A connection with too many replies, or whose batch is full, is not read until it has room. An
 //! owner stops in the middle of a batch when its replies are large, and the thread brings the rest again when it has

@@ -24,7 +24,7 @@ impl Owner {
         });
     }
 
-    /// Runs an operation on all partitions on this one.
+    /// Runs this partition's part of an operation on all partitions.
     pub(crate) fn run_everywhere(&mut self, everywhere: Everywhere) -> Snapshot {
         run_everywhere(&mut self.partition, &self.clock, everywhere)
     }

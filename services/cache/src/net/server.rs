@@ -354,7 +354,8 @@ impl CacheServer {
         let mut listener = socket.map(mio::net::TcpListener::from_std);
         let mut failure = None;
         let first = self.shared.inboxes.len() - self.shared.servers;
-        // All parts come before the first thread: of a thread that does not start, the others learn that it has ended.
+        // All parts exist before the first thread starts: if a thread fails to start, the started threads learn of its
+        // end.
         let all: Vec<_> = polls
             .into_iter()
             .zip(first..)
@@ -460,7 +461,7 @@ fn spawn(name: String, parts: Parts) -> io::Result<Running> {
     thread::Builder::new().name(name).spawn(move || parts.run())
 }
 
-/// The parts of a thread, which it puts together itself: memory is then near its CPU.
+/// The parts of a thread. The thread itself puts them together, so memory is near its CPU.
 struct Parts {
     number: usize,
     presence: Presence,

@@ -617,7 +617,7 @@ fn drive(
         let bytes = match connection.read(buffer, now) {
             ReadOutcome::Bytes(bytes) => bytes,
             ReadOutcome::Later => break,
-            // A client that has closed its side may still read the replies to its last requests.
+            // A client may close its side and still read the replies to its last requests.
             ReadOutcome::Ended => {
                 connection.is_closing = true;
                 return (Pause::Closing, has_advanced);

@@ -56,7 +56,7 @@ counters! {
     decr_misses,
     /// Stored values whose version agreed.
     cas_hits,
-    /// Values with a version for which there was no item.
+    /// Values with a version but without an item.
     cas_misses,
     /// Values that were not stored, because the version was another.
     cas_badval,
@@ -74,7 +74,7 @@ counters! {
     evicted_unfetched,
     /// Items that were removed because their time was over.
     reclaimed,
-    /// Those of the reclaimed items that no client had fetched.
+    /// Reclaimed items that no client had fetched.
     expired_unfetched,
     /// Live items that the cleaner moved, in store mode.
     moved_items,

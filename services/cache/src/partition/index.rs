@@ -42,7 +42,7 @@ struct Bucket([u64; WORDS]);
 
 pub(super) struct Index {
     buckets: Box<[Bucket]>,
-    /// Buckets that hashes lead to; the others are for overflow.
+    /// Buckets that hashes lead to; further buckets are for overflow.
     homes: u32,
     /// Entries of a bucket.
     ways: usize,

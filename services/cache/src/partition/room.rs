@@ -21,8 +21,8 @@ impl Partition {
         Err(StoreError::TooLarge { bytes: bytes as usize, max })
     }
 
-    /// Makes room for an item that takes this space, and replaces one of `replaced` bytes. Positions that the caller
-    /// has found before are not valid any more.
+    /// Makes room for an item of this space, which replaces an item of `replaced` bytes. Positions that the caller has
+    /// found before are not valid any more.
     pub(super) fn make_room(&mut self, space: u64, replaced: u64) -> Result<(), StoreError> {
         match self.mode {
             Mode::Cache => self.evict(space),
@@ -32,7 +32,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Releases the oldest items until one of this space fits.
+    /// Releases the oldest items until an item of this space fits.
     fn evict(&mut self, space: u64) {
         while self.log.needed(space) > self.log.free() {
             let Some(oldest) = self.log.oldest() else { unreachable!("an empty log has room") };

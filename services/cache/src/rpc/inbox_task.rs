@@ -42,7 +42,7 @@ pub(super) async fn run_batches(
     let mut parcels = Vec::new();
     loop {
         poll_fn(|cx| {
-            // First the waker, so that a parcel behind the look at the inbox finds it.
+            // First the waker: a parcel that arrives after the look at the inbox finds the waker.
             bell.set(cx.waker());
             if inbox.may_sleep() { Poll::Pending } else { Poll::Ready(()) }
         })

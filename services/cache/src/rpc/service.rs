@@ -17,8 +17,8 @@ use crate::partition::{Arithmetic, Item, Partition, Store};
 
 /// How an endpoint looks items up.
 ///
-/// A look-up reads a line of the index, and then the item. Both miss the processor's caches if there are many items. The
-/// requests of a receive burst can wait for them together.
+/// A look-up reads a line of the index, and then the item. With many items, both accesses miss the processor's caches.
+/// The requests of a receive burst can wait for them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lookups {
     /// One by one.
@@ -140,7 +140,7 @@ pub fn serve_partition<S: 'static>(
     });
 }
 
-/// The second of the clock at which an item ends that has these seconds.
+/// The second of the clock at which an item ends, from the item's seconds to live.
 fn expiry(partition: &Partition, ttl_s: u32) -> u32 {
     if ttl_s == 0 { 0 } else { partition.time().saturating_add(ttl_s) }
 }

@@ -164,7 +164,7 @@ fn choose<B, T>(
     }
     match paths.choose(now_ns, copy.is_single) {
         Ok(path) => Some((NextCopy { path, ..copy }, true)),
-        // Without room the packet waits like others that lack a credit.
+        // Without room the packet waits like a packet without a credit.
         Err(_) if paths.room() == 0 => Some((copy, true)),
         Err(resume_ns) => {
             client.wait_for_path(slot);

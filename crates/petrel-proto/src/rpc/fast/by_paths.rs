@@ -1,6 +1,7 @@
 //! The fast path of small calls in sessions of several paths: as in the [parent module](super), with a path for each frame.
 //!
-//! Every function is a door of its own, behind the doors of sessions of one path: those pay nothing for it.
+//! Every function is a door of its own, behind the doors of sessions of one path, which pay nothing for the additional
+//! doors.
 
 use super::server::begins_plain;
 use super::{Parsed, PlainRequest, completion, conclude};

@@ -259,7 +259,7 @@ fn is_late(deadline_ns: u64, now_ns: u64, clock: impl FnOnce() -> u64) -> bool {
         || deadline_ns <= now_ns
 }
 
-/// Ends an answered call. Returns its slot, and the call unless others wait for the slot or its credit.
+/// Ends an answered call. Returns the slot, and the call unless further calls wait for the slot or the credit.
 #[inline(always)]
 fn conclude<B: Buffer, T, const LATER: bool>(
     shared: &mut Shared<B>,

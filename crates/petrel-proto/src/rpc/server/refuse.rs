@@ -1,4 +1,4 @@
-//! Errors that the core itself answers, and frames that it drops (`docs/wire-protocol.md` §6.2).
+//! Errors that the core itself answers, and frames that the core drops (`docs/wire-protocol.md` §6.2).
 
 use crate::buffer::Buffer;
 use crate::rpc::{Received, Shared};

@@ -4,7 +4,7 @@ use crate::rpc::Shared;
 use crate::session::server::ServerSession;
 use crate::session::{Role, SessionId, SessionTable};
 
-/// Looks for requests that have run, and notes if one that waited may run now.
+/// Looks for requests that have run, and notes if a waiting request may run now.
 #[cold]
 pub(in crate::rpc) fn settle<B>(
     shared: &mut Shared<B>,

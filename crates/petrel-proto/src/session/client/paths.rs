@@ -138,7 +138,7 @@ impl ClientPaths {
         self.paths.is_open(path)
     }
 
-    /// Notes that packets of requests are about to be sent, perhaps beside those of other sessions.
+    /// Notes that packets of requests are about to be sent, perhaps beside packets of further sessions.
     pub(crate) fn note_turn(&mut self, now_ns: u64, senders: &mut Senders) {
         self.paths.share_link(senders.note(now_ns, &mut self.last_span));
     }
@@ -461,9 +461,9 @@ impl SlotPackets<'_> {
         }
     }
 
-    /// Notes that packets were acknowledged which were sent once: packet `base + i` for each bit *i*. The round trip of
-    /// `echo` counts, if `echo` is among the packets. Returns false if they have to be noted one by one: nothing has
-    /// changed then.
+    /// Notes acknowledgements of packets sent once: packet `base + i` for each bit *i*. The round trip of `echo`
+    /// counts, if `echo` is among the packets. Returns false, without a change, if the caller has to note packets one
+    /// by one.
     pub(crate) fn note_all_acked(
         &mut self,
         now_ns: u64,

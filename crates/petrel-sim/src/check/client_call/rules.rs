@@ -283,7 +283,7 @@ impl Ledger {
                 self.check_client_call_answer(id, client_call, answer);
             }
             MemberOutcome::Failed(failure) => {
-                // With two sessions to this server, the other member's call may be executed there.
+                // With two sessions to the server, the server may execute the other member's call.
                 let same = client_call.servers.iter().filter(|&&other| other == server).count();
                 let must_not_execute = if same == 1 { vec![server] } else { Vec::new() };
                 self.check_not_executed(id, failure, must_not_execute);

@@ -28,7 +28,7 @@ use crate::check::pattern::{self, OVERWRITE_BYTE};
 use crate::check::regions;
 use crate::fabric::{SimAddr, TurnClock};
 
-/// This number of bytes of a fill pattern, one after the other, is no accident.
+/// Consecutive bytes of a fill pattern that cannot be an accident.
 const RUN_BYTES: usize = 4;
 
 /// The contents checker, with its state.

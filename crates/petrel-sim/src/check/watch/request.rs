@@ -105,7 +105,7 @@ impl Request {
         Ok(())
     }
 
-    /// Checks a packet that the client sends, and raises the response packets that it allows.
+    /// Checks a packet of the client, and raises the number of allowed response packets.
     fn client_sends_part(&mut self, part: Part) -> Result<(), Broken> {
         let client = &mut self.client;
         if client.response.is_some() || client.is_over {

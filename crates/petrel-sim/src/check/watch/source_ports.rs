@@ -232,7 +232,7 @@ impl SourcePorts {
         all.marks += self.marks_reported;
     }
 
-    /// Compares a client's counters of its paths with the frames that left from each port.
+    /// Compares a client's counters of paths with the frames sent from each port.
     pub(super) fn check_counts(&self, counts: &[PathCounts]) -> Result<(), String> {
         let seen = &self.client.ports;
         if counts.is_empty() {

@@ -125,7 +125,7 @@ impl CallState {
     /// Returns the outcome, once; before the end, registers `waker`.
     ///
     /// # Safety
-    /// No other thread polls or abandons the call meanwhile: its one future does.
+    /// Only the call's future polls or abandons the call, so no second thread does meanwhile.
     ///
     /// # Panics
     /// When the outcome was taken before.

@@ -291,7 +291,7 @@ pub trait SharedMemory: Debug + Sized + 'static {
         fds_max: usize,
     ) -> io::Result<usize>;
 
-    /// Returns true if streams of peers can be closed without waiting for hanging ones.
+    /// Returns true if streams of peers can be closed without a wait for closes that hang.
     fn can_close(&self) -> bool;
 
     /// Creates a segment.

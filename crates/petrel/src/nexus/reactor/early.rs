@@ -73,7 +73,7 @@ impl EarlyLinks {
         self.kept.iter().any(|early| early.is(connection, link))
     }
 
-    /// Takes a link whose time is over, or that its opener has given up.
+    /// Takes a link whose time is over, or a link that the opener has given up.
     pub(super) fn take(&mut self, connection: ConnectionId, link: u32) -> Option<LinkOpen> {
         let at = self.kept.iter().position(|early| early.is(connection, link))?;
         Some(self.kept.swap_remove(at).open)

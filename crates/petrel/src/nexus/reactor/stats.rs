@@ -17,7 +17,8 @@ use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
 use crate::panics::catch;
 
-/// The collection under way, if any. There is a single one at a time: a request in between gets the same answer.
+/// The collection under way, if any. One collection runs at a time: a request meanwhile gets the running collection's
+/// answer.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     current: Option<Collection>,

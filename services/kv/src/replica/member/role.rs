@@ -100,7 +100,7 @@ impl Member {
             for (_, responder) in self.changes.drain(..) {
                 responder.reply(cx, &unknown);
             }
-            // The next leader says whether it is the wanted one.
+            // The next leader compares itself with the wanted leader.
             for responder in self.handovers.drain(..) {
                 responder.reply(cx, &not_leader);
             }

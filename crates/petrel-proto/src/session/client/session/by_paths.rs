@@ -213,7 +213,7 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Notes a response: it acknowledges the request, if this has one packet and is still outstanding.
+    /// Notes a response, which acknowledges an outstanding request of one packet.
     pub(crate) fn note_response(
         &mut self,
         now_ns: u64,
@@ -243,7 +243,7 @@ impl<B, T> ClientSession<B, T> {
         paths.settle(slot, in_flight(state));
     }
 
-    /// Checks that the copies in flight are those of the slots.
+    /// Checks that the slots account for all copies in flight.
     pub(super) fn assert_paths_sound(&self) {
         let Some(paths) = &self.paths else { return };
         let of_slot =

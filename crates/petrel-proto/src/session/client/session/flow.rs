@@ -62,7 +62,7 @@ impl<B, T> ClientSession<B, T> {
         self.stalled.push(slot);
     }
 
-    /// Lets a slot wait for a credit, before all others: it could not use its turn.
+    /// Lets a slot wait for a credit, before all waiting slots: the slot could not use its turn.
     pub(crate) fn stall_first(&mut self, slot: usize) {
         assert!(!self.slots[slot].is_free(), "a slot keeps its turn on behalf of a call");
         self.stalled.push_first(slot);

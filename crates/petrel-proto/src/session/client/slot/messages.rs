@@ -150,7 +150,7 @@ impl<B, T> ClientSlot<B, T> {
         self.parts().map_or(0, |parts| parts.response().received_below())
     }
 
-    /// Notes that the server begins its answer with one packet, whatever was granted (flag W, §4).
+    /// Notes that the server begins the answer with one packet, regardless of the grant (flag W, §4).
     pub(in crate::session::client) fn note_parked(&mut self) {
         assert!(self.state == ClientState::Waiting, "the credits of a request that runs return");
         self.response_limit = 1;
