@@ -4,8 +4,7 @@
 //! mark for the lanes that stopped there, and so on in the order of the text. Every mark has a list, and no lane is asked for a state.
 //!
 //! **Lanes**, if a mark stands in a loop: each lane has a state, and the lanes take turns. A lane that ends begins the next
-//! input at once, so that short inputs leave no lane idle while others are long (the order of Kocberber and others,
-//! AMAC, VLDB 2015).
+//! input at once, so short inputs leave no lane idle beside long inputs (the order of AMAC: Kocberber et al., VLDB 2015).
 //!
 //! States stand in the order of the text, since the compiler infers the types of a state's kept values from the states before.
 
@@ -282,7 +281,7 @@ fn lanes(
                             }
                             #(#arms)*
                         }
-                        // The input has its result, and the lane begins the next one.
+                        // The input has its result, and the lane begins the next input.
                         continue #lane;
                     }
                     break #lane;

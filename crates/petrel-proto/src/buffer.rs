@@ -41,8 +41,8 @@ pub trait Buffer {
         0
     }
 
-    /// Sets the growth of a replacement to that of the replaced buffer: the caller may use it for another response. Buffers
-    /// without replacements ignore it.
+    /// Sets the growth of a replacement to the replaced buffer's: the caller may use the replacement for a further
+    /// response. Buffers without replacements ignore it.
     fn set_growth(&mut self, bytes_max: usize) {
         let _ = bytes_max;
     }

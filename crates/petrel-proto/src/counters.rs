@@ -84,7 +84,7 @@ counters! {
     requests_held_for_order,
     /// Requests that came after their client had abandoned them, by their place in the order. They never run.
     requests_overtaken,
-    /// Packets found lost by evidence of later ones, without a timeout.
+    /// Packets found lost by evidence of later packets, without a timeout.
     losses_detected,
     /// Packets of requests repeated by a paced session.
     repeats_paced,
@@ -101,7 +101,7 @@ counters! {
     dropped_wrong_peer,
     /// Frames dropped: a client's kind sent to a client, or a server's to a server.
     dropped_wrong_direction,
-    /// Packets dropped: not the next one, and recovery is go-back-N.
+    /// Packets dropped out of order, since recovery is go-back-N.
     dropped_out_of_order,
     /// Frames dropped: about a request that has ended.
     dropped_stale,

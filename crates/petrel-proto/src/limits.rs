@@ -10,8 +10,8 @@ pub const PART_HEADER_BYTES: usize = 24;
 /// Bytes of an extension block with a deadline alone.
 pub const DEADLINE_BLOCK_BYTES: usize = 8;
 
-/// Bytes of the longest header of a packet: that of packet 0 of a request with a deadline. A full packet
-/// always leaves room for it in a frame.
+/// Bytes of the longest header: packet 0 of a request with a deadline. A full packet always leaves room for it in a
+/// frame.
 pub const PACKET_OVERHEAD_BYTES: usize = PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES;
 
 /// Longest frame without payload: a PULL with a whole bitmap.
@@ -108,7 +108,7 @@ pub const SESSIONS_MAX: u32 = 1 << 20;
 /// First number that a request cannot have: the request field has 48 bits.
 pub const REQUEST_NUMBER_END: u64 = 1 << 48;
 
-/// First request numbers are below this value, to leave at least the same number of later ones.
+/// First request numbers are below this value, to leave at least as many later numbers.
 pub const FIRST_REQUEST_END: u64 = 1 << 47;
 
 /// Rounds of a slot that a request may be ahead of the server. A client gives up one request per round, and
@@ -161,7 +161,8 @@ pub const HELD_SHARE_OF_SESSION: u64 = 8;
 /// All sessions of one peer together may hold a quarter.
 pub const HELD_SHARE_OF_PEER: u64 = 4;
 
-/// All sessions of the peers of one account together may hold half: a client with many processes leaves room to others.
+/// All sessions of the peers of one account together may hold half: a client with many processes leaves room to further
+/// clients.
 pub const HELD_SHARE_OF_ACCOUNT: u64 = 2;
 
 /// An eighth is reserved for small messages: half-arrived requests and kept answers cannot use it.
@@ -178,8 +179,8 @@ pub const ARRIVING_SHORT_NS: u64 = 1_000_000_000;
 /// round trips. Waiting for a rare client with longer gaps is not worth the memory.
 pub const ANSWER_SHORT_NS: u64 = 250_000_000;
 
-/// Where memory is short, a request may take a second, plus this time for every byte: a request slower than 1
-/// MB/s gives way to others.
+/// Where memory is short, a request may take a second, plus this time for every byte: a request slower than 1 MB/s
+/// gives way to quicker requests.
 pub const ARRIVING_NS_PER_BYTE: u64 = 1_000;
 
 /// Interval of a server's searches for idle holdings, in nanoseconds, while there are holdings.

@@ -96,7 +96,7 @@ impl Configs {
     /// Makes the configurations.
     ///
     /// # Errors
-    /// The certificate is not valid now, the key belongs to another one, or a part cannot be read.
+    /// The certificate is not valid now, the key belongs to a different certificate, or a part cannot be read.
     pub(crate) fn new(
         material: &Material,
         revoked: &Arc<Revoked>,

@@ -62,7 +62,8 @@ impl Credentials {
     /// former contents in use; [`status`](Self::status) has the reason then.
     ///
     /// # Errors
-    /// A file cannot be read, others have access to the key, the certificate is not valid now, or the key belongs to another one.
+    /// A file cannot be read, further users have access to the key, the certificate is not valid now, or the key belongs to a
+    /// different certificate.
     pub fn from_dir(folder: impl AsRef<Path>) -> Result<Self, SecurityError> {
         let files = Files::in_folder(folder.as_ref());
         Self::new(Source::Files(files), Settings::default())
@@ -337,7 +338,7 @@ impl CredentialsBuilder {
     /// Makes the credentials.
     ///
     /// # Errors
-    /// A part is missing, the certificate is not valid now, or the key belongs to another one.
+    /// A part is missing, the certificate is not valid now, or the key belongs to a different certificate.
     pub fn build(self) -> Result<Credentials, SecurityError> {
         let key = self.key.ok_or_else(|| SecurityError::new("the private key is missing"))?;
         let material =

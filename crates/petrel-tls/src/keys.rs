@@ -35,7 +35,7 @@ impl Suite {
     /// seventh of a handshake's time, and no attack on 128 bits is known to be within reach.
     pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
 
-    /// Returns the length of a link's secret: that of the suite's hash.
+    /// Returns the length of a link's secret: the length of the suite's hash.
     pub fn secret_bytes(self) -> usize {
         match self {
             Self::Aes128Gcm | Self::ChaCha20Poly1305 => 32,
@@ -113,7 +113,7 @@ impl EpochKey {
         key.zeroize();
         let mut kept = Zeroizing::new([0; SECRET_BYTES_MAX]);
         kept[..secret.len()].copy_from_slice(secret);
-        // The cipher refuses keys of the wrong length alone.
+        // The cipher refuses only keys of the wrong length.
         let cipher = LessSafeKey::new(unbound.expect("the key has the cipher's length"));
         Self { suite, cipher, iv, secret: kept }
     }

@@ -56,7 +56,7 @@ impl KnownPeers {
     /// Checks the key of a server that the program knows by `name`.
     ///
     /// # Errors
-    /// The name has no key, or another one.
+    /// The name has no key, or a different key.
     pub(crate) fn check_server(&self, name: &str, key: Fingerprint) -> Result<(), SecurityError> {
         let command = self.command(name, key);
         let text = match self.by_name.get(&normal(name)) {

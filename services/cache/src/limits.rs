@@ -25,7 +25,7 @@ pub const PARTITION_BYTES_MAX: u64 = 1 << 40;
 /// Default mean size of an item (key, value and header), in bytes, from which the index gets its size.
 pub const ITEM_BYTES_EXPECTED_DEFAULT: u32 = 128;
 
-/// Share of a log that one item may take, in cache mode. A larger item would evict most of the others.
+/// Share of a log that one item may take, in cache mode. A larger item would evict most items.
 pub const CACHE_ITEMS_PER_LOG_MIN: u64 = 8;
 
 /// Share of a log that one item may take, in store mode. The cleaner moves live items, and needs free room for two of
@@ -142,7 +142,7 @@ pub const ACCEPTS_MAX: usize = 16;
 /// Accepted connections beyond the limit, on their way to the threads.
 pub const ARRIVALS_MAX: usize = 64;
 
-/// Descriptors of a server beyond those of its connections: listener, readiness loops, standard streams, and the endpoints'.
+/// Descriptors of a server besides its connections: listener, readiness loops, standard streams, and the endpoints'.
 pub const FILES_BESIDE: usize = 256;
 
 /// Seconds after which a connection that does not read its replies is closed, if memory for buffers is short.

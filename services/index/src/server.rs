@@ -41,7 +41,7 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
-    /// Credentials, as those of the crate `petrel-tls`.
+    /// Credentials, for example of the crate `petrel-tls`.
     pub security: Option<Arc<dyn Security>>,
     /// The rights of clients; everything by default.
     pub authorization: Option<Arc<dyn Authorize>>,

@@ -104,7 +104,7 @@ pub(crate) struct KvClientLoad {
 /// Random streams of a seed. Parameters added later have streams of their own, which leaves earlier parameters
 /// unchanged.
 const STREAM_SCENARIO: u32 = 0;
-/// With this number, the older regression seeds have none of the store's own clients.
+/// With this number, older regression seeds draw no clients of the store's own kind.
 const STREAM_KV_CLIENT: u32 = 8_136;
 /// With this number, the seeds of the regression list and of the documents have no stalls.
 const STREAM_STALLS: u32 = 106_230;

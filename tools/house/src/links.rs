@@ -15,7 +15,7 @@ use crate::{Failure, source};
 const FORGE: &str = "https://github.com/petrel-rpc/petrel/blob/main/";
 const FORGE_RAW: &str = "https://github.com/petrel-rpc/petrel/raw/main/";
 
-/// The folder of the book's pages, and the page with the list of all others.
+/// The folder of the book's pages, and the page that lists all pages.
 const BOOK: &str = "docs";
 const CONTENTS: &str = "docs/SUMMARY.md";
 

@@ -3,9 +3,8 @@
 /// One round: from a start until a packet sent after the start is acknowledged. A controller decides once a
 /// round, because the effect of a change shows in the next round at the earliest.
 ///
-/// The shortest round trip of a round counts. A queue lengthens all round trips of the round. A host that
-/// halts for a while lengthens only those of the packets then in flight: later packets are quick, and the
-/// round was not congested.
+/// The shortest round trip of a round counts. A queue lengthens all round trips of the round. A host that halts for a
+/// while lengthens only the round trips of packets in flight: later packets are quick, and the round was not congested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     started_ns: u64,

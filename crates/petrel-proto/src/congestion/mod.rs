@@ -1,8 +1,8 @@
 //! Congestion control of client sessions (`docs/congestion.md`).
 //!
-//! A session in the client role has a [`Congestion`]. Acknowledgements, losses and timeouts are its input;
-//! the pace of packets and the window of packets in flight are its output. Servers have none and pay nothing:
-//! every packet of a server answers a packet of the client (eRPC §5.2).
+//! A session in the client role has a [`Congestion`]. Acknowledgements, losses and timeouts are its input; the pace of
+//! packets and the window of packets in flight are its output. Servers have no controller and pay nothing: every packet
+//! of a server answers a packet of the client (eRPC §5.2).
 //!
 //! The common case is an uncongested session. Then an acknowledgement costs two comparisons
 //! ([`Congestion::is_bypassed`]), and a packet to send one ([`Congestion::is_paced`]).

@@ -474,7 +474,7 @@ impl Paths {
         self.set.in_flight()
     }
 
-    /// Returns true if new packets may take the path, not looks alone.
+    /// Returns true if the path is open: new packets take the path, besides looks.
     pub fn is_open(&self, path: PathId) -> bool {
         self.set.is_open(path)
     }

@@ -247,8 +247,8 @@ impl PacketPaths {
         micros(now_ns).wrapping_sub(self.sent_us[place(packet)]).into()
     }
 
-    /// Returns the evidence, if there is any, that the last copy of an unacknowledged packet is lost. A copy on path *i* is
-    /// overdue when a copy has arrived that was sent more than `lead_ns(i)` after it.
+    /// Returns evidence that the last copy of an unacknowledged packet is lost; `None` without evidence. A copy on path *i*
+    /// is overdue when a copy has arrived that was sent more than `lead_ns(i)` after it.
     ///
     /// The times of sending decide, not the age of the copy: an acknowledgement may take a slower way back than earlier
     /// acknowledgements, and then says nothing about copies that have arrived since.

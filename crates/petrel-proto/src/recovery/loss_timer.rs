@@ -29,7 +29,7 @@ const QUESTION_SHIFT: u32 = 2;
 
 /// The timer of a client slot.
 ///
-/// Fields set together are side by side, for the compiler to merge their stores with those of the slot.
+/// Fields set together are side by side, for the compiler to merge their stores with the slot's.
 #[repr(C)]
 pub(crate) struct LossTimer {
     /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], [`TIMED_REPEAT`] or
@@ -142,7 +142,7 @@ impl LossTimer {
         Some(self.since_ns)
     }
 
-    /// Returns the measured packet, of which one copy was sent.
+    /// Returns the measured packet, which was sent once.
     #[inline]
     pub(crate) fn measured(&self) -> Option<u32> {
         (self.packet < TIMED_QUESTION).then_some(self.packet)

@@ -64,7 +64,7 @@ impl RequestPackets {
         self.acknowledged.news(cumulative, words)
     }
 
-    /// Returns the packets before the last acknowledged one that were not acknowledged, as bits from
+    /// Returns the unacknowledged packets before the last acknowledged packet, as bits from
     /// [`RequestPackets::acknowledged_below`] on.
     pub(crate) fn missing(&self) -> Words {
         self.acknowledged.missing()
@@ -197,7 +197,7 @@ mod tests {
         request
     }
 
-    /// Nothing of a request is left for the next one.
+    /// Nothing of a request is left for the next request.
     #[test]
     fn reset__makes_a_used_object_as_good_as_new() {
         let mut request = sent(12);

@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// After a window of packets the entry of an old packet belongs to a new one.
+    /// After a window of packets the entry of an old packet belongs to a new packet.
     #[test]
     fn arrived__is_known_of_a_window_of_packets() {
         for is_kept in [false, true] {

@@ -138,9 +138,8 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
-    /// Sets the deadline that calls inherit from now on: the current request's, or in a continuation that of
-    /// the request the finished call was made for. Calls end at this deadline at the latest. Returns the
-    /// former value.
+    /// Sets the deadline that calls inherit from now on: the current request's, or in a continuation the deadline of
+    /// the request that made the finished call. Calls end at this deadline at the latest. Returns the former value.
     pub fn inherit(&mut self, deadline_ns: Option<u64>) -> Option<u64> {
         let before = self.inherited_ns();
         self.shared.clock.inherit(deadline_ns);
@@ -160,8 +159,8 @@ impl<B: Buffer, T> Core<B, T> {
         client.is_some_and(|client| multicast::may_announce(client, len, packet_bytes))
     }
 
-    /// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and
-    /// missing packets are sent to it alone. [`Core::send_to_group`] sends the packets once for all members.
+    /// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and gets missing
+    /// packets by unicast. [`Core::send_to_group`] sends the packets once for all members.
     ///
     /// # Panics
     /// If [`Core::may_announce`] has not just returned true for this session.

@@ -241,8 +241,9 @@ impl<B: Buffer, T> Core<B, T> {
     }
 
     /// Accepts a frame from a source port of the peer if it is a packet of an arriving request in a session of several paths,
-    /// where packets come in any order. `source` is the index of the port. Returns false for other frames, the first packet of
-    /// a burst, and those from the request's last packet on, which the caller passes to [`Core::handle_frame_from`].
+    /// where packets come in any order. `source` is the index of the port. Returns false for a burst's first packet, for
+    /// frames from the request's last packet on, and for all further kinds of frames; the caller passes the frame to
+    /// [`Core::handle_frame_from`].
     #[inline(never)]
     pub fn handle_part_from(&mut self, from: (PeerKey, u8), frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {

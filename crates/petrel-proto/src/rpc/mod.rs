@@ -96,9 +96,8 @@ type Events<B, T> = VecDeque<Event<B, T>>;
 /// 4. [`Core::transmit`], until the core has no more frames or the medium has no room. The medium must send
 ///    the accepted frames before the owner calls any other method.
 ///
-/// The application's methods may be called at any time in between: [`Core::call`], [`Core::cancel`],
-/// [`Core::respond`], and those of sessions. Once a session is open, the core allocates only for calls that
-/// queue.
+/// The application's methods may be called at any time in between: [`Core::call`], [`Core::cancel`], [`Core::respond`],
+/// and methods for sessions. Once a session is open, the core allocates only for calls that queue.
 pub struct Core<B, T = u64> {
     sessions: SessionTable<B, T>,
     shared: Shared<B>,
@@ -233,8 +232,8 @@ impl<B: Buffer, T> Core<B, T> {
         !self.events.is_empty() || !self.shared.notices.is_empty()
     }
 
-    /// Returns true if the next event may be a request that waited for earlier ones. Its deadline is compared with the
-    /// latest reading of the clock, so the owner should [set the time](Core::set_time) first.
+    /// Returns true if the next event may be a request that waited for earlier requests. Its deadline is compared with
+    /// the latest reading of the clock, so the owner should [set the time](Core::set_time) first.
     pub fn has_ready_request(&self) -> bool {
         self.events.is_empty() && self.shared.notices.is_ready_next()
     }

@@ -28,8 +28,8 @@ pub enum Event<B, T = u64> {
         /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,
     },
-    /// A session has used up the request numbers, or those acceptable to the server: close the session and
-    /// open a new one.
+    /// A session has used up all request numbers, or all numbers acceptable to the server: close the session and open a
+    /// new session.
     SessionExhausted(SessionId),
     /// A call has been without a sign of the server for tens of milliseconds, in spite of a question: its process may be
     /// dead (§8.6). May come again and again.

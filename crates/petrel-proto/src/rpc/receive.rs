@@ -125,8 +125,8 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     }
 }
 
-/// Handles the paths of a frame whose session may have several (§14). Returns true if the frame is still to be
-/// handled like others.
+/// Handles the paths of a frame whose session may have several (§14). Returns true if the frame still needs the usual
+/// handling.
 #[cold]
 #[inline(never)]
 #[expect(

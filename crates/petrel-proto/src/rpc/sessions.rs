@@ -183,7 +183,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.proven.note(peer);
     }
 
-    /// Has the memory that a peer's messages hold count for an account, too, which may be that of several peers (§6.4).
+    /// Charges the memory of a peer's messages to an account, too, which several peers may share (§6.4).
     pub fn set_account(&mut self, peer: PeerKey, account: u64) {
         self.shared.memory.set_account(peer, Some(account));
     }
@@ -194,12 +194,12 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.proven.forget(peer);
     }
 
-    /// Returns the counters of each path of a client session of several paths; nothing for others.
+    /// Returns the counters of each path of a client session of several paths; nothing for further sessions.
     pub fn path_counts(&self, id: SessionId) -> &[PathCounts] {
         self.paths_of(id).map_or(&[], |paths| paths.counts())
     }
 
-    /// Returns true if new packets of a client session of several paths may take the path, not looks alone.
+    /// Returns true if new packets of a client session of several paths take the path, besides looks.
     pub fn is_path_open(&self, id: SessionId, path: PathId) -> bool {
         self.paths_of(id).is_some_and(|paths| paths.is_open(path))
     }
@@ -289,8 +289,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.sessions.get(id).is_some()
     }
 
-    /// Stops further calls on a session whose server is about to end; pending calls go on. (An empty request
-    /// may still be accepted; the server answers it like the others.)
+    /// Stops further calls on a session whose server is about to end; pending calls go on. (The core may still accept
+    /// an empty request, and the server answers as usual.)
     pub fn begin_drain(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
             client.begin_drain();
@@ -363,7 +363,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.multicast.join(membership)
     }
 
-    /// Leaves a group. Missing packets of the group's requests are then sent to this member alone.
+    /// Leaves a group. The client then repeats missing packets of the group's requests by unicast.
     pub fn leave_group(&mut self, session: SessionId, group: u32) -> Option<Membership> {
         self.shared.multicast.leave(session, group)
     }

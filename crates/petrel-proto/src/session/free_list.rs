@@ -1,5 +1,5 @@
-//! A free list of boxes with the state for messages of several packets. An idle session holds no box, and an
-//! endpoint that has sent some large messages allocates nothing for further ones.
+//! A free list of boxes with the state for messages of several packets. An idle session holds no box, and an endpoint
+//! that has sent some large messages allocates nothing for further large messages.
 
 /// Most boxes on the free list: at some 2.4 KB each, a few megabytes. Boxes beyond are freed, and allocated
 /// again when needed.
@@ -10,7 +10,7 @@ pub(crate) trait Reusable {
     /// Returns a new value.
     fn fresh() -> Self;
 
-    /// Makes a used value equal to a new one.
+    /// Makes a used value equal to a new value.
     fn reset(&mut self);
 }
 

@@ -18,7 +18,7 @@ use crate::limits::{
 
 const NIL: u32 = u32::MAX;
 
-/// Most entries in [`Held::by_peer`] before those of peers without holdings are removed.
+/// Most entries in [`Held::by_peer`] before entries of peers without holdings are removed.
 const PEERS_KEPT_MAX: usize = 1024;
 
 /// Names a holding. A slot without a holding has [`HoldingId::NONE`].

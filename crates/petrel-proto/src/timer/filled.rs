@@ -38,8 +38,7 @@ impl Filled {
         self.next_in_other_words(first)
     }
 
-    /// Searches the words after that of `first`, and last the word of `first` again, for the bits below
-    /// `first`.
+    /// Searches the words after the word of `first`, and last the word of `first` again, for the bits below `first`.
     fn next_in_other_words(&self, first: u64) -> Option<u64> {
         let start = (first % BUCKETS) as usize;
         let later = (1..=WORDS).find(|step| self.0[(start / 64 + step) % WORDS] != 0)?;

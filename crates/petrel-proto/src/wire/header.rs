@@ -24,7 +24,7 @@ pub enum Kind {
     Pull = 5,
     /// The client has given up a request.
     Cancel = 7,
-    /// A packet of a request to a group; session and token are those of the group.
+    /// A packet of a request to a group; session and token name the group.
     Multicast = 12,
     /// Announces a request with packets sent by multicast.
     Announce = 13,

@@ -11,7 +11,7 @@ use crate::limits::{
 const ORDER: u8 = 6;
 const ORDER_BYTES: usize = 8;
 
-/// The bit of the first word that makes a call wait for all earlier ones.
+/// The bit of the first word that makes a call wait for all earlier calls.
 const SYNCHRONISES: u32 = 1 << 31;
 
 /// The bits of a sequence: numbers are modulo 2³¹.

@@ -290,8 +290,8 @@ impl World {
         Err(format!("a call that waits {WAIT_NS} ns alone for its answer took {taken:?}"))
     }
 
-    /// Returns the most probes of a wait. Over several paths a probe is followed by another one, on another path, before its answer
-    /// can have come. (Seeds 2611269241: 14; 8100564: 18.)
+    /// Returns the most probes of a wait. Over several paths a second probe follows on a different path, before the first probe's
+    /// answer can have come. (Seeds 2611269241: 14; 8100564: 18.)
     fn probes_max(&self, pair: Pair) -> u64 {
         if self.packets_by_path(pair).is_empty() { PROBES_MAX } else { 2 * PROBES_MAX }
     }

@@ -74,7 +74,7 @@ pub(super) struct Scenario {
     pub(super) has_udp: bool,
     /// Whether neighbours reach one another through rings in shared memory.
     pub(super) has_rings: bool,
-    /// Whether some clients call services of which one server leads.
+    /// Whether some clients call services with a leader.
     pub(super) has_leaders: bool,
     /// Whether sessions keep an order, and most calls are ordered.
     pub(super) has_order: bool,

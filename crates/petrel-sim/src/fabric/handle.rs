@@ -242,8 +242,8 @@ impl FabricHandle {
         self.fabric.borrow().switches.iter().map(super::switch::Switch::used_bytes).sum()
     }
 
-    /// Returns a number that is equal for runs of equal events at equal times, and almost certainly
-    /// differs for others. The digest is cheap and needs no trace.
+    /// Returns a number that is equal for runs of equal events at equal times, and almost certainly differs for
+    /// different runs. The digest is cheap and needs no trace.
     pub fn digest(&self) -> u64 {
         self.fabric.borrow().digest
     }

@@ -91,7 +91,7 @@ pub struct End<T> {
     pub peer: PeerId,
 }
 
-/// A transport in the middle, linked to two others.
+/// A transport in the middle, linked to two transports.
 pub struct Star<T> {
     /// The transport in the middle.
     pub hub: T,

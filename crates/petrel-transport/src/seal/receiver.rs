@@ -138,7 +138,7 @@ impl Window {
                 && (self.accepted[word] & bit == 0 || planted("seal_number_accepted_again")))
     }
 
-    /// Accepts a new number, and forgets those that are too low then.
+    /// Accepts a new number, and forgets numbers that are too low then.
     fn accept(&mut self, number: u64) {
         let (word, bit) = Self::place_of(number);
         if number < self.end {

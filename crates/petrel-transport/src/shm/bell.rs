@@ -77,7 +77,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds `count` wake-ups to the earlier ones, of which at most `sleeps` are allowed in all.
+    /// Adds `count` wake-ups to the earlier wake-ups: in all, at most `sleeps` are allowed.
     pub(super) fn add(&mut self, count: u64, sleeps: u64) -> Heard {
         self.heard = self.heard.saturating_add(count);
         if self.heard > sleeps { Heard::Misuse } else { Heard::Rings }

@@ -77,7 +77,7 @@ impl Shm {
         self.rings.look_at_all();
     }
 
-    /// Receives the wake-ups of the last sleep, which would end the next one.
+    /// Receives the wake-ups of the last sleep, which would end the next sleep.
     fn answer_bells(&mut self) {
         if !std::mem::take(&mut self.has_rung) {
             return;
@@ -183,7 +183,7 @@ impl Transport for Shm {
         self.rings.may_receive()
     }
 
-    /// A wake-up has a time; frames that come while the owner is awake have none.
+    /// A wake-up has a time; frames that come while the owner is awake have no time.
     fn waited_ns(&mut self, pause_ns: u64, awake_ns: u64) -> (u64, usize) {
         let may_have_waited = awake_ns >= UNSTAMPED_PAUSE_NS && self.may_receive();
         let awake_ns = if may_have_waited { awake_ns } else { 0 };

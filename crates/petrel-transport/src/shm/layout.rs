@@ -22,8 +22,8 @@ use super::ring::Control;
 
 const MAGIC: [u8; 8] = *b"petrelsm";
 
-/// Changes with the layout here, with that of the rings' control words and records, and with the
-/// wake-up protocol of the sides.
+/// Changes with the layout here, with the layout of the rings' control words and records, and with
+/// the wake-up protocol of the sides.
 const LAYOUT_VERSION: u32 = 3;
 
 /// Bytes of the header proper.

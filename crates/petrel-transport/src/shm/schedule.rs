@@ -13,7 +13,7 @@
 //! contended line.)
 //!
 //! A burst starts behind the ring where the last burst stopped, and no ring gets more than its
-//! share of a burst's budget. A flooding peer thus cannot starve the others.
+//! share of a burst's budget. A flooding peer thus cannot starve the remaining peers.
 
 /// Cold rings polled in each burst: few enough that polling them and all hot rings costs some ten
 /// nanoseconds.

@@ -96,7 +96,7 @@ fn read_any(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
     }
 }
 
-/// Bytes to be written: private ones, or those of a frame that its sender may still change.
+/// Bytes to be written: private bytes, or bytes of a frame that the sender may still change.
 pub(super) trait Source: Copy {
     fn len(self) -> usize;
 

@@ -142,7 +142,7 @@ impl<T> Call<T> {
         Self { client, method, options, request, step, read, expected }
     }
 
-    /// Sends the last `bytes` of the request in front of the others.
+    /// Sends the last `bytes` of the request first.
     pub(crate) fn head_last(mut self, bytes: u8) -> Self {
         self.options.head_last = bytes;
         self
@@ -168,8 +168,8 @@ impl<T> Call<T> {
         self
     }
 
-    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the
-    /// first response counts. A good choice is the time within which 95 of 100 calls are answered. Implies
+    /// Makes a second attempt, at a second server if possible, when the first attempt has not ended after this time;
+    /// the first response counts. A good choice is the time within which 95 of 100 calls are answered. Implies
     /// [idempotent](Call::idempotent).
     pub fn hedge_after(mut self, time: Duration) -> Self {
         self.options = self.options.hedge_after(time);

@@ -107,8 +107,8 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
         self.map_options(|options| options.idempotent())
     }
 
-    /// Makes a second attempt, at another server if there is one, when the first has not ended after `time`; the first
-    /// response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
+    /// Makes a second attempt, at a second server if possible, when the first attempt has not ended after `time`; the
+    /// first response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
     pub fn hedge_after(self, time: Duration) -> Self {
         self.map_options(|options| options.hedge_after(time))
     }

@@ -20,7 +20,7 @@ struct Parker {
 struct Parking {
     parker: Arc<Parker>,
     waker: Waker,
-    /// The waits in progress: a future that is polled may wait for another one.
+    /// The waits in progress: a polled future may wait for a second future.
     waits: Cell<u32>,
 }
 

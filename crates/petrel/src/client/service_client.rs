@@ -28,7 +28,7 @@ pub struct Client {
     service: Arc<Service>,
 }
 
-/// The time between two questions for addresses of names that have none yet.
+/// The time between two questions for the addresses of names without addresses.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state shared by the clones of a client.
@@ -236,9 +236,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Gives the client credentials, as those of the crate `petrel-tls`: client and servers then prove their identities, and
-    /// no other process can read the traffic. A server named by host name has to prove the name. The client has a
-    /// thread of its own.
+    /// Gives the client credentials, for example of the crate `petrel-tls`: client and servers then prove their identities,
+    /// and no other process can read the traffic. A server named by host name has to prove the name. The client has a thread
+    /// of its own.
     #[must_use]
     pub fn credentials(mut self, security: std::sync::Arc<dyn Security>) -> Self {
         self.security = Some(security);

@@ -387,7 +387,7 @@ impl Hub {
         self.inherited_ns().map_or(own_ns, |at_ns| own_ns.min(at_ns))
     }
 
-    /// Returns the state of a client's call that has ended, for another one.
+    /// Returns the state of a client's ended call, for a new call.
     #[inline]
     pub(crate) fn take_call_state(&self) -> Option<IdleState> {
         self.call_states.take()
@@ -399,7 +399,7 @@ impl Hub {
         self.call_states.keep(state);
     }
 
-    /// Returns empty memory, of a former response if there is any.
+    /// Returns empty memory, of a former response if possible.
     #[inline]
     pub(crate) fn take_memory(&self) -> Vec<u8> {
         self.memories.take().unwrap_or_default()

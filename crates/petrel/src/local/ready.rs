@@ -71,7 +71,7 @@ impl TaskWaker {
         if Arc::strong_count(self) != own {
             return false;
         }
-        // The accesses of former clones' threads come before those of the next task.
+        // The accesses of former clones' threads come before the next task's.
         fence(Ordering::Acquire);
         true
     }

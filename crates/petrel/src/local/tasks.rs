@@ -62,7 +62,7 @@ pub(super) struct Tasks {
     work_flag: WorkFlag,
     /// The task being polled.
     polled: Cell<Option<Polled>>,
-    /// The deadline inherited by calls made now: that of the task being polled.
+    /// The deadline inherited by calls made now: the polled task's.
     inherited_ns: Cell<Option<u64>>,
     panics: Rc<Panics>,
 }

@@ -52,7 +52,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     midway_since: Option<Instant>,
     /// Reading is paused while too many bytes are unsent.
     is_paused: bool,
-    /// The socket has no further bytes, and reports later ones.
+    /// The socket has no further bytes, and reports later bytes.
     is_drained: bool,
     /// The peer has ended its side: reading goes on until the end shows.
     is_read_closed: bool,
@@ -498,7 +498,7 @@ impl<N: Network> Connection<N> {
         self.path_rtt_ns
     }
 
-    /// Returns the kernel's shortest round trip if it is shorter than all earlier ones.
+    /// Returns the kernel's shortest round trip if shorter than all earlier round trips.
     pub(super) fn measure_path(&mut self) -> Option<u32> {
         let shortest_ns = self.stream.min_rtt_ns()?;
         if self.path_rtt_ns.is_some_and(|known_ns| known_ns <= shortest_ns) {

@@ -134,7 +134,8 @@ counters! {
     no_shm_endpoint,
     /// Links without shared memory because the process disabled or cannot use it.
     no_shm_process,
-    /// Links without shared memory because the peer is on another host, of another user, or has none.
+    /// Links without shared memory, because the peer is on a different host, of a different user, or without shared
+    /// memory.
     no_shm_peer,
     /// Links whose agreed shared memory could not be set up.
     shm_fallbacks,

@@ -40,7 +40,7 @@ impl IdleConnections {
         }
     }
 
-    /// Moves a connection from the lists of its address to those of the identity that the peer has proven.
+    /// Moves a connection from the lists of the peer's address to the lists of the peer's proven identity.
     pub(super) fn charge_identity<N: Network>(
         &mut self,
         id: ConnectionId,

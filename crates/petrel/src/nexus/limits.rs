@@ -49,8 +49,8 @@ pub(super) const CONNECTIONS_MAX: usize = 4_096;
 /// The range of the limit. Links and data ports have room for twice as many peers.
 pub(super) const CONNECTIONS_MAX_RANGE: RangeInclusive<usize> = 8..=65_536;
 
-/// Connections reserved for peers without links: room to send HELLO to a new one, to answer a request for counters, and
-/// to explain a refusal.
+/// Connections reserved for peers without links: room to send HELLO to a new peer, to answer a request for counters,
+/// and to explain a refusal.
 pub(super) const UNLINKED_MIN: usize = 512;
 
 /// How many connections there may be, by the process's limit of descriptors.

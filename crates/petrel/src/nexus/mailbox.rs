@@ -88,7 +88,7 @@ impl<N: Network> Mailbox<N> {
         lock(&self.queue).as_mut().map(std::mem::take).unwrap_or_default().all
     }
 
-    /// Takes all commands, and closes the mailbox for further ones.
+    /// Takes all commands, and closes the mailbox.
     pub(super) fn close(&self) -> VecDeque<Command<N::Link>> {
         lock(&self.queue).take().unwrap_or_default().all
     }

@@ -32,11 +32,10 @@
 //! protocol, sends slowly, does not read, or falls silent is disconnected and counted in [`NexusStats`]. No peer makes
 //! the thread wait, and every request of an endpoint is answered in bounded time.
 //!
-//! All connections from an address share the address's limits of connections, links and session memory, which leaves
-//! room for other addresses. If connections run short, a connection without a session yields to a new connection, and then a
-//! connection without a request. If the memory for sessions runs short, connections without a request yield. Processes at
-//! an address are not distinguished, except those of this host: each of its users has a share, where the kernel tells users
-//! (`sock_diag`).
+//! All connections from an address share the address's limits of connections, links and session memory, which leaves room
+//! for other addresses. If connections run short, a connection without a session yields to a new connection, and then a
+//! connection without a request. If the memory for sessions runs short, connections without a request yield. Processes at a
+//! remote address have one share together; on this host each user has a share, where the kernel tells users (`sock_diag`).
 //!
 //! # Shutdown
 //!
@@ -119,7 +118,7 @@ const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
 
 /// The control plane of this process. Clones share it.
 ///
-/// `L` is the link type of its endpoints' transports: by default that of the two built-in media.
+/// `L` is the link type of its endpoints' transports, by default for the two built-in media.
 #[derive(Debug)]
 pub struct Nexus<L: HostLinks = HostLink> {
     owner: Arc<Owner<MioNetwork<L>>>,
@@ -361,9 +360,9 @@ impl NexusBuilder {
         self
     }
 
-    /// Sets the share of the connections with links, and of the memory for sessions (1 GiB), that the processes of one address may
-    /// have together, or on this host those of one user: 1 to 100 per cent; one process may have half of that memory. Default:
-    /// seven eighths of the connections, and an eighth of the memory.
+    /// Sets the share of the connections with links, and of the memory for sessions (1 GiB), that the processes of one address
+    /// may have together, or on this host the processes of one user: 1 to 100 per cent; one process may have half of the memory.
+    /// Default: seven eighths of the connections, and an eighth of the memory.
     pub fn source_share(mut self, percent: u8) -> Self {
         self.source_share = Some(percent);
         self

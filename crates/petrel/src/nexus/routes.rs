@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     impl Routes {
-        /// The number of attempts before the one that a pause is for.
+        /// The number of attempts before the attempt that ends the pause.
         pub(in crate::nexus) fn test_attempt(&self, remote: SocketAddr) -> Option<u32> {
             match self.by_remote.get(&remote) {
                 Some(Route::Pause { attempt, .. }) => Some(*attempt),

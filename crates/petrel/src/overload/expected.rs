@@ -56,7 +56,7 @@ impl ExpectedWait {
         self.service.parts.saturating_add(deviations) / PARTS_PER_NS
     }
 
-    /// Returns the wait of a request behind `waiting` others.
+    /// Returns the wait of a request behind `waiting` requests.
     pub(super) fn wait_ns(&self, waiting: usize) -> u64 {
         let all = u128::from(self.service.parts) * waiting as u128;
         let parts = u128::from(self.workers) * u128::from(PARTS_PER_NS);

@@ -86,7 +86,7 @@ impl RetryBudget {
         is_enough
     }
 
-    /// Returns the retries in store, without the reserve since the last one.
+    /// Returns the retries in store, without the reserve since the last retry.
     pub fn saved(&self) -> u32 {
         u32::try_from(self.saved / TOKEN).unwrap_or(u32::MAX)
     }

@@ -30,8 +30,8 @@ const TOO_LARGE: Refusal =
 const VAIN_BYTES_MAX: u64 = 1 << 20;
 const TRIES_MAX: u64 = 64;
 
-/// Largest response of READ whose size is not compared with the client's limit before. It takes no memory beyond that of the
-/// slot's former response, and the core refuses a response that the client does not accept, with the same status.
+/// Largest response of READ whose size is not compared with the client's limit before. The answer takes only the memory of
+/// the slot's former response, and the core refuses a response that the client does not accept, with an equal status.
 const UNCHECKED_BYTES_MAX: usize = 1 << 10;
 
 /// The bits of the length of a read that [`Reader`] executes itself: a number of whole words, below [`UNCHECKED_BYTES_MAX`].

@@ -236,7 +236,8 @@ impl Job {
         Err(Refusal::new(Status::Aborted, "the value was being written all the time"))
     }
 
-    /// Copies up to `most` bytes, behind the version if there is one. At the end writes the version, and returns 0.
+    /// Copies up to `most` bytes, behind the version of a versioned value. At the end writes the version, and returns
+    /// 0.
     fn copy_more(&mut self, state: &ViewState, most: usize) -> Result<usize, Refusal> {
         let to = self.message.as_mut().expect("a copy has memory").storage_mut();
         let head = if self.plan.version.is_some() { WORD_BYTES as usize } else { 0 };

@@ -17,8 +17,8 @@ const VERSION_TRIES_MAX: u32 = 10_000;
 
 /// The memory of a region, for access by any number of threads and processes at the same time.
 ///
-/// Aligned words of 8 bytes are never torn. The words of a longer read or write have no common order with the accesses
-/// of others: for values that have to be consistent, use [`RegionMemory::write_versioned`].
+/// Aligned words of 8 bytes are never torn. The words of a longer read or write have no common order with concurrent
+/// accesses: for values that have to be consistent, use [`RegionMemory::write_versioned`].
 pub struct RegionMemory {
     words: WordMemory,
     /// The rights of other processes; `None` for private memory.
@@ -26,8 +26,8 @@ pub struct RegionMemory {
 }
 
 impl RegionMemory {
-    /// Makes zeroed memory of this process alone. The kernel provides a page at its first write, and ends a process if it
-    /// then has none.
+    /// Makes zeroed memory of this process alone. The kernel provides a page at the first write, and ends a process if no
+    /// page is left then.
     ///
     /// # Errors
     /// INVALID_ARGUMENT without a byte, RESOURCE_EXHAUSTED if the kernel refuses the address space.

@@ -84,8 +84,8 @@ impl CallOptions {
         self
     }
 
-    /// Makes a [`Client`](crate::Client) start a second attempt, at another server if there is one, when the first has
-    /// not answered after this time; the first response counts. A good choice is the time within which 95 of 100 calls
+    /// Makes a [`Client`](crate::Client) start a second attempt, at a second server if possible, when the first attempt
+    /// has not ended after this time; the first response counts. A good choice is the time within which 95 of 100 calls
     /// are answered. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
     #[must_use]
     pub const fn hedge_after(mut self, time: Duration) -> Self {

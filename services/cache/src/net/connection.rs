@@ -120,7 +120,7 @@ impl Connection {
 
     /// Reads once to `buffer`. A read that fills only a part has taken everything: no second call asks for more, unless the
     /// peer has closed its side, for which no further event comes. Bytes inside TLS may contain nothing for the program: the
-    /// connection then takes another turn, behind the others.
+    /// connection then takes a further turn, behind all waiting connections.
     pub(super) fn read(&mut self, buffer: &mut [u8], now: u32) -> ReadOutcome {
         if !self.can_read() {
             return ReadOutcome::Later;
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!((connection.kept_bytes(), connection.held_bytes()), (0, 0));
     }
 
-    /// A client that does not read its replies needs no further ones.
+    /// A client that does not read its replies needs no further replies.
     #[test]
     fn needs__the_next_reply_of_a_client_that_reads() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

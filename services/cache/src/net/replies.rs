@@ -71,7 +71,7 @@ impl Replies {
         self.reply_memory + self.queue.capacity() * size_of::<Reply>()
     }
 
-    /// Lets `write` append a reply behind all others.
+    /// Lets `write` append a reply behind all earlier replies.
     #[inline]
     pub(super) fn write(&mut self, output: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         if self.queue.is_empty() {

@@ -400,7 +400,7 @@ impl CacheServer {
         self.endpoints.as_ref().map(RunningServer::local_addr)
     }
 
-    /// Returns true if all threads run: those with connections, and those of endpoints.
+    /// Returns true if all threads run, with connections and with endpoints.
     pub fn is_healthy(&self) -> bool {
         let has_endpoints = self.shared.ended_endpoints.load(Ordering::SeqCst) == 0;
         has_endpoints && self.threads.iter().all(|thread| !thread.is_finished())

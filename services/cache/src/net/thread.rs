@@ -530,7 +530,7 @@ impl Thread {
         }
     }
 
-    /// Once a second: closes idle connections, and those that hold scarce memory.
+    /// Once a second: closes idle connections, and connections that hold scarce memory.
     fn look_at_all(&mut self) {
         if !self.router.is_memory_short() && !self.paused.is_empty() && !self.router.is_waiting() {
             self.resume();

@@ -47,7 +47,7 @@ pub(crate) struct Tls {
     sealed: Vec<u8>,
     sent: usize,
     is_closed: bool,
-    /// Bytes of the socket since the last decrypted one: those of a handshake, at first.
+    /// Bytes of the socket since the last decrypted byte: at first the bytes of a handshake.
     silent_bytes: usize,
 }
 

@@ -12,7 +12,7 @@ pub struct Fetch {
     pub touch: Option<u32>,
     /// After a miss, the expiry of the new, empty item.
     pub vivify: Option<u32>,
-    /// The remaining seconds below which one client is to make a new value.
+    /// With fewer seconds left, one client is told to refresh the value.
     pub recache_s: Option<u32>,
     /// Leave the marks of an access as they are.
     pub is_silent: bool,
@@ -116,8 +116,8 @@ impl Partition {
         Some(self.fetched(&place))
     }
 
-    /// Marks an item as stale, if the version is that of `compare`: the next look-up may serve the value, and its
-    /// client is told to make a new one.
+    /// Marks an item as stale, if the version equals `compare`: the next look-up may serve the value, and its client is
+    /// told to refresh the value.
     pub fn invalidate(
         &mut self,
         key: Key<'_>,

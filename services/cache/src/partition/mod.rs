@@ -346,7 +346,7 @@ impl Partition {
         true
     }
 
-    /// Removes an item, if the version is that of `compare`.
+    /// Removes an item, if the version equals `compare`.
     pub fn delete(&mut self, key: Key<'_>, compare: Option<u64>) -> Removed {
         let Some(place) = self.find(key) else {
             self.counters.delete_misses += 1;

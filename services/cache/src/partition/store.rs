@@ -143,7 +143,8 @@ impl Partition {
         match verb {
             Verb::Add => Err(Stored::Refused),
             Verb::Append | Verb::Prepend => Ok(old.accessed_at(self.now)),
-            // The item was invalidated meanwhile: the value may be served, until the item ends as it was to.
+            // The item was invalidated meanwhile: the new value may be served as stale, and keeps the old item's
+            // expiry.
             Verb::Set | Verb::Replace if is_stale => {
                 Ok(new.ending_at(old.expiry).stale().won(old.is_won()))
             }

@@ -161,8 +161,8 @@ impl CacheClient {
         })
     }
 
-    /// Calls the owner of a key. If the owner is another one, the client asks for the seed, and calls once more: the
-    /// request was not executed.
+    /// Calls the owner of a key. If a different endpoint owns the key, the client asks for the seed, and calls once
+    /// more: the request was not executed.
     fn call<T: 'static>(
         &self,
         method: u16,

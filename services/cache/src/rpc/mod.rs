@@ -2,7 +2,7 @@
 //!
 //! The endpoint of number *n* owns partition *n*. A client learns the number of partitions and the seed of the hash by
 //! [`Hello`](wire::HELLO), and calls the endpoint that owns the key. An endpoint refuses a key of another partition
-//! with FAILED_PRECONDITION: the client then asks again, since the server may be another one.
+//! with FAILED_PRECONDITION: the client then asks again, since a different server may listen there.
 
 mod client;
 mod handlers;

@@ -191,7 +191,7 @@ fn serve_lookups<S: 'static>(
     }
 }
 
-/// Looks an item up, and copies its value to the reply alone.
+/// Looks an item up, and copies the value directly into the reply.
 #[inline]
 fn get<S: 'static>(
     partition: &mut Partition,

@@ -1,4 +1,4 @@
-//! The queue between the replica's thread and the writing threads, with the progress of the latter.
+//! The queue between the replica's thread and the writing threads, and the progress of the writing threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

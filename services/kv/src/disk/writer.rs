@@ -120,7 +120,7 @@ impl Writer {
             return Ok(());
         }
         group.must_sync |= self.head.must_sync(&change);
-        // Once the first batch is durable, an empty log must no longer pass for a new one.
+        // Once the first batch is durable, an empty log must no longer pass for a new log.
         self.is_mark_due |= self.head == Head::default();
         self.head.note(&change).map_err(|what| self.wrong(io::Error::other(what)))?;
         let body = change.encode();

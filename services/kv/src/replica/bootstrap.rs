@@ -7,10 +7,11 @@
 //! not name a replica, the replica asks the leader to join.
 //!
 //! After the bootstrap, the lowest node waits for the named replicas. If most of these replicas restart before learning
-//! of the cluster, without a log and thus under new names, the lowest node waits for ever. It cannot find out whether
-//! the lost replicas were members meanwhile, and admitted others. Bootstrap therefore happens at the last moment: in the
-//! answer to the hello that completes a majority of the initial members. The majority counts the lowest node and the
-//! replicas that sent hellos under the known names. The lowest node does not rely on unreachable or departed replicas.
+//! of the cluster, without a log and thus under new names, the lowest node waits for ever. The lowest node cannot find
+//! out whether the lost replicas were members meanwhile, and admitted further members. Bootstrap therefore happens at
+//! the last moment: in the answer to the hello that completes a majority of the initial members. The majority counts
+//! the lowest node and the replicas that sent hellos under the known names. The lowest node does not rely on
+//! unreachable or departed replicas.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

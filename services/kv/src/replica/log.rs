@@ -143,8 +143,8 @@ impl Inner {
     }
 
     fn snapshot(&mut self, request_index: u64, to: u64) -> Option<Snapshot> {
-        // The log must continue from the snapshot, or the replica would need another one. A snapshot from before a
-        // replica became a member would report that the replica is no member.
+        // The log must continue from the snapshot, or the replica would need a second snapshot. A snapshot from before
+        // a replica became a member would report that the replica is no member.
         let usable = |(index, _, conf): &&(u64, u64, ConfState)| {
             let is_member = conf.voters.contains(&to) || conf.learners.contains(&to);
             *index >= request_index && *index >= self.base_index && is_member

@@ -11,8 +11,8 @@ use crate::wire::Flags;
 
 const MEMBERSHIPS_MAX: usize = 16;
 
-/// Most packets, and bytes of packets, that wait for their announcement in one group: two windows of the
-/// smallest packets, or one message of large ones. Dropped packets are sent again, to this member alone.
+/// Most packets, and bytes of packets, that wait for their announcement in one group: two windows of the smallest
+/// packets, or one message of large ones. The client repeats dropped packets to this member by unicast.
 const HELD_PACKETS_MAX: usize = 512;
 
 const HELD_BYTES_MAX: usize = 1 << 20;

@@ -1,9 +1,9 @@
 //! Requests to groups: their packets are sent to all members at once, by multicast (`docs/wire-protocol.md`
 //! §12).
 //!
-//! Multicast only replaces the first copy of a request's packets. All else is a call on every member's
-//! session: the call holds a slot and credits there, an ANNOUNCE identifies the request's message in the
-//! group, CREDITs acknowledge packets, and missing packets are sent again to that member alone.
+//! Multicast only replaces the first copy of a request's packets. All else is a call on every member's session: the
+//! call holds a slot and credits there, an ANNOUNCE identifies the request's message in the group, CREDITs acknowledge
+//! packets, and the client repeats missing packets by unicast.
 //!
 //! | file | concern |
 //! | --- | --- |

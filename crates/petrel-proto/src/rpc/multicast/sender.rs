@@ -39,9 +39,8 @@ pub(in crate::rpc) fn may_announce<B: Buffer, T>(
         && client.is_multicast_likely()
 }
 
-/// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and
-/// missing packets are sent to it alone. [`Core::send_to_group`](crate::rpc::Core::send_to_group) sends the packets
-/// once for all members.
+/// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and gets missing
+/// packets by unicast. [`Core::send_to_group`](crate::rpc::Core::send_to_group) sends the packets once for all members.
 ///
 /// # Panics
 /// If [`Core::may_announce`](crate::rpc::Core::may_announce) has not just returned true for this session.

@@ -1,4 +1,4 @@
-//! The turn of requests that wait for earlier ones, looked at after each end of a request (`docs/wire-protocol.md` §14.6).
+//! Requests that wait for earlier requests get their turn after the end of a request (`docs/wire-protocol.md` §14.6).
 
 use crate::rpc::Shared;
 use crate::session::server::ServerSession;

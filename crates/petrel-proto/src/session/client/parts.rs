@@ -113,7 +113,7 @@ mod tests {
 
     const ANNOUNCEMENT: Announcement = Announcement { group: 1, sequence: 2 };
 
-    /// Nothing of a message is left for the next one.
+    /// Nothing of a message is left for the next message.
     #[test]
     fn reset__makes_used_parts_as_good_as_fresh() {
         let mut parts = ClientParts::fresh();

@@ -133,7 +133,7 @@ impl ClientPaths {
         &self.counts
     }
 
-    /// Returns true if new packets may take the path, not looks alone.
+    /// Returns true if new packets take the path, besides looks.
     pub(crate) fn is_open(&self, path: PathId) -> bool {
         self.paths.is_open(path)
     }
@@ -149,7 +149,7 @@ impl ClientPaths {
         self.paths.room().max(u32::from(self.paths.has_chosen()))
     }
 
-    /// Returns the path of a slot's next frame that is no packet of a request: that of its last frame.
+    /// Returns the path of a slot's next frame that is no packet of a request: the last frame's path.
     pub(crate) fn last(&self, slot: usize) -> PathId {
         self.slots.get(slot).map_or(PathId::FIRST, |slot| slot.last)
     }
@@ -218,9 +218,9 @@ impl ClientPaths {
         self.another(last)
     }
 
-    /// Returns another path than `last`, as the policy chooses. After a silence that lasts: in turn any path, and the one
-    /// that worked last towards the server, which may answer over another one now (§14.2). (With two links of four dead,
-    /// the policy's choice, the path with the largest window, went back and forth between two dead ones.)
+    /// Returns another path than `last`, as the policy chooses. After a long silence: in turn any path, and the last path
+    /// that worked towards the server, which may answer over a different path now (§14.2). (With two links of four dead,
+    /// the policy's choice, the path with the largest window, went back and forth between two dead paths.)
     fn another(&mut self, last: PathId) -> PathId {
         match (self.silences, self.alive) {
             (0 | 1, _) => self.paths.choose_again(last),

@@ -7,7 +7,7 @@ use crate::buffer::Placed;
 use crate::limits::ORDER_WINDOW_CALLS;
 use crate::wire::{SEQUENCE_MASK, sequence_ahead};
 
-/// A complete request that waits for earlier ones.
+/// A complete request that waits for earlier requests.
 pub(crate) struct Early<B> {
     pub(crate) message: B,
     /// The memory of the application that has the request's bytes, if any.
@@ -90,7 +90,7 @@ impl<B> RequestOrder<B> {
         }
     }
 
-    /// Returns the number of an open request in the order, and whether the request waits for all earlier ones.
+    /// Returns the number of an open request in the order, and whether the request waits for all earlier requests.
     pub(crate) fn place(&self, slot: usize, number: u64) -> Option<(u32, bool)> {
         let request = &self.open[self.find(slot, number)?];
         Some((request.sequence, request.synchronises))

@@ -13,8 +13,8 @@ use crate::wire::{Credit, Marks};
 pub(crate) struct ServerPaths {
     /// Source ports of this side.
     ports: u8,
-    /// How far the paths of long responses are ahead of those of the client's frames: grows with each answer that seems
-    /// lost on its way back.
+    /// How far the paths of long responses are ahead of the paths of the client's frames: grows with each answer that
+    /// seems lost on the way back.
     shift: u8,
     /// The path of short responses, which changes at the same times; `None` before the first.
     short: Option<u8>,
@@ -136,7 +136,7 @@ impl ServerPaths {
         marked.note(packet);
     }
 
-    /// Returns a CREDIT with the marks of a request, if there are any. The marks are forgotten with
+    /// Returns a CREDIT with the marks of a request; `None` without marks. The marks are forgotten with
     /// [`ServerPaths::note_marks_sent`].
     pub(crate) fn marked_credit(
         &mut self,

@@ -1,4 +1,4 @@
-//! Calls to services of which one server leads: the other servers answer with a redirect, and execute nothing. The leader of a call
+//! Calls to services with a leader: the remaining servers answer with a redirect, and execute nothing. The leader of a call
 //! changes with time. After the faults every server leads.
 
 use petrel::client::{Judge, Verdict};

@@ -2,7 +2,7 @@
 //!
 //! The reactor is generic over [`Network`] and monomorphised: [`MioNetwork`] is for production, and a simulator
 //! supplies virtual sockets and a virtual clock. The seeds of the simulator thus run the shipped reactor. The trait is
-//! hidden, not a cargo feature: a feature would build a second nexus, different from the one that users have.
+//! hidden, not a cargo feature: a feature would build a second nexus, different from the nexus of users.
 
 mod mio;
 mod stream;

@@ -12,7 +12,7 @@ use crate::nexus::net::{Network, Stream};
 use crate::nexus::relay::Relay;
 use crate::nexus::rendezvous::LocalRendezvous;
 
-/// The two ends of a link to be, and the media of this one.
+/// The two ends of a future link, and the media of this end.
 pub(super) struct Offering<'a, N: Network> {
     net: &'a N,
     process: AllowedTransports,

@@ -186,7 +186,7 @@ impl<N: Network> Relay<N> {
         }
         let proposal = self.take_proposal(id, request);
         if let Ok(accept) = &answer {
-            // The session exists, whatever happens to the answer: its end will be reported.
+            // The session exists even if the answer is lost: the session's end will be reported.
             self.add_session(id, accept.slots);
         }
         match (proposal, answer) {

@@ -30,9 +30,9 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// Attempts of one call, including the first and hedges; at least 1, and 4 by default.
     pub attempts_max: u32,
-    /// Timeout of an attempt of an [idempotent](crate::client::Call::idempotent) call. The call is then retried, at another
-    /// server if there is one, and the next attempt has twice the time. `None`, the default: an attempt may take all of the
-    /// call's time. Only this timeout notices a server that hangs while the process lives.
+    /// Timeout of an attempt of an [idempotent](crate::client::Call::idempotent) call. The client then retries the call, at
+    /// a second server if possible, and the next attempt has twice the time. `None`, the default: an attempt may take all
+    /// of the call's time. Only this timeout notices a server that hangs while the process lives.
     pub attempt_timeout: Option<Duration>,
     /// Pauses before a retry: 1 ms at first, twice as long each time, 200 ms at most.
     pub retry_backoff: BackoffConfig,

@@ -142,7 +142,7 @@ impl<B, T> ClientSession<B, T> {
             let behind_packets = known_end.saturating_sub(packet + 1);
             packets.note_acked(now_ns, which, (is_marked, behind_packets));
         }
-        // The CREDITs that answered the other packets may be lost, long ago, on a dead way back: the time up to this one,
+        // The CREDITs for earlier packets may have been lost long ago, on a dead way back: the time up to this CREDIT,
         // which a timeout has brought, is no round trip.
         let measured = state.timer().measured();
         if repeats && measured.is_some_and(|packet| has(credit, packet)) {

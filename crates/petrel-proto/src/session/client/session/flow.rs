@@ -56,7 +56,7 @@ impl<B, T> ClientSession<B, T> {
         !self.stalled.is_empty()
     }
 
-    /// Lets a slot wait for a credit, behind those that wait already.
+    /// Lets a slot wait for a credit, behind all waiting slots.
     pub(crate) fn stall(&mut self, slot: usize) {
         assert!(!self.slots[slot].is_free(), "a slot waits for credits on behalf of a call");
         self.stalled.push(slot);
@@ -192,8 +192,8 @@ impl<B, T> ClientSession<B, T> {
         self.credits.take_back_all(state.held_mut())
     }
 
-    /// Notes that a response of several packets begins: returns the request's credits, and those for packets
-    /// beyond the response's end. A slot in WAITING without a credit has none for the first packet either.
+    /// Notes that a response of several packets begins: returns the request's credits, and those for packets beyond the
+    /// response's end. A slot in WAITING without a credit has no credit for the first packet either.
     pub(crate) fn enter_receiving(
         &mut self,
         slot: usize,

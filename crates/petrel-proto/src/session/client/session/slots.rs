@@ -167,8 +167,7 @@ impl<B, T> ClientSession<B, T> {
         if is_exhausted { SlotEnd::Exhausted } else { SlotEnd::Retired }
     }
 
-    /// Prepares a slot taken for a call. Returns false if the slot must wait for others, which wait for a
-    /// credit.
+    /// Prepares a slot taken for a call. Returns false if the slot must wait behind slots that wait for a credit.
     #[inline(always)]
     pub(crate) fn start(
         &mut self,

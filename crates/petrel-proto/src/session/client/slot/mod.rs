@@ -283,8 +283,8 @@ impl<B, T> ClientSlot<B, T> {
         self.timer.measure(0, now_ns);
     }
 
-    /// Ends the call. The next call gets another number, unless the server has seen no packet of this one.
-    /// The slot's credits must be returned before.
+    /// Ends the call. The next call gets a new number, unless the server has seen no packet of this call. The slot's
+    /// credits must be returned before.
     pub(super) fn end(&mut self, stride: u64) -> SlotCall<B, T> {
         assert!(!self.is_free(), "a call ends once");
         assert!(self.held.count() == 0, "a call ends after its credits are returned");

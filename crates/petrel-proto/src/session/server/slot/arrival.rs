@@ -237,8 +237,8 @@ impl<B> ServerSlot<B> {
         self.state == ServerState::Running && self.answer_bits & ORDERED != 0
     }
 
-    /// Stores the account of a complete request that waits for earlier ones. The next CREDIT returns its credits, as if
-    /// the client had asked for the answer.
+    /// Stores the account of a complete request that waits for earlier requests. The next CREDIT returns its credits,
+    /// as if the client had asked for the answer.
     pub(crate) fn hold_early(&mut self, id: HoldingId) {
         assert!(self.is_ordered(), "only a numbered request waits for others");
         assert!(!self.held.is_some(), "a slot has one account at a time");
