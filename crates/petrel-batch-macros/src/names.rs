@@ -33,7 +33,7 @@ pub(crate) fn words(tokens: TokenStream, each: &mut dyn FnMut(Ident)) {
 pub(crate) struct Binding {
     pub(crate) ident: Ident,
     pub(crate) ty: Option<Type>,
-    /// The first line of the initialiser, for the refusals that depend on it.
+    /// The initialiser behind a plain name: a lane can keep only some values.
     pub(crate) init: Option<Expr>,
     /// Whether a string names the local, which therefore cannot have another name.
     is_in_string: bool,
