@@ -1,4 +1,4 @@
-//! The code of a state: a copy of the body that begins behind a mark and ends at the next ones.
+//! The code of a state: a copy of the body from a mark to the next marks.
 //!
 //! A copy keeps the user's nesting, so that the compiler sees ordinary structured code. Behind a mark inside of a loop,
 //! the copy has the rest of the loop's body, then the loop, then the text behind the loop. Each copy is at most as long

@@ -1,4 +1,4 @@
-//! A body as states: the code from the beginning and from each mark to the next ones, with the locals that lanes keep.
+//! A body as states: the code from the beginning and from each mark to the next marks, with the locals that lanes keep.
 
 use proc_macro2::{Span, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};

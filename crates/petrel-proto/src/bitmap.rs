@@ -51,7 +51,8 @@ impl Window {
         self.cumulative + self.words.iter().map(|word| word.count_ones()).sum::<u32>()
     }
 
-    /// Returns the first packet not in the set, if no packet after it is: the next one while nothing is lost.
+    /// Returns the first packet not in the set, if no later packet is in the set: the next packet while nothing is
+    /// lost.
     #[inline]
     pub fn next_in_order(&self) -> Option<u32> {
         is_clear(&self.words).then_some(self.cumulative)
@@ -316,7 +317,7 @@ fn shift_up(words: &mut Words, count: u32) {
     }
 }
 
-/// Moves all bits down by `count` positions, and discards lower ones.
+/// Moves all bits down by `count` positions, and discards lower bits.
 fn shift_down(words: &mut Words, count: u32) {
     assert!(count > 0, "bits move by a position at least");
     if count >= WINDOW_PACKETS {

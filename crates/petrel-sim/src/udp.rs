@@ -234,7 +234,7 @@ impl FabricSocket {
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, path, &frame);
     }
 
-    /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed one.
+    /// Checks that the frames of a departing datagram were pushed first. Returns the contents of a sealed datagram.
     fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         let at = self.binding.at;
         let mut incoming = self.incoming.borrow_mut();

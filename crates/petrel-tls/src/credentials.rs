@@ -55,11 +55,11 @@ pub struct CredentialsStatus {
 }
 
 impl Credentials {
-    /// Reads `cert.pem` (the certificate, then intermediate ones), `key.pem` and `ca.pem` (the trusted authorities) of a folder. A folder with
-    /// a file `known_peers` has a [raw key](Self::raw_key) in `key.pem` instead. The file `revoked`, if present, lists fingerprints of refused
-    /// certificates, line by line, and `#` begins a comment.
-    /// Later changes of the files are read when a connection begins, and once a second while there are connections. Broken files leave the
-    /// former contents in use; [`status`](Self::status) has the reason then.
+    /// Reads `cert.pem` (the certificate, then intermediate certificates), `key.pem` and `ca.pem` (the trusted authorities) of a
+    /// folder. A folder with a file `known_peers` has a [raw key](Self::raw_key) in `key.pem` instead. The file `revoked`, if
+    /// present, lists fingerprints of refused certificates, line by line, and `#` begins a comment. Later changes of the files
+    /// are read when a connection begins, and once a second while there are connections. Broken files leave the former contents
+    /// in use; [`status`](Self::status) has the reason then.
     ///
     /// # Errors
     /// A file cannot be read, further users have access to the key, the certificate is not valid now, or the key belongs to a
@@ -284,7 +284,7 @@ pub struct CredentialsBuilder {
 }
 
 impl CredentialsBuilder {
-    /// Sets the certificate and the intermediate ones behind it, in PEM.
+    /// Sets the certificate, followed by the intermediate certificates, in PEM.
     ///
     /// # Errors
     /// The text has no certificate, or a broken one.
@@ -293,7 +293,7 @@ impl CredentialsBuilder {
         Ok(self)
     }
 
-    /// Sets the certificate and the intermediate ones behind it, in DER.
+    /// Sets the certificate, followed by the intermediate certificates, in DER.
     #[must_use]
     pub fn certificate_der(mut self, chain: Vec<Vec<u8>>) -> Self {
         self.chain = chain.into_iter().map(CertificateDer::from).collect();

@@ -68,7 +68,7 @@ impl Files {
         trust.with_file_name(REVOKED)
     }
 
-    /// Reads the fingerprints of revoked peers. A missing file is an empty one.
+    /// Reads the fingerprints of revoked peers. A missing file counts as empty.
     ///
     /// # Errors
     /// The file cannot be read, has wrong modes, or has a line without a fingerprint.

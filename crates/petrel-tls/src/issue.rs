@@ -236,7 +236,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns the certificates between an issued one and the root, in PEM.
+    /// Returns the certificates between an issued certificate and the root, in PEM.
     fn intermediates(&self) -> String {
         let chain = [&[self.certificate.clone()][..], &self.above].concat();
         chain[..chain.len() - 1].concat()

@@ -49,7 +49,7 @@ impl SpiffePattern {
         Ok(Self(text.to_owned()))
     }
 
-    /// Returns true if the ID is the expected one, or one of the expected trust domain.
+    /// Returns true if the ID is the expected ID, or an ID of the expected trust domain.
     pub(crate) fn matches(&self, id: &str) -> bool {
         let is_domain = !self.0["spiffe://".len()..].contains('/');
         match id.strip_prefix(self.0.as_str()) {
@@ -131,7 +131,7 @@ impl Trust {
         }
     }
 
-    /// Checks a certificate, the authorities behind the certificate, or a raw key against the revoked ones.
+    /// Checks a certificate, the authorities behind the certificate, or a raw key against the revoked fingerprints.
     fn check_revoked(
         &self,
         proof: &CertificateDer<'_>,

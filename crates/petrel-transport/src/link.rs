@@ -111,15 +111,16 @@ transport_stats! {
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address without a peer, and sealed ones that name no link of their address. While UDP has a single peer,
-    /// the kernel itself refuses strangers' datagrams. The kernel counts such datagrams as `NoPorts` of the network namespace,
-    /// and `petrel stats` shows the count.
+    /// Datagrams from an address without a peer, and sealed datagrams that name no link of their address. While UDP has a single
+    /// peer, the kernel itself refuses strangers' datagrams. The kernel counts such datagrams as `NoPorts` of the network
+    /// namespace, and `petrel stats` shows the count.
     rx_dropped_unknown_peer,
     /// Plain datagrams from the address of a sealed link, which has no plain link.
     rx_dropped_plain,
     /// Sealed datagrams that do not open, and all of a link that has ended because of them.
     rx_dropped_forged,
-    /// Sealed datagrams with a number that was accepted before, or is too far from the highest accepted one.
+    /// Sealed datagrams with a number that was accepted before, or is too far from the highest accepted
+    /// number.
     rx_dropped_replayed,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,

@@ -59,8 +59,8 @@ pub enum MuxLink<A, B> {
     Far(B),
 }
 
-/// Two media as one transport: `A` is the near one. The peers of the near medium have the bit with
-/// the number `BIT` set in their id; neither medium uses this bit in ids of its own.
+/// Two media as one transport: `A` is the near medium. The peers of the near medium have the bit
+/// with the number `BIT` set in their id; neither medium uses this bit in ids of its own.
 ///
 /// Return paths are those of the near medium: answers over the far medium wait for the end of the
 /// burst.

@@ -70,7 +70,7 @@ pub trait FrameHandler<R> {
     /// port come by the other methods. `is_marked` is true for a frame with the mark *Congestion
     /// Experienced*.
     ///
-    /// By default the frame is treated like one from the peer's own port.
+    /// By default the transport treats the frame like a frame from the peer's own port.
     fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
         let _ = source;
         match is_marked {

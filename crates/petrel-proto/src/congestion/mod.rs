@@ -92,8 +92,8 @@ pub struct Flow {
     pub credits: u32,
     /// Payload of a full packet, in bytes.
     pub packet_bytes: u32,
-    /// The round trip of the session's path without queues, in nanoseconds: the shortest ever seen to this
-    /// peer, by any session. Values below the configured round trip, 0 included, mean the configured one.
+    /// The round trip of the session's path without queues, in nanoseconds: the shortest ever seen to this peer, by any
+    /// session. Values below the configured round trip, 0 included, mean the configured round trip.
     ///
     /// A session cannot measure this value alone. When tried, a session that began in the middle of an incast
     /// took the queue for its path: after ninety latecomers the queue was more than four times as long, and

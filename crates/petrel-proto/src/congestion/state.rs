@@ -139,8 +139,8 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
-    /// Notes a round trip of the path measured by other means. Only the first value may be longer than the
-    /// known one.
+    /// Notes a round trip of the path measured by other means. Only the first value may be longer than the known round
+    /// trip.
     pub fn note_path(&mut self, now_ns: u64, rtt_ns: u32) {
         let Some(flow) = self.flow_mut() else { return };
         if flow.base_rtt_ns == 0 || flow.base_rtt_ns > rtt_ns {

@@ -265,8 +265,7 @@ pub struct LinkOpen {
     pub from_endpoint: u16,
     /// The acceptor's endpoint.
     pub to_endpoint: u16,
-    /// Transports, the preferred one first. A decoder leaves out unknown transports, so the list may be
-    /// empty.
+    /// Transports, in order of preference. A decoder leaves out unknown transports, so the list may be empty.
     pub offers: Vec<Offer>,
     /// Over UDP: true if this side's sessions react to ECN marks and would send ECN-capable packets.
     pub ecn: bool,

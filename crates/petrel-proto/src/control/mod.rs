@@ -59,10 +59,10 @@ pub const BODY_BYTES_MAX_BEFORE_HELLO: usize = 1_024;
 /// Longest body after the HELLO.
 pub const BODY_BYTES_MAX: usize = 65_536;
 
-/// Longest text for people; the encoder cuts longer ones.
+/// Longest text for people; the encoder cuts longer texts.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Longest `agent` of a HELLO; the encoder cuts longer ones.
+/// Longest `agent` of a HELLO; the encoder cuts longer texts.
 pub const AGENT_BYTES_MAX: usize = 64;
 
 /// Longest rendezvous name: the size of a Unix socket's address after the leading zero.

@@ -1,15 +1,15 @@
 //! *Coupled*: a window for each path, and their sum is the session's.
 //!
-//! The windows grow together by a packet per round trip, as MP-RDMA's single window does (§3.2). Where it keeps
-//! no state of a path, to fit a network card, this policy has 16 bytes, and can do more with a bad path:
+//! The windows grow together by a packet per round trip, as MP-RDMA's single window does (§3.2). MP-RDMA keeps no state
+//! of a path, to fit a network card. This policy has 16 bytes per path, and can do more with a bad path:
 //!
 //! - A mark takes a quarter of a packet from the window of its path. With a half, as in MP-RDMA, senders that
 //!   share a queue with a marking step of 20 KB halved together and left 8 % of the link unused.
 //! - A loss takes half a packet. Half of the window, for other paths to use, gained less than half a percent
 //!   where three of four paths lost packets, and cost five where all did.
 //! - A late answer takes a packet, for other paths to use.
-//! - A path without a window is closed. A packet looks at it after a while, and a good answer opens it.
-//! - A path that was opened grows by half a packet per answer until the first bad one.
+//! - A path without a window is closed. A packet looks at the path after a while, and a good answer opens the path.
+//! - An opened path grows by half a packet per answer until the first bad answer.
 //! - While other sessions of the endpoint send, half of the largest sum is in flight. (A session alone needs the whole sum: with
 //!   half, four paths of 10 Gbit/s with queues up to their marks stay unused by 10 %. But no switch marks packets that wait
 //!   for the link of their host, and requests below 100 KB took a third longer than with one path.)

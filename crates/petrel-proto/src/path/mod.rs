@@ -159,7 +159,7 @@ pub struct Answer {
 enum Feedback {
     Good,
     Marked,
-    /// The packet came long after later ones: its path is slow.
+    /// The packet came long after later packets: its path is slow.
     Late,
     Lost,
     TimedOut,

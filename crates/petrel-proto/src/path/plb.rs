@@ -1,4 +1,4 @@
-//! *PLB*: one path at a time, and another one when it is congested or dead (Qureshi et al., SIGCOMM 2022;
+//! *PLB*: one path at a time, and a new path when the path is congested or dead (Qureshi et al., SIGCOMM 2022;
 //! protective reroute, Wetherall et al., SIGCOMM 2023).
 
 use super::set::PathSet;

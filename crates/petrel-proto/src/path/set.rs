@@ -233,7 +233,7 @@ impl PathSet {
         measured.min().unwrap_or(0).into()
     }
 
-    /// Adds to the window of an open path, as far as the sum stays within `total_most`. Returns the added units.
+    /// Adds to the window of an open path, but not beyond a sum of `total_most`. Returns the added units.
     pub(super) fn widen(&mut self, path: PathId, units: u32, total_most: u32) -> u32 {
         assert!(self.is_open(path), "a closed path has no window");
         let units = units.min(total_most.saturating_sub(self.total_window));
@@ -246,7 +246,7 @@ impl PathSet {
         units
     }
 
-    /// Takes from the window of an open path, down to the smallest one. Returns the units taken.
+    /// Takes from the window of an open path, down to the smallest window. Returns the units taken.
     pub(super) fn narrow(&mut self, path: PathId, units: u32) -> u32 {
         assert!(self.is_open(path), "a closed path has no window");
         assert!(self.window(path) >= WINDOW_LEAST, "an open path has the smallest window at least");

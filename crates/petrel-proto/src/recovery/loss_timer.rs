@@ -206,8 +206,8 @@ impl LossTimer {
         self.marks &= PULL_DUE;
     }
 
-    /// Sets the time of the next look for the response of a request that still runs: the next silence is the
-    /// first one again.
+    /// Sets the time of the next look for the response of a request that still runs: the next silence counts as the
+    /// first again.
     pub(crate) fn look_again(&mut self, deadline_ns: u64) {
         assert!(deadline_ns > self.since_ns, "the next look follows the beginning of the wait");
         self.backoff = 0;

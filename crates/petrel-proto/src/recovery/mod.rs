@@ -23,7 +23,7 @@ mod send_order;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recovery {
-    /// Packets are accepted in any order, and missing ones are sent again at the first evidence of loss.
+    /// Packets are accepted in any order, and missing packets are sent again at the first evidence of loss.
     #[default]
     Selective,
     /// Packets out of order are dropped, and a timeout repeats all packets from the first missing one on, as

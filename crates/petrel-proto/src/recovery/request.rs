@@ -1,5 +1,5 @@
-//! The packets of a request at its client: the order of their transmissions, the acknowledged ones and the lost
-//! ones (`docs/wire-protocol.md` §5.2, §7.2).
+//! The packets of a request at its client: the order of transmissions, acknowledged packets and lost packets
+//! (`docs/wire-protocol.md` §5.2, §7.2).
 
 use std::ops::Range;
 
@@ -144,8 +144,8 @@ impl RequestPackets {
             .for_each(|packet| lost.clear(packet));
     }
 
-    /// Marks packets as lost that were sent well before the `echo` packet and are not acknowledged. Clears the
-    /// marks of acknowledged ones. Returns the number of new marks.
+    /// Marks packets as lost that were sent well before the `echo` packet and are not acknowledged. Clears the marks of
+    /// acknowledged packets. Returns the number of new marks.
     #[inline]
     pub(crate) fn find_lost(&mut self, packets: Range<u32>, echo: u32, repeats: bool) -> u32 {
         assert!(echo < packets.end, "a packet that has arrived was sent");
@@ -167,7 +167,7 @@ impl RequestPackets {
         found
     }
 
-    /// Marks packets as lost after a timeout: the first missing one, or by go-back-N every sent one from there
+    /// Marks packets as lost after a timeout: the first missing packet, or by go-back-N every sent packet from there
     /// on. Returns true if no packet was ever acknowledged.
     pub(crate) fn lose(&mut self, sent: u32, recovery: Recovery) -> bool {
         let Self { acknowledged, lost, .. } = self;

@@ -1,5 +1,5 @@
-//! The packets of a response at its client: the received ones, and those asked for again
-//! (`docs/wire-protocol.md` §5.2, §7.2).
+//! The packets of a response at its client: received packets, and packets requested again (`docs/wire-protocol.md`
+//! §5.2, §7.2).
 
 use super::Recovery;
 use crate::bitmap::{Insert, Window, Words};
@@ -118,7 +118,7 @@ impl ResponsePackets {
         true
     }
 
-    /// Asks for packets again after a timeout: the first missing one, or by go-back-N all up to the limit.
+    /// Asks for packets again after a timeout: the first missing packet, or by go-back-N all packets up to the limit.
     pub(crate) fn ask_again(&mut self, limit: u32, recovery: Recovery) {
         let first = self.received.cumulative();
         let end = if recovery == Recovery::GoBackN { limit } else { first + 1 };

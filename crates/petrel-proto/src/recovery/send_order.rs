@@ -1,5 +1,5 @@
-//! The order in which a request's packets were transmitted. The client tells lost packets from late ones by
-//! this order (`docs/wire-protocol.md` §5.2).
+//! The order in which a request's packets were transmitted. The client tells lost packets from late packets by this
+//! order (`docs/wire-protocol.md` §5.2).
 
 use std::ops::Range;
 
@@ -93,9 +93,8 @@ impl SendOrder {
     /// (§5.2). Returns `None` if another packet has taken over the entry of `packet`, and for a first copy of
     /// a packet repeated since.
     ///
-    /// If a copy were taken for a later one, every packet sent between the two would seem lost and be
-    /// repeated. Then the first copies of these packets would arrive and repeat the error, and so on to the
-    /// message's end.
+    /// If a copy were taken for a later copy, every packet sent in between would seem lost and be repeated. Then the
+    /// first copies of these packets would arrive and repeat the error, and so on to the message's end.
     pub(super) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
         let place = (packet % WINDOW_PACKETS) as usize;
         if first_sent > packet + WINDOW_PACKETS {

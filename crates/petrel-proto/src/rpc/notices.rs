@@ -54,7 +54,7 @@ pub(super) enum Notice {
     Used(SessionId),
     Probed(SessionId, PeerKey, u64),
     Cancelled(RequestHandle),
-    /// A request of the session that waited for earlier ones may run, unless it has ended since.
+    /// A request of the session that waited for earlier requests may run, unless the request has ended since.
     Ready(SessionId),
 }
 
@@ -89,7 +89,7 @@ impl Notices {
         self.0.push_back(Notice::Cancelled(request));
     }
 
-    /// Notes that a request of a session that waited for earlier ones may run.
+    /// Notes that a request that waited for earlier requests may run.
     pub(super) fn note_ready(&mut self, session: SessionId) {
         self.0.push_back(Notice::Ready(session));
     }

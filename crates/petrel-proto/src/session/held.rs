@@ -39,7 +39,7 @@ impl HoldingId {
 pub(crate) enum HoldingKind {
     Arriving,
     Answer,
-    /// A complete request that waits for earlier ones (§14.6). Short memory does not end it.
+    /// A complete request that waits for earlier requests (§14.6). Short memory does not end it.
     Early,
 }
 

@@ -133,7 +133,7 @@ impl<B, T> SessionTable<B, T> {
         if len > self.entries.len() / 2 {
             return;
         }
-        // The name of a closed session must not match a later one.
+        // The name of a closed session must not match a later session.
         let newest = self.entries.drain(len..).map(|entry| entry.generation).max();
         self.generation = newest.map_or(self.generation, |newest| newest.wrapping_add(1));
         self.entries.shrink_to(ROOM_MIN.max(2 * len));

@@ -20,7 +20,7 @@ pub enum Kind {
     ResponsePart = 3,
     /// Acknowledges request packets.
     Credit = 4,
-    /// Acknowledges response packets and allows further ones.
+    /// Acknowledges response packets and allows further packets.
     Pull = 5,
     /// The client has given up a request.
     Cancel = 7,
@@ -108,7 +108,7 @@ impl Flags {
         self.0 & Self::EXTENDED.0 != 0
     }
 
-    /// Returns true if the frame repeats an earlier one.
+    /// Returns true if the frame repeats an earlier frame.
     #[inline]
     pub const fn repeats(self) -> bool {
         self.0 & Self::REPEATS.0 != 0

@@ -34,7 +34,7 @@ impl Kind {
 
 const NO_CALL: &str = "no such call";
 
-/// Registers the handler of a method, unless the endpoint's kind uses the plain one.
+/// Registers the handler of a method, unless the endpoint's kind uses the plain handler.
 pub(super) fn register(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: Method) -> bool {
     if !matches!(method, Method::Echo | Method::Transform) || shared.common.has_batches {
         return false;

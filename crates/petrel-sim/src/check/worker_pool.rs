@@ -94,7 +94,7 @@ pub(super) fn register(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: 
     });
 }
 
-/// Runs the workers: answers finished requests, and starts waiting ones.
+/// Runs the workers: answers finished requests, and starts waiting requests.
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
     let worker_pool = &mut *shared.worker_pool.borrow_mut();
     let now_ns = shared.common.fabric.turn_clock().last_ns;

@@ -223,7 +223,7 @@ impl Network {
         u32::try_from(self.draw_delay_ns() + self.draw_delay_ns()).unwrap_or(u32::MAX)
     }
 
-    /// Draws another round trip of the kernel, and reports a shorter one to the endpoints.
+    /// Draws a further round trip of the kernel, and reports a shorter round trip to the endpoints.
     fn measure_path(&mut self, id: ConnectionId) {
         let rtt_ns = self.draw_round_trip_ns();
         let Some(connection) = self.connections.get_mut(&id) else { return };

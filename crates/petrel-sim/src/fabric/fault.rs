@@ -192,7 +192,7 @@ fn replace_bytes(bytes: &mut [u8], rng: &mut Rng) {
     let reach = reach(bytes, rng);
     let first = rng.below(reach) as usize;
     for byte in bytes[first..].iter_mut().take(1 + rng.below(8) as usize) {
-        // A value different from the current one.
+        // A value different from the current value.
         *byte = byte.wrapping_add(1 + rng.below(255) as u8);
     }
 }

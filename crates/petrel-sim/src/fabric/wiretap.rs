@@ -1,4 +1,4 @@
-//! Observers: a watcher that sees every frame, and an attacker that records packets and sends forged ones.
+//! Observers: a watcher that sees every frame, and an attacker that records packets and sends forged packets.
 
 use std::collections::VecDeque;
 
@@ -96,8 +96,8 @@ impl Attack {
     ];
 }
 
-/// A sample of the packets sent so far. Old packets stay for long, because each new packet replaces a
-/// random one, and only some packets enter.
+/// A sample of the packets sent so far. Old packets stay for long, because each new packet replaces a random packet,
+/// and only some packets enter.
 #[derive(Debug)]
 pub(super) struct Wiretap {
     keep: usize,

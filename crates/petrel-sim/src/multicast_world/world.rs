@@ -50,7 +50,7 @@ const FAULTS_MOST: FaultPlan = FaultPlan {
 /// More packets than any request has.
 const PACKETS_MAX: u64 = 256;
 
-/// Upper bounds of answer lengths: for answers of one packet, and for larger ones. The lengths depend on the call.
+/// Upper bounds of answer lengths: for answers of one packet, and for larger answers. The lengths depend on the call.
 const ANSWER_BYTES: (usize, usize) = (200, 20_000);
 
 /// Maximum number of outstanding calls.

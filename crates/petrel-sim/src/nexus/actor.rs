@@ -537,7 +537,7 @@ impl Actor {
     }
 }
 
-/// Foreign peers' tokens begin here; honest clients use smaller ones.
+/// Foreign peers' tokens begin here; honest clients use smaller tokens.
 pub(super) const FOREIGN_TOKEN: u32 = 1 << 31;
 
 fn must(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {

@@ -28,7 +28,7 @@ use crate::rng::Rng;
 /// sleeping core.
 pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
 
-/// The first and the longest pause between polls of a full ring; each pause is twice the previous one.
+/// The first and the longest pause between polls of a full ring; each pause is twice the previous pause.
 pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
 
 /// After one burst in this number, on average, an endpoint polls a few more times before it sleeps.

@@ -336,7 +336,7 @@ impl PacketBuf {
         self.store_growth(Growth::up_to(bytes_max));
     }
 
-    /// Sets the value for [`growth`](PacketBuf::growth) to a prepared one.
+    /// Sets a prepared value for [`growth`](PacketBuf::growth).
     #[inline]
     pub fn store_growth(&mut self, growth: Growth) {
         let noted = self.packet_count() as u32 | growth.0;

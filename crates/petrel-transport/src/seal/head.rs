@@ -14,8 +14,8 @@ pub(super) fn encode(path: u32, number: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// A received datagram with the form of a sealed one. The contents are unknown until a receiver opens the
-/// datagram.
+/// A received datagram with the form of a sealed datagram. The contents are unknown until a receiver
+/// opens the datagram.
 pub(crate) struct SealedDatagram<'a> {
     pub(super) head: &'a [u8; HEAD_BYTES],
     /// The ciphertext of at least one byte, and the tag.

@@ -13,7 +13,7 @@ const WORDS: usize = (WINDOW_NUMBERS / 64) as usize;
 /// Why a sealed datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Its number was accepted before, is lower than the remembered ones, or has no key.
+    /// The number was accepted before, is lower than all remembered numbers, or has no key.
     Replayed,
     /// It does not open, or too many have not.
     Forged,
@@ -57,8 +57,8 @@ impl Receiver {
         self.forgeries >= self.forgeries_max
     }
 
-    /// Opens a datagram in place, and returns the plain one. After a refusal the receiver is as before, except for the number of
-    /// forgeries.
+    /// Opens a datagram in place, and returns the plain datagram. After a refusal the receiver is as before, except for the
+    /// number of forgeries.
     pub(crate) fn open<'a>(&mut self, sealed: SealedDatagram<'a>) -> Result<&'a [u8], Refusal> {
         let number = sealed.number();
         if self.is_ended() {
@@ -122,7 +122,7 @@ fn keeps_first_epoch() -> bool {
 /// The accepted numbers among the numbers up to the highest.
 #[derive(Debug)]
 struct Window {
-    /// The number behind the highest accepted one.
+    /// The number behind the highest accepted number.
     end: u64,
     /// A ring of bits; a number's place is its remainder.
     accepted: [u64; WORDS],

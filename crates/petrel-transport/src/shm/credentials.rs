@@ -41,7 +41,8 @@ const GROUPS: usize = 64;
 /// The largest number of groups that the kernel allows a process (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
 
-/// Returns true if the process at the far end belongs to a group, by its effective group or by a supplementary one.
+/// Returns true if the process at the far end belongs to a group, by its effective group or by a supplementary
+/// group.
 ///
 /// # Errors
 /// As [`peer_process`].

@@ -30,7 +30,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 
-/// Most descriptors in a sent message. A pair of endpoints needs a single one.
+/// Most descriptors in a sent message. A pair of endpoints needs a single descriptor.
 pub const MAX_FDS: usize = 8;
 
 /// Most descriptors the kernel accepts in one message (`SCM_MAX_FD`). The receiver makes room for

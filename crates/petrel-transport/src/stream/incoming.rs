@@ -57,7 +57,7 @@ impl Incoming {
             return (at_hand.frames, Ok(true));
         }
         let partial = self.rest().len();
-        // Behind the place of decrypted bytes is one for encrypted ones.
+        // Behind the place of decrypted bytes is a place for encrypted bytes.
         let room_bytes = if cipher.is_some() { 2 * READ_BYTES } else { READ_BYTES };
         let needed = room_bytes + STREAM_FRAME_BYTES.max(max_frame) + LENGTH_BYTES;
         if scratch.len() < needed {

@@ -46,8 +46,8 @@ pub use outgoing::{OUT_BYTES_MAX, OUT_BYTES_OF_ALL_MAX};
 /// The largest frame that the transport offers: large messages then cost few headers, and one frame does not fill the buffers.
 pub const STREAM_FRAME_BYTES: usize = 64 << 10;
 
-/// Up to this number of connections, a burst reads all connections. With more, a system call finds the readable ones
-/// first.
+/// Up to this number of connections, a burst reads all connections. With more connections, a system call first finds
+/// the readable connections.
 const READ_ALL_MAX: usize = 2;
 
 /// Time without traffic after which the kernel asks the peer, and between questions: translators forget silent connections.

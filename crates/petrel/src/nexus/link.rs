@@ -77,8 +77,8 @@ pub(super) struct Ready<L> {
 }
 
 impl Link {
-    /// A link with this number in a connection, between a local endpoint and one of the peer. It is given up unless it
-    /// is up by the deadline.
+    /// A link with a number in a connection, between a local endpoint and an endpoint of the peer. The nexus gives the
+    /// link up if the next step is not made by the deadline.
     pub(super) fn new(
         (connection, number): (ConnectionId, u32),
         endpoint: EndpointId,

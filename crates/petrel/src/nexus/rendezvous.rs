@@ -2,8 +2,8 @@
 //!
 //! The opener of a link creates the rings, connects to the acceptor's Unix socket, presents the ticket and sends the
 //! descriptor of the memory. The acceptor answers with one byte. The connection stays, for the two endpoints to wake
-//! each other. Nothing here blocks: if a peer stalls, the exchange is given up at a deadline, and the link falls back
-//! to UDP.
+//! each other. Nothing here blocks: if a peer stalls, the nexus gives the exchange up at a deadline, and the link falls
+//! back to UDP.
 //!
 //! Streams and descriptors of peers keep the types of [`SharedMemory`](super::net::SharedMemory), because closing one
 //! may block.

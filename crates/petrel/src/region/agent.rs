@@ -325,7 +325,7 @@ impl<'s> Operation<'s> {
         assert!(out.is_empty(), "the pieces fill the answer");
     }
 
-    /// Checks the pieces of a request that reads many; returns their number and bytes.
+    /// Checks a request for several pieces; returns the number of pieces and their bytes.
     fn check_pieces(&self, request: &[u8]) -> Result<(u64, u64), Refusal> {
         let (mut count, mut bytes) = (0, 0);
         for header in wire::pieces(request)? {

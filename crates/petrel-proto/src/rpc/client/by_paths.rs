@@ -76,7 +76,7 @@ fn send_by_paths<B: Buffer, T, S: FrameSink>(
     turn
 }
 
-/// Sends new packets in sequence up to the last but one, while paths have room, if none is to be repeated. Common values are
+/// Without packets to repeat, sends new packets in sequence up to the last but one, while paths have room. Common values are
 /// computed once. Other packets are sent singly.
 fn send_run<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,

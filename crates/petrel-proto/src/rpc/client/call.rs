@@ -203,7 +203,7 @@ pub(in crate::rpc) fn ended_before_others<B: Buffer, T>(
     PlainCompletion { session: id, tag, request, response }
 }
 
-/// Passes the credits and the slot of an ended call on to waiting ones.
+/// Passes the credits and the slot of an ended call on to waiting calls.
 pub(in crate::rpc) fn after_end<B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,

@@ -17,7 +17,7 @@ use crate::wire::{Flags, Kind, Order, Part, deadline_word, header_bytes};
 /// link, so their number must be small.
 const PACED_PULL_PACKETS: u32 = 2;
 
-/// Sends packets of the request: first lost ones, then new ones while there are credits.
+/// Sends packets of the request: first lost packets, then new packets while there are credits.
 #[inline]
 pub(super) fn send_request<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
@@ -72,8 +72,8 @@ pub(super) fn send_request<B: Buffer, T, S: FrameSink>(
     turn
 }
 
-/// Sends new packets in sequence up to the last but one, if none is to be repeated. Common values are
-/// computed once, and the packets are counted together.
+/// Without packets to repeat, sends new packets in sequence up to the last but one. Common values are computed once,
+/// and the packets are counted together.
 fn send_run<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     out: &mut Out<'_, S>,

@@ -1,5 +1,6 @@
 //! The server's part of sessions of several paths (`docs/wire-protocol.md` §14): long responses leave on the path of the
-//! frame that caused them, short ones on a path that works, CREDITs on all in turn, and marks return to the client.
+//! frame that caused them, short responses on a path that works, CREDITs on all paths in turn, and marks return to the
+//! client.
 
 use std::collections::HashSet;
 

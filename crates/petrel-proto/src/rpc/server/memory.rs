@@ -85,7 +85,7 @@ impl Memory {
         self.held.touch(id);
     }
 
-    /// Adds a holding, and sets the timer of the next search for idle ones.
+    /// Adds a holding, and sets the timer of the next search for idle holdings.
     pub(in crate::rpc) fn hold(
         &mut self,
         kind: HoldingKind,

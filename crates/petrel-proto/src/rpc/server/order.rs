@@ -51,7 +51,7 @@ pub(in crate::rpc) fn take_order<B: Buffer>(
 }
 
 /// Gives up the requests that arrive or wait, and whose calls have ended at the client: later calls may run from now on,
-/// and an earlier one must not run behind them.
+/// and an earlier call must not run afterwards.
 fn give_up_ended<B: Buffer>(shared: &mut Shared<B>, id: SessionId, server: &mut ServerSession<B>) {
     while let Some((slot, number)) = server.take_ended()
         && !planted("proto_order_ended_runs")
@@ -64,8 +64,8 @@ fn give_up_ended<B: Buffer>(shared: &mut Shared<B>, id: SessionId, server: &mut 
     }
 }
 
-/// Gives up a request that is new here, and whose client has abandoned it already: later ones may have run.
-/// Returns false for any other request.
+/// Gives up a request that is new here, and that the client has abandoned already: later requests may have run. Returns
+/// false for any other request.
 #[cold]
 pub(in crate::rpc) fn give_up_overtaken<B: Buffer>(
     shared: &mut Shared<B>,

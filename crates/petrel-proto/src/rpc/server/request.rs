@@ -120,7 +120,7 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     }
     match age {
         Age::New => {
-            // The bytes of a request with a place in the order may take no effect before the earlier ones have run.
+            // The bytes of a request with a place in the order may take no effect before all earlier requests have run.
             let first = (part.packet == 0 && order.is_none()).then_some(payload);
             let begun = begin_parts(shared, id, server, slot, header, part, first, pool);
             if let Some(order) = order {
@@ -214,7 +214,7 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     let bytes = (request.memory_bytes() + elsewhere).max(1) as u64;
     state.begin_buffer(request, &mut shared.server_parts);
     if let Some(placed) = placed {
-        // The fast path finds no room for a packet, and leaves it to the general one.
+        // The fast path finds no room for a packet, and leaves the packet to the general path.
         assert!(is_empty, "no packet fits into the buffer of a placed request");
         state.place_in(placed);
     }

@@ -25,7 +25,7 @@ struct OpenRequest<B> {
     early: Option<Early<B>>,
 }
 
-/// The requests of a session that have not run, and which later ones have.
+/// The requests of a session that have not run, and the later requests that have run.
 ///
 /// A slot has one open request at most, so their number is bounded by the slots.
 pub(crate) struct RequestOrder<B> {

@@ -1,5 +1,5 @@
 //! The paths of a server session of several (`docs/wire-protocol.md` §14.2, §14.3): long responses follow the client's
-//! frames, short ones keep to a path that works, and CREDITs take turns.
+//! frames, short responses keep to a path that works, and CREDITs take turns.
 
 use petrel_planted::planted;
 

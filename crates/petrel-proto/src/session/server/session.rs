@@ -45,7 +45,7 @@ pub(crate) struct ServerSession<B> {
     first_request: u64,
     /// True if the client may number its calls (§14.6).
     knows_order: bool,
-    /// The order of the requests, once the client has numbered one.
+    /// The order of the requests, once the client has numbered a request.
     order: Option<Box<RequestOrder<B>>>,
     /// The paths, if there are several.
     paths: Option<Box<ServerPaths>>,
@@ -256,13 +256,13 @@ impl<B> ServerSession<B> {
         self.knows_order
     }
 
-    /// Returns the order of the requests, if the client has numbered one.
+    /// Returns the order of the requests, if the client has numbered a request.
     #[inline]
     pub(crate) fn order(&self) -> Option<&RequestOrder<B>> {
         self.order.as_deref()
     }
 
-    /// Returns the order of the requests, which begins with the first numbered one.
+    /// Returns the order of the requests, which begins with the first numbered request.
     pub(crate) fn order_mut(&mut self) -> &mut RequestOrder<B> {
         assert!(self.knows_order, "a client numbers its calls if both ends have agreed");
         self.order.get_or_insert_with(|| Box::new(RequestOrder::new()))

@@ -129,7 +129,7 @@ impl Request {
         Ok(())
     }
 
-    /// Checks a PULL against the packets that the client has received, and may allow.
+    /// Checks a PULL against the packets that the client has received, and the packets that a PULL may allow.
     fn client_pulls(&mut self, pull: &Pull) -> Result<(), Broken> {
         let client = &mut self.client;
         let received = client.received.cumulative();

@@ -253,7 +253,7 @@ impl<M: Memory> Producer<M> {
     }
 
     /// [`Producer::publish`] in the middle of a burst: more records follow at once, so the consumer
-    /// had better look behind the visible ones.
+    /// had better look behind the visible records.
     pub fn publish_part(&mut self) -> bool {
         self.publish_with(0)
     }

@@ -160,8 +160,8 @@ impl<N: Network> Reactor<N> {
         self.redial_later(remote, again, attempt + 1);
     }
 
-    /// Takes back the requests for links that are not up. A full server may have dropped the connection to make room,
-    /// as the oldest silent one. Or the process ended before it received the requests.
+    /// Takes back the requests for links that are not up. A full server may have dropped the connection as the oldest
+    /// silent connection, to make room. Or the process ended before the requests arrived.
     fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
         let Some(connection) = self.relay.connections.get_mut(id) else { return Vec::new() };
         let mut requests = connection.take_waiting();

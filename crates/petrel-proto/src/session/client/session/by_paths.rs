@@ -150,9 +150,9 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number.
-    /// The packets below `from` were acknowledged before. After the arrival of a repetition all packets are looked at:
-    /// those behind the last acknowledged one may have been lost together, long before.
+    /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number. The packets
+    /// below `from` were acknowledged before. After the arrival of a repetition all packets are looked at: packets
+    /// behind the last acknowledged packet may have been lost together, long before.
     pub(crate) fn find_lost_by_paths(
         &mut self,
         now_ns: u64,

@@ -82,8 +82,8 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Returns the slot that has waited longest for a credit or for the window, if a credit is free now. The
-    /// slot stays at the head of the waiting ones until its turn, to keep later calls from taking the credit.
+    /// Returns the slot that has waited longest for a credit or for the window, if a credit is free now. The slot stays
+    /// at the head of the waiting slots until its turn, to keep later calls from taking the credit.
     #[inline]
     pub(crate) fn next_stalled(&self) -> Option<usize> {
         let slot = self.stalled.first()?;

@@ -219,7 +219,7 @@ impl<B, T> ClientSession<B, T> {
         self.is_draining
     }
 
-    /// Stops further calls; pending ones go on.
+    /// Stops further calls; pending calls go on.
     pub(crate) fn begin_drain(&mut self) {
         self.is_draining = true;
         // Keeps the fast path from sending: a separate condition would cost every call.

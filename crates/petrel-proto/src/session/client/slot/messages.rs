@@ -86,8 +86,8 @@ impl<B, T> ClientSlot<B, T> {
         self.parts().and_then(|parts| parts.request().first_lost())
     }
 
-    /// Looks for lost packets when the server has acknowledged some beyond `from`, the `echo` packet last.
-    /// Returns the number of newly lost ones.
+    /// Looks for lost packets when the server has acknowledged some beyond `from`, the `echo` packet last. Returns the
+    /// number of newly lost packets.
     #[inline]
     pub(crate) fn find_lost(
         &mut self,
@@ -236,8 +236,7 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
-    /// Returns true if the packet that has arrived is evidence of loss. The next PULL then asks for the
-    /// missing ones.
+    /// Returns true if the packet that has arrived is evidence of loss. The next PULL then asks for missing packets.
     #[inline]
     pub(crate) fn is_evidence(&mut self, packet: u32, repeats: bool) -> bool {
         let Some(parts) = &mut self.parts else { unreachable!("RECEIVING has its state") };

@@ -220,7 +220,7 @@ impl<B, T> ClientSlot<B, T> {
         self.number < REQUEST_NUMBER_END
     }
 
-    /// Returns true if so many requests were given up in a row that the server accepts no further one.
+    /// Returns true if too many requests in a row were given up for the server to accept a further request.
     pub(crate) fn is_too_far_ahead(&self) -> bool {
         u64::from(self.unacknowledged_rounds) >= FUTURE_ROUNDS_MAX
     }

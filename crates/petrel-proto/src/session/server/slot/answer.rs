@@ -58,8 +58,8 @@ impl<B> ServerSlot<B> {
         self.parts.as_ref().and_then(|parts| parts.refusal())
     }
 
-    /// Stores the answer of a running request, to be sent from the first packet on. The slot has no message:
-    /// the handler was given the kept one. A large answer is `held`.
+    /// Stores the answer of a running request, to be sent from the first packet on. The slot has no message: the
+    /// handler got the kept message. A large answer is `held`.
     #[inline]
     pub(crate) fn set_answer(
         &mut self,
