@@ -8,6 +8,7 @@ mod common;
 mod conformance;
 mod congestion;
 mod control;
+mod devices;
 mod corpus;
 mod fabric;
 mod faults;

@@ -67,4 +67,4 @@ pub use packet::{
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;
 pub use shared::SharedBuf;
-pub use watch::RegionWatch;
+pub use watch::{READ_IN_PLACE_BYTES_MIN, RegionWatch};
