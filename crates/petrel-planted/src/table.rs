@@ -243,7 +243,10 @@ pub const DEFECTS: &[Defect] = &[
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",
     ),
-    defect("proto_repeat_is_not_awaited", "the burst of a repetition ends before the device reads it"),
+    defect(
+        "proto_repeat_is_not_awaited",
+        "the burst of a repetition ends before the device reads it",
+    ),
     defect(
         "proto_second_question_measured",
         "a question that follows another is measured, though the first may be answered",

@@ -11,8 +11,8 @@ use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, SharedFrame, TX_BURST_MAX, Transport,
-    TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReceiveQueue, SharedFrame, TX_BURST_MAX,
+    Transport, TransportStats, TxFrame,
 };
 
 use crate::device::Device;
@@ -59,6 +59,8 @@ pub struct SimTransportConfig {
     /// The time from the flush until the device reads bodies in place and the packets leave, as with a network card; 0
     /// for a transport that copies.
     pub read_ns: u32,
+    /// Whether the sessions' credits are bound to the NIC's receive queue, as to the ring of a device.
+    pub has_ring: bool,
 }
 
 /// Maximum number of source ports of a transport.
@@ -74,6 +76,7 @@ impl Default for SimTransportConfig {
             medium: Medium::Packets,
             source_ports: 1,
             read_ns: 0,
+            has_ring: false,
         }
     }
 }
@@ -571,6 +574,11 @@ impl Transport for SimTransport {
             return unsafe { self.push(peer, head, body) };
         }
         self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
+    }
+
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        let packets = || self.fabric.borrow_mut().rx_packets(self.binding.at.host);
+        self.config.has_ring.then(|| ReceiveQueue::Ring(packets()))
     }
 
     fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {

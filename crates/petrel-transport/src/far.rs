@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::mux::{Member, MuxLink};
 use crate::stream::{Stream, StreamLink};
 use crate::transport::{
-    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, RX_BURST_MAX, ReceiveQueue, SharedFrame,
-    Transport, TransportStats,
+    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, RX_BURST_MAX, ReceiveQueue,
+    SharedFrame, Transport, TransportStats,
 };
 use crate::udp::{Udp, UdpLink};
 use crate::wake::{Waker, Watch, Woken};

@@ -20,6 +20,11 @@ impl Fabric {
         link.queued_packets() < nic.tx_packets && link.queued_bytes() + bytes <= nic.tx_bytes
     }
 
+    /// Returns the packets that a port's receive queue holds.
+    pub(crate) fn rx_packets(&self, host: HostId) -> u64 {
+        self.hosts[usize::from(host.0)].nic.rx_packets as u64
+    }
+
     /// Returns true if the transmit queue of a NIC has room for this number of packets with this total payload.
     pub(crate) fn has_tx_room_for(&self, host: HostId, packets: usize, bytes: usize) -> bool {
         let link = &self.links[self.routes.uplink(host).0 as usize];

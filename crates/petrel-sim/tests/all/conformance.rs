@@ -136,8 +136,7 @@ fn await_reads__finds_bodies_that_have_changed() {
         assert_eq!(watch.unread().is_some(), is_held);
         body[50] ^= u8::from(is_changed);
         std::hint::black_box(&body);
-        let found =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| watch.await_reads()));
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| watch.await_reads()));
         assert_eq!(found.is_err(), is_held && is_changed);
         assert_eq!(end.transport.stats().tx_waits, u64::from(is_held));
         assert_eq!(watch.unread(), None);

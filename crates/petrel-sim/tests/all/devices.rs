@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::common::*;
-use petrel::endpoint::{EndpointConfig, SessionId};
+use petrel::Status;
+use petrel::endpoint::{EndpointConfig, SessionId, SessionState};
 use petrel_sim::control::{ControlConfig, ControlNetwork};
 use petrel_sim::fabric::{
     ActorId, CpuConfig, DropReason, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig,
@@ -58,7 +59,7 @@ impl World {
         let fabric = FabricHandle::new(&topology, config, 1).unwrap();
         let control = ControlNetwork::new(&fabric, ControlConfig::default(), Rng::new(1));
         let mut simulation = Simulation::new(fabric.clone());
-        let mut start = |host| {
+        let start = |host| {
             control.start_process(host);
             let rng = Rng::stream(1, 1, host.0.into());
             let config = EndpointConfig::default();
@@ -93,7 +94,8 @@ impl World {
             let answered = Rc::clone(&self.answered);
             let endpoint = &mut self.simulation.actor_mut(client).unwrap().0;
             let message: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
-            let call = endpoint.call(session, ECHO, &message[..]).response_bytes(bytes);
+            let request = endpoint.alloc_message(&message).unwrap();
+            let call = endpoint.call(session, ECHO, request).response_bytes(bytes);
             let called = call.then(move |_, _, mut reply| {
                 assert_eq!(reply.message(), Ok(&message[..]));
                 reply.request.fill(0xEE);
@@ -145,4 +147,23 @@ fn incast__of_100_sessions_loses_nothing_in_a_ring_of_512() {
     }
     assert_eq!(world.answered.get(), 400);
     assert_eq!(world.fabric.stats().dropped(DropReason::RxQueue), 0);
+}
+
+#[test]
+fn connect__is_refused_when_the_ring_has_no_room() {
+    let nic = NicConfig { rx_packets: 4, ..NicConfig::default() };
+    let settings = SimTransportConfig { has_ring: true, ..SimTransportConfig::default() };
+    let world = World::new(3, nic, settings);
+    let is_open = |(client, session): &&(ActorId, SessionId)| {
+        let endpoint = &world.simulation.actor(*client).unwrap().0;
+        match endpoint.session_state(*session) {
+            SessionState::Open => true,
+            SessionState::Ended(Some(reason)) => {
+                assert_eq!(reason.status, Status::ResourceExhausted);
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(world.clients.iter().filter(is_open).count(), 2);
 }

@@ -194,7 +194,8 @@ impl Local {
         number: u64,
     ) -> Option<Reply> {
         let key = OnSession { session, kind, number };
-        let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key))?;
+        let ended =
+            self.core.cancel(session, |continuation: &Continuation| continuation.is(&key))?;
         ended.request.await_reads(&self.pool);
         Some(Reply::from(ended))
     }

@@ -523,7 +523,11 @@ mod tests {
 
     fn sessions() -> Sessions {
         let transports = AllowedTransports::ALL;
-        Sessions::new(EndpointConfig::default().sessions, transports, Some(ReceiveQueue::Buffer(300)))
+        Sessions::new(
+            EndpointConfig::default().sessions,
+            transports,
+            Some(ReceiveQueue::Buffer(300)),
+        )
     }
 
     fn id(index: u32) -> SessionId {

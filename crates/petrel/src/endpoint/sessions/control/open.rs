@@ -80,8 +80,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else { return };
         let (peer, has_paths) = (link.id(), link.has_paths());
         let path_rtt_ns = link.path_rtt_ns();
-        let forgoes =
-            self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none();
+        let forgoes = self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none();
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: accept.session,
