@@ -74,12 +74,14 @@ impl Device {
     /// Reads the bodies that are due by a time.
     #[expect(unsafe_code, reason = "the addresses are what is to be checked")]
     pub(crate) fn read_until(&self, ns: u64) {
-        while let Some(body) = self.unread.borrow_mut().pop_front_if(|body| body.due_ns <= ns) {
+        let mut unread = self.unread.borrow_mut();
+        while let Some(body) = unread.front().filter(|body| body.due_ns <= ns) {
             // SAFETY: by the contract of `take`.
             let bytes = unsafe { &*body.place };
             if !body.frame.ends_with(bytes) {
                 changed(self.at, &body.frame);
             }
+            unread.pop_front();
         }
     }
 }

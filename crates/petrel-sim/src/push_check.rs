@@ -103,7 +103,7 @@ mod tests {
         for (in_body, place) in [(false, 0), (false, 23), (true, 0), (true, 99)] {
             let mut pushed = PushedFrames::default();
             let (mut head, mut body) = (vec![1; 24], vec![2; 100]);
-            pushed.note(&[7; 16], &[]);
+            pushed.note(&[7; 16], &[], false);
             pushed.note(&head, &body, false);
             let changed = if in_body { &mut body } else { &mut head };
             changed[place] ^= 1;

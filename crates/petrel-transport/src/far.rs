@@ -227,6 +227,10 @@ impl Transport for Far {
         }
     }
 
+    fn wait_at_flush(&mut self) {
+        self.udp.wait_at_flush();
+    }
+
     fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {
         self.udp.region_watch()
     }

@@ -343,7 +343,8 @@ impl Inner {
     fn shelve_read(&self) {
         let Some(watch) = &self.watch else { return };
         let mut aside = self.aside.borrow_mut();
-        while let Some((_, block)) = aside.pop_front_if(|(burst, _)| watch.has_read(*burst)) {
+        while let Some((_, block)) = aside.front().copied().filter(|next| watch.has_read(next.0)) {
+            aside.pop_front();
             // SAFETY: the block was returned, and since then belongs to the pool.
             unsafe {
                 Shelf::shelve(block);

@@ -733,7 +733,7 @@ fn watched__a_buffer_that_the_device_reads_is_set_aside() {
     drop(buf);
     assert_eq!(pool.in_use().count, 1, "the device reads it");
     assert!(!places(large).contains(&place));
-    // SAFETY: the memory is mapped while the pool lives, and nobody writes to it.
+    // SAFETY: the pool keeps the memory mapped, and does not write there.
     assert_eq!(unsafe { *body }, 7, "no byte has changed");
     device.bursts.set((9, 7));
     assert!(places(large).contains(&place));

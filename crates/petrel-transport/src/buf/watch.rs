@@ -13,8 +13,8 @@ pub const READ_IN_PLACE_BYTES_MIN: usize = 1024;
 /// A region is registered before its first buffer is lent, and unregistered when no buffer of it is
 /// lent any more, before it is unmapped.
 ///
-/// A device may read the bodies of frames after the flush, where they are (eRPC §4.2.2). Message
-/// memory then has an owner again as follows:
+/// A device may read the bodies of frames after the flush, in registered regions (eRPC §4.2.2).
+/// Message memory then has an owner again as follows:
 ///
 /// 1. An answer proves that the device has read its request. No call waits.
 /// 2. An answer proves nothing about a repetition: the flush of a repetition waits

@@ -41,8 +41,8 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the core keeps the bytes in place until the next call of a method that frees or fills a buffer, or
-        // transmits. `Bursts::send` and `send_cancels` flush before. Bodies that a device reads later belong to messages,
-        // which nobody changes before (`petrel_transport::buf::RegionWatch`).
+        // transmits. `Bursts::send` and `send_cancels` flush before. A device reads bodies of messages later, and their memory
+        // stays unchanged until then (`petrel_transport::buf::RegionWatch`).
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 
