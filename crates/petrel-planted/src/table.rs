@@ -55,6 +55,10 @@ pub const DEFECTS: &[Defect] = &[
         "a handler that asked for it is not told that its caller has gone",
     ),
     defect("endpoint_drain_does_not_wait", "a drained session is closed with calls under way"),
+    defect(
+        "endpoint_failure_is_not_awaited",
+        "a call that fails returns its request while the device reads the request",
+    ),
     defect("endpoint_lone_answer_waits", "the answer to a lone request is not flushed in its turn"),
     defect(
         "ether_length_not_checked",
@@ -238,6 +242,10 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",
+    ),
+    defect(
+        "proto_repeat_is_not_awaited",
+        "the burst of a repetition ends before the device reads it",
     ),
     defect(
         "proto_second_question_measured",

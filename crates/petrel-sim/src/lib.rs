@@ -48,6 +48,7 @@
 
 pub mod check;
 pub mod control;
+mod device;
 pub mod fabric;
 pub mod multicast_world;
 pub mod nexus;

@@ -3,16 +3,19 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
+use petrel_transport::buf::RegionWatch;
 use petrel_transport::clock::Clock;
 use petrel_transport::seal::SEALED_MARK;
 use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, SharedFrame, TX_BURST_MAX, Transport,
-    TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReceiveQueue, SharedFrame, TX_BURST_MAX,
+    Transport, TransportStats, TxFrame,
 };
 
+use crate::device::Device;
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
 use crate::peers::{Peers, Sender};
 use crate::push_check::PushedFrames;
@@ -53,13 +56,12 @@ pub struct SimTransportConfig {
     /// Number of ports that packets may come from, 1 to [`SOURCE_PORTS_MAX`]: the port of the address, and
     /// further ones, which only send. The medium of UDP has one.
     pub source_ports: u8,
-    /// Whether the transport reads frames after the flush, as a network card does, until
-    /// [`Transport::released`] returns true.
-    pub holds: bool,
+    /// The time from the flush until the device reads bodies in place and the packets leave, as with a network card; 0
+    /// for a transport that copies.
+    pub read_ns: u32,
+    /// Whether the sessions' credits are bound to the NIC's receive queue, as to the ring of a device.
+    pub has_ring: bool,
 }
-
-/// Calls of [`Transport::released`] until a transport that holds frames has read them.
-const LOOKS_UNTIL_READ: u32 = 3;
 
 /// Maximum number of source ports of a transport.
 pub const SOURCE_PORTS_MAX: u8 = 32;
@@ -73,7 +75,8 @@ impl Default for SimTransportConfig {
             ecn_capable: false,
             medium: Medium::Packets,
             source_ports: 1,
-            holds: false,
+            read_ns: 0,
+            has_ring: false,
         }
     }
 }
@@ -85,7 +88,7 @@ impl Default for SimTransportConfig {
 ///
 /// A frame leaves with its content at the push, and must have equal content at the flush: a transport that reads the
 /// frame only then would send different bytes. If the content differs, [`Transport::flush`] panics and names the frame.
-/// A transport that [holds](SimTransportConfig::holds) frames compares the frames at their release.
+/// A [device](SimTransportConfig::read_ns) compares long bodies again when it reads them.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
 /// actor wants to run again, and returns.
@@ -110,10 +113,10 @@ pub struct SimTransport {
     rx_marked: u64,
     /// The packet that accepts more frames.
     open: Option<Open>,
-    /// The frames of the burst, and the held frames.
+    /// The frames of the burst.
     pushed: PushedFrames,
-    /// Calls of [`Transport::released`] since frames are held.
-    looks: u32,
+    /// The reader of bodies in place.
+    device: Option<Rc<Device>>,
     /// Whether the NIC has refused a frame of this burst.
     is_full: bool,
 }
@@ -144,10 +147,12 @@ impl SimTransport {
             Medium::Packets => None,
             Medium::Udp { seed } => {
                 let (frame_bytes, is_ecn) = (config.max_frame_bytes, config.ecn_capable);
-                let udp = Udp::new(fabric, binding, frame_bytes, is_ecn, seed);
+                let udp = Udp::new(fabric, binding, frame_bytes, is_ecn, seed, config.read_ns);
                 Some(Box::new(udp.map_err(BindError::Waker)?))
             }
         };
+        let read_ns = u64::from(config.read_ns);
+        let device = (read_ns > 0).then(|| Rc::new(Device::new(fabric.clone(), at, read_ns)));
         Ok(Self {
             binding,
             fabric: fabric.clone(),
@@ -163,7 +168,7 @@ impl SimTransport {
             rx_marked: 0,
             open: None,
             pushed: PushedFrames::default(),
-            looks: 0,
+            device,
             is_full: false,
         })
     }
@@ -222,7 +227,9 @@ impl SimTransport {
             refused |= u64::from(!is_taken) << index;
         }
         self.flush();
-        while !self.released() {}
+        if let Some(device) = &self.device {
+            device.await_reads();
+        }
         refused
     }
 
@@ -320,7 +327,7 @@ impl SimTransport {
         self.fabric.borrow_mut().note_step();
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += frame.len() as u64;
-        self.pushed.note(frame.head, frame.body);
+        self.pushed.note(frame.head, frame.body, true);
         true
     }
 
@@ -344,6 +351,7 @@ impl SimTransport {
             None => {
                 self.stats.tx_datagrams += 1;
                 let packet = fabric.packets.create(from, to);
+                fabric.packets.head_mut(&packet).read_ns = self.config.read_ns;
                 // No sender knows whether all members process marks (§12.2).
                 if self.config.ecn_capable && !fabric.is_group(to) {
                     fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
@@ -435,8 +443,6 @@ struct Open {
 }
 
 impl Transport for SimTransport {
-    // The settings decide: without `holds`, frames are released at the flush.
-    const HOLDS: bool = true;
     type Link = DataLink;
     type Return = Outgoing;
 
@@ -532,7 +538,7 @@ impl Transport for SimTransport {
             let is_taken = rings.push(peer, head, body);
             if is_taken {
                 self.fabric.borrow_mut().note_step();
-                self.pushed.note(head, body);
+                self.pushed.note(head, body, false);
             }
             return is_taken;
         }
@@ -541,7 +547,7 @@ impl Transport for SimTransport {
             let is_taken = unsafe { udp.push(peer, head, body) };
             if is_taken {
                 self.fabric.borrow_mut().note_step();
-                self.pushed.note(head, body);
+                self.pushed.note(head, body, true);
             }
             return is_taken;
         }
@@ -570,6 +576,11 @@ impl Transport for SimTransport {
         self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
     }
 
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        let packets = || self.fabric.borrow_mut().rx_packets(self.binding.at.host);
+        self.config.has_ring.then(|| ReceiveQueue::Ring(packets()))
+    }
+
     fn path_to(&mut self, peer: PeerId) -> Option<&mut Outgoing> {
         let (rings, peer) = self.ring_of(peer)?;
         rings.path_to(peer)
@@ -578,10 +589,9 @@ impl Transport for SimTransport {
     #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
     fn flush(&mut self) {
         self.is_full = false;
-        if !self.config.holds {
-            // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
-            unsafe { self.pushed.check(self.binding.at) };
-        }
+        // SAFETY: by the contract of `push`, the frames stay where they are until this returns, and long bodies until the
+        // device has read them.
+        unsafe { self.pushed.check(self.binding.at, self.device.as_deref()) };
         if let Some(rings) = self.rings.get_mut() {
             rings.flush();
         }
@@ -594,24 +604,26 @@ impl Transport for SimTransport {
             fabric.submit(last.packet);
         }
         fabric.forget_reading();
+        drop(fabric);
+        if let Some(device) = &self.device {
+            device.flush();
+        }
     }
 
-    #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
-    fn released(&mut self) -> bool {
-        if self.pushed.is_empty() {
-            return true;
+    fn wait_at_flush(&mut self) {
+        if let Some(device) = &self.device {
+            device.wait_at_flush();
         }
-        self.looks += 1;
-        if self.looks < LOOKS_UNTIL_READ {
-            return false;
-        }
-        self.looks = 0;
-        // SAFETY: by the contract of `push`, the frames stay where they are until this returns true.
-        unsafe { self.pushed.check(self.binding.at) };
-        true
+    }
+
+    fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {
+        Some(Rc::clone(self.device.as_ref()?) as Rc<dyn RegionWatch>)
     }
 
     fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
+        if let Some(device) = &self.device {
+            device.read_until(self.fabric.now_ns());
+        }
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
             // Rings get half of the budget: neither rings nor packets starve.
@@ -655,17 +667,18 @@ impl Transport for SimTransport {
     }
 
     fn stats(&self) -> TransportStats {
-        let stats = self.udp.as_ref().map_or(self.stats, |udp| udp.stats());
+        let mut stats = self.udp.as_ref().map_or(self.stats, |udp| udp.stats());
+        stats.tx_waits = self.device.as_ref().map_or(0, |device| device.waits());
         self.rings.borrow().as_ref().map_or(stats, |rings| stats + rings.stats())
     }
 }
 
 impl Drop for SimTransport {
-    /// # Panics
-    /// If frames are held: a network card would read them from memory that is free.
+    /// The device goes away: nothing is read any more.
     fn drop(&mut self) {
-        let is_released = self.pushed.is_empty() || std::thread::panicking();
-        assert!(is_released, "{} ended while its frames were held", self.binding.at);
+        if let Some(device) = self.device.as_ref().filter(|_| !std::thread::panicking()) {
+            device.read_until(u64::MAX);
+        }
         self.fabric.unbind(self.binding, &self.further_ports);
     }
 }

@@ -57,6 +57,8 @@ struct FabricSocket {
     fabric: FabricHandle,
     binding: Binding,
     is_ecn_capable: bool,
+    /// The time until the device reads a frame.
+    read_ns: u32,
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
@@ -97,6 +99,7 @@ impl Udp {
         max_frame_bytes: usize,
         is_ecn_capable: bool,
         seed: u64,
+        read_ns: u32,
     ) -> io::Result<Self> {
         let mut rng = Rng::new(seed);
         let has_gso = rng.below(4) > 0;
@@ -104,6 +107,7 @@ impl Udp {
             fabric: fabric.clone(),
             binding,
             is_ecn_capable,
+            read_ns,
             joins: rng.below(4) > 0,
             rng,
             pushed: BTreeMap::new(),
@@ -259,6 +263,7 @@ impl FabricSocket {
         let mut fabric = self.fabric.borrow_mut();
         let (from, to) = (self.binding.at, sim_addr_of(to));
         let packet = fabric.packets.create(from, to);
+        fabric.packets.head_mut(&packet).read_ns = self.read_ns;
         if self.is_ecn_capable {
             fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
         }

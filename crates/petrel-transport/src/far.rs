@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::mux::{Member, MuxLink};
 use crate::stream::{Stream, StreamLink};
 use crate::transport::{
-    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, RX_BURST_MAX, SharedFrame, Transport,
-    TransportStats,
+    FrameHandler, LinkError, NoReturn, PeerId, PeerProcess, RX_BURST_MAX, ReceiveQueue,
+    SharedFrame, Transport, TransportStats,
 };
 use crate::udp::{Udp, UdpLink};
 use crate::wake::{Waker, Watch, Woken};
@@ -187,8 +187,8 @@ impl Transport for Far {
         if Self::is_stream(peer) { None } else { self.udp.process_of(peer) }
     }
 
-    fn receive_packets(&self) -> Option<u64> {
-        self.udp.receive_packets()
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        self.udp.receive_queue()
     }
 
     #[inline(always)]
@@ -225,6 +225,10 @@ impl Transport for Far {
         if self.has_streams {
             self.stream.flush();
         }
+    }
+
+    fn wait_at_flush(&mut self) {
+        self.udp.wait_at_flush();
     }
 
     fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {

@@ -212,7 +212,7 @@ mod tests {
             assert_eq!((a.medium_of(peer), a.is_networked(peer)), (medium, is_networked));
             assert_eq!(Host::is_shm(peer), medium == "shm");
         }
-        assert_eq!(a.receive_packets(), a.udp().receive_packets());
+        assert_eq!(a.receive_queue(), a.udp().receive_queue());
     }
 
     #[test]

@@ -97,6 +97,8 @@ transport_stats! {
     /// Frames accepted for which the kernel had no room at once. A kept frame counts as sent or
     /// dropped as well, after the kernel's decision.
     tx_kept,
+    /// Waits until a device had read all messages of sent frames: after a repetition, and at the end of a call without an answer.
+    tx_waits,
     /// Frames dropped because the medium refused them (an error other than "full").
     tx_dropped_error,
     /// Frames dropped because they exceed the peer's largest frame.

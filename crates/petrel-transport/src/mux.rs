@@ -15,8 +15,8 @@ use std::rc::Rc;
 use crate::buf::RegionWatch;
 use crate::clock::Clock;
 use crate::transport::{
-    FrameHandler, LinkError, PeerId, PeerProcess, RX_BURST_MAX, SharedFrame, Transport,
-    TransportStats,
+    FrameHandler, LinkError, PeerId, PeerProcess, RX_BURST_MAX, ReceiveQueue, SharedFrame,
+    Transport, TransportStats,
 };
 use crate::wake::{Waker, Watch, Woken};
 
@@ -139,7 +139,6 @@ fn from_near<const BIT: u32>(peer: PeerId) -> PeerId {
 }
 
 impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
-    const HOLDS: bool = A::HOLDS || B::HOLDS;
     type Link = MuxLink<A::Link, B::Link>;
     type Return = A::Return;
 
@@ -301,8 +300,8 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     }
 
     /// The receive queue of the far medium: peers over the network are there.
-    fn receive_packets(&self) -> Option<u64> {
-        self.far.receive_packets()
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        self.far.receive_queue()
     }
 
     /// The ports of the far medium: paths of a network lead to its peers.
@@ -343,11 +342,10 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
-    #[inline]
-    fn released(&mut self) -> bool {
-        // The two transports are asked, because a call lets a transport make progress.
-        let (near, far) = (self.near.released(), self.far.released());
-        near && far
+    #[inline(always)]
+    fn wait_at_flush(&mut self) {
+        self.near.wait_at_flush();
+        self.far.wait_at_flush();
     }
 
     /// The object of a medium, where needed.

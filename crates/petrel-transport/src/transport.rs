@@ -48,6 +48,15 @@ impl TxFrame<'_> {
     }
 }
 
+/// The packets that a receive queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveQueue {
+    /// The descriptors of a device's ring: each packet takes one.
+    Ring(u64),
+    /// The fewest packets for which the kernel's buffer has room.
+    Buffer(u64),
+}
+
 /// Receives the frames of a transport with return paths of type `R`. The compiler can inline
 /// `handle` into the transport's loop, unlike a closure with two call sites.
 pub trait FrameHandler<R> {
@@ -169,10 +178,6 @@ pub trait Transport {
     /// The control plane's description of how to reach one peer: an address, or opened rings.
     type Link: Send + 'static;
 
-    /// Whether the transport may read the bytes of pushed frames after [`Transport::flush`], until
-    /// [`Transport::released`] returns true.
-    const HOLDS: bool = false;
-
     /// The send path during delivery; [`NoReturn`] if there is none.
     type Return: ReturnPath;
 
@@ -284,9 +289,9 @@ pub trait Transport {
         None
     }
 
-    /// Packets that the receive queue holds at least, if each is small; `None` if a full queue loses nothing. The bound
-    /// concerns peers over the network alone.
-    fn receive_packets(&self) -> Option<u64> {
+    /// The packets that the receive queue holds; `None` if a full queue loses nothing. The bound concerns peers over the
+    /// network alone.
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
         None
     }
 
@@ -308,8 +313,9 @@ pub trait Transport {
     /// # Safety
     /// The bytes of `head` and `body` must stay in place, unchanged, until the next `flush` has
     /// returned, even though the borrow ends before: a transport may keep their addresses till
-    /// then. With [`Transport::HOLDS`], they must stay until [`Transport::released`] has returned
-    /// true after that `flush`.
+    /// then. A transport with a [watch](Transport::region_watch) may read a `body` of
+    /// [`READ_IN_PLACE_BYTES_MIN`](crate::buf::READ_IN_PLACE_BYTES_MIN) bytes and more later, as
+    /// its watch says; heads and shorter bodies are copied.
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
 
     /// The further source ports of this transport, besides the port of its address: peers may find
@@ -355,21 +361,18 @@ pub trait Transport {
     /// transport retries the backlog once per burst and in every `rx_burst`.
     fn flush(&mut self);
 
-    /// Returns true if the transport no longer reads the bytes of any flushed frame. A transport
-    /// that holds frames makes progress in each call, and drops the frames of a lost device: after
-    /// a bounded number of calls the result is true.
-    #[inline]
-    fn released(&mut self) -> bool {
-        true
-    }
+    /// Makes the next [`Transport::flush`] wait until the device has read the messages of all frames:
+    /// the burst repeats a message, whose answer proves nothing about the repetition.
+    #[inline(always)]
+    fn wait_at_flush(&mut self) {}
 
-    /// The object to be told of the memory of messages, if the transport needs to know the memory.
+    /// The object to be told of the memory of messages, if a device reads messages by itself.
     fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {
         None
     }
 
     /// Sends a whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
-    /// [`Transport::flush`], and waits until they are [released](Transport::released). Bit *i* of the result is set if frame *i* was refused.
+    /// [`Transport::flush`], and waits until they are read. Bit *i* of the result is set if frame *i* was refused.
     ///
     /// # Panics
     /// When `frames` is longer than [`TX_BURST_MAX`].
@@ -383,8 +386,8 @@ pub trait Transport {
             refused |= u64::from(!is_taken) << index;
         }
         self.flush();
-        while Self::HOLDS && !self.released() {
-            std::hint::spin_loop();
+        if let Some(watch) = self.region_watch() {
+            watch.await_reads();
         }
         refused
     }

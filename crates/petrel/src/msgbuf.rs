@@ -67,6 +67,11 @@ impl MsgBuf {
         self.0.set_len(0);
     }
 
+    /// Waits until no device reads the message, whose call has ended without an answer.
+    pub(crate) fn await_reads(&self, pool: &BufPool) {
+        pool.await_reads(&self.0);
+    }
+
     pub(crate) fn into_packet_buf(self) -> PacketBuf {
         self.0
     }

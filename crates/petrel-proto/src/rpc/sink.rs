@@ -35,6 +35,11 @@ pub trait FrameSink {
         panic!("a medium without further ports sends nothing from source port {source}");
     }
 
+    /// Notes that the burst repeats a packet of a request. No answer shows that the medium has read the
+    /// repetition; the medium reads all messages before the burst ends (eRPC §4.2.2).
+    #[inline(always)]
+    fn note_repeat(&mut self) {}
+
     /// Returns the current time, for a frame with the time left until a deadline; `burst_ns` is the burst's
     /// time.
     #[inline(always)]
@@ -73,6 +78,10 @@ impl<'a, S> OnPath<'a, S> {
 impl<S: FrameSink> FrameSink for OnPath<'_, S> {
     fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         self.sink.send_from(self.path.index() as u8, self.peer, head, body)
+    }
+
+    fn note_repeat(&mut self) {
+        self.sink.note_repeat();
     }
 
     fn now_ns(&mut self, burst_ns: u64) -> u64 {

@@ -93,6 +93,9 @@ pub(super) struct Path {
     links: u64,
 }
 
+/// The most time that a device takes until it reads a message in place.
+pub(super) const READ_NS_MAX: u32 = 1 << 13;
+
 impl Path {
     pub(super) fn new(link: LinkConfig, links: u64) -> Self {
         Self { link, links }
@@ -103,9 +106,9 @@ impl Path {
         (bytes * 8 * 1_000_000_000).div_ceil(self.link.rate_bps)
     }
 
-    /// Returns the time of a packet of this size from host to host on an idle path.
+    /// Returns the time of a packet of this size from host to host on an idle path, at most.
     pub(super) fn trip_ns(&self, bytes: u64) -> u64 {
-        self.links * (self.link.delay_ns + self.sending_ns(bytes))
+        u64::from(READ_NS_MAX) + self.links * (self.link.delay_ns + self.sending_ns(bytes))
     }
 }
 

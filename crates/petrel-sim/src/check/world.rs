@@ -19,7 +19,7 @@ use super::node::{Common, Limits, Node, Phase, Shared, Target, data_port};
 use super::options::Options;
 use super::regions::RegionCaller;
 use super::report::Report;
-use super::scenario::Scenario;
+use super::scenario::{READ_NS_MAX, Scenario};
 use super::service;
 use super::several_paths::Announcing;
 use super::swarm::{Feature, Swarm};
@@ -77,8 +77,8 @@ const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 /// twenty usual worlds.
 const WORLDS_PER_LARGEST: u64 = 4;
 
-/// One endpoint in this number, on average, has a transport that holds frames after the flush.
-const ENDPOINTS_PER_HOLDING: u64 = 3;
+/// One endpoint in this number, on average, has a device that reads messages in place, after the flush.
+const ENDPOINTS_PER_DEVICE: u64 = 3;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
@@ -465,7 +465,9 @@ impl World {
         let mut settings = common.scenario.draw_transport(&mut rng);
         let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + endpoint_number);
         settings.medium = common.scenario.draw_medium(&mut medium_rng);
-        settings.holds = medium_rng.below(ENDPOINTS_PER_HOLDING) == 0;
+        if medium_rng.below(ENDPOINTS_PER_DEVICE) == 0 {
+            settings.read_ns = READ_NS_MAX >> medium_rng.below(5);
+        }
         let mut config = common.scenario.draw_endpoint(&mut rng);
         let mut path_rng = common.fabric.rng(STREAM_PATHS + endpoint_number);
         let announcing = common.scenario.draw_paths(&mut path_rng, &mut settings, &mut config);

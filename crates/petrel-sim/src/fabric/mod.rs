@@ -136,6 +136,8 @@ pub(crate) struct Fabric {
 /// An event of the simulation.
 #[derive(Debug)]
 enum Event {
+    /// The sender's device has read a packet.
+    Read(PacketRef),
     /// A link has sent the last bit of its first packet.
     Sent(LinkId),
     /// A packet has reached the end of a link.
@@ -232,6 +234,7 @@ impl Fabric {
 
     fn handle(&mut self, event: Event) -> Option<Step> {
         match event {
+            Event::Read(packet) => self.handle_read(packet),
             Event::Sent(link) => self.handle_sent(link),
             Event::Arrive(link, packet) => self.handle_arrival(link, packet),
             Event::Direct(packet) => self.handle_direct(packet),

@@ -46,13 +46,15 @@ pub(crate) struct Head {
     pub(crate) corrupted: bool,
     /// The kind of attack, for a packet of the attacker.
     pub(crate) attack: Option<Attack>,
+    /// The time until the sender's device has read the packet.
+    pub(crate) read_ns: u32,
 }
 
 impl Head {
     fn new(number: u64, from: SimAddr, to: SimAddr) -> Self {
         let (payload_bytes, source, ecn, corrupted) = (0, None, Ecn::NotEct, false);
-        let (sent_at, attack) = (Time::ZERO, None);
-        Self { number, sent_at, from, to, payload_bytes, source, ecn, corrupted, attack }
+        let (sent_at, attack, read_ns) = (Time::ZERO, None, 0);
+        Self { number, sent_at, from, to, payload_bytes, source, ecn, corrupted, attack, read_ns }
     }
 }
 

@@ -20,6 +20,11 @@ impl Fabric {
         link.queued_packets() < nic.tx_packets && link.queued_bytes() + bytes <= nic.tx_bytes
     }
 
+    /// Returns the packets that a port's receive queue holds.
+    pub(crate) fn rx_packets(&self, host: HostId) -> u64 {
+        self.hosts[usize::from(host.0)].nic.rx_packets as u64
+    }
+
     /// Returns true if the transmit queue of a NIC has room for this number of packets with this total payload.
     pub(crate) fn has_tx_room_for(&self, host: HostId, packets: usize, bytes: usize) -> bool {
         let link = &self.links[self.routes.uplink(host).0 as usize];
@@ -71,13 +76,25 @@ impl Fabric {
         let head = self.packets.head_mut(&packet);
         head.sent_at = self.now;
         let (from, to) = (head.from.host, head.to.host);
+        let read_at = self.now.plus_ns(head.read_ns.into());
         self.stats.sent += 1;
         self.record(&packet, Mark::Send, Place::Host(from));
         if from == to {
-            let at = self.now.plus_ns(self.config.loopback_ns);
+            let at = read_at.plus_ns(self.config.loopback_ns);
             self.queue.push(at, Event::Direct(packet));
+        } else if read_at > self.now {
+            self.queue.push(read_at, Event::Read(packet));
         } else {
             self.enqueue(self.routes.uplink(from), packet);
+        }
+    }
+
+    /// Handles a packet that the sender's device has read.
+    pub(super) fn handle_read(&mut self, packet: PacketRef) {
+        let host = self.packets.head(&packet).from.host;
+        match self.hosts[usize::from(host.0)].is_up {
+            true => self.enqueue(self.routes.uplink(host), packet),
+            false => self.drop_packet(packet, DropReason::Crash, Place::Host(host)),
         }
     }
 

@@ -549,7 +549,7 @@ impl world::World for World {
         let settings = SimTransportConfig {
             coalesce: rng.below(2) == 0,
             ecn_capable: rng.below(2) == 0,
-            holds: self.nodes_made.is_multiple_of(2),
+            read_ns: if self.nodes_made.is_multiple_of(2) { 4_000 } else { 0 },
             ..SimTransportConfig::default()
         };
         let tokens = Rng::new(rng.next_u64());

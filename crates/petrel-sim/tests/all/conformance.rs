@@ -110,34 +110,36 @@ fn conformance__of_sealed_links() {
 }
 
 #[test]
-fn conformance__of_transports_that_hold_frames() {
+fn conformance__of_devices_that_read_in_place() {
     let media = (0..3).map(|seed| petrel_sim::Medium::Udp { seed });
     for medium in media.chain([petrel_sim::Medium::Packets]) {
         let mut harness = Simulated::new(FaultPlan::NONE, true);
-        (harness.config.medium, harness.config.holds) = (medium, true);
+        (harness.config.medium, harness.config.read_ns) = (medium, 2_000);
         run_all(&mut harness);
     }
 }
 
-/// A frame that is changed after the flush is found, and so is a transport that ends too early.
+/// A body that is changed between the flush and its reading is found, and a device without unread bodies waits for nothing.
 #[test]
 #[allow(unsafe_code, reason = "the contract of `push` is broken, without harm")]
-fn released__finds_frames_that_change_while_they_are_held() {
-    for is_changed in [false, true] {
+fn await_reads__finds_bodies_that_have_changed() {
+    for (body_bytes, is_changed) in [(1_024, false), (1_024, true), (1_023, true)] {
         let mut harness = Simulated::new(FaultPlan::NONE, false);
-        harness.config.holds = true;
+        harness.config.read_ns = 2_000;
         let [mut end, _] = harness.pair();
-        let mut frame = [7; 100];
-        // SAFETY: a simulated transport compares the bytes only, and they stay in place.
-        assert!(unsafe { end.transport.push(end.peer, &frame[..16], &frame[16..]) });
+        let watch = end.transport.region_watch().expect("the device's");
+        let (head, mut body) = ([7; 16], vec![7; body_bytes]);
+        // SAFETY: a simulated device compares the bytes only, and they stay in place.
+        assert!(unsafe { end.transport.push(end.peer, &head, &body) });
         end.transport.flush();
-        assert!(!end.transport.released(), "the frame is held");
-        frame[50] ^= u8::from(is_changed);
-        std::hint::black_box(&frame);
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            while !end.transport.released() {}
-        }));
-        assert_eq!(found.is_err(), is_changed);
+        let is_held = body_bytes == 1_024;
+        assert_eq!(watch.unread().is_some(), is_held);
+        body[50] ^= u8::from(is_changed);
+        std::hint::black_box(&body);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| watch.await_reads()));
+        assert_eq!(found.is_err(), is_held && is_changed);
+        assert_eq!(end.transport.stats().tx_waits, u64::from(is_held));
+        assert_eq!(watch.unread(), None);
     }
 }
 

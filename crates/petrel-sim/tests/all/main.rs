@@ -9,6 +9,7 @@ mod conformance;
 mod congestion;
 mod control;
 mod corpus;
+mod devices;
 mod fabric;
 mod faults;
 mod links;

@@ -73,8 +73,8 @@ impl World {
         let mut simulation = Simulation::new(fabric.clone());
         let [_, client] = [H0, H1].map(|host| {
             control.start_process(host);
-            let holds = (seed + u64::from(host.0)).is_multiple_of(2);
-            let settings = SimTransportConfig { holds, ..SimTransportConfig::default() };
+            let read_ns = if (seed + u64::from(host.0)).is_multiple_of(2) { 4_000 } else { 0 };
+            let settings = SimTransportConfig { read_ns, ..SimTransportConfig::default() };
             let rng = Rng::stream(seed, 1, host.0.into());
             let mut config = EndpointConfig::default();
             config.protocol.fast_path = !seed.is_multiple_of(3);

@@ -32,6 +32,8 @@
 //! - A [`PacketBuf`] owns its block like a `Box`. Dropping it returns the block to the free list
 //!   the block names. The pool's memory outlives the last pool handle while a block is lent out:
 //!   the handle leaves the pool to the buffers, and the last buffer frees the pool.
+//! - A returned block that a device still reads stays aside, unchanged, and counts as lent out
+//!   ([`RegionWatch`]).
 //!
 //! The unsafe code here is sound for four reasons. Blocks never overlap: `pool` cuts each off a
 //! region's rest once. A block's bytes are always initialised: regions begin zeroed, or with an
@@ -67,4 +69,4 @@ pub use packet::{
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;
 pub use shared::SharedBuf;
-pub use watch::RegionWatch;
+pub use watch::{READ_IN_PLACE_BYTES_MIN, RegionWatch};

@@ -80,6 +80,11 @@ impl Meta {
         Self { shelf, next_idle: None, len: 0, capacity: 0, noted_packet_count: 0, referred_len: 0 }
     }
 
+    /// The most bytes of the message; 0 of a reference.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
     /// The most packets in which the message may be sent.
     #[inline]
     pub(super) fn packet_count(&self) -> usize {
@@ -137,6 +142,13 @@ impl Shelf {
         Some(block)
     }
 
+    /// Takes the first block off the free list, as if lent out again. Returns false if `block` is
+    /// another one.
+    pub(super) fn take_off(&self, block: NonNull<Meta>) -> bool {
+        self.lend_one();
+        self.pop() == Some(block)
+    }
+
     /// Visits all blocks of the free list.
     pub(super) fn for_each_idle(&self, mut look: impl FnMut(NonNull<Meta>)) {
         let mut next = self.first_idle.get();
@@ -160,12 +172,12 @@ impl Shelf {
         self.first_idle.set(kept);
     }
 
-    /// Puts a returned block on the free list.
+    /// Puts a block on the free list, without the work for returned blocks.
     ///
     /// # Safety
-    /// `block` was lent out by [`BufPool::alloc`](super::BufPool::alloc), and is no longer used.
+    /// That of [`Shelf::put_back`].
     #[inline]
-    pub(super) unsafe fn put_back(block: NonNull<Meta>) {
+    pub(super) unsafe fn shelve(block: NonNull<Meta>) {
         // SAFETY: the block begins with its meta data, with a pointer to the shelf; a shelf lives
         // as long as any block of the shelf is lent out.
         let shelf = unsafe { (*block.as_ptr()).shelf.as_ref() };
@@ -173,6 +185,20 @@ impl Shelf {
         unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
         shelf.first_idle.set(Some(block));
         shelf.lent_count.set(shelf.lent_count.get() - 1);
+    }
+
+    /// Puts a returned block on the free list.
+    ///
+    /// # Safety
+    /// `block` was lent out by [`BufPool::alloc`](super::BufPool::alloc), and is no longer used.
+    #[inline]
+    pub(super) unsafe fn put_back(block: NonNull<Meta>) {
+        // SAFETY: by this function's contract; a shelf lives as long as any block of the shelf is
+        // lent out.
+        let shelf = unsafe {
+            Self::shelve(block);
+            (*block.as_ptr()).shelf.as_ref()
+        };
         if let Some(OnReturn { pool, run }) = shelf.on_return.get() {
             // SAFETY: the pool is alive, and the block belongs to the pool and is on the free list.
             unsafe { run(pool, block) };

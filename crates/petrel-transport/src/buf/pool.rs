@@ -10,6 +10,7 @@
 //! runs while a list changes.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ use super::packet::{self, Meta, OnReturn, PacketBuf, Shelf};
 use super::region::Region;
 use super::shared::{self, SharedBuf};
 use super::spare;
-use super::watch::RegionWatch;
+use super::watch::{READ_IN_PLACE_BYTES_MIN, RegionWatch};
 
 /// Blocks above this size get their own region.
 const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
@@ -136,6 +137,9 @@ struct Inner {
     poisons: bool,
     /// Whether the last handle is gone.
     is_orphan: Cell<bool>,
+    watch: Option<Rc<dyn RegionWatch>>,
+    /// Returned blocks that the device may still read, with the burst after which they are free.
+    aside: RefCell<VecDeque<(u64, NonNull<Meta>)>>,
 }
 
 impl BufPool {
@@ -147,10 +151,11 @@ impl BufPool {
     /// Creates an empty pool whose regions are shown to `watch`.
     pub fn watched(config: PoolConfig, watch: Option<Rc<dyn RegionWatch>>) -> Self {
         let shelves = std::array::from_fn(|index| Shelf::new(Class((index % CLASS_COUNT) as u8)));
-        let growth = RefCell::new(Growth::new(config, watch));
+        let growth = RefCell::new(Growth::new(config, watch.clone()));
         let (poisons, is_orphan) = (config.poison, Cell::new(false));
-        let inner = Rc::new(Inner { shelves, growth, poisons, is_orphan });
-        let first = if poisons { 0 } else { CLASS_COUNT };
+        let first = if poisons || watch.is_some() { 0 } else { CLASS_COUNT };
+        let aside = RefCell::default();
+        let inner = Rc::new(Inner { shelves, growth, poisons, is_orphan, watch, aside });
         inner.call_on_return(first, NonNull::new(Rc::as_ptr(&inner).cast_mut()));
         Self { inner }
     }
@@ -220,9 +225,20 @@ impl BufPool {
         self.inner.growth.borrow().room_bytes() >= SMALL_ROOM_BYTES
     }
 
-    /// The buffers that are lent out.
+    /// The buffers that are lent out, or still read by the device.
     pub fn in_use(&self) -> InUse {
+        self.inner.shelve_read();
         self.inner.in_use()
+    }
+
+    /// Waits until the device reads this message no more, if a device reads messages in place: the
+    /// application will write to the buffer.
+    pub fn await_reads(&self, message: &PacketBuf) {
+        if let Some(watch) = &self.inner.watch
+            && message.wire_len() >= READ_IN_PLACE_BYTES_MIN
+        {
+            watch.await_reads();
+        }
     }
 
     /// Bytes mapped from the operating system, lent out or not.
@@ -234,6 +250,10 @@ impl BufPool {
     #[cold]
     #[inline(never)]
     fn grow(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
+        self.inner.shelve_read();
+        if let Some(block) = self.inner.shelves[shelf_index].pop() {
+            return Ok(block);
+        }
         let class = self.inner.shelves[shelf_index].class();
         let block = self.inner.grow(class)?.cast::<Meta>();
         // Derived from the whole pool, not from a reference to the shelf: the pointer stays valid
@@ -251,7 +271,7 @@ impl BufPool {
 impl Drop for BufPool {
     /// The last handle leaves the pool to the lent-out buffers, if there are any.
     fn drop(&mut self) {
-        if Rc::strong_count(&self.inner) == 1 && self.inner.in_use().count > 0 {
+        if Rc::strong_count(&self.inner) == 1 && self.in_use().count > 0 {
             self.inner.is_orphan.set(true);
             let pool = NonNull::new(Rc::into_raw(Rc::clone(&self.inner)).cast_mut());
             self.inner.call_on_return(0, pool);
@@ -298,6 +318,43 @@ impl Inner {
         self.shelves[first..].iter().for_each(|shelf| shelf.set_on_return(on_return));
     }
 
+    /// Takes a returned block off its free list while the device reads its message. Returns false if
+    /// the block stays on the list.
+    ///
+    /// # Safety
+    /// The block is an idle block of the pool, and the first on its free list.
+    unsafe fn sets_aside(&self, block: NonNull<Meta>) -> bool {
+        // SAFETY: the block begins with its meta data.
+        let meta = unsafe { block.as_ref() };
+        let Some(watch) = &self.watch else { return false };
+        if meta.capacity() < READ_IN_PLACE_BYTES_MIN {
+            return false;
+        }
+        let Some(burst) = watch.unread() else { return false };
+        // SAFETY: shelves live as long as their pool.
+        let shelf = unsafe { meta.shelf.as_ref() };
+        let is_first = shelf.take_off(block);
+        assert!(is_first, "a returned block is the first on its free list");
+        self.aside.borrow_mut().push_back((burst, block));
+        true
+    }
+
+    /// Puts the blocks that the device has read on their free lists.
+    fn shelve_read(&self) {
+        let Some(watch) = &self.watch else { return };
+        let mut aside = self.aside.borrow_mut();
+        while let Some((_, block)) = aside.front().copied().filter(|next| watch.has_read(next.0)) {
+            aside.pop_front();
+            // SAFETY: the block was returned, and since then belongs to the pool.
+            unsafe {
+                Shelf::shelve(block);
+                if self.poisons {
+                    packet::poison(block);
+                }
+            }
+        }
+    }
+
     /// Poisons a returned block, releases the referenced message, and frees an orphaned pool after
     /// the last buffer has returned.
     ///
@@ -310,6 +367,10 @@ impl Inner {
         let pool = pool.cast::<Self>();
         // SAFETY: the pool is alive until freed below.
         let inner = unsafe { pool.as_ref() };
+        // SAFETY: the block is idle, and the latest on its free list.
+        if unsafe { inner.sets_aside(block) } {
+            return;
+        }
         if inner.poisons {
             // SAFETY: an idle block belongs to the pool alone.
             unsafe { packet::poison(block) };

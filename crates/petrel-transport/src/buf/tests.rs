@@ -655,9 +655,20 @@ fn fresh_memory__of_a_pool_that_poisons_nothing_is_none_that_another_poisoned() 
 struct Device {
     regions: std::cell::RefCell<std::collections::BTreeMap<usize, usize>>,
     regions_max: usize,
+    /// Bursts: the current one, and the latest that is read.
+    bursts: std::cell::Cell<(u64, u64)>,
 }
 
 impl RegionWatch for Device {
+    fn unread(&self) -> Option<u64> {
+        let (current, read) = self.bursts.get();
+        (current > read).then_some(current)
+    }
+
+    fn has_read(&self, burst: u64) -> bool {
+        burst <= self.bursts.get().1
+    }
+
     fn register(&self, start: NonNull<u8>, bytes: usize) -> bool {
         let mut regions = self.regions.borrow_mut();
         if regions.len() == self.regions_max {
@@ -701,4 +712,32 @@ fn watched__a_region_that_the_device_refuses_is_not_used() {
     assert_eq!(pool.reserved_bytes(), device.regions.borrow().values().sum::<usize>());
     drop((small, pool));
     assert!(device.regions.borrow().is_empty());
+}
+
+#[test]
+fn watched__a_buffer_that_the_device_reads_is_set_aside() {
+    let device = Rc::new(Device { regions_max: 40, ..Device::default() });
+    device.bursts.set((7, 6));
+    let config = PoolConfig { poison: true, ..PoolConfig::default() };
+    let pool = BufPool::watched(config, Some(device.clone()));
+    let places = |len| {
+        let lent: Vec<_> = (0..2).map(|_| pool.alloc(len, 2).unwrap()).collect();
+        lent.iter().map(|buf| buf.address().addr()).collect::<Vec<_>>()
+    };
+    let (small, large) = (READ_IN_PLACE_BYTES_MIN - 1, READ_IN_PLACE_BYTES_MIN);
+    places(small);
+    assert_eq!(pool.in_use().count, 0, "small bodies are copied");
+    let mut buf = pool.alloc(large, 2).unwrap();
+    buf.set_message(&[7; READ_IN_PLACE_BYTES_MIN]);
+    let (place, body) = (buf.address().addr(), buf.data().as_ptr());
+    drop(buf);
+    assert_eq!(pool.in_use().count, 1, "the device reads it");
+    assert!(!places(large).contains(&place));
+    // SAFETY: the pool keeps the memory mapped, and does not write there.
+    assert_eq!(unsafe { *body }, 7, "no byte has changed");
+    device.bursts.set((9, 7));
+    assert!(places(large).contains(&place));
+    assert_eq!(pool.in_use().count, 2, "their burst is not read");
+    device.bursts.set((9, 9));
+    assert_eq!(pool.in_use().count, 0);
 }

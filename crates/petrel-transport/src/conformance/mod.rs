@@ -47,7 +47,6 @@
 mod accounting;
 mod delivery;
 mod frames;
-mod holding;
 mod keys;
 mod steadiness;
 mod waiting;
@@ -61,7 +60,6 @@ pub use delivery::{
     keeps_peers_apart, receives_nothing_when_nothing_was_sent, respects_the_budget,
     survives_removal_in_flight, takes_the_bytes_before_it_returns,
 };
-pub use holding::Holding;
 pub use keys::{TestKey, sealed_link};
 pub use steadiness::{
     frames_stay_while_their_handler_looks, sending_goes_on_beside_a_peer_that_does_nothing,

@@ -61,8 +61,8 @@ use crate::clock;
 use crate::mux::Member;
 use crate::seal::{Epochs, OVERHEAD_BYTES};
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, RX_BURST_MAX, Transport,
-    TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, RX_BURST_MAX, ReceiveQueue,
+    Transport, TransportStats,
 };
 use crate::wake::{Waker, Watch};
 
@@ -481,11 +481,13 @@ impl Transport for Udp {
         self.peers.take_ended()
     }
 
-    fn receive_packets(&self) -> Option<u64> {
-        let by_socket = self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES;
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        let by_socket = (self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES) as u64;
         // The device catches most packets, or none.
-        let by_device = self.device.as_ref().map_or(by_socket, |device| device.receive_frames());
-        Some(by_device.min(by_socket) as u64)
+        Some(match &self.device {
+            Some(device) => ReceiveQueue::Ring(by_socket.min(device.receive_frames() as u64)),
+            None => ReceiveQueue::Buffer(by_socket),
+        })
     }
 
     fn further_ports(&self) -> &[u16] {

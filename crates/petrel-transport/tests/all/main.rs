@@ -3,7 +3,6 @@
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
 mod defaults;
-mod holding;
 mod shm_bells;
 mod shm_conformance;
 mod shm_endpoint;

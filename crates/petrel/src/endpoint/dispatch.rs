@@ -19,8 +19,7 @@ use crate::region_memory::Writing;
 /// A longer frame is probably a packet of a large message, whose packets have at least this size.
 const SMALL_FRAME_BYTES: usize = 1024;
 
-/// The transport as the core's output. `flush` must come before the core's next method that changes a buffer, and so
-/// must the release of frames that the transport holds ([`Transport::HOLDS`]).
+/// The transport as the core's output. `flush` must come before the core's next method that changes a buffer.
 pub(super) struct Sink<'a, T> {
     transport: &'a mut T,
     /// A single reading for all frames of the burst with a deadline, taken at the first of them.
@@ -42,9 +41,8 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the core keeps the bytes in place until the next call of a method that frees or fills a buffer, or
-        // transmits. `Bursts::send` and `send_cancels` flush before they return, and wait for the release before they
-        // transmit again. The event loop waits for the release of the last burst before any other such method:
-        // `Endpoint::release_frames`.
+        // transmits. `Bursts::send` and `send_cancels` flush before. A device reads bodies of messages later, and their memory
+        // stays unchanged until then (`petrel_transport::buf::RegionWatch`).
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 
@@ -52,6 +50,11 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
     fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: as in `send`.
         unsafe { self.transport.push_from(source, PeerId(peer.0), head, body) }
+    }
+
+    #[inline(always)]
+    fn note_repeat(&mut self) {
+        self.transport.wait_at_flush();
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
 use super::Endpoint;
-use super::burst::{release, send_cancels};
+use super::burst::send_cancels;
 use super::context::continuation::{Continuation, run_under_deadline};
 use super::context::{Context, Local};
 use super::dispatch::run_message;
@@ -125,7 +125,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             }
             sent = true;
         }
-        self.release_frames();
         let mut controlled = self.handle_control();
         if self.turns.are_timers_due(received) {
             self.local.core.handle_timeouts(now_ns);
@@ -139,19 +138,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             // The transport may hold frames that the kernel did not accept last time.
             self.transport.flush();
         }
-        self.release_frames();
         controlled || received > 0 || happened || sent || is_due
-    }
-
-    /// Waits until the transport reads no frame any more, if it holds frames beyond the flush.
-    ///
-    /// Buffers go back when calls end without a response, when an answer to a repeated request arrives, and when a slot
-    /// has its next request: by the control plane, timeouts and events of this turn, or by frames and the application
-    /// after it. The waits are before these places, and compiled out for transports that hold nothing. Between the
-    /// bursts of a turn, [`release`] waits for the control frames.
-    #[inline(always)]
-    pub(super) fn release_frames(&mut self) {
-        release(&mut self.transport);
     }
 
     #[inline]

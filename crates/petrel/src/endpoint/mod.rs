@@ -239,7 +239,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) -> Result<Self, &'static str> {
         config.check()?;
         let now_ns = transport.now();
-        let receive_packets = transport.receive_packets();
+        let receive_queue = transport.receive_queue();
         let pool = BufPool::watched(config.memory, transport.region_watch());
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
@@ -270,7 +270,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     LateAnswers::new(work_flag.clone()),
                     Remote::new(work_flag.clone(), waker, config.client_calls_max),
                 ),
-                (Sessions::new(config.sessions, config.transports, receive_packets), panics),
+                (Sessions::new(config.sessions, config.transports, receive_queue), panics),
             ),
             handlers: Handlers::new(Box::new(state), &config.service),
             joined: JoinedGroups::default(),

@@ -82,35 +82,6 @@ fn run_once__sends_bursts_until_nothing_is_left() {
     assert!(outcomes.iter().all(|outcome| *outcome.borrow() == Some(Ok(()))));
 }
 
-/// Control frames share memory: a burst must not write over those of the burst before while the transport holds them.
-#[test]
-fn run_once__sends_bursts_of_control_frames_that_are_held() {
-    for ends in [false, true] {
-        let mut world = world();
-        let calls = TRANSMIT_FRAMES_MAX + 8;
-        let client = &mut world.client;
-        let mut keys = Vec::new();
-        for _ in 0..calls {
-            let request = client.endpoint.alloc_message(b"to be cancelled").unwrap();
-            let call = client.endpoint.call(world.session, METHOD, request).response_bytes(20);
-            keys.push(call.then_cancellable(|_, _, _| {}).unwrap());
-        }
-        client.turn();
-        assert_eq!(client.sent().len(), calls, "all are under way");
-        client.site.holds.set(true);
-        keys.iter().for_each(|key| assert!(client.endpoint.context().cancel(*key)));
-        let site = Rc::clone(&client.site);
-        match ends {
-            true => drop(world.client),
-            false => _ = client.turn(),
-        }
-        let mut cancels = std::mem::take(&mut *site.sent.borrow_mut());
-        cancels.sort();
-        cancels.dedup();
-        assert_eq!(cancels.len(), calls, "each call has its CANCEL");
-    }
-}
-
 /// Packets declared lost by a timer leave in the turn in which the timer fires.
 #[test]
 fn run_once__sends_when_timers_are_due() {

@@ -1,5 +1,7 @@
 //! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
+use petrel_planted::planted;
+
 use super::grant::grant_with;
 use super::order::{pull_in_order, send_first_in_order};
 use super::pace::must_wait;
@@ -57,6 +59,9 @@ pub(super) fn send_request<B: Buffer, T, S: FrameSink>(
         if !taken {
             turn.then = Then::Refused;
             break;
+        }
+        if repeats && !planted("proto_repeat_is_not_awaited") {
+            out.sink.note_repeat();
         }
         turn.sent += 1;
         client.charge(out.now_ns, slot, 1);

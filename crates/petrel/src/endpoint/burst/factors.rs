@@ -149,6 +149,10 @@ impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
         taken
     }
 
+    fn note_repeat(&mut self) {
+        self.to.note_repeat();
+    }
+
     fn now_ns(&mut self, burst_ns: u64) -> u64 {
         self.to.now_ns(burst_ns)
     }

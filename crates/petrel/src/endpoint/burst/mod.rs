@@ -38,7 +38,6 @@ use super::config::EndpointConfig;
 use super::context::{Context, Local};
 use super::dispatch::{Dispatch, Sink};
 use super::handlers::Handlers;
-use crate::sync::hint;
 use ahead::Ahead;
 use dispatch_ahead::DispatchAhead;
 #[cfg(feature = "factors")]
@@ -201,8 +200,6 @@ impl Bursts {
             if sent < TRANSMIT_FRAMES_MAX {
                 break;
             }
-            // The core's next burst writes over the control frames of this one.
-            release(transport);
         }
         any
     }
@@ -218,20 +215,11 @@ impl Bursts {
     }
 }
 
-/// Waits until the transport reads no frame any more, if it holds frames beyond the flush.
-#[inline(always)]
-pub(super) fn release<T: Transport>(transport: &mut T) {
-    while T::HOLDS && !transport.released() {
-        hint::spin_loop();
-    }
-}
-
-/// Sends only the pending CANCELs, at the endpoint's end. The transport then holds no frame.
+/// Sends only the pending CANCELs, at the endpoint's end.
 pub(super) fn send_cancels<T: Transport>(transport: &mut T, local: &mut Local) {
     loop {
         let sent = local.core.transmit_cancels(&mut Sink::new(transport));
         transport.flush();
-        release(transport);
         if sent < TRANSMIT_FRAMES_MAX {
             break;
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
+use petrel_planted::planted;
 use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
 use super::{Context, Local};
@@ -316,6 +317,9 @@ pub(crate) fn run_under_deadline(
     let Completion { session, tag, outcome, request, response, inherited_ns } = ended;
     if let Err(failure) = &outcome {
         record_failure(cx.local, session, failure);
+        if !planted("endpoint_failure_is_not_awaited") {
+            request.await_reads(&cx.local.pool);
+        }
     }
     let outcome = outcome.map_err(Error::from);
     let reply = Reply { session, outcome, request, response };

@@ -194,8 +194,10 @@ impl Local {
         number: u64,
     ) -> Option<Reply> {
         let key = OnSession { session, kind, number };
-        let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
-        ended.map(Reply::from)
+        let ended =
+            self.core.cancel(session, |continuation: &Continuation| continuation.is(&key))?;
+        ended.request.await_reads(&self.pool);
+        Some(Reply::from(ended))
     }
 
     /// Lends a transport, if there is one to lend, to the calls of tasks and of other threads while `run` runs.

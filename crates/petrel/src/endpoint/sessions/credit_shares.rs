@@ -1,60 +1,89 @@
 //! The credits of an endpoint's sessions and its receive queue (eRPC §4.3.1).
 //!
-//! A credit permits a packet in flight, and the packet, or its answer, may wait in the receive queue. If the queue is
-//! full, the kernel drops packets. Therefore the sessions over the network draw their credits from the number of packets
-//! that the queue holds. The first sessions get the credits that they propose. Each further one gets at most half of the
-//! remainder, and none gets less than a small call needs: then lost packets are sent again.
+//! A credit permits a packet in flight, and the packet, or its answer, may wait in the receive queue. A full queue drops
+//! packets. Therefore the sessions over the network draw their credits from the number of packets that the queue holds.
+//! The first sessions get the credits that they propose, and each further one at most half of the remainder.
+//!
+//! A device's **ring** is never overdrawn. Beside its credits a session draws one place, for a PULL
+//! (`docs/wire-protocol.md` §4). Half of the ring is for sessions of one credit, so that many find room: a ring of 512
+//! packets carries 136. Then sessions are refused.
+//!
+//! The kernel's **buffer** is an estimate for small packets. No session gets less than a small call needs: then lost
+//! packets are sent again.
 //!
 //! Shared memory loses nothing, and its sessions draw nothing.
 
 use petrel_proto::SessionId;
+use petrel_transport::ReceiveQueue;
 
 use crate::endpoint::ids::IdMap;
 use crate::tables::shrink;
 
-/// The least credits of a session that proposes at least as many: with 1.4 KB each, the bandwidth-delay product of 10
-/// Gbit/s and 18 µs.
+/// The least credits of a session that proposes at least as many, in a buffer of the kernel: with 1.4 KB each, the
+/// bandwidth-delay product of 10 Gbit/s and 18 µs.
 const CREDITS_MIN: u16 = 16;
 
 const _: () = assert!(CREDITS_MIN > 0 && CREDITS_MIN <= petrel_proto::limits::CREDITS_MAX);
 
-/// The packets of a receive queue, and the credits drawn from them.
+/// The packets of a receive queue, and those drawn from them.
 #[derive(Debug)]
 pub(super) struct CreditShares {
-    /// Packets that the receive queue holds; `None` without a bound.
-    packets: Option<u64>,
+    /// `None` without a bound.
+    queue: Option<ReceiveQueue>,
     drawn: u64,
     of_session: IdMap<SessionId, u16>,
 }
 
 impl CreditShares {
-    pub(super) fn new(packets: Option<u64>) -> Self {
-        Self { packets, drawn: 0, of_session: IdMap::default() }
+    pub(super) fn new(queue: Option<ReceiveQueue>) -> Self {
+        Self { queue, drawn: 0, of_session: IdMap::default() }
     }
 
-    /// Returns the credits for a further session that wants `wanted`.
+    /// Returns the credits for a further session that wants `wanted`; 0 if a ring has no room for the session.
     pub(super) fn offer(&self, wanted: u16) -> u16 {
-        let Some(packets) = self.packets else { return wanted };
-        let share = packets.saturating_sub(self.drawn) / 2;
-        let share = u16::try_from(share).unwrap_or(u16::MAX);
-        wanted.min(share.max(CREDITS_MIN))
+        let share = match self.queue {
+            None => return wanted,
+            Some(ReceiveQueue::Buffer(packets)) => {
+                (packets.saturating_sub(self.drawn) / 2).max(CREDITS_MIN.into())
+            }
+            Some(ReceiveQueue::Ring(packets)) => match packets.saturating_sub(self.drawn) {
+                0..2 => 0,
+                left => (left.saturating_sub(packets / 2) / 2).max(1),
+            },
+        };
+        wanted.min(u16::try_from(share).unwrap_or(u16::MAX))
     }
 
-    /// Draws the credits of a session, in place of its former ones.
-    pub(super) fn draw(&mut self, session: SessionId, credits: u16) {
-        if self.packets.is_none() {
-            return;
+    /// Returns the packets of a session's share.
+    fn packets_of(&self, credits: u16) -> u64 {
+        let of_pulls = matches!(self.queue, Some(ReceiveQueue::Ring(_)));
+        u64::from(credits) + u64::from(of_pulls)
+    }
+
+    /// Draws the credits of a session, in place of its former ones. Returns the credits: no more than the former ones,
+    /// if the queue is a ring.
+    pub(super) fn draw(&mut self, session: SessionId, credits: u16) -> u16 {
+        let Some(queue) = self.queue else { return credits };
+        let before = self.of_session.get(&session).copied();
+        self.give_back(session);
+        let credits = match queue {
+            ReceiveQueue::Ring(_) => credits.min(before.unwrap_or(u16::MAX)),
+            ReceiveQueue::Buffer(_) => credits,
+        };
+        self.drawn += self.packets_of(credits);
+        self.of_session.insert(session, credits);
+        if let ReceiveQueue::Ring(packets) = queue {
+            assert!(self.drawn <= packets, "the packets of all sessions have room in the ring");
         }
-        let before = self.of_session.insert(session, credits).unwrap_or(0);
-        assert!(self.drawn >= u64::from(before), "the credits of a session were drawn");
-        self.drawn = self.drawn - u64::from(before) + u64::from(credits);
+        credits
     }
 
     /// Gives the credits of an ended session back.
     pub(super) fn give_back(&mut self, session: SessionId) {
         let Some(credits) = self.of_session.remove(&session) else { return };
-        assert!(self.drawn >= u64::from(credits), "the credits of a session were drawn");
-        self.drawn -= u64::from(credits);
+        let packets = self.packets_of(credits);
+        assert!(self.drawn >= packets, "the credits of a session were drawn");
+        self.drawn -= packets;
         assert!(
             self.drawn == 0 || !self.of_session.is_empty(),
             "the credits that are drawn are those of sessions"
@@ -75,7 +104,7 @@ mod tests {
 
     #[test]
     fn offer__the_first_sessions_get_what_they_want() {
-        let mut shares = CreditShares::new(Some(554));
+        let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
         for index in 0..6 {
             assert_eq!(shares.offer(64), 64, "session {index}");
             shares.draw(id(index), 64);
@@ -91,39 +120,59 @@ mod tests {
     #[test]
     fn offer__without_a_bound_it_is_the_wish() {
         let mut shares = CreditShares::new(None);
-        shares.draw(id(1), 4096);
+        assert_eq!(shares.draw(id(1), 4096), 4096);
         assert_eq!((shares.offer(4096), shares.of_session.len()), (4096, 0));
         shares.give_back(id(1));
     }
 
     proptest! {
-        /// However sessions come, change and go, all together draw no more than the queue holds, but for those with the
-        /// minimum.
+        /// However sessions come, change and go, all together draw no more than a ring holds, or than a buffer and the
+        /// minimum of each.
         #[test]
         fn shares__are_bounded_by_the_queue(
             packets in 0u64..3_000,
+            is_ring in any::<bool>(),
             steps in prop::collection::vec((0u32..60, 1u16..=512, any::<bool>()), 0..300),
         ) {
-            let mut shares = CreditShares::new(Some(packets));
+            let queue = if is_ring { ReceiveQueue::Ring } else { ReceiveQueue::Buffer };
+            let mut shares = CreditShares::new(Some(queue(packets)));
             for (session, wanted, ends) in steps {
                 shares.give_back(id(session));
-                if !ends {
-                    let offered = shares.offer(wanted);
-                    prop_assert!(offered <= wanted && offered >= wanted.min(CREDITS_MIN));
+                let offered = shares.offer(wanted);
+                let least = if is_ring { 0 } else { wanted.min(CREDITS_MIN) };
+                prop_assert!(offered <= wanted && offered >= least);
+                if !ends && offered > 0 {
                     shares.draw(id(session), offered);
                 }
                 let sum: u64 = shares.of_session.values().map(|credits| u64::from(*credits)).sum();
-                prop_assert_eq!(shares.drawn, sum);
-                let least = u64::from(CREDITS_MIN) * shares.of_session.len() as u64;
-                prop_assert!(sum <= packets + least, "{} of {}", sum, packets);
+                let sessions = shares.of_session.len() as u64;
+                let per_session = if is_ring { 1 } else { 0 };
+                prop_assert_eq!(shares.drawn, sum + per_session * sessions);
+                let beyond = if is_ring { 0 } else { u64::from(CREDITS_MIN) * sessions };
+                prop_assert!(shares.drawn <= packets + beyond, "{} of {}", shares.drawn, packets);
             }
         }
     }
 
     #[test]
+    fn offer__a_ring_carries_many_sessions_and_then_no_further_one() {
+        let mut shares = CreditShares::new(Some(ReceiveQueue::Ring(512)));
+        let mut offers = Vec::new();
+        while let credits @ 1.. = shares.offer(64) {
+            shares.draw(id(offers.len() as u32), credits);
+            offers.push(credits);
+        }
+        assert_eq!(offers[..8], [64, 64, 63, 31, 15, 7, 3, 1]);
+        assert_eq!((offers.len(), shares.drawn), (136, 512));
+        assert_eq!(shares.draw(id(0), 70), 64, "a server grants no more than was asked for");
+        shares.give_back(id(0));
+        assert_eq!(shares.offer(64), 1, "the half for many is used up");
+    }
+
+    #[test]
     #[should_panic(expected = "the credits that are drawn are those of sessions")]
     fn give_back__with_credits_of_no_session() {
-        let mut shares = CreditShares::new(Some(554));
+        let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
         shares.draw(id(0), 64);
         shares.drawn += 1;
         shares.give_back(id(0));

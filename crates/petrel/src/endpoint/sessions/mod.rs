@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use petrel_proto::control::{LinkFeatures, SessionOpen};
 use petrel_proto::{CallError, SessionId};
-use petrel_transport::PeerId;
+use petrel_transport::{PeerId, ReceiveQueue};
 
 pub(super) use control::SessionControl;
 pub(super) use ended::Ended;
@@ -165,11 +165,11 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Creates an endpoint's sessions. `receive_packets` is the number of packets that its receive queue holds.
+    /// Creates an endpoint's sessions. `receive_queue` has the number of packets that wait for the endpoint at most.
     pub(super) fn new(
         config: SessionConfig,
         transports: AllowedTransports,
-        receive_packets: Option<u64>,
+        receive_queue: Option<ReceiveQueue>,
     ) -> Self {
         Self {
             config,
@@ -180,7 +180,7 @@ impl Sessions {
             proposed: HashMap::new(),
             openings: HashMap::new(),
             ended: EndedSessions::default(),
-            shares: CreditShares::new(receive_packets),
+            shares: CreditShares::new(receive_queue),
             probes: Probes::default(),
             next_request: 1,
         }
@@ -368,7 +368,7 @@ impl Sessions {
     }
 
     /// Puts a client session on a link that is up, and returns the proposal to the peer, if the session is still
-    /// wanted. Full packets there have up to `packet_bytes` of payload.
+    /// wanted. The session has credits ([`Sessions::credits_on`]). Full packets there have up to `packet_bytes` of payload.
     pub(super) fn propose(
         &mut self,
         name: LinkId,
@@ -396,7 +396,7 @@ impl Sessions {
         })
     }
 
-    /// Returns the most credits of one more session on a link.
+    /// Returns the most credits of one more session on a link; 0 if the receive ring has no room for it.
     pub(super) fn credits_on(&self, name: LinkId) -> u16 {
         let link = self.links.get(&name);
         let credits = match link.is_some_and(Link::has_paths) {
@@ -407,10 +407,12 @@ impl Sessions {
         if is_networked { self.shares.offer(credits) } else { credits }
     }
 
-    /// Records the credits that were agreed on for a session that is on a link, or are proposed.
-    pub(super) fn draw_credits(&mut self, id: SessionId, credits: u16) {
-        if self.peer_of(id).is_some_and(|peer| peer.is_networked) {
-            self.shares.draw(id, credits);
+    /// Records the credits that were agreed on for a session that is on a link, or are proposed. Returns the credits that
+    /// the session has.
+    pub(super) fn draw_credits(&mut self, id: SessionId, credits: u16) -> u16 {
+        match self.peer_of(id).is_some_and(|peer| peer.is_networked) {
+            true => self.shares.draw(id, credits),
+            false => credits,
         }
     }
 
@@ -521,7 +523,11 @@ mod tests {
 
     fn sessions() -> Sessions {
         let transports = AllowedTransports::ALL;
-        Sessions::new(EndpointConfig::default().sessions, transports, Some(300))
+        Sessions::new(
+            EndpointConfig::default().sessions,
+            transports,
+            Some(ReceiveQueue::Buffer(300)),
+        )
     }
 
     fn id(index: u32) -> SessionId {

@@ -30,10 +30,6 @@ pub(crate) struct Site {
     /// Frames flushed and not taken yet.
     pub(crate) sent: RefCell<Vec<Vec<u8>>>,
     pub(crate) flushes: Cell<u32>,
-    /// Whether frames are read at their release, as a network card does, and the places of such frames.
-    pub(crate) holds: Cell<bool>,
-    held: RefCell<Vec<[*const [u8]; 2]>>,
-    looks: Cell<u32>,
     /// The largest frame in either direction.
     frame_bytes_max: Cell<usize>,
     /// Whether frames arrive with ECN marks, and how long the system delays the endpoint before each.
@@ -65,7 +61,6 @@ impl Site {
 pub(crate) struct Port(Rc<Site>);
 
 impl Transport for Port {
-    const HOLDS: bool = true;
     type Link = u32;
     type Return = NoReturn;
 
@@ -101,15 +96,11 @@ impl Transport for Port {
         self.0.left.borrow_mut().push((address, from));
     }
 
-    #[expect(unsafe_code, reason = "the trait's contract, which `released` relies on")]
+    #[expect(unsafe_code, reason = "the trait's contract")]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let frame = TxFrame { peer, head, body };
         let max = self.0.frame_bytes_max.get();
         assert!(!frame.is_empty() && frame.len() <= max, "{} bytes", frame.len());
-        if self.0.holds.get() {
-            self.0.held.borrow_mut().push([head, body]);
-            return true;
-        }
         self.0.pushed.borrow_mut().push([head, body].concat());
         true
     }
@@ -117,20 +108,6 @@ impl Transport for Port {
     fn flush(&mut self) {
         self.0.flushes.set(self.0.flushes.get() + 1);
         self.0.sent.borrow_mut().append(&mut self.0.pushed.borrow_mut());
-    }
-
-    #[expect(unsafe_code, reason = "frames are read where their owner has them")]
-    fn released(&mut self) -> bool {
-        let looks = self.0.looks.replace(self.0.looks.get() + 1);
-        if looks % 3 < 2 && !self.0.held.borrow().is_empty() {
-            return false;
-        }
-        for [head, body] in self.0.held.borrow_mut().drain(..) {
-            // SAFETY: by the contract of `push`, the frames stay until this returns true.
-            let frame = unsafe { [&*head, &*body] }.concat();
-            self.0.sent.borrow_mut().push(frame);
-        }
-        true
     }
 
     fn may_receive(&self) -> bool {

@@ -6,7 +6,7 @@ use petrel_proto::limits::PACKET_BYTES_MIN;
 use petrel_proto::{Accepted, Agreed, PeerKey, SessionId, Status};
 use petrel_transport::Transport;
 
-use super::SessionControl;
+use super::{RING_FULL, SessionControl};
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
 use crate::endpoint::context::Local;
 use crate::endpoint::drain::{CHECK_INTERVAL_NS, DRAINING};
@@ -46,17 +46,21 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             let text = format!("packets of {packet_bytes} bytes are too small");
             return Err(Reason::new(Status::FailedPrecondition, text));
         }
+        let credits = open.credits.min(self.local.sessions.credits_on(name));
+        if credits == 0 {
+            return Err(Reason::new(Status::ResourceExhausted, RING_FULL));
+        }
         let token = self.control.random() as u32;
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: open.session,
             peer_token: open.token,
             slots: slots_for(open.slots, config.slots, self.local.core.server_slots()),
-            credits: open.credits.min(self.local.sessions.credits_on(name)),
+            credits,
             packet_bytes,
             peer_message_bytes_max: open.max_message,
         };
-        let (slots, credits) = (agreed.slots, agreed.credits);
+        let slots = agreed.slots;
         let (first_request, request_bytes_max) = (open.first_request, config.message_bytes_max);
         let accepted = Accepted { agreed, token, first_request, request_bytes_max };
         let accepted = self.local.core.accept(accepted);

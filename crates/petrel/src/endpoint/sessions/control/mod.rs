@@ -34,6 +34,10 @@ use crate::security::PeerIdentity;
 use crate::source::Source;
 use crate::values::{SessionEnd, SessionState};
 
+/// Why a session is refused that finds no room in the receive ring (`docs/wire-protocol.md` §4).
+const RING_FULL: &str =
+    "the receive ring has no room for a further session: raise its size, or open fewer sessions";
+
 /// The parts of an endpoint that open and end sessions, borrowed for one operation.
 pub(in crate::endpoint) struct SessionControl<'a, T, C> {
     transport: &'a mut T,

@@ -8,7 +8,7 @@ use petrel_proto::{Agreed, PathChoice, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
 use super::super::{Remote, Route};
-use super::SessionControl;
+use super::{RING_FULL, SessionControl};
 use crate::control::{ControlPlane, EndpointId, LinkId, Reason, ToNexus};
 use crate::error::Error;
 use crate::local::SessionMedium;
@@ -58,6 +58,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             false => None,
         };
         let packet_bytes = ordered.unwrap_or_else(|| self.packet_bytes(link.id()));
+        if self.local.sessions.credits_on(name) == 0 {
+            let reason = Reason::new(Status::ResourceExhausted, RING_FULL);
+            return self.drop_session(id, SessionEnd::Refused, reason);
+        }
         if let Some(open) = self.local.sessions.propose(name, id, token, packet_bytes) {
             self.control.post(ToNexus::OpenSession { link: name, open });
         }
@@ -76,19 +80,19 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else { return };
         let (peer, has_paths) = (link.id(), link.has_paths());
         let path_rtt_ns = link.path_rtt_ns();
+        let forgoes = self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none();
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: accept.session,
             peer_token: accept.token,
             slots: accept.slots,
-            credits: accept.credits,
+            credits: self.local.sessions.draw_credits(id, accept.credits),
             packet_bytes: accept.packet_bytes,
             peer_message_bytes_max: accept.max_message,
         };
-        if self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none() {
+        if forgoes {
             self.local.core.forgo_order(id);
         }
-        self.local.sessions.draw_credits(id, agreed.credits);
         match self.local.core.establish(id, agreed) {
             Ok(()) => self.begin_session(id, (peer, has_paths), path_rtt_ns),
             Err(error) => {
