@@ -105,16 +105,18 @@ impl Command {
 
     /// Returns true for commands with endpoints of this process, and for the doctor, which tries a device.
     pub(crate) fn may_use_device(&self) -> bool {
-        !matches!(
-            self,
+        match self {
+            Self::Bench(args) => args.uses_device(),
+            Self::Cache(_) | Self::Index(_) => self.connects(),
             Self::Cert(_)
-                | Self::Completions(_)
-                | Self::Demo(_)
-                | Self::Key(_)
-                | Self::Man(_)
-                | Self::Sim(_)
-                | Self::XdpHelper(_)
-        )
+            | Self::Completions(_)
+            | Self::Demo(_)
+            | Self::Key(_)
+            | Self::Man(_)
+            | Self::Sim(_)
+            | Self::XdpHelper(_) => false,
+            _ => true,
+        }
     }
 
     /// Returns the names of the served methods, for a policy; `None` for a command without a service.

@@ -34,7 +34,7 @@ pub(crate) fn use_device(args: &CredentialsArgs, may_use_device: bool) -> Result
     match &args.device {
         None => {}
         Some(device) if may_use_device => {
-            petrel_command::credentials::set_device(device.clone(), device.to_string());
+            petrel_command::device::set(device.clone());
         }
         Some(_) => {
             return Err(Failure::because(

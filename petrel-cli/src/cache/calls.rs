@@ -10,6 +10,7 @@ use petrel_cache::wire::{CountMessage, StoreMessage};
 use petrel_cache::{CacheClient, ClientError, Counted, Removed, Stored, Verb};
 use petrel_command::Outcome;
 use petrel_command::credentials;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean_bytes;
@@ -158,7 +159,7 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
     config.timeout = args.timeout;
     let mut last = Failure::because(format!("{} has no address", args.address));
     for address in args.address.resolve()? {
-        let mut builder = Client::builder().config(config.clone()).device(credentials::device());
+        let mut builder = Client::builder().config(config.clone()).device(device::get());
         if let Some(security) = credentials::get() {
             builder = builder.credentials(Arc::clone(security));
         } else if !address.ip().to_canonical().is_loopback() {

@@ -8,6 +8,7 @@ use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped, limits};
 use petrel_command::Outcome;
 use petrel_command::cores;
 use petrel_command::credentials;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
@@ -87,7 +88,7 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         insecure: args.insecure,
         security: credentials::get().cloned(),
         authorization: credentials::authorization().cloned(),
-        device: credentials::device(),
+        device: device::get(),
         memcached_plain: args.memcached_plain,
         memcached_mutual: args.memcached_mutual,
         memcached_auth: args.auth_file.clone(),

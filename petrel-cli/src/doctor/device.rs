@@ -1,19 +1,14 @@
 //! The device of `--device`: whether an endpoint gets it, and what slows it down.
 
-use std::fs;
 use std::net::IpAddr;
 
 use petrel::endpoint::{Device, DeviceState};
+use petrel_transport::device::xdp::{PACKET_BYTES_MAX, queues_and_mtu};
 use petrel_transport::udp::{Udp, UdpConfig};
 
 use super::check::Check;
 
 const AREA: &str = "device";
-
-const INTERFACES: &str = "/sys/class/net";
-
-/// The MTU above which packets of the largest size miss the device.
-const MTU_MAX: u32 = petrel_transport::device::xdp::PACKET_BYTES_MAX as u32;
 
 /// Opens an endpoint's data port with the device, and looks at the interface.
 pub(super) fn checks(device: &Device) -> Vec<Check> {
@@ -32,16 +27,17 @@ pub(super) fn checks(device: &Device) -> Vec<Check> {
         }
         Some(DeviceState::On(interface)) => {
             let found = format!("an endpoint gets packets of {interface} by {device}");
-            vec![Check::ok(AREA, "device", found), queues(&interface), mtu(&interface)]
+            let mut checks = vec![Check::ok(AREA, "device", found)];
+            if let Ok((count, bytes)) = queues_and_mtu(&interface) {
+                checks.extend([queues(&interface, count), mtu(&interface, bytes)]);
+            }
+            checks
         }
     }
 }
 
 /// An endpoint needs a queue of its own.
-fn queues(interface: &str) -> Check {
-    let entries = fs::read_dir(format!("{INTERFACES}/{interface}/queues")).into_iter().flatten();
-    let names = entries.flatten().map(|entry| entry.file_name());
-    let count = names.filter(|name| name.to_string_lossy().starts_with("rx-")).count();
+fn queues(interface: &str, count: u32) -> Check {
     let found = format!("{interface} has {count} receive queues: one endpoint each, at most");
     match count {
         1 => Check::info(AREA, "queues", found).advise(format!(
@@ -51,19 +47,13 @@ fn queues(interface: &str) -> Check {
     }
 }
 
-fn mtu(interface: &str) -> Check {
-    let text = fs::read_to_string(format!("{INTERFACES}/{interface}/mtu")).unwrap_or_default();
-    match text.trim().parse::<u32>() {
-        Ok(mtu) if mtu > MTU_MAX => Check::info(
-            AREA,
-            "mtu",
-            format!(
-                "{interface} has an MTU of {mtu}; packets of at most {MTU_MAX} bytes go by the device"
-            ),
-        ),
-        Ok(mtu) => Check::ok(AREA, "mtu", format!("{interface} has an MTU of {mtu}")),
-        Err(_) => Check::info(AREA, "mtu", "unknown"),
+fn mtu(interface: &str, bytes: usize) -> Check {
+    let found = format!("{interface} has an MTU of {bytes}");
+    if bytes <= PACKET_BYTES_MAX {
+        return Check::ok(AREA, "mtu", found);
     }
+    let most = format!("{found}; packets of at most {PACKET_BYTES_MAX} bytes go by the device");
+    Check::info(AREA, "mtu", most)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::cores;
 use petrel_command::credentials;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
 use petrel_command::output::Output;
@@ -69,7 +70,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
         insecure: args.listen.insecure,
         security: credentials::get().cloned(),
         authorization: credentials::authorization().cloned(),
-        device: credentials::device(),
+        device: device::get(),
         transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,

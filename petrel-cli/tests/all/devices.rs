@@ -16,9 +16,9 @@ use crate::common::{Server, command, finish, petrel, record, stderr, wait_until}
 use crate::credentials::{Folder, succeed};
 use crate::own_network::{self, Trial};
 
-const SERVER: &str = "10.84.0.2";
+pub(crate) const SERVER: &str = "10.84.0.2";
 
-const TRIAL: Trial = Trial {
+pub(crate) const TRIAL: Trial = Trial {
     what: "network namespaces and AF_XDP",
     // Programs of BPF need the rights of the machine's own users.
     script: "echo | unshare --net true && ip link add v type veth peer name w && grep -q 4294967295 /proc/self/uid_map",
@@ -29,7 +29,7 @@ const ENDS: [(&str, &str); 4] =
     [("kernel", "kernel"), ("kernel", "xdp!"), ("xdp!", "kernel"), ("xdp!", "xdp!")];
 
 /// Returns a host that is joined with this namespace.
-fn other_host() -> Host {
+pub(crate) fn other_host() -> Host {
     let host = Host::new().unwrap();
     host.join("v", "w").unwrap();
     bring_up("v", Ipv4Addr::new(10, 84, 0, 1)).unwrap();
@@ -37,14 +37,14 @@ fn other_host() -> Host {
     host
 }
 
-fn serve(host: &Host, flags: &[&str]) -> Server {
+pub(crate) fn serve(host: &Host, flags: &[&str]) -> Server {
     let program = Path::new(env!("CARGO_BIN_EXE_petrel"));
     let listen = format!("{SERVER}:0");
     Server::start_by(host.command(program), &[&["--listen", &listen][..], flags].concat())
 }
 
 /// Returns a counter of the server's first endpoint, asked on its host.
-fn counter(host: &Host, server: &Server, name: &str) -> u64 {
+pub(crate) fn counter(host: &Host, server: &Server, name: &str) -> u64 {
     counter_at(host, &server.address, name, &[])
 }
 
@@ -78,7 +78,7 @@ impl Drop for Service {
 }
 
 /// Makes calls; all must be answered, with the right bytes.
-fn ping(server: &Server, count: u32, flags: &[&str]) {
+pub(crate) fn ping(server: &Server, count: u32, flags: &[&str]) {
     let count = count.to_string();
     let call = ["ping", &server.address, "--json", "--count", &count];
     let answer = succeed(&[&call[..], flags].concat());
@@ -182,10 +182,10 @@ fn devices__carry_sealed_calls_and_services() {
 }
 
 /// A helper that is ready; killed on drop.
-struct Helper(Child);
+pub(crate) struct Helper(Child);
 
 impl Helper {
-    fn start(mut command: Command, interface: &str, socket: &str) -> Self {
+    pub(crate) fn start(mut command: Command, interface: &str, socket: &str) -> Self {
         command.args(["xdp-helper", "--json", "--interface", interface, "--socket", socket]);
         command.args(["--allow", USER]).stdout(Stdio::piped());
         let mut own = Self(command.spawn().unwrap());
@@ -213,7 +213,7 @@ impl Drop for Helper {
 }
 
 /// The user of the programs with a helper.
-const USER: &str = "65534";
+pub(crate) const USER: &str = "65534";
 
 #[test]
 fn devices__of_users_without_rights_work_by_a_helper_and_without_it_by_the_kernel() {
@@ -312,7 +312,9 @@ fn device__that_cannot_be_had_is_a_warning_or_a_refusal() {
         let refused = finish(command(&by("xdp:none!")).spawn().unwrap());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("cannot use the device"), "{said}");
-        let unused = petrel(&["sim", "--seeds", "1", "--device", "xdp"]);
-        assert!(stderr(&unused).contains("uses no device"), "{}", stderr(&unused));
+        for words in [&["sim", "--seeds", "1"][..], &["bench", "overload"], &["index", "bench"]] {
+            let unused = petrel(&[words, &["--device", "xdp"]].concat());
+            assert!(stderr(&unused).contains("uses no device"), "{}", stderr(&unused));
+        }
     });
 }

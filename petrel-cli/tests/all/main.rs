@@ -9,6 +9,7 @@ mod command;
 mod common;
 mod crash;
 mod credentials;
+mod device_attacks;
 mod devices;
 mod index;
 mod kv;

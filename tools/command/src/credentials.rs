@@ -1,17 +1,16 @@
-//! The credentials of the command's process (`--credentials`), the policy (`--authorize`) and the device (`--device`), for every control
-//! plane of the process.
+//! The credentials of the command's process (`--credentials`) and the policy (`--authorize`), for every control plane of the process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use petrel::endpoint::Device;
 use petrel::nexus::NexusBuilder;
 use petrel::security::{Authorize, Security, expect_name};
 
+use crate::device;
+
 static CREDENTIALS: OnceLock<(Arc<dyn Security>, PathBuf)> = OnceLock::new();
-static DEVICE: OnceLock<(Device, String)> = OnceLock::new();
 static AUTHORIZATION: OnceLock<Arc<dyn Authorize>> = OnceLock::new();
 
 /// Sets the credentials and their folder, once, before any control plane is started.
@@ -28,10 +27,9 @@ pub fn get() -> Option<&'static Arc<dyn Security>> {
     CREDENTIALS.get().map(|(security, _)| security)
 }
 
-/// Has another process of this command use the credentials and the device as well.
+/// Has another process of this command use the credentials as well.
 pub fn pass_to(command: &mut Command) {
     command.envs(CREDENTIALS.get().map(|(_, folder)| ("PETREL_CREDENTIALS", folder)));
-    command.envs(DEVICE.get().map(|(_, words)| ("PETREL_DEVICE", words)));
 }
 
 /// Sets the rights of callers, once, before any control plane is started.
@@ -47,22 +45,9 @@ pub fn authorization() -> Option<&'static Arc<dyn Authorize>> {
     AUTHORIZATION.get()
 }
 
-/// Sets the device, once, before any control plane is started.
-///
-/// # Panics
-/// At a second call.
-pub fn set_device(device: Device, words: String) {
-    assert!(DEVICE.set((device, words)).is_ok(), "a process has one device");
-}
-
-/// Returns the device of the process.
-pub fn device() -> Device {
-    DEVICE.get().map_or(Device::Kernel, |(device, _)| device.clone())
-}
-
 /// Gives a control plane the credentials, the policy and the device. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
-    let builder = builder.device(device());
+    let builder = builder.device(device::get());
     let builder = match authorization() {
         Some(rules) => builder.authorize(Arc::clone(rules)),
         None => builder,

@@ -17,6 +17,7 @@ pub mod args;
 pub mod client;
 pub mod cores;
 pub mod credentials;
+pub mod device;
 pub mod failure;
 pub mod interrupt;
 pub mod load;

@@ -81,9 +81,7 @@ impl Host {
 
     /// Returns a command that runs a program on the host.
     pub fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.id().to_string(), "--net", "--"]).arg(program);
-        command
+        command_within(self.id(), program)
     }
 
     /// Starts a thread on the host; threads that it starts are on the host, too. Sockets stay in their namespace, so
@@ -95,11 +93,9 @@ impl Host {
         &self,
         inside: impl FnOnce() -> R + Send + 'static,
     ) -> JoinHandle<R> {
-        let path = format!("/proc/{}/ns/net", self.id());
+        let process = self.id();
         thread::spawn(move || {
-            let space = File::open(path).expect("the holder runs as long as its host");
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(space.as_fd(), kind).expect("the caller made the namespace");
+            enter(process).expect("the caller made the namespace, which lives as long as the host");
             inside()
         })
     }
@@ -110,6 +106,25 @@ impl Drop for Host {
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();
     }
+}
+
+/// Moves this thread to the network namespace of another process, such as [`Host::id`].
+///
+/// # Errors
+/// The process has ended, or the user may not enter its namespace.
+pub fn enter(process: u32) -> Result<(), Error> {
+    let enter = |space: File| {
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(())
+    };
+    File::open(format!("/proc/{process}/ns/net")).and_then(enter).map_err(Error::NoNamespace)
+}
+
+/// Returns a command that runs a program in the network namespace of another process.
+pub fn command_within(process: u32, program: &Path) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &process.to_string(), "--net", "--"]).arg(program);
+    command
 }
 
 /// Gives a device of this thread's namespace its address, and sets the device up.

@@ -29,7 +29,7 @@ mod namespaces;
 mod offloads;
 mod tool;
 
-pub use host::{Host, bring_up, leave};
+pub use host::{Host, bring_up, command_within, enter, leave};
 pub use namespaces::{Isolation, Namespaces, end_with_parent};
 pub use offloads::{switch_off_checksums, switch_off_offloads};
 pub use tool::{Error, ip, nft, run};

@@ -1,5 +1,6 @@
 //! Sends the frames of a burst to the kernel, and handles its refusals.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
@@ -123,20 +124,15 @@ impl Outlet for Udp {
         allow_fragments(&self.socket);
     }
 
-    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
-        let mut end = self.plan.messages().len();
-        if let Some(leaving) = self.leaving() {
-            // SAFETY: by this function's contract.
-            let sent = unsafe { leaving.send_from(first) };
-            match sent {
-                Sent::Messages(count) => return Ok(count),
-                Sent::NoRoom => return Err(Errno::AGAIN),
-                Sent::ByKernel(count) => end = first + count,
-            }
-        }
+    #[inline]
+    unsafe fn send_by_device(&mut self, first: usize) -> Option<Sent> {
+        // SAFETY: by this function's contract.
+        self.leaving().map(|leaving| unsafe { leaving.send_from(first) })
+    }
+
+    unsafe fn send_by_kernel(&mut self, messages: Range<usize>) -> Result<usize, Errno> {
         let Self { socket, plan, association, sender, peers, ecn, .. } = self;
-        let (messages, ecn) =
-            (&plan.messages()[first..end], ecn.is_by_message().then_some(&*peers));
+        let (messages, ecn) = (&plan.messages()[messages], ecn.is_by_message().then_some(&*peers));
         // SAFETY: by this function's contract.
         unsafe { sender.send(socket.as_fd(), plan, messages, association.is_made(), ecn) }
     }
@@ -185,7 +181,7 @@ pub(super) fn send_loose(
 }
 
 /// The exit of bursts: a socket, or a simulator's replacement. The two share all but the first
-/// three methods.
+/// five methods.
 pub(super) trait Outlet {
     fn burst(&mut self) -> Burst<'_>;
 
@@ -194,12 +190,18 @@ pub(super) trait Outlet {
     /// general path then follows.
     fn send_loose(&mut self, is_to_seal: bool) -> bool;
 
-    /// Sends messages from `first` on, and returns how many the kernel accepted: at least one, or
-    /// the error of the first.
+    /// Sends messages from `first` on by the device. Returns `None` without a device.
     ///
     /// # Safety
     /// The large frames of these messages are still in place.
-    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno>;
+    unsafe fn send_by_device(&mut self, first: usize) -> Option<Sent>;
+
+    /// Sends messages by the socket, and returns how many the kernel accepted: at least one, or the
+    /// error of the first.
+    ///
+    /// # Safety
+    /// As for [`Outlet::send_by_device`].
+    unsafe fn send_by_kernel(&mut self, messages: Range<usize>) -> Result<usize, Errno>;
 
     /// Lets the kernel send datagrams above the MTU of their path in fragments, because a path has become smaller than the
     /// frames that its sessions agreed on. Sessions opened later have smaller frames.
@@ -273,6 +275,24 @@ pub(super) trait Outlet {
             }
         }
         None
+    }
+
+    /// Sends messages from `first` on, and returns how many were accepted: at least one, or the error
+    /// of the first.
+    ///
+    /// # Safety
+    /// As for [`Outlet::send_by_device`].
+    #[inline]
+    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        // SAFETY: by this function's contract.
+        let end = match unsafe { self.send_by_device(first) } {
+            Some(Sent::Messages(count)) => return Ok(count),
+            Some(Sent::NoRoom) => return Err(Errno::AGAIN),
+            Some(Sent::ByKernel(count)) => first + count,
+            None => self.burst().plan.messages().len(),
+        };
+        // SAFETY: by this function's contract.
+        unsafe { self.send_by_kernel(first..end) }
     }
 
     fn is_grouped(&mut self, message: usize) -> bool {

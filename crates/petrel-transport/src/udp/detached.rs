@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use rustix::io::Errno;
 
@@ -348,21 +349,17 @@ impl<W: Wire> Outlet for On<'_, W> {
         true
     }
 
-    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
-        let mut end = self.detached.plan.messages().len();
-        if let Some(leaving) = self.leaving() {
-            // SAFETY: by this function's contract.
-            let sent = unsafe { leaving.send_from(first) };
-            self.detached.send_frames(self.wire);
-            match sent {
-                Sent::Messages(count) => return Ok(count),
-                Sent::NoRoom => return Err(Errno::AGAIN),
-                Sent::ByKernel(count) => end = first + count,
-            }
-        }
+    unsafe fn send_by_device(&mut self, first: usize) -> Option<Sent> {
+        // SAFETY: by this function's contract.
+        let sent = self.leaving().map(|leaving| unsafe { leaving.send_from(first) });
+        self.detached.send_frames(self.wire);
+        sent
+    }
+
+    unsafe fn send_by_kernel(&mut self, messages: Range<usize>) -> Result<usize, Errno> {
         let Detached { plan, bytes, .. } = &mut *self.detached;
         let mut sent = 0;
-        for message in plan.messages()[first..end].iter().take(MESSAGES_MAX) {
+        for message in plan.messages()[messages].iter().take(MESSAGES_MAX) {
             bytes.clear();
             // SAFETY: by this function's contract.
             plan.pieces_of(message).for_each(|piece| unsafe { append(bytes, piece) });

@@ -23,7 +23,7 @@ use crate::device::port::{Datagrams, Destination, FindWays, Port};
 use crate::device::xdp::{self as device, DEFAULT_HELPER, Dropped, Xdp, XdpConfig, XdpError};
 use crate::shm::UNSTAMPED_PAUSE_NS;
 use crate::transport::{PeerId, TransportStats};
-use crate::wake::Watch;
+use crate::wake::{Waker, Watch};
 
 /// Time between two looks at the device's state.
 const LOOK_NS: u64 = 10_000_000;
@@ -43,6 +43,8 @@ type Opened = Result<DevicePort, String>;
 pub(super) struct DeviceExit {
     setting: XdpDevice,
     local: SocketAddr,
+    /// Wakes the endpoint when an attempt to open the device has ended: packets may wait there, and the endpoint may sleep without watching the device.
+    waker: Waker,
     state: State,
     /// Frames and polls, weighted, since the kernel's socket was asked.
     weight: usize,
@@ -81,6 +83,7 @@ impl DeviceExit {
         setting: XdpDevice,
         socket: &UdpSocket,
         local: SocketAddr,
+        waker: Waker,
     ) -> Result<Self, UdpError> {
         let state = match open_port(&setting, socket, local, Xdp::open) {
             Ok(port) => State::On(port),
@@ -90,6 +93,7 @@ impl DeviceExit {
         Ok(Self {
             setting,
             local,
+            waker,
             state,
             weight: 0,
             next_look_ns: 0,
@@ -184,7 +188,8 @@ impl DeviceExit {
 
     /// Follows the changes of ways, gives a lost device up, and opens it again when it is back. Most calls do nothing.
     pub(super) fn look(&mut self, now_ns: u64, socket: &UdpSocket, stats: &mut TransportStats) {
-        if now_ns < self.next_look_ns {
+        let is_opening = matches!(&self.state, State::Off { opening: Some(_), .. });
+        if now_ns < self.next_look_ns && !is_opening {
             return;
         }
         self.next_look_ns = now_ns + LOOK_NS;
@@ -223,13 +228,14 @@ impl DeviceExit {
 
     /// Opens the device on a thread of its own.
     fn begin_to_open(&mut self, socket: &UdpSocket) {
-        let (setting, local) = (self.setting.clone(), self.local);
+        let (setting, local, waker) = (self.setting.clone(), self.local, self.waker.clone());
         let (result, opened) = mpsc::channel();
         let State::Off { opening, .. } = &mut self.state else { return };
         let Ok(socket) = socket.try_clone() else { return };
         let open = move || {
             // The endpoint may have ended.
             let _ = result.send(open_port(&setting, &socket, local, Xdp::open_at_once));
+            waker.wake();
         };
         if thread::Builder::new().name("petrel-device".to_owned()).spawn(open).is_ok() {
             *opening = Some(opened);

@@ -8,6 +8,7 @@
 //! address.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
@@ -244,19 +245,15 @@ impl Outlet for ExitOf<'_> {
         socket::allow_fragments(&self.exit.socket);
     }
 
-    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
-        let mut end = self.exit.plan.messages().len();
-        if let Some(leaving) = self.leaving() {
-            // SAFETY: by this function's contract.
-            match unsafe { leaving.send_from(first) } {
-                Sent::Messages(count) => return Ok(count),
-                Sent::NoRoom => return Err(Errno::AGAIN),
-                Sent::ByKernel(count) => end = first + count,
-            }
-        }
+    unsafe fn send_by_device(&mut self, first: usize) -> Option<Sent> {
+        // SAFETY: by this function's contract.
+        self.leaving().map(|leaving| unsafe { leaving.send_from(first) })
+    }
+
+    unsafe fn send_by_kernel(&mut self, messages: Range<usize>) -> Result<usize, Errno> {
         let Exit { socket, ecn, plan, .. } = &mut *self.exit;
         let ecn = ecn.is_by_message().then_some(&*self.shared.peers);
-        let messages = &plan.messages()[first..end];
+        let messages = &plan.messages()[messages];
         // SAFETY: by this function's contract.
         unsafe { self.shared.sender.send(socket.as_fd(), plan, messages, false, ecn) }
     }

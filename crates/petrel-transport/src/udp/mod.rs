@@ -177,7 +177,8 @@ impl Udp {
         if let Mtu::Auto { cap_bytes } = &mut self.config.mtu {
             *cap_bytes = PACKET_BYTES_MAX.min(*cap_bytes);
         }
-        self.device = Some(Box::new(DeviceExit::open(setting, &self.socket, self.local)?));
+        let exit = DeviceExit::open(setting, &self.socket, self.local, self.waker.clone())?;
+        self.device = Some(Box::new(exit));
         self.room.note_device();
         self.sends_bare = false;
         Ok(())

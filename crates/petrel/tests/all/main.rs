@@ -28,6 +28,7 @@ mod memory;
 mod multicast;
 mod multicast_networks;
 mod nexus;
+mod over_devices;
 mod panics;
 mod paths;
 mod policy;

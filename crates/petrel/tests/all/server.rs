@@ -109,9 +109,9 @@ fn start__of_a_thread_whose_set_up_panics() {
 }
 
 /// A process in [`petrel::server::ReadyServer::run`]. Killed if the test ends first.
-struct Process {
-    child: Child,
-    address: SocketAddr,
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
 }
 
 impl Process {
@@ -137,7 +137,7 @@ impl Process {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
@@ -145,7 +145,7 @@ impl Process {
         self.child.try_wait().unwrap().is_none()
     }
 
-    fn ends_well(&mut self) -> bool {
+    pub(crate) fn ends_well(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
 }

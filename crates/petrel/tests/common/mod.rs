@@ -1,5 +1,8 @@
 //! A miniature server process: a nexus and an endpoint on a separate thread.
 
+// Not every program starts others, or runs over devices.
+#[allow(dead_code)]
+pub(crate) mod device;
 // Not every test has a client handle.
 #[allow(dead_code)]
 pub(crate) mod remote;
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus};
 
 pub(crate) const ECHO: u16 = 1;
@@ -32,9 +36,9 @@ impl Server {
         listen: &str,
         set_up: impl FnOnce(&mut Endpoint) + Send + 'static,
     ) -> Self {
-        let listen: SocketAddr = listen.parse().unwrap();
+        let listen = device::address_of(listen.parse().unwrap());
         let (ready, started) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
+        let thread = device::spawn(move || {
             let nexus = nexus(Some(listen));
             let mut endpoint = nexus.endpoint(config).unwrap();
             endpoint.on(ECHO, |_, cx, request| {
@@ -48,6 +52,7 @@ impl Server {
             let stop = endpoint.stop_handle();
             ready.send((nexus.local_addr().unwrap(), stop.clone())).unwrap();
             endpoint.run(&stop);
+            device::count(&endpoint);
         });
         let (address, stop) = started.recv().unwrap();
         Self { address, stop, thread: Some(thread) }
@@ -68,8 +73,14 @@ impl Drop for Server {
     }
 }
 
+/// Begins a nexus, which uses the device of a run over devices.
+pub(crate) fn builder() -> NexusBuilder {
+    let builder = Nexus::builder();
+    if device::is_used() { builder.insecure().device("xdp".parse().unwrap()) } else { builder }
+}
+
 pub(crate) fn nexus(listen: Option<SocketAddr>) -> Nexus {
-    let builder = Nexus::builder().heartbeat(Duration::from_millis(200));
+    let builder = builder().heartbeat(Duration::from_millis(200));
     match listen {
         Some(address) => builder.listen(address),
         None => builder,
@@ -90,8 +101,17 @@ pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() 
 
 pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
+    let is_far = device::is_used();
+    let (udp, shm) = (udp || is_far, shm && !is_far);
     config.transports = AllowedTransports { udp, shm, stream: false };
     config
+}
+
+/// UDP alone and shared memory alone; in a run over devices UDP.
+#[allow(dead_code, reason = "not every program tries both")]
+pub(crate) fn each_medium() -> impl Iterator<Item = EndpointConfig> {
+    let count = if device::is_used() { 1 } else { 2 };
+    [over(true, false), over(false, true)].into_iter().take(count)
 }
 
 /// Returns a loopback address without a listener, a new address at every call. The port is below the ephemeral ports:
@@ -100,7 +120,8 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let [_, b, c, d] = std::process::id().to_be_bytes();
-    (Ipv4Addr::new(127, b, c, d.max(1)), NEXT.fetch_add(1, Ordering::Relaxed)).into()
+    let port = NEXT.fetch_add(1, Ordering::Relaxed);
+    device::address_of((Ipv4Addr::new(127, b, c, d.max(1)), port).into())
 }
 
 /// Returns bytes that differ from call to call and place to place.

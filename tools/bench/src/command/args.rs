@@ -111,6 +111,19 @@ impl BenchArgs {
                 | BenchCommand::Kv(_)
         )
     }
+
+    /// Returns true if the benchmark's ends use the process's device. Both ends of the others are on loopback, where no device leads.
+    pub fn uses_device(&self) -> bool {
+        !matches!(
+            self.what,
+            BenchCommand::Defaults(_)
+                | BenchCommand::DefaultsClients(_)
+                | BenchCommand::DefaultsServer(_)
+                | BenchCommand::Overload(_)
+                | BenchCommand::OverloadServer(_)
+                | BenchCommand::Regions(_)
+        )
+    }
 }
 
 impl BenchCommand {

@@ -10,6 +10,7 @@ use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_command::client::data_address;
 use petrel_command::credentials;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 
@@ -74,7 +75,7 @@ impl EndConfig {
     fn reaching(&self, builder: NexusBuilder, ip: IpAddr) -> NexusBuilder {
         let is_far = !ip.to_canonical().is_loopback();
         let builder = if is_far { builder.heartbeat(HEARTBEAT) } else { builder };
-        let builder = builder.device(credentials::device());
+        let builder = builder.device(device::get());
         match self.is_sealed {
             true => credentials::apply(builder, false),
             false if is_far => builder.insecure(),

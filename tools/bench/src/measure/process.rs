@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel_command::credentials;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
@@ -32,6 +33,7 @@ impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         credentials::pass_to(&mut command);
+        device::pass_to(&mut command);
         Ok(Self::spawn(command.args(arguments))?)
     }
 

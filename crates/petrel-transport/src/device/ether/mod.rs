@@ -17,4 +17,4 @@ pub mod sum;
 pub mod ways;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

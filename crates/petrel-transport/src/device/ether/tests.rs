@@ -2,5 +2,5 @@
 
 mod frames;
 mod kernel;
-mod network;
+pub(crate) mod network;
 mod ways;

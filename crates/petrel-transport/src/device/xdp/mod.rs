@@ -58,6 +58,15 @@ const BIND_PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of a packet that a device carries, with its IP header.
 pub const PACKET_BYTES_MAX: usize = attached::PACKET_BYTES_MAX;
 
+/// Returns the number of an interface's receive queues, and the most bytes of its packets.
+///
+/// # Errors
+/// The calling thread's network namespace has no such interface.
+pub fn queues_and_mtu(interface: &str) -> Result<(u32, usize), XdpError> {
+    let interface = Interface::find(interface)?;
+    Ok((interface.queues(), interface.mtu()?))
+}
+
 /// How packets get from the driver to the sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {

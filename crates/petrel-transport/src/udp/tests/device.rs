@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use petrel_netns::Host;
 use petrel_skip::{Need, skip};
 
+use super::further::FromFurtherPorts;
 use super::*;
+use crate::device::ether::frame::{MacAddr, Template};
+use crate::device::ether::tests::network::Raw;
 use crate::device::xdp::{Mode, Queues, XdpConfig};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 1);
@@ -121,6 +124,22 @@ fn conformance__by_a_device_and_kernel_sockets() {
     conforms_between_hosts(by_kernel(HERE), [leaf(0), leaf(1)], true);
 }
 
+#[test]
+fn conformance__from_further_ports_by_devices() {
+    between_hosts(|there| {
+        let further = |config| UdpConfig { further_ports: 1, ..config };
+        let leaves = [0, 1].map(|queue| further(of_queue(queue, Mode::Auto)));
+        let hub = further(by_xdp(HERE, Mode::Auto));
+        let mut hosts = FromFurtherPorts(Hosts { there, hub, leaves, reorders: false });
+        conformance::run_all(&mut hosts);
+        let Star { mut hub, peers, .. } = hosts.star();
+        for size in [40, 1_000] {
+            hub.tx_burst(&[TxFrame { peer: peers[0], head: &vec![0x10; size], body: &[] }]);
+        }
+        assert_eq!(hub.stats().tx_device_datagrams, 2);
+    });
+}
+
 /// Sends frames to the only peer, and returns those that arrive.
 fn carry(from: &mut Udp, to_peer: PeerId, to: &mut Udp, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut heard = Vec::new();
@@ -189,5 +208,93 @@ fn a_device_that_is_removed_gives_way_to_the_kernel_and_comes_back() {
         until(&mut hub, true);
         assert_eq!(carry(&mut by_device, to_hub, &mut hub, &frames(3)), frames(3));
         assert_eq!(hub.stats().rx_device_datagrams, 40);
+    });
+}
+
+/// A datagram from an address to the hub, and the place of the UDP header.
+fn forged(from: (Ipv4Addr, u16), to_port: u16) -> Vec<u8> {
+    let [there, here] = [2, 1].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+    let template = Template::new(from.0.into(), (HERE, to_port).into(), there, here);
+    let mut frame = vec![0x10; template.head_bytes() + 40];
+    template.write(&mut frame, 40, from.1, false);
+    frame
+}
+
+/// Changes a frame, and puts the checksum of the IPv4 header right.
+fn changed(mut frame: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    change(&mut frame);
+    let head_bytes = usize::from(frame[14] & 15) * 4;
+    frame[24..26].fill(0);
+    let words = frame[14..14 + head_bytes].as_chunks::<2>().0.iter();
+    let sum = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+#[test]
+fn frames__of_strangers_and_liars_reach_no_handler_and_hold_up_no_peer() {
+    between_hosts(|there| {
+        let mut hub = Udp::bind(by_xdp(HERE, Mode::Auto)).unwrap();
+        let (to_hub, port) = (link(&hub), hub.local_addr().port());
+        let peer = there.spawn(move || {
+            let mut leaf = Udp::bind(by_kernel(THERE)).unwrap();
+            let to_hub = leaf.add_peer(to_hub).unwrap();
+            (leaf, to_hub, Raw::open("there"))
+        });
+        let (mut leaf, to_hub, mut raw) = peer.join().unwrap();
+        hub.add_peer(link(&leaf)).unwrap();
+        let (peer, stranger) =
+            ((THERE, leaf.local_addr().port()), (Ipv4Addr::new(10, 91, 0, 77), 5));
+        let of = |from| forged(from, port);
+        let unknown = [
+            of(stranger),
+            of((THERE, peer.1 ^ 1)),
+            // From another network, as a router's packets are.
+            of((Ipv4Addr::new(192, 0, 2, 1), peer.1)),
+        ];
+        let impossible = [
+            of((HERE, port)),
+            of((Ipv4Addr::LOCALHOST, 5)),
+            of((Ipv4Addr::UNSPECIFIED, 5)),
+            of((Ipv4Addr::BROADCAST, 5)),
+            of((Ipv4Addr::new(224, 0, 0, 1), 5)),
+            // Lengths that lie, of IP and UDP.
+            changed(of(peer), |frame| frame[16] = 0xff),
+            changed(of(peer), |frame| frame[17] -= 1),
+            changed(of(peer), |frame| frame[39] += 1),
+            changed(of(peer), |frame| frame[39] -= 1),
+            changed(of(peer), |frame| frame[38..40].fill(0)),
+            changed(of(peer), |frame| frame.truncate(60)),
+        ];
+        let wrong_sums =
+            [changed(of(peer), |frame| frame[60] ^= 1), changed(of(peer), |frame| frame[37] ^= 1)];
+        // Fragments, and a tag of a network that there is not here.
+        let left_to_kernel = [
+            // Options go to the kernel's socket, which is connected to the only peer.
+            changed(of(stranger), |frame| {
+                frame[14] = 0x46;
+                frame[17] += 4;
+                frame.splice(34..34, [1; 4]);
+            }),
+            changed(of(peer), |frame| frame[20] = 0x20),
+            changed(of(peer), |frame| frame[21] = 4),
+            [&of(peer)[..12], &[0x81, 0, 0, 5], &of(peer)[12..]].concat(),
+        ];
+        let attacks: [&[Vec<u8>]; 4] = [&unknown, &impossible, &wrong_sums, &left_to_kernel];
+        let honest = |number: usize| vec![vec![0x20 | number as u8; 300]; 2];
+        for _ in 0..50 {
+            for (kind, frames) in attacks.iter().enumerate() {
+                frames.iter().for_each(|frame| raw.send(frame));
+                assert_eq!(carry(&mut leaf, to_hub, &mut hub, &honest(kind)), honest(kind));
+            }
+        }
+        // The endpoint asks the kernel's socket after some polls of an empty device.
+        (0..100).for_each(|_| _ = hub.rx_burst(8, |_, _| panic!("no handler gets a lie")));
+        let stats = hub.stats();
+        assert_eq!(stats.rx_dropped_unknown_peer, 50 * unknown.len() as u64, "{stats:?}");
+        assert_eq!(stats.rx_dropped_malformed, 50 * impossible.len() as u64, "{stats:?}");
+        // The second one's port is not the hub's: the program leaves the frame to the kernel.
+        assert_eq!(stats.rx_dropped_checksum, 50, "{stats:?}");
     });
 }

@@ -9,7 +9,7 @@ use petrel::endpoint::{CallOptions, EndpointConfig, SessionState};
 use petrel::{Execution, Status};
 use rustix::process::Signal;
 
-use crate::common::{Server, over};
+use crate::common::{Server, each_medium};
 use crate::interop::pair::{Begun, Pair, both, client, server, until};
 use crate::interop::process::Process;
 use crate::interop::service::{ECHO, KEEP, RUNS, WHO};
@@ -48,7 +48,7 @@ fn killed__server_ends_calls_with_unavailable_and_whether_they_may_have_run() {
 
 #[test]
 fn killed__client_is_noticed_by_the_handler_of_its_call() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let counts = Arc::new([const { AtomicU64::new(0) }; 2]);
         let served = Arc::clone(&counts);
         let server = Server::start(config, "127.0.0.1:0", move |endpoint| {

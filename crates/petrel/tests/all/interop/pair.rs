@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::{CallKey, CallOptions, EndpointConfig, SessionId};
-use petrel::{Endpoint, Error, MsgBuf, Nexus, Reply};
+use petrel::{Endpoint, Error, MsgBuf, Reply};
 
-use crate::common::over;
+use crate::common::{builder, device, each_medium};
 use crate::interop::process::Process;
 use crate::interop::service::{RELEASE, SEEN, Seen};
 
@@ -35,13 +35,13 @@ pub(crate) struct Pair {
 }
 
 /// Over UDP, and over shared memory, with few slots, to make calls wait for one.
-pub(crate) fn both() -> [Pair; 2] {
+pub(crate) fn both() -> impl Iterator<Item = Pair> {
     both_with(|config| config.sessions.slots = 8)
 }
 
 /// The same with settings of the client's endpoint.
-pub(crate) fn both_with(set: impl Fn(&mut EndpointConfig)) -> [Pair; 2] {
-    [over(true, false), over(false, true)].map(|mut config| {
+pub(crate) fn both_with(set: impl Fn(&mut EndpointConfig)) -> impl Iterator<Item = Pair> {
+    each_medium().map(move |mut config| {
         set(&mut config);
         Pair::new(config)
     })
@@ -52,7 +52,7 @@ pub(crate) fn server() -> Process {
 }
 
 pub(crate) fn client(config: EndpointConfig) -> Endpoint {
-    Nexus::builder().start().unwrap().endpoint(config).unwrap()
+    builder().start().unwrap().endpoint(config).unwrap()
 }
 
 impl Pair {
@@ -112,6 +112,12 @@ impl Pair {
     /// Has the server answer its kept requests.
     pub(crate) fn release(&mut self) {
         self.client.call(self.observer, RELEASE, b"").wait().unwrap();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        device::count(&self.client);
     }
 }
 

@@ -11,6 +11,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
+use crate::common::device;
 use crate::interop::service;
 
 /// The environment variable with the second process's role.
@@ -31,16 +32,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a server and waits until it is ready.
     pub(crate) fn server(listen: SocketAddr) -> Self {
-        Self::start(&format!("serve {listen}"))
+        let program = env::current_exe().unwrap();
+        Self::start(device::command(&program), &format!("serve {}", device::address_of(listen)))
     }
 
     /// Starts a client that has an outstanding call of `KEEP` to a server after an answered call of `ECHO`.
     pub(crate) fn client(server: SocketAddr) -> Self {
-        Self::start(&format!("call {server}"))
+        Self::start(Command::new(env::current_exe().unwrap()), &format!("call {server}"))
     }
 
-    fn start(part: &str) -> Self {
-        let mut child = Command::new(env::current_exe().unwrap())
+    fn start(mut program: Command, part: &str) -> Self {
+        let mut child = program
             .args(["--exact", "interop::process::runs_its_part", "--nocapture"])
             .env(PART, part)
             .stdin(Stdio::piped())

@@ -1,7 +1,5 @@
 //! Restarted servers, and clients that continue with the next server.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use petrel::client::ClientConfig;
@@ -10,7 +8,7 @@ use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
 use petrel::task::Task;
 use petrel::{Client, Endpoint, Execution, Status};
 
-use crate::common::over;
+use crate::common::{each_medium, free_address};
 use crate::interop::pair::{client, server, until};
 use crate::interop::process::Process;
 use crate::interop::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
@@ -18,15 +16,6 @@ use crate::interop::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
 /// No call here takes as long.
 fn patient() -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
-}
-
-/// Returns an address on loopback without a listener, used by this process alone and free until a server starts. The
-/// port is below the system's ephemeral ports.
-fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    // Linux numbers at most 2²² processes.
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    SocketAddr::from(([127, 64 | high, middle, low], NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn begin(
@@ -64,7 +53,7 @@ fn who(client: &mut Endpoint, service: &Client) -> u32 {
 /// The client's event loop has not run since the restart: it knows only the former process's link.
 #[test]
 fn restarted__server_gives_a_session_at_the_first_attempt() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let address = free_address();
         let mut server = Process::server(address);
         let mut client = client(config);
@@ -84,7 +73,7 @@ fn restarted__server_gives_a_session_at_the_first_attempt() {
 
 #[test]
 fn killed__server_that_is_not_started_again_gives_no_session() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let mut server = server();
         let mut client = client(config);
         client.connect_wait(server.address()).unwrap();
@@ -97,7 +86,7 @@ fn killed__server_that_is_not_started_again_gives_no_session() {
 
 #[test]
 fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
@@ -120,7 +109,7 @@ fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
 /// A call made after the loss of a session and before the next attempt waits for the attempt.
 #[test]
 fn restarted__server_is_waited_for_between_two_sessions() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
@@ -143,7 +132,7 @@ fn restarted__server_is_waited_for_between_two_sessions() {
 #[test]
 fn restarted__server_gets_requests_that_never_left() {
     const CALLS: usize = 300;
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
@@ -196,7 +185,7 @@ fn restarted__server_gets_idempotent_calls_again() {
 
 #[test]
 fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm() {
-    for config in [over(true, false), over(false, true)] {
+    for config in each_medium() {
         let mut servers = [server(), server()];
         let mut client = client(config);
         let addresses = servers.each_ref().map(Process::address);

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use petrel::endpoint::{EndpointConfig, Handled, Responder};
+use petrel::endpoint::{Handled, Responder};
 use petrel::workers::{WorkerRequest, Workers};
-use petrel::{Context, Endpoint, Nexus, Request, Status};
+use petrel::{Context, Endpoint, Request, Status};
 
 pub(crate) use crate::common::ECHO;
+use crate::common::{builder, over};
 
 /// Fails with the status whose code is the first byte, and the rest of the request as the message.
 pub(crate) const FAIL: u16 = 2;
@@ -74,8 +75,8 @@ impl Counters {
 
 /// Serves until the process ends.
 pub(crate) fn serve(listen: SocketAddr, ready: impl FnOnce(&str)) {
-    let nexus = Nexus::builder().listen(listen).start().unwrap();
-    let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+    let nexus = builder().listen(listen).start().unwrap();
+    let mut endpoint = nexus.endpoint(over(true, true)).unwrap();
     let counters = Arc::new(Counters::default());
     serve_messages(&mut endpoint);
     serve_kept(&mut endpoint, &counters);
@@ -168,8 +169,7 @@ fn work_until_cancelled(counters: &Counters, request: WorkerRequest) {
 
 /// Makes a call that is never answered, and waits for its end until the process ends.
 pub(crate) fn call(server: SocketAddr, ready: impl FnOnce(&str)) {
-    let mut endpoint =
-        Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+    let mut endpoint = builder().start().unwrap().endpoint(over(true, true)).unwrap();
     let session = endpoint.connect_wait(server).unwrap();
     endpoint.call(session, ECHO, b"").wait().unwrap();
     ready("calls");

@@ -71,10 +71,10 @@ pub(super) fn index_of(device: &str) -> u32 {
 }
 
 /// All frames of a device.
-pub(super) struct Raw(Socket);
+pub(crate) struct Raw(Socket);
 
 impl Raw {
-    pub(super) fn open(device: &str) -> Self {
+    pub(crate) fn open(device: &str) -> Self {
         let protocol = (libc::ETH_P_ALL as u16).to_be();
         let any = Protocol::from(i32::from(protocol));
         let socket = Socket::new(Domain::PACKET, Type::RAW, Some(any)).unwrap();
@@ -100,7 +100,7 @@ impl Raw {
         Self(socket)
     }
 
-    pub(super) fn receive(&mut self) -> Vec<u8> {
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
         let mut frame = vec![0; 1 << 16];
         let bytes = loop {
             match self.0.read(&mut frame) {
@@ -112,7 +112,7 @@ impl Raw {
         frame
     }
 
-    pub(super) fn send(&mut self, frame: &[u8]) {
+    pub(crate) fn send(&mut self, frame: &[u8]) {
         assert_eq!(self.0.write(frame).unwrap(), frame.len());
     }
 }

@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, getsockname, sendto};
 use socket2::SockRef;
 
 use super::network::{
-    FAR, FAR_MAC, NEAR, NEAR_MAC, TIME_MAX, between_hosts, far_ip, far_socket, index_of,
+    FAR, FAR_MAC, NEAR, NEAR_MAC, Raw, TIME_MAX, between_hosts, far_ip, far_socket, index_of,
 };
 use crate::device::ether::frame::MacAddr;
 use crate::device::ether::ways::{Changes, Link, Neighbour, NoWay, Way, Ways};
@@ -296,5 +296,33 @@ fn read_events__ignores_lies_of_other_processes() {
             heard.extend(ways.read_events().neighbours);
         }
         assert!(heard.iter().all(|neighbour| neighbour.ip != to("10.9.0.2").ip()), "{heard:?}");
+    });
+}
+
+#[test]
+fn way_to__unasked_answers_of_a_liar_change_no_way() {
+    between_hosts(|host| {
+        ip(&format!("neigh replace {} lladdr {FAR_MAC:?} nud permanent dev near", FAR[0])).unwrap();
+        let mut liar = host.spawn(|| Raw::open("far")).join().unwrap();
+        for number in [2, 3] {
+            // ARP: this address has the liar's hardware address.
+            let mut lie = [NEAR_MAC.0, OTHER_MAC.0].concat();
+            lie.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+            lie.extend(
+                [&OTHER_MAC.0[..], &[10, 9, 0, number], &NEAR_MAC.0, &[10, 9, 0, 1]].concat(),
+            );
+            liar.send(&lie);
+        }
+        // A datagram that follows the lies.
+        let near = UdpSocket::bind((NEAR[0], 0)).unwrap();
+        near.set_read_timeout(Some(TIME_MAX)).unwrap();
+        let honest = far_socket(host, FAR[0]);
+        honest.send_to(b"x", near.local_addr().unwrap()).unwrap();
+        near.recv(&mut [0]).unwrap();
+        let mut ways = open();
+        assert_eq!(ways.way_to(None, to(FAR[0])), Ok(direct(NEAR[0], FAR[0])));
+        let unknown = "10.9.0.3";
+        let unresolved = NoWay::Unresolved(unknown.parse().unwrap());
+        assert_eq!(ways.way_to(None, to(unknown)), Err(unresolved));
     });
 }

@@ -427,7 +427,8 @@ fn descriptors__whose_close_waits_do_not_hold_up_the_helper() {
         attacker.say(&hello(), &[stream.as_fd()]);
         drop(stream);
         let start = std::time::Instant::now();
-        for _ in 0..3 {
+        // Three turns do, unless closing threads of other tests delay the first.
+        for _ in 0..30 {
             server.turn(Duration::from_millis(5)).unwrap();
         }
         attacker.is_refused("no UDP socket");
@@ -456,6 +457,44 @@ fn clients__that_are_silent_hold_up_none() {
             silent.last().unwrap().is_refused("too many clients");
             drop(silent);
             eventually("a place", || open(&helped(path), "vb", (B, PORT)).is_ok());
+        });
+    });
+}
+
+#[test]
+fn requests__without_end_hold_up_none_with_and_without_readers() {
+    with_pair(|| {
+        with_helper(&[], |path| {
+            let enter = head(Kind::Enter as u32, [0, 0]);
+            // The sockets have no memory: each request costs the helper a refusal of the kernel.
+            let attackers = [1, 2, 3, 4].map(|number| {
+                let (attacker, udp) = (Attacker::new(path), bound((B, PORT + number)));
+                attacker.say(&hello(), &[udp.as_fd()]);
+                assert_eq!(attacker.hears().0, Status::Done as u32);
+                attacker.say(&head(Kind::Create as u32, [64, 1]), &[]);
+                assert_eq!(attacker.hears().0, Status::Done as u32);
+                attacker
+            });
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for (place, attacker) in attackers.iter().enumerate() {
+                    let (is_reader, is_over) = (place % 2 == 0, &is_over);
+                    scope.spawn(move || {
+                        let say = || rustix::net::send(&attacker.0, &enter, SendFlags::NOSIGNAL);
+                        while !(is_reader && is_over.load(Ordering::Relaxed)) && say().is_ok() {
+                            if is_reader {
+                                assert_eq!(attacker.hears().0, Status::QueueTaken as u32);
+                            }
+                        }
+                        // The helper leaves a client that reads no answers.
+                        assert!(is_reader || say().is_err());
+                    });
+                }
+                eventually("an honest client is served", || {
+                    open(&helped(path), "vb", (B, PORT)).is_ok()
+                });
+                is_over.store(true, Ordering::Relaxed);
+            });
         });
     });
 }
