@@ -60,6 +60,11 @@ pub fn device() -> Device {
     DEVICE.get().map_or(Device::Kernel, |(device, _)| device.clone())
 }
 
+/// Returns the flag that names the device; empty for the default.
+pub fn device_flag() -> String {
+    DEVICE.get().map_or(String::new(), |(_, words)| format!(" --device {words}"))
+}
+
 /// Gives a control plane the credentials, the policy and the device. Without credentials it stays on this host, unless `may_be_insecure`.
 pub fn apply(builder: NexusBuilder, may_be_insecure: bool) -> NexusBuilder {
     let builder = builder.device(device());
