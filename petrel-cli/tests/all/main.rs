@@ -9,6 +9,8 @@ mod command;
 mod common;
 mod crash;
 mod credentials;
+mod device_calls;
+mod device_faults;
 mod devices;
 mod index;
 mod kv;
