@@ -21,7 +21,7 @@ fn data_port(host: &Host) -> SocketAddr {
     let sockets = host.run("cat", &["/proc/net/udp"], "").unwrap();
     let (_, rest) = sockets.lines().nth(1).unwrap().split_once(':').unwrap();
     let (_, port) = rest.split_whitespace().next().unwrap().split_once(':').unwrap();
-    (SERVER.parse::<std::net::IpAddr>().unwrap(), u16::from_str_radix(port, 16).unwrap()).into()
+    (SERVER, u16::from_str_radix(port, 16).unwrap()).into()
 }
 
 #[test]

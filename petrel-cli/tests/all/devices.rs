@@ -14,9 +14,12 @@ use serde_json::Value;
 
 use crate::common::{Server, command, finish, petrel, record, stderr, wait_until};
 use crate::credentials::{Folder, succeed};
+use crate::device_calls::times;
 use crate::own_network::{self, Trial};
 
-pub(crate) const SERVER: &str = "10.84.0.2";
+/// The addresses of the two hosts.
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 1);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 2);
 
 pub(crate) const TRIAL: Trial = Trial {
     what: "network namespaces and AF_XDP",
@@ -32,8 +35,8 @@ const ENDS: [(&str, &str); 4] =
 pub(crate) fn other_host() -> Host {
     let host = Host::new().unwrap();
     host.join("v", "w").unwrap();
-    bring_up("v", Ipv4Addr::new(10, 84, 0, 1)).unwrap();
-    host.bring_up("w", SERVER.parse().unwrap()).unwrap();
+    bring_up("v", CLIENT).unwrap();
+    host.bring_up("w", SERVER).unwrap();
     host
 }
 
@@ -48,7 +51,7 @@ pub(crate) fn counter(host: &Host, server: &Server, name: &str) -> u64 {
     counter_at(host, &server.address, name, &[])
 }
 
-fn counter_at(host: &Host, address: &str, name: &str, flags: &[&str]) -> u64 {
+pub(crate) fn counter_at(host: &Host, address: &str, name: &str, flags: &[&str]) -> u64 {
     let arguments = [&["stats", address, "--json"][..], flags].concat();
     let stats = host.run(env!("CARGO_BIN_EXE_petrel"), &arguments, "").unwrap();
     let stats: Value = serde_json::from_str(stats.trim()).unwrap();
@@ -77,12 +80,13 @@ impl Drop for Service {
     }
 }
 
-/// Makes calls; all must be answered, with the right bytes.
-pub(crate) fn ping(server: &Server, count: u32, flags: &[&str]) {
+/// Makes calls; all must be answered, with the right bytes. Returns their latencies.
+pub(crate) fn ping(server: &Server, count: u64, flags: &[&str]) -> Value {
     let count = count.to_string();
     let call = ["ping", &server.address, "--json", "--count", &count];
-    let answer = succeed(&[&call[..], flags].concat());
-    assert_eq!(record(&answer)["answered"].to_string(), count, "{flags:?}");
+    let mut answer = record(&succeed(&[&call[..], flags].concat()));
+    assert_eq!(answer["answered"].to_string(), count, "{flags:?}");
+    answer["latency"].take()
 }
 
 #[test]
@@ -102,13 +106,21 @@ fn devices__at_any_end_carry_the_same_calls() {
             for (at_server, at_client) in ENDS {
                 let server = serve(&host, &["--insecure", "--device", at_server]);
                 let by = ["--transport", "udp", "--device", at_client];
-                ping(
-                    &server,
-                    2_000,
-                    &[&by[..], &["--in-flight", "16", "--method", "echo", "--size", "1"]].concat(),
-                );
-                for (size, count) in [("1400", 200), ("100KiB", 50), ("8MiB", 4)] {
-                    ping(&server, count, &[&by[..], &["--size", size]].concat());
+                let small = ["--method", "echo", "--in-flight", "16"];
+                for (size, count, how) in [
+                    ("1", 2_000, &small[..]),
+                    ("1400", 200, &[]),
+                    ("100KiB", 50, &[]),
+                    ("8MiB", 4, &[]),
+                ] {
+                    let flags = [&by[..], how, &["--size", size]].concat();
+                    let latency = ping(&server, count * times(), &flags);
+                    let [slow, p50, max] =
+                        ["above_twice_p50", "p50_ns", "max_ns"].map(|name| &latency[name]);
+                    println!(
+                        "{at_client} to {at_server}, offloads {with_offloads}, {size} B: {slow} of {} calls above twice the p50 of {p50} ns; the longest {max} ns",
+                        latency["count"]
+                    );
                 }
                 let by_device = counter(&host, &server, "rx_device_datagrams");
                 let all = counter(&host, &server, "rx_datagrams");
@@ -134,7 +146,7 @@ fn devices__carry_sealed_calls_and_services() {
         let [authority, own, client] =
             ["authority", "server", "client"].map(|name| folder.path(name));
         succeed(&["cert", "ca", "--out", &authority]);
-        succeed(&["cert", "issue", SERVER, "--ca", &authority, "--out", &own]);
+        succeed(&["cert", "issue", &SERVER.to_string(), "--ca", &authority, "--out", &own]);
         succeed(&["cert", "issue", "client", "--ca", &authority, "--out", &client]);
         let server = serve(&host, &["--credentials", &own, "--device", "xdp!"]);
         for device in ["xdp!", "kernel"] {
@@ -194,9 +206,13 @@ impl Helper {
         assert!(line.contains("ready"), "{line}");
         own
     }
-}
 
-impl Helper {
+    pub(crate) fn kill(&mut self) {
+        // Perhaps the helper has ended.
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+
     /// Stops the helper by a signal. The helper must succeed.
     fn stop(&mut self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
@@ -206,9 +222,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Perhaps the helper has ended.
-        let _ = self.0.kill();
-        self.0.wait().unwrap();
+        self.kill();
     }
 }
 

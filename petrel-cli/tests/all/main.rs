@@ -10,6 +10,8 @@ mod common;
 mod crash;
 mod credentials;
 mod device_attacks;
+mod device_calls;
+mod device_faults;
 mod devices;
 mod index;
 mod kv;

@@ -70,6 +70,11 @@ pub struct EndsArgs {
     /// Number of the server's endpoint to measure against
     #[arg(long, value_name = "N", default_value_t = 0, requires = "connect")]
     pub endpoint: u16,
+
+    /// Measure UDP between two network namespaces, with one packet per datagram; needs root and `ip`. With --device
+    /// xdp:petrel0 both ends have AF_XDP, and so has the bare medium
+    #[arg(long, conflicts_with_all = ["connect", "cores", "beside"])]
+    pub veth: bool,
 }
 
 /// The sessions of the calling end.

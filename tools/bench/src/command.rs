@@ -11,7 +11,7 @@ use petrel_command::output::Output;
 
 use self::all::Job;
 pub use self::args::BenchArgs;
-use self::args::{AllArgs, BenchCommand, RateArgs};
+use self::args::{AllArgs, BenchCommand};
 use crate::args::{EndsArgs, PlanArgs, WindowArgs};
 use crate::measure::figure::{Figure, Quantity};
 use crate::measure::measurement::Measurement;
@@ -34,14 +34,19 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Latency, calls, ends, &args.windows);
-            run_and_show(&list, output)
+            run_and_show(&list, args.ends.veth, output)
         }
-        BenchCommand::Rate(args) => run_rate(args, output),
+        BenchCommand::Rate(args) => {
+            let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
+            let ends = (&args.plan, &args.ends);
+            let list = measurements(Quantity::Rate, calls, ends, &args.windows);
+            run_and_show(&list, args.ends.veth, output)
+        }
         BenchCommand::Bandwidth(args) => {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Bandwidth, calls, ends, &args.windows);
-            run_and_show(&list, output)
+            run_and_show(&list, args.ends.veth, output)
         }
         BenchCommand::Pause(args) => pause::run(args, output),
         BenchCommand::Sessions(args) => sessions::run(args, output),
@@ -98,28 +103,17 @@ fn measurements(
     ends.transport.iter().map(measurement).collect()
 }
 
-fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
-    let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
-    let ends = (&args.plan, &args.ends);
-    let list = measurements(Quantity::Rate, calls, ends, &args.windows);
-    if !args.veth {
-        return run_and_show(&list, output);
-    }
-    if !args.ends.transport.contains(&BenchTransport::Udp) {
+fn run_and_show(list: &[Measurement], veth: bool, output: Output) -> Result<Outcome, Failure> {
+    let is_udp = |measurement: &&Measurement| measurement.transport == BenchTransport::Udp;
+    if veth && !list.iter().any(|measurement| is_udp(&measurement)) {
         return Err(Failure::because("--veth measures UDP; name it among --transport"));
     }
-    let udp = list.iter().filter(|measurement| measurement.transport == BenchTransport::Udp);
     let mut report = Figures::new(output);
-    for measurement in udp {
-        measure_veth(&mut report, measurement, |figure| figure)?;
-    }
-    report.show()
-}
-
-fn run_and_show(list: &[Measurement], output: Output) -> Result<Outcome, Failure> {
-    let mut report = Figures::new(output);
-    for measurement in list {
-        report.measure(measurement, |figure| figure)?;
+    for measurement in list.iter().filter(|measurement| !veth || is_udp(measurement)) {
+        match veth {
+            true => measure_veth(&mut report, measurement, |figure| figure)?,
+            false => report.measure(measurement, |figure| figure)?,
+        }
     }
     report.show()
 }

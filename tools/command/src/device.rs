@@ -20,6 +20,11 @@ pub fn get() -> Device {
     DEVICE.get().cloned().unwrap_or_default()
 }
 
+/// Returns the flag that names the device, behind a space; empty for the default.
+pub fn flag() -> String {
+    DEVICE.get().map_or(String::new(), |device| format!(" --device {device}"))
+}
+
 /// Has another process of this command use the device as well.
 pub fn pass_to(command: &mut Command) {
     command.envs(DEVICE.get().map(|device| ("PETREL_DEVICE", device.to_string())));

@@ -45,4 +45,6 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     let output = command.args(["-c", start]).arg(own).arg(test).env(INSIDE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains(DONE), "{said}");
+    // The figures of long runs; the harness shows them by `--nocapture`.
+    print!("{said}");
 }

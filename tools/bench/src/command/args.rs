@@ -36,6 +36,7 @@ Examples:
   petrel bench rate --transport shm --cores 1
   petrel bench rate --transport udp --in-flight 60 --duration 3s
   petrel bench rate --veth
+  petrel bench latency --veth --device xdp:petrel0
   petrel bench rate --beside raised
   petrel bench latency --in-flight 64 --sessions 8
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
@@ -168,11 +169,6 @@ pub(crate) struct LatencyArgs {
 pub(crate) struct RateArgs {
     #[command(flatten)]
     pub(crate) calls: CallsArgs,
-
-    /// Measure UDP between two network namespaces, with one packet per datagram, beside a datagram per
-    /// message; needs root and `ip`
-    #[arg(long, conflicts_with_all = ["connect", "cores", "beside"])]
-    pub(crate) veth: bool,
 
     #[command(flatten)]
     pub(crate) plan: PlanArgs,

@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::EndpointId;
-use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, SessionId, SessionState};
+use petrel::endpoint::{
+    Device, EndpointConfig, EndpointId, EndpointStats, IdlePolicy, SessionId, SessionState,
+};
 use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_command::client::data_address;
@@ -75,7 +76,12 @@ impl EndConfig {
     fn reaching(&self, builder: NexusBuilder, ip: IpAddr) -> NexusBuilder {
         let is_far = !ip.to_canonical().is_loopback();
         let builder = if is_far { builder.heartbeat(HEARTBEAT) } else { builder };
-        let builder = builder.device(device::get());
+        let mut device = device::get();
+        if let Device::Xdp(xdp) = &mut device {
+            // A figure is of the device, or there is none.
+            xdp.is_required = true;
+        }
+        let builder = builder.device(device);
         match self.is_sealed {
             true => credentials::apply(builder, false),
             false if is_far => builder.insecure(),

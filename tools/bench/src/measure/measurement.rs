@@ -1,19 +1,25 @@
 //! Latency, rate and bandwidth: the library beside the baseline.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::mpsc;
 
 use petrel::Endpoint;
+#[cfg(feature = "full")]
+use petrel::endpoint::Device;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_proto::limits::{
     CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS,
 };
-use petrel_transport::udp::{MTU_CAP_BYTES, Mtu};
+use petrel_transport::udp::Mtu;
 
+#[cfg(feature = "full")]
+use super::baseline::device::DevicePort;
 use super::baseline::echo::Grouping;
+use super::baseline::socket::Medium;
 use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream, tcp};
 use super::ends::{ClientOnly, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
@@ -22,6 +28,9 @@ use super::load::{Choice, Exchange, Load, Selection, Workload};
 use super::pairs::{Pace, Schedule, alternate};
 use super::test_bed::{Cores, TestBed};
 use petrel_command::args::{BenchTransport, ServerAddress};
+
+/// Bytes of a packet, by default of Ethernet.
+pub const MTU: u16 = 1_500;
 
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
@@ -312,9 +321,13 @@ impl Measurement {
                 let (client, server) = bulk::ends(size, in_flight);
                 test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
+            #[cfg(feature = "full")]
+            (BenchTransport::Udp, _) if self.has_device(test_bed) => {
+                self.baseline_udp::<DevicePort>(test_bed, baseline)
+            }
             // Streams replace datagrams, and so have datagrams as their baseline.
             (BenchTransport::Udp | BenchTransport::Stream, _) => {
-                self.baseline_udp(test_bed, baseline)
+                self.baseline_udp::<UdpSocket>(test_bed, baseline)
             }
         }
     }
@@ -334,17 +347,24 @@ impl Measurement {
         })
     }
 
+    /// Returns true if the ends have a network device between them and the command names a device past the kernel.
+    #[cfg(feature = "full")]
+    fn has_device(&self, test_bed: &TestBed) -> bool {
+        let is_local = test_bed.addresses.iter().all(|address| address.is_loopback());
+        !is_local && device::get() != Device::Kernel
+    }
+
     /// Returns the baseline over UDP. The server thread creates the server socket, possibly in another network
     /// namespace.
-    fn baseline_udp(
+    fn baseline_udp<M: Medium + 'static>(
         &self,
         test_bed: &TestBed,
         baseline: Baseline,
     ) -> Result<Box<dyn Side>, Failure> {
-        let [client_address, server_address] = test_bed.addresses;
+        let [client_address, server_address] = M::addresses(test_bed.addresses);
         let Self { quantity, size, in_flight, .. } = *self;
         // The bare medium's datagrams are as long as Petrel's.
-        let path = if server_address.is_loopback() { usize::MAX } else { MTU_CAP_BYTES };
+        let path = if server_address.is_loopback() { usize::MAX } else { MTU.into() };
         let datagram_bytes = Mtu::default().on_path(path) - UDP_HEADER_BYTES;
         let grouping = match baseline {
             Baseline::SingleDatagrams => Grouping::Singles,
@@ -362,16 +382,16 @@ impl Measurement {
         let server = || receiver.recv().map_err(Failure::because);
         match quantity {
             Quantity::Latency => test_bed.create_ends(
-                move || echo::Echo::new(bind_server()?, client, size, Grouping::Singles),
-                |_| ping::Ping::new(client_socket, server()?, size),
+                move || echo::Echo::<M>::new(bind_server()?, client, size, Grouping::Singles),
+                |_| ping::Ping::<M>::new(client_socket, server()?, size),
             ),
             Quantity::Rate => test_bed.create_ends(
-                move || echo::Echo::new(bind_server()?, client, size, grouping),
-                |_| echo::Caller::new(client_socket, server()?, size, in_flight, grouping),
+                move || echo::Echo::<M>::new(bind_server()?, client, size, grouping),
+                |_| echo::Caller::<M>::new(client_socket, server()?, size, in_flight, grouping),
             ),
             Quantity::Bandwidth => test_bed.create_ends(
-                move || stream::Receiver::new(bind_server()?, client, size, datagram_bytes),
-                |_| stream::Sender::new(client_socket, server()?, size, datagram_bytes),
+                move || stream::Receiver::<M>::new(bind_server()?, client, size, datagram_bytes),
+                |_| stream::Sender::<M>::new(client_socket, server()?, size, datagram_bytes),
             ),
         }
     }
@@ -417,13 +437,14 @@ impl Measurement {
             Beside::Tcp => " --beside tcp",
         };
         format!(
-            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{beside}{}{connect}",
+            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{beside}{}{connect}{}",
             self.quantity.name(),
             self.transport.name(),
             self.size,
             self.in_flight,
             self.plan.flags(),
             self.pace.flags(),
+            device::flag(),
         )
     }
 }

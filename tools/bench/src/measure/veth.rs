@@ -10,22 +10,27 @@
 use std::net::Ipv4Addr;
 use std::thread;
 
+use petrel::endpoint::Device;
+use petrel_command::device;
 use petrel_command::failure::Failure;
 
-use super::figure::{Baseline, Figure, Setting};
+use super::figure::{Baseline, Figure, Quantity, Setting};
+pub use super::measurement::MTU;
 use super::measurement::Measurement;
 use super::server_thread::ServerThread;
 use super::test_bed::{Cores, TestBed};
 
-const CLIENT_DEVICE: &str = "petrel0";
-const SERVER_DEVICE: &str = "petrel1";
-
-/// Bytes of a packet, by default of Ethernet.
-pub const MTU: u16 = 1_500;
+/// The device of either host.
+const DEVICE: &str = "petrel0";
 
 /// Addresses of the two ends; these namespaces contain no other host.
 pub(crate) const ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
+
+/// The device of the bare medium, past the kernel, and its addresses: a device's queue has one user.
+pub(super) const BARE_DEVICE: &str = "bare0";
+pub(super) const BARE_ADDRESSES: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 99, 1, 1), Ipv4Addr::new(10, 99, 1, 2)];
 
 /// The result of a measurement.
 pub enum Outcome {
@@ -35,7 +40,7 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// Runs a measurement between the two namespaces, beside single datagrams.
+/// Runs a measurement between the two namespaces: the rate by the kernel beside single datagrams, and the rest beside the bare medium.
 pub fn run(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32) + Send,
@@ -44,7 +49,11 @@ pub fn run(
         Ok(test_bed) => {
             let command = command(measurement);
             let describe = |setting| Setting { network: Some("veth"), command, ..setting };
-            let figure = measurement.on(&test_bed, Baseline::SingleDatagrams, describe, watch)?;
+            let baseline = match (measurement.quantity, device::get()) {
+                (Quantity::Rate, Device::Kernel) => Baseline::SingleDatagrams,
+                _ => Baseline::BareMedium,
+            };
+            let figure = measurement.on(&test_bed, baseline, describe, watch)?;
             Ok(Outcome::Measured(Box::new(figure)))
         }
         Err(failure) => Ok(Outcome::Skipped(failure.to_string())),
@@ -87,11 +96,16 @@ fn set_up(mtu: u16, is_realtime: bool) -> Result<TestBed, Failure> {
         petrel_netns::leave().map_err(Failure::because)?;
         Ok(rustix::thread::gettid().as_raw_nonzero().to_string())
     })?;
-    let pair =
-        format!("link add {CLIENT_DEVICE} type veth peer name {SERVER_DEVICE} netns {thread}");
-    petrel_netns::ip(&pair).map_err(Failure::because)?;
-    bring_up(CLIENT_DEVICE, mtu, ADDRESSES[0])?;
-    server_thread.execute(move || bring_up(SERVER_DEVICE, mtu, ADDRESSES[1]))?;
+    let join = |device: &'static str, [own, other]: [Ipv4Addr; 2]| {
+        petrel_netns::ip(&format!("link add {device} type veth peer name {device} netns {thread}"))
+            .map_err(Failure::because)?;
+        bring_up(device, mtu, own)?;
+        server_thread.execute(move || bring_up(device, mtu, other))
+    };
+    join(DEVICE, ADDRESSES)?;
+    if device::get() != Device::Kernel {
+        join(BARE_DEVICE, BARE_ADDRESSES)?;
+    }
     TestBed::with(Cores::Two, is_realtime, Some(server_thread), ADDRESSES.map(Into::into))
 }
 

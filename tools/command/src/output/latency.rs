@@ -50,6 +50,8 @@ impl Latencies {
             p99_ns: histogram.value_at_quantile(0.99),
             p999_ns: histogram.value_at_quantile(0.999),
             max_ns: histogram.max(),
+            above_twice_p50: histogram
+                .count_between(2 * histogram.value_at_quantile(0.5) + 1, u64::MAX),
         })
     }
 }
@@ -79,6 +81,8 @@ pub struct LatencySummary {
     pub p999_ns: u64,
     /// The longest latency.
     pub max_ns: u64,
+    /// The number of latencies above twice the median.
+    pub above_twice_p50: u64,
 }
 
 impl LatencySummary {

@@ -45,8 +45,8 @@ use socket::{Sizes, Socket};
 /// Least chunks for receiving of a queue: two bursts.
 const QUEUE_CHUNKS_MIN: u32 = 64;
 
-/// Most chunks of an endpoint: 64 MiB.
-const CHUNKS_MAX: u32 = 1 << 14;
+/// Most chunks of an endpoint: 16 MiB.
+const CHUNKS_MAX: u32 = 1 << 12;
 
 /// Frames of one queue before the next queue's turn.
 const TURN_FRAMES: u32 = 32;
@@ -388,7 +388,7 @@ fn plan(config: &XdpConfig, queues: u32) -> Result<(Budget, Vec<u32>), XdpError>
         |setting, value: String, expected| Err(XdpError::Setting { setting, value, expected });
     let chunks = config.chunks;
     if !(chunks.is_power_of_two() && (2 * QUEUE_CHUNKS_MIN..=CHUNKS_MAX).contains(&chunks)) {
-        return setting("chunks", chunks.to_string(), "a power of two from 128 to 16384");
+        return setting("chunks", chunks.to_string(), "a power of two from 128 to 4096");
     }
     let sockets_max = (chunks / 2 / QUEUE_CHUNKS_MIN) as usize;
     let (candidates, sockets) = match &config.queues {

@@ -1,4 +1,4 @@
-//! UDP, many small messages: the baseline rate.
+//! UDP, by the kernel or by a device, many small messages: the baseline rate.
 //!
 //! Datagrams of equal size are sent and received in runs. A system call sends a run, or receives a run,
 //! by segmentation and receive offload: the optimum of the medium. A run of a single datagram without
@@ -12,7 +12,7 @@ use petrel_transport::clock;
 
 use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::socket::{self, CALL_BYTES_MAX, LossTimeout, SEGMENTS_MAX};
+use super::socket::{self, CALL_BYTES_MAX, Joins, LossTimeout, Medium, SEGMENTS_MAX};
 use super::{WindowCounts, message_bytes};
 
 /// Runs in flight together: one per direction.
@@ -28,8 +28,8 @@ pub(in super::super) enum Grouping {
 }
 
 /// The calling end.
-pub(in super::super) struct Caller {
-    socket: UdpSocket,
+pub(in super::super) struct Caller<M = UdpSocket> {
+    medium: M,
     datagram_bytes: usize,
     size: usize,
     in_flight: u64,
@@ -52,29 +52,28 @@ pub(in super::super) struct Caller {
 }
 
 /// The answering end.
-pub(in super::super) struct Echo {
-    socket: UdpSocket,
+pub(in super::super) struct Echo<M = UdpSocket> {
+    medium: M,
     buffer: Box<[u8]>,
 }
 
-/// Connects a socket for datagrams in runs or single ones. Returns the size of the datagrams.
-fn set_up(
-    socket: &UdpSocket,
+/// Opens the medium for datagrams in runs or single ones. Returns the size of the datagrams, too.
+fn set_up<M: Medium>(
+    socket: UdpSocket,
     peer: SocketAddr,
     size: usize,
     grouping: Grouping,
-) -> Result<usize, Failure> {
-    socket.connect(peer)?;
+) -> Result<(M, usize), Failure> {
     // The stamp needs 8 bytes: without a stamp, datagrams are indistinguishable.
     let datagram_bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
-    if grouping == Grouping::Runs {
-        socket::split_into(socket, datagram_bytes)?;
-        socket::join(socket)?;
-    }
-    Ok(datagram_bytes)
+    let joins = match grouping {
+        Grouping::Runs => Joins::Both,
+        Grouping::Singles => Joins::Neither,
+    };
+    Ok((M::open(socket, peer, datagram_bytes, joins)?, datagram_bytes))
 }
 
-impl Caller {
+impl<M: Medium> Caller<M> {
     /// Creates a calling end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
@@ -83,14 +82,14 @@ impl Caller {
         in_flight: u16,
         grouping: Grouping,
     ) -> Result<Self, Failure> {
-        let datagram_bytes = set_up(&socket, server, size, grouping)?;
+        let (medium, datagram_bytes) = set_up(socket, server, size, grouping)?;
         let fitting = (CALL_BYTES_MAX / datagram_bytes).min(SEGMENTS_MAX) as u64;
         let run = match grouping {
             Grouping::Runs => u64::from(in_flight).div_ceil(RUNS).min(fitting),
             Grouping::Singles => 1,
         };
         Ok(Self {
-            socket,
+            medium,
             datagram_bytes,
             size,
             in_flight: in_flight.into(),
@@ -119,7 +118,7 @@ impl Caller {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
         // If the kernel has no room, the datagrams stay in `to_send`.
-        if self.socket.send(&self.requests[..bytes]).is_ok() {
+        if self.medium.send(&self.requests[..bytes]) {
             self.sent += count;
             self.to_send -= count;
             self.window.calls += count;
@@ -160,7 +159,7 @@ impl Caller {
     }
 }
 
-impl ClientEnd for Caller {
+impl<M: Medium> ClientEnd for Caller<M> {
     fn begin(&mut self, end_ns: u64) {
         self.window = WindowCounts::default();
         (self.end_ns, self.is_stopping) = (end_ns, false);
@@ -171,13 +170,13 @@ impl ClientEnd for Caller {
 
     #[inline]
     fn poll_once(&mut self) {
-        match self.socket.recv(&mut self.responses) {
-            Ok(bytes) => {
+        match self.medium.receive(&mut self.responses) {
+            Some(bytes) => {
                 self.check(bytes);
                 self.loss_timeout = LossTimeout::default();
                 self.is_stopping |= clock::now_ns() >= self.end_ns;
             }
-            Err(_) => self.on_empty_poll(),
+            None => self.on_empty_poll(),
         }
         while self.to_send > 0 && !self.is_stopping {
             let to_send = self.to_send;
@@ -203,7 +202,7 @@ impl ClientEnd for Caller {
     }
 }
 
-impl Echo {
+impl<M: Medium> Echo<M> {
     /// Creates an answering end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
@@ -211,17 +210,17 @@ impl Echo {
         size: usize,
         grouping: Grouping,
     ) -> Result<Self, Failure> {
-        set_up(&socket, client, size, grouping)?;
-        Ok(Self { socket, buffer: vec![0; 64 << 10].into() })
+        let (medium, _) = set_up(socket, client, size, grouping)?;
+        Ok(Self { medium, buffer: vec![0; 64 << 10].into() })
     }
 }
 
-impl ServerEnd for Echo {
+impl<M: Medium> ServerEnd for Echo<M> {
     #[inline]
     fn poll_once(&mut self) {
-        if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
-            // If the socket has no room, the datagram is lost, and the other end notices.
-            let _ = self.socket.send(&self.buffer[..bytes]);
+        if let Some(bytes) = self.medium.receive(&mut self.buffer) {
+            // If the medium has no room, the datagram is lost, and the other end notices.
+            let _ = self.medium.send(&self.buffer[..bytes]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! UDP, one datagram at a time: the baseline round trip. The other end is an [`Echo`](super::echo::Echo) of single datagrams.
+//! UDP, by the kernel or by a device, one datagram at a time: the baseline round trip. The other end is an [`Echo`](super::echo::Echo) of single datagrams.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use petrel_transport::clock;
 
 use super::super::ends::ClientEnd;
 use super::super::window::Window;
-use super::socket::{self, CALL_BYTES_MAX, LossTimeout};
+use super::socket::{self, CALL_BYTES_MAX, Joins, LossTimeout, Medium};
 use super::{WindowCounts, message_bytes};
 
 /// The calling end.
-pub(in super::super) struct Ping {
-    socket: UdpSocket,
+pub(in super::super) struct Ping<M = UdpSocket> {
+    medium: M,
     request: Vec<u8>,
     response: Box<[u8]>,
     number: u64,
@@ -27,17 +27,17 @@ pub(in super::super) struct Ping {
     latencies: Latencies,
 }
 
-impl Ping {
+impl<M: Medium> Ping<M> {
     /// Creates a calling end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
         server: SocketAddr,
         size: usize,
     ) -> Result<Self, Failure> {
-        socket.connect(server)?;
+        let bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
         Ok(Self {
-            socket,
-            request: vec![0x5a; message_bytes(size).clamp(8, CALL_BYTES_MAX)],
+            medium: M::open(socket, server, bytes, Joins::Neither)?,
+            request: vec![0x5a; bytes],
             response: vec![0; CALL_BYTES_MAX].into(),
             number: 0,
             started_ns: 0,
@@ -55,7 +55,7 @@ impl Ping {
         self.window.calls += 1;
         self.request[..8].copy_from_slice(&self.number.to_le_bytes());
         // A request that could not be sent is not answered, and counts as lost.
-        let _ = self.socket.send(&self.request);
+        let _ = self.medium.send(&self.request);
     }
 
     fn on_empty_poll(&mut self) {
@@ -72,7 +72,7 @@ impl Ping {
     }
 }
 
-impl ClientEnd for Ping {
+impl<M: Medium> ClientEnd for Ping<M> {
     fn begin(&mut self, end_ns: u64) {
         self.window = WindowCounts::default();
         self.latencies = Latencies::default();
@@ -85,7 +85,9 @@ impl ClientEnd for Ping {
 
     #[inline]
     fn poll_once(&mut self) {
-        let Ok(bytes) = self.socket.recv(&mut self.response) else { return self.on_empty_poll() };
+        let Some(bytes) = self.medium.receive(&mut self.response) else {
+            return self.on_empty_poll();
+        };
         if socket::stamp(&self.response[..bytes]) < self.number {
             // A late answer to an abandoned call.
             return;

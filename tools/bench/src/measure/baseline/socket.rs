@@ -1,7 +1,7 @@
 //! Plain non-blocking UDP sockets, connected to one another.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use petrel_command::failure::Failure;
@@ -23,6 +23,67 @@ const LOSS_TIMEOUT_NS: u64 = 100_000_000;
 /// Empty polls, of some 150 ns each, between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 256;
 
+/// Datagrams of equal sizes to and from a peer.
+pub(in super::super) trait Medium: Sized {
+    /// Returns the addresses of the calling and the answering end on a test bed with these addresses.
+    fn addresses(library: [IpAddr; 2]) -> [IpAddr; 2] {
+        library
+    }
+
+    /// Prepares the port of a bound socket, which sends datagrams of `bytes` bytes.
+    fn open(
+        socket: UdpSocket,
+        peer: SocketAddr,
+        bytes: usize,
+        joins: Joins,
+    ) -> Result<Self, Failure>;
+
+    /// Sends whole datagrams, one behind the other. Returns false, with none sent, if there is no room.
+    fn send(&mut self, datagrams: &[u8]) -> bool;
+
+    /// Receives datagrams, one behind the other. Returns their bytes.
+    fn receive(&mut self, datagrams: &mut [u8]) -> Option<usize>;
+}
+
+/// The directions in which one system call carries several datagrams, where the medium has system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Joins {
+    Neither,
+    Sent,
+    Received,
+    Both,
+}
+
+impl Medium for UdpSocket {
+    fn open(
+        socket: UdpSocket,
+        peer: SocketAddr,
+        bytes: usize,
+        joins: Joins,
+    ) -> Result<Self, Failure> {
+        socket.connect(peer)?;
+        if matches!(joins, Joins::Sent | Joins::Both) {
+            // The kernel cuts the bytes of one call.
+            set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?;
+        }
+        if matches!(joins, Joins::Received | Joins::Both) {
+            // All datagrams have equal sizes, and the receiver need not ask for the size.
+            set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        }
+        Ok(socket)
+    }
+
+    #[inline]
+    fn send(&mut self, datagrams: &[u8]) -> bool {
+        UdpSocket::send(self, datagrams).is_ok()
+    }
+
+    #[inline]
+    fn receive(&mut self, datagrams: &mut [u8]) -> Option<usize> {
+        self.recv(datagrams).ok()
+    }
+}
+
 /// Binds a socket to a free port of an address.
 pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind((address, 0))?;
@@ -31,17 +92,6 @@ pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
         set_option(&socket, libc::SOL_SOCKET, option, BUFFER_BYTES)?;
     }
     Ok(socket)
-}
-
-/// Lets the kernel cut the bytes of one call into datagrams of `bytes` bytes.
-pub(in super::super) fn split_into(socket: &UdpSocket, bytes: usize) -> Result<(), Failure> {
-    Ok(set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?)
-}
-
-/// Lets the kernel deliver joined datagrams. All datagrams have equal sizes here, and the receiver need
-/// not ask for the segment size.
-pub(in super::super) fn join(socket: &UdpSocket) -> Result<(), Failure> {
-    Ok(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?)
 }
 
 /// Returns a datagram's number; a short datagram yields a number that never occurs.

@@ -1,7 +1,7 @@
-//! UDP, large messages: the baseline bandwidth.
+//! UDP, by the kernel or by a device, large messages: the baseline bandwidth.
 //!
-//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other receives them joined,
-//! directly into the message's memory, and acknowledges every few runs. At most 512 KiB are in flight.
+//! One side sends datagrams of the largest size, to the kernel in runs that segmentation offload cuts. The other receives them,
+//! joined by the kernel, into the message's memory, and acknowledges every few runs. At most 512 KiB are in flight.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -12,13 +12,16 @@ use petrel_transport::clock;
 use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
 use super::WindowCounts;
-use super::socket::{self, CALL_BYTES_MAX, LossTimeout, SEGMENTS_MAX};
+use super::socket::{self, CALL_BYTES_MAX, Joins, LossTimeout, Medium, SEGMENTS_MAX};
 
 /// The most bytes in flight.
 const WINDOW_BYTES: u64 = 512 << 10;
 
-/// Runs per acknowledgement, unless the socket runs empty first.
-const RUNS_PER_ACK: u32 = 3;
+/// Bytes per acknowledgement, more than two of the kernel's runs, unless the medium runs empty first.
+const ACK_BYTES: usize = 128 << 10;
+
+/// Size of an acknowledgement: three words.
+const ACK_MESSAGE_BYTES: usize = 24;
 
 /// Size of the largest run that one call receives.
 const RUN_BYTES_MAX: usize = 64 << 10;
@@ -27,8 +30,8 @@ const RUN_BYTES_MAX: usize = 64 << 10;
 const GAP_MAX: u64 = 1 << 20;
 
 /// The sending end.
-pub(in super::super) struct Sender {
-    socket: UdpSocket,
+pub(in super::super) struct Sender<M = UdpSocket> {
+    medium: M,
     datagram_bytes: usize,
     /// Datagrams per system call.
     run: u64,
@@ -46,13 +49,13 @@ pub(in super::super) struct Sender {
 }
 
 /// The receiving end.
-pub(in super::super) struct Receiver {
-    socket: UdpSocket,
+pub(in super::super) struct Receiver<M = UdpSocket> {
+    medium: M,
     datagram_bytes: usize,
     message: Box<[u8]>,
     at: usize,
     received: Ack,
-    unacknowledged: u32,
+    unacknowledged: usize,
 }
 
 /// The receiver's counters so far.
@@ -65,8 +68,8 @@ struct Ack {
 }
 
 impl Ack {
-    fn encode(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
+    fn encode(self) -> [u8; ACK_MESSAGE_BYTES] {
+        let mut bytes = [0; ACK_MESSAGE_BYTES];
         let words = [self.next, self.datagrams, self.mismatched];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
@@ -74,7 +77,7 @@ impl Ack {
         bytes
     }
 
-    fn parse(bytes: &[u8; 24]) -> Self {
+    fn parse(bytes: &[u8; ACK_MESSAGE_BYTES]) -> Self {
         let word = |index: usize| socket::stamp(&bytes[8 * index..]);
         Self { next: word(0), datagrams: word(1), mismatched: word(2) }
     }
@@ -89,7 +92,7 @@ fn run_offset(at: usize, bytes: usize, length: usize) -> usize {
     if at + bytes <= length { at } else { 0 }
 }
 
-impl Sender {
+impl<M: Medium> Sender<M> {
     /// Creates a sending end, for messages of `size` bytes in datagrams of `datagram_bytes`.
     pub(in super::super) fn new(
         socket: UdpSocket,
@@ -97,10 +100,8 @@ impl Sender {
         size: usize,
         datagram_bytes: usize,
     ) -> Result<Self, Failure> {
-        socket.connect(receiver)?;
-        socket::split_into(&socket, datagram_bytes)?;
         Ok(Self {
-            socket,
+            medium: M::open(socket, receiver, datagram_bytes, Joins::Sent)?,
             datagram_bytes,
             run: (CALL_BYTES_MAX / datagram_bytes).min(SEGMENTS_MAX) as u64,
             message: message(size),
@@ -125,8 +126,8 @@ impl Sender {
         for (datagram, number) in run.chunks_exact_mut(self.datagram_bytes).zip(self.sent..) {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
-        // If the kernel has no room, the next poll tries again.
-        if self.socket.send(run).is_ok() {
+        // Without room, the next poll tries again.
+        if self.medium.send(run) {
             self.sent += self.run;
             self.at += bytes;
         }
@@ -135,9 +136,9 @@ impl Sender {
     /// Receives an acknowledgement. After a silence the datagrams in flight count as lost.
     #[inline]
     fn receive(&mut self) {
-        let mut bytes = [0; 24];
-        match self.socket.recv(&mut bytes) {
-            Ok(24) => {
+        let mut bytes = [0; ACK_MESSAGE_BYTES];
+        match self.medium.receive(&mut bytes) {
+            Some(ACK_MESSAGE_BYTES) => {
                 let ack = Ack::parse(&bytes);
                 // After a silence, the acknowledgement may be older than the abandoned datagrams.
                 if ack.next >= self.acknowledged.next {
@@ -157,7 +158,7 @@ impl Sender {
     }
 }
 
-impl ClientEnd for Sender {
+impl<M: Medium> ClientEnd for Sender<M> {
     fn begin(&mut self, end_ns: u64) {
         (self.end_ns, self.is_stopping, self.lost) = (end_ns, false, 0);
         (self.base, self.base_sent) = (self.acknowledged, self.sent);
@@ -194,7 +195,7 @@ impl ClientEnd for Sender {
     }
 }
 
-impl Receiver {
+impl<M: Medium> Receiver<M> {
     /// Creates a receiving end, for messages of `size` bytes in datagrams of `datagram_bytes`.
     pub(in super::super) fn new(
         socket: UdpSocket,
@@ -202,10 +203,9 @@ impl Receiver {
         size: usize,
         datagram_bytes: usize,
     ) -> Result<Self, Failure> {
-        socket.connect(sender)?;
-        socket::join(&socket)?;
+        let medium = M::open(socket, sender, ACK_MESSAGE_BYTES, Joins::Received)?;
         let (received, message) = (Ack::default(), message(size));
-        Ok(Self { socket, datagram_bytes, message, at: 0, received, unacknowledged: 0 })
+        Ok(Self { medium, datagram_bytes, message, at: 0, received, unacknowledged: 0 })
     }
 
     #[inline]
@@ -226,26 +226,26 @@ impl Receiver {
     #[inline]
     fn acknowledge(&mut self) {
         // The next acknowledgement makes up for a lost one.
-        let _ = self.socket.send(&self.received.encode());
+        let _ = self.medium.send(&self.received.encode());
         self.unacknowledged = 0;
     }
 }
 
-impl ServerEnd for Receiver {
+impl<M: Medium> ServerEnd for Receiver<M> {
     #[inline]
     fn poll_once(&mut self) {
         self.at = run_offset(self.at, RUN_BYTES_MAX, self.message.len());
-        match self.socket.recv(&mut self.message[self.at..self.at + RUN_BYTES_MAX]) {
-            Ok(bytes) => {
+        match self.medium.receive(&mut self.message[self.at..self.at + RUN_BYTES_MAX]) {
+            Some(bytes) => {
                 self.check(bytes);
                 self.at += bytes;
-                self.unacknowledged += 1;
-                if self.unacknowledged == RUNS_PER_ACK {
+                self.unacknowledged += bytes;
+                if self.unacknowledged >= ACK_BYTES {
                     self.acknowledge();
                 }
             }
-            Err(_) if self.unacknowledged > 0 => self.acknowledge(),
-            Err(_) => {}
+            None if self.unacknowledged > 0 => self.acknowledge(),
+            None => {}
         }
     }
 }
