@@ -431,7 +431,7 @@ impl Harness for Cards {
 #[test]
 fn conformance() {
     let _alone = ALONE.lock();
-    let small = VerbsConfig { receives: 256, sends: 256, ..VerbsConfig::default() };
+    let small = VerbsConfig { receives: 512, sends: 256, ..VerbsConfig::default() };
     for config in [VerbsConfig::default(), small] {
         conformance::run_all(&mut Cards { config: config.clone() });
         conformance::run_threaded(&mut Cards { config });
