@@ -48,6 +48,8 @@ needs! {
     Namespaces = "namespaces",
     /// `offload`: a virtual device in a network namespace that joins packets by GRO.
     Offload = "offload",
+    /// `verbs`: a C compiler and the headers of libibverbs.
+    Verbs = "verbs",
     /// `mounts`: a mount namespace with its own file system.
     Mounts = "mounts",
     /// `users`: the right to start a program as an unprivileged user who may read it.

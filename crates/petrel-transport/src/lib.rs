@@ -50,6 +50,8 @@ pub mod shm;
 pub mod stream;
 pub mod transport;
 pub mod udp;
+#[doc(hidden)]
+pub mod verbs;
 pub mod wake;
 pub mod words;
 

@@ -1,0 +1,172 @@
+//! A card, its port, and the port's address.
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::fs;
+use std::ptr::{self, NonNull};
+
+use super::error::VerbsError;
+use super::table::{Context, Device, LINK_LAYER_ETHERNET, PORT_ACTIVE, PortState, Table};
+use super::{Address, FRAME_BYTES_MIN, VerbsConfig};
+
+/// An object of the library, which is destroyed with this value.
+pub(super) struct Owned<T> {
+    object: NonNull<T>,
+    destroy: unsafe extern "C" fn(*mut T) -> c_int,
+}
+
+impl<T> Owned<T> {
+    /// Takes the result of a function of this name, which is null if the function has failed.
+    pub(super) fn new(
+        object: *mut T,
+        destroy: unsafe extern "C" fn(*mut T) -> c_int,
+        call: &'static str,
+    ) -> Result<Self, VerbsError> {
+        match NonNull::new(object) {
+            Some(object) => Ok(Self { object, destroy }),
+            None => Err(VerbsError::last(call)),
+        }
+    }
+
+    pub(super) fn get(&self) -> *mut T {
+        self.object.as_ptr()
+    }
+}
+
+// SAFETY: the library's objects are not bound to a thread, and this value alone uses the object.
+unsafe impl<T> Send for Owned<T> {}
+
+impl<T> fmt::Debug for Owned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.object.fmt(f)
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: this value alone owns the object. The objects that use this object stand before it in their structure, and are
+        // gone. A refusal leaves the object to the process's end.
+        unsafe { (self.destroy)(self.get()) };
+    }
+}
+
+/// An active port of an open card.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) context: Owned<Context>,
+    pub(super) number: u8,
+    /// The largest payload of a packet, in bytes.
+    pub(super) mtu: usize,
+    /// Whether packets have a global route: over Ethernet always, and within an InfiniBand subnet never.
+    pub(super) is_ethernet: bool,
+    pub(super) gid_index: u8,
+    pub(super) gid: [u8; 16],
+    pub(super) lid: u16,
+}
+
+impl Port {
+    /// Opens the card and the port of the settings.
+    pub(super) fn open(table: &Table, config: &VerbsConfig) -> Result<Self, VerbsError> {
+        let (context, name) = open_card(table, &config.card)?;
+        let number = config.port;
+        let mut state = PortState::default();
+        // SAFETY: the context is open, and the structure has the size that the library expects.
+        let error = unsafe { (table.query_port)(context.get(), number, &mut state) };
+        if error != 0 || state.state != PORT_ACTIVE {
+            return Err(VerbsError::PortDown { name, port: number });
+        }
+        // The number of an MTU: 1 for 256 bytes, and each further number doubles the bytes.
+        let mtu = 128 << state.mtu.min(5);
+        if mtu < FRAME_BYTES_MIN {
+            return Err(VerbsError::SmallMtu { name, port: number, mtu });
+        }
+        let is_ethernet = state.link_layer == LINK_LAYER_ETHERNET;
+        let (gid_index, gid) = match is_ethernet {
+            true => gid_of(table, &context, (&name, number), state.gids)?,
+            false => (0, [0; 16]),
+        };
+        Ok(Self { context, number, mtu, is_ethernet, gid_index, gid, lid: state.lid })
+    }
+
+    /// Returns the part of the address that the port determines.
+    pub(super) fn address(&self) -> Address {
+        Address { gid: self.gid, lid: self.lid, pair: 0, key: 0 }
+    }
+}
+
+/// Opens the card of a name, or the first one.
+fn open_card(table: &Table, wanted: &str) -> Result<(Owned<Context>, String), VerbsError> {
+    let mut count = 0;
+    // SAFETY: the count has room for the result.
+    let list = unsafe { (table.device_list)(&mut count) };
+    if list.is_null() {
+        return Err(VerbsError::NoDevice { name: wanted.to_owned(), others: "none".to_owned() });
+    }
+    let mut names = Vec::new();
+    let mut found: *mut Device = ptr::null_mut();
+    for index in 0..count.max(0) as usize {
+        // SAFETY: the list has `count` devices, whose names live as long as the list.
+        let (device, name) = unsafe {
+            let device = *list.add(index);
+            (device, CStr::from_ptr((table.device_name)(device)).to_string_lossy().into_owned())
+        };
+        if found.is_null() && (wanted.is_empty() || wanted == name) {
+            found = device;
+            names.insert(0, name);
+        } else {
+            names.push(name);
+        }
+    }
+    let opened = match found.is_null() {
+        true => Err(VerbsError::NoDevice {
+            name: wanted.to_owned(),
+            others: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+        }),
+        false => Owned::new(
+            // SAFETY: the device is one of the list, which is freed below.
+            unsafe { (table.open_device)(found) },
+            table.close_device,
+            "ibv_open_device",
+        ),
+    };
+    // SAFETY: an open card does not need the list.
+    unsafe { (table.free_device_list)(list) };
+    Ok((opened?, names.swap_remove(0)))
+}
+
+/// Returns the port's address for RoCE v2, an address of IPv4 if there is one.
+fn gid_of(
+    table: &Table,
+    context: &Owned<Context>,
+    (name, port): (&str, u8),
+    count: c_int,
+) -> Result<(u8, [u8; 16]), VerbsError> {
+    let mut best = None;
+    for index in 0..count.clamp(0, 256) {
+        let mut gid = [0; 16];
+        // SAFETY: the context is open, and the result has room.
+        let error = unsafe { (table.query_gid)(context.get(), port, index, &mut gid) };
+        if error != 0 || gid == [0; 16] || !is_version_2(name, port, index) {
+            continue;
+        }
+        if best.is_none() || is_of_ipv4(&gid) {
+            best = Some((index as u8, gid));
+        }
+        if is_of_ipv4(&gid) {
+            break;
+        }
+    }
+    best.ok_or_else(|| VerbsError::NoAddress { name: name.to_owned(), port })
+}
+
+/// Returns true if an address is an IPv4 address, mapped (RFC 4291 §2.5.5.2).
+pub(super) fn is_of_ipv4(gid: &[u8; 16]) -> bool {
+    gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF]
+}
+
+/// Returns true if packets from the address of this index are UDP packets (RoCE v2), which routers and ECN know. A card that does not say
+/// has no other kind.
+fn is_version_2(name: &str, port: u8, index: c_int) -> bool {
+    let file = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{index}");
+    fs::read_to_string(file).map_or(true, |kind| kind.trim() == "RoCE v2")
+}
