@@ -10,7 +10,7 @@
 //!
 //! A packet is a frame. Frames are copied into registered memory, so that nobody waits for the card, and small ones into the request itself
 //! (*inline*); a burst is posted by one call, and each 32nd packet has a completion. Received frames are handled in the card's memory. The
-//! receive queue bounds the credits of sessions ([`Transport::receive_packets`]), since a card drops a packet that finds no request.
+//! receive queue bounds the credits of sessions ([`Transport::receive_queue`]), since a card drops a packet that finds no request.
 //!
 //! The switches of RoCE v2 mark packets instead of dropping them (RFC 3168): the mark stands in the header before each received packet.
 
@@ -26,7 +26,8 @@ use std::collections::HashMap;
 use crate::clock::{Clock, now_ns};
 use crate::mux::Member;
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, ReceiveQueue, Transport,
+    TransportStats,
 };
 use crate::wake::{Waker, Watch, Woken};
 use pair::{Handle, Origin, QueuePair};
@@ -277,8 +278,8 @@ impl Transport for Verbs {
         Some("the RDMA card carries nothing any more".to_owned())
     }
 
-    fn receive_packets(&self) -> Option<u64> {
-        Some(self.pair.receives() as u64)
+    fn receive_queue(&self) -> Option<ReceiveQueue> {
+        Some(ReceiveQueue::Ring(self.pair.receives() as u64))
     }
 
     #[inline]

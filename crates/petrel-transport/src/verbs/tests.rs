@@ -450,7 +450,7 @@ fn received(verbs: &mut Verbs) -> Vec<(PeerId, Vec<u8>)> {
 
 /// A receive queue that no poll empties drops what the credits of sessions would not have let through.
 #[test]
-fn receive_packets__is_the_number_that_arrives() {
+fn receive_queue__is_the_number_that_arrives() {
     let _alone = ALONE.lock();
     let config = VerbsConfig { receives: 64, ..VerbsConfig::default() };
     let (mut one, mut other) = (open(&config), open(&config));
@@ -461,7 +461,7 @@ fn receive_packets__is_the_number_that_arrives() {
         assert!(send(&mut one, to, &[number; 100]));
     }
     let frames = received(&mut other);
-    assert_eq!(other.receive_packets(), Some(64));
+    assert_eq!(other.receive_queue(), Some(ReceiveQueue::Ring(64)));
     assert_eq!((frames.len(), network().lost - lost_before), (64, 6));
     assert!(frames.iter().zip(0..).all(|(frame, number)| *frame == (from, vec![number; 100])));
 }
