@@ -11,7 +11,6 @@ use std::ops::ControlFlow;
 
 use proc_macro2::Span;
 use quote::format_ident;
-use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Block, Error, Expr, ExprBlock, ExprBreak, ExprContinue, ExprIf, ExprMatch, Ident, Label,
@@ -240,36 +239,8 @@ fn resume_operand(outer: &Expr, number: usize) -> Result<Copy<Expr>> {
 }
 
 fn refuse(outer: &Expr, number: usize) -> Error {
-    let call = called_in(outer, number);
-    let (span, what) = match call {
-        Some(span) => (span, "the call of a batched function"),
-        None => (marks::span(outer, number), "a mark"),
-    };
-    Error::new(
-        span,
-        format!(
-            "{what} cannot stand in an operand that is computed after others: bind its value by `let` before"
-        ),
-    )
-}
-
-/// Returns the place of the outermost call that the batch runs in this function's lanes, and that has the mark.
-fn called_in(outer: &Expr, number: usize) -> Option<Span> {
-    struct Calls(usize, Option<Span>);
-    impl<'ast> Visit<'ast> for Calls {
-        fn visit_expr_block(&mut self, block: &'ast ExprBlock) {
-            if let Some(label) = &block.label
-                && label.name.ident.to_string().starts_with("__petrel_call_")
-                && marks::in_block(&block.block, Some(self.0))
-            {
-                self.1.get_or_insert(label.name.ident.span());
-            }
-            visit::visit_expr_block(self, block);
-        }
-    }
-    let mut calls = Calls(number, None);
-    calls.visit_expr(outer);
-    calls.1
+    let message = "a mark cannot stand in an operand that is computed after others: bind its value by `let` before";
+    Error::new(marks::span(outer, number), message)
 }
 
 /// Returns the names that a condition binds for its branch.

@@ -4,7 +4,6 @@ mod copies;
 mod cut;
 mod emit;
 mod expand;
-mod inline;
 mod live;
 mod machine;
 mod marks;
@@ -18,7 +17,7 @@ mod temporaries;
 mod tests;
 mod uses;
 
-/// Makes a batch of a function with marks, or of the functions of a module: see the crate `petrel-batch`.
+/// Makes a batch of a function with marks: see the crate `petrel-batch`.
 #[proc_macro_attribute]
 pub fn batched(
     options: proc_macro::TokenStream,

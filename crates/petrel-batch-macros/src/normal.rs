@@ -8,7 +8,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Block, Expr, ExprBreak, ExprForLoop, Ident, Label, Lifetime, Local, Pat, Path, Token, Type,
+    Expr, ExprBreak, ExprForLoop, Ident, Label, Lifetime, Local, Pat, Path, Token, Type,
     parse_quote,
 };
 
@@ -244,9 +244,4 @@ impl VisitMut for Ties<'_> {
     }
     fn visit_expr_closure_mut(&mut self, _: &mut syn::ExprClosure) {}
     fn visit_item_mut(&mut self, _: &mut syn::Item) {}
-}
-
-/// Returns a block's body in a block with a label.
-pub(crate) fn labelled(label: &Lifetime, block: &Block) -> Expr {
-    parse_quote!(#label: #block)
 }

@@ -11,7 +11,6 @@ use syn::visit_mut::{self, VisitMut};
 use syn::{Block, Expr, ExprCall, Pat, Path, Stmt, UnOp, parse_quote};
 
 use crate::cut::is_lazy;
-use crate::inline::is_called;
 use crate::marks;
 
 /// Wraps a value in a check with a place of the user's text.
@@ -167,7 +166,7 @@ impl VisitMut for Left<'_, '_> {
 
 impl VisitMut for Temporaries<'_> {
     fn visit_block_mut(&mut self, block: &mut Block) {
-        let (mut has_mark, mut is_call) = (false, false);
+        let mut has_mark = false;
         for statement in block.stmts.iter_mut().rev() {
             if let Stmt::Local(local) = statement
                 && let Some(init) = &mut local.init
@@ -177,12 +176,7 @@ impl VisitMut for Temporaries<'_> {
                 if has_reference(&local.pat) {
                     self.check_base(&mut init.expr);
                 }
-                // The arguments of a call, with their temporaries, live as long as the call.
-                if is_call {
-                    self.check_matched(&mut init.expr, is_whole(&local.pat));
-                }
             }
-            is_call = is_called(statement);
             has_mark |= marks::in_stmt(statement, None);
         }
         visit_mut::visit_block_mut(self, block);

@@ -45,7 +45,6 @@ fn expand_item(program: &str) -> syn::Result<TokenStream> {
     let mut item: Item = syn::parse_str(program)?;
     let attributes = match &mut item {
         Item::Fn(function) => &mut function.attrs,
-        Item::Mod(module) => &mut module.attrs,
         Item::Struct(item) => &mut item.attrs,
         other => panic!("no case has such an item: {}", other.to_token_stream()),
     };

@@ -15,6 +15,5 @@ mod leaving;
 mod locals;
 mod loops;
 mod marks;
-mod modules;
 mod same;
 mod values;
