@@ -75,13 +75,14 @@ impl Device {
     #[expect(unsafe_code, reason = "the addresses are what is to be checked")]
     pub(crate) fn read_until(&self, ns: u64) {
         let mut unread = self.unread.borrow_mut();
-        while let Some(body) = unread.front().filter(|body| body.due_ns <= ns) {
+        while unread.front().is_some_and(|body| body.due_ns <= ns)
+            && let Some(body) = unread.pop_front()
+        {
             // SAFETY: by the contract of `take`.
             let bytes = unsafe { &*body.place };
             if !body.frame.ends_with(bytes) {
                 changed(self.at, &body.frame);
             }
-            unread.pop_front();
         }
     }
 }
