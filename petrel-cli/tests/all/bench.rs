@@ -378,6 +378,22 @@ fn rate__between_network_namespaces_leaves_nothing_behind() {
 }
 
 #[test]
+fn latency_and_bandwidth__past_the_kernel_have_a_bare_device_beside() {
+    for what in ["latency", "bandwidth"] {
+        let output = bench(&[what, "--veth", "--device", "xdp:petrel0"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figure = record(&output);
+        if !is_skipped(&figure) {
+            assert_figure(&figure);
+            assert_eq!(
+                (&figure["network"], &figure["baseline"]),
+                (&"veth".into(), &"bare-medium".into())
+            );
+        }
+    }
+}
+
+#[test]
 fn all__has_every_row_and_its_target() {
     let output = bench(&["all", "--sessions", "100"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

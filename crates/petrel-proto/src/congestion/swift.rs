@@ -8,14 +8,15 @@
 //!
 //! Departures, with their reasons:
 //!
-//! * **Endpoint delay is part of the delay.** Swift has two windows, one for the fabric's delay and one for the hosts',
-//! told apart by time stamps of the NICs. Petrel's acknowledgements carry no time of the peer's, hence a single window
-//! for the whole round trip; `target_ns` includes the delay of two hosts. * **The number of hops** is unknown too, and
-//! part of `target_ns`. * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips
-//! up to `target_ns` change nothing, and a longer round trip only opens a round. After one hiccup Swift's window would
-//! be back in some 16 round trips; without the round the session would leave the bypass at every hiccup. * **A loss
-//! counts** only with others, see `evidence.rs`: at a random loss of 10⁻² the published rule would hold the window at a
-//! dozen packets on an empty path.
+//! * **Endpoint delay is part of the delay.** Swift has two windows, one for the fabric's delay and one for
+//!   the hosts', told apart by time stamps of the NICs. Petrel's acknowledgements carry no time of the
+//!   peer's, hence a single window for the whole round trip; `target_ns` includes the delay of two hosts.
+//! * **The number of hops** is unknown too, and part of `target_ns`.
+//! * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips up to
+//!   `target_ns` change nothing, and a longer round trip only opens a round. After one hiccup Swift's window would
+//!   be back in some 16 round trips; without the round the session would leave the bypass at every hiccup.
+//! * **A loss counts** only with others, see `evidence.rs`: at a random loss of 10⁻² the published rule would
+//!   hold the window at a dozen packets on an empty path.
 
 use std::sync::Arc;
 

@@ -74,7 +74,11 @@ impl Udp {
             let (is_on, before) = (device.is_on(), stats.rx_datagrams);
             delivered += self.receive_by_socket(budget, handler);
             if is_on {
-                self.stats.rx_device_missed += self.stats.rx_datagrams - before;
+                let missed = self.stats.rx_datagrams - before;
+                self.stats.rx_device_missed += missed;
+                if let Some(device) = self.device.as_mut().filter(|_| missed > 0) {
+                    device.expect_missed();
+                }
             }
         }
         delivered

@@ -143,9 +143,14 @@ impl DeviceExit {
         is_due
     }
 
+    /// Has the next poll ask the kernel's socket, too: after datagrams on a foreign queue, further ones are likely.
+    pub(super) fn expect_missed(&mut self) {
+        self.weight = WEIGHT_PER_ASK;
+    }
+
     /// Returns true if a frame waits that was not delivered yet. The next poll asks the kernel's socket, too.
     pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.weight = WEIGHT_PER_ASK;
+        self.expect_missed();
         self.port().is_some_and(|port| port.has_received())
     }
 
