@@ -19,6 +19,10 @@ mod error;
 mod pair;
 mod table;
 #[cfg(test)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the card in memory has the signatures of the library, and is called by the module alone"
+)]
 mod tests;
 
 use std::collections::HashMap;

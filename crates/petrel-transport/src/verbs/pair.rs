@@ -110,20 +110,23 @@ impl QueuePair {
         let port = Port::open(&table, config)?;
         let context = port.context.get();
         let (receives, sends) = (config.receives.max(1), config.sends.max(1));
-        // SAFETY, here and below: the arguments are objects made before, which live in this value until their users are gone.
+        // SAFETY: the context is open.
         let domain = unsafe { (table.alloc_domain)(context) };
         let domain = Owned::new(domain, table.dealloc_domain, "ibv_alloc_pd")?;
         let place_bytes = (ROUTE_BYTES + port.mtu).next_multiple_of(64);
         let memory = Region::zeroed((receives + sends) as usize * place_bytes, false)
             .map_err(|why| VerbsError::refused("mmap", why))?;
         let start = memory.start().as_ptr();
+        // SAFETY: the region is mapped until the registration is gone.
         let registration = unsafe {
             (table.register)(domain.get(), start.cast(), memory.bytes(), ACCESS_LOCAL_WRITE)
         };
         let registration = Owned::new(registration, table.deregister, "ibv_reg_mr")?;
+        // SAFETY: the context is open.
         let channel = unsafe { (table.create_channel)(context) };
         let channel = Owned::new(channel, table.destroy_channel, "ibv_create_comp_channel")?;
         let queue = |length: u32, channel: *mut Channel| {
+            // SAFETY: the context is open, and the channel is null or outlives the queue.
             let queue = unsafe {
                 (table.create_queue)(context, length as c_int, ptr::null_mut(), channel, 0)
             };
