@@ -52,7 +52,7 @@ pub(crate) fn counter(host: &Host, server: &Server, name: &str) -> u64 {
 }
 
 pub(crate) fn counter_at(host: &Host, address: &str, name: &str, flags: &[&str]) -> u64 {
-    let arguments = [&["stats", address, "--json"][..], flags].concat();
+    let arguments = [&["stats", address, "--json", "--timeout", "60s"][..], flags].concat();
     let stats = host.run(env!("CARGO_BIN_EXE_petrel"), &arguments, "").unwrap();
     let stats: Value = serde_json::from_str(stats.trim()).unwrap();
     stats["endpoints"][0]["stats"][name].as_u64().unwrap()

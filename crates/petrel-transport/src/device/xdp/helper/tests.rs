@@ -387,15 +387,16 @@ fn memory__beyond_the_limit_names_the_bytes_and_the_setting() {
         return skip(Need::Namespaces, "locked memory has no limit");
     }
     with_pair(|| {
+        petrel_netns::ip("link set vb mtu 9000").unwrap();
         with_helper(&[NOBODY], |path| {
-            let many = XdpConfig { chunks: 1 << 14, ..helped(path) };
+            let many = XdpConfig { chunks: 1 << 12, ..helped(path) };
             let said = as_nobody(|| open(&many, "vb", (B, PORT)).unwrap_err().to_string());
-            // Of 2 KiB each.
-            assert!(said.contains("`LimitMEMLOCK=33554432`"), "{said}");
+            // Of 4 KiB each.
+            assert!(said.contains("`LimitMEMLOCK=16777216`"), "{said}");
             let both = XdpConfig { queues: Queues::List(vec![0, 1]), ..many };
             let said = as_nobody(|| open(&both, "vb", (B, PORT + 1)).unwrap_err().to_string());
             // With a chunk for sending on the second queue, as the kernel demands.
-            assert!(said.contains("`LimitMEMLOCK=33556480`"), "{said}");
+            assert!(said.contains("`LimitMEMLOCK=16781312`"), "{said}");
         });
     });
 }
