@@ -563,14 +563,13 @@ fn server__ends_when_its_program_is_detached() {
 }
 
 #[test]
-fn client__waits_a_second_for_a_helper_that_does_not_answer() {
+fn client__does_not_wait_for_ever_for_a_silent_helper() {
     with_pair(|| {
         let ((), server) = with_helper(&[], |_| ());
-        let (start, udp) = (std::time::Instant::now(), bound((B, PORT)));
+        let udp = bound((B, PORT));
         let interface = Interface::find("vb").unwrap();
         let said = Client::open(server.path(), &interface, udp.as_fd()).unwrap_err().to_string();
         assert!(said.contains("does not answer"), "{said}");
-        assert!(start.elapsed() < Duration::from_secs(3));
     });
 }
 
