@@ -1,6 +1,5 @@
 //! A medium from outside: passes the suite of transports, and serves calls between two nexuses.
 
-mod holding;
 mod medium;
 
 use petrel_proto::control::PathPorts;
