@@ -33,7 +33,11 @@ pub(super) fn checks(device: &Device) -> Vec<Check> {
         }
         Some(DeviceState::On(interface)) => {
             let found = format!("an endpoint gets packets of {interface} by {device}");
-            vec![Check::ok(AREA, "device", found), queues(&interface), mtu(&interface)]
+            let mut checks = vec![Check::ok(AREA, "device", found)];
+            if matches!(device, Device::Xdp(_)) {
+                checks.extend([queues(&interface), mtu(&interface)]);
+            }
+            checks
         }
     }
 }
