@@ -37,7 +37,7 @@ docs/kernel-bypass.md has the conditions, and what packets past the kernel lose.
 
 /// Compile the library by which `--device dpdk:ARGUMENTS` calls DPDK
 ///
-/// Writes petrel_dpdk.c, and compiles it against this host's DPDK: most functions of DPDK exist in its headers alone. It needs a C compiler,
+/// Most functions of DPDK exist in its headers alone, so the library is compiled against this host's DPDK. It needs a C compiler,
 /// pkg-config and DPDK 22.11 or newer with its headers. Compile again after another version of DPDK or of Petrel was installed.
 #[derive(Args, Debug)]
 #[command(after_long_help = SHIM_AFTER_HELP)]

@@ -18,7 +18,7 @@ use crate::own_network::{self, Trial};
 
 const SERVER: &str = "10.84.0.2";
 
-const TRIAL: Trial = Trial {
+pub(crate) const TRIAL: Trial = Trial {
     what: "network namespaces and AF_XDP",
     // Programs of BPF need the rights of the machine's own users.
     script: "echo | unshare --net true && ip link add v type veth peer name w && grep -q 4294967295 /proc/self/uid_map",
@@ -29,7 +29,7 @@ const ENDS: [(&str, &str); 4] =
     [("kernel", "kernel"), ("kernel", "xdp!"), ("xdp!", "kernel"), ("xdp!", "xdp!")];
 
 /// Returns a host that is joined with this namespace.
-fn other_host() -> Host {
+pub(crate) fn other_host() -> Host {
     let host = Host::new().unwrap();
     host.join("v", "w").unwrap();
     bring_up("v", Ipv4Addr::new(10, 84, 0, 1)).unwrap();
@@ -37,14 +37,14 @@ fn other_host() -> Host {
     host
 }
 
-fn serve(host: &Host, flags: &[&str]) -> Server {
+pub(crate) fn serve(host: &Host, flags: &[&str]) -> Server {
     let program = Path::new(env!("CARGO_BIN_EXE_petrel"));
     let listen = format!("{SERVER}:0");
     Server::start_by(host.command(program), &[&["--listen", &listen][..], flags].concat())
 }
 
 /// Returns a counter of the server's first endpoint, asked on its host.
-fn counter(host: &Host, server: &Server, name: &str) -> u64 {
+pub(crate) fn counter(host: &Host, server: &Server, name: &str) -> u64 {
     counter_at(host, &server.address, name, &[])
 }
 
@@ -78,7 +78,7 @@ impl Drop for Service {
 }
 
 /// Makes calls; all must be answered, with the right bytes.
-fn ping(server: &Server, count: u32, flags: &[&str]) {
+pub(crate) fn ping(server: &Server, count: u32, flags: &[&str]) {
     let count = count.to_string();
     let call = ["ping", &server.address, "--json", "--count", &count];
     let answer = succeed(&[&call[..], flags].concat());

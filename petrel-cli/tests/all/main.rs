@@ -10,6 +10,7 @@ mod common;
 mod crash;
 mod credentials;
 mod devices;
+mod dpdk;
 mod index;
 mod kv;
 mod kv_chaos;

@@ -73,6 +73,7 @@ impl Dpdk {
     pub fn open(arguments: &str, local: SocketAddr) -> Result<(Self, DpdkWays), String> {
         let shared = eal::start(arguments)?;
         let inbox = shared.add(local)?;
+        shared.wait_for_link();
         let cannot = |error| format!("no timer: {error}");
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::super::ether::frame::{MacAddr, target};
 use super::super::ether::ways::Link;
@@ -17,13 +19,16 @@ use crate::clock;
 /// Most frames that wait for an endpoint, as many as a port's queue has.
 const INBOX_FRAMES: usize = 1024;
 
-/// Time between two rounds of the interrupt thread, while the link is up and while it is down. The thread makes and ends connections of
-/// net_memif, in some five rounds.
-const ROUND_NS: u64 = 50_000_000;
-const ROUND_DOWN_NS: u64 = 5_000_000;
+/// Time between two turns of the interrupt thread while the link is up: the thread learns that a link is down. Without a link the thread is
+/// free.
+const TURN_NS: u64 = 50_000_000;
 
 /// Time between two starts of a port without a link.
-const START_NS: u64 = 500_000_000;
+const START_NS: u64 = 1_000_000_000;
+
+/// Time for which an endpoint waits for the link at its start: the other end may come later.
+const LINK_WAIT: Duration = Duration::from_millis(300);
+const LINK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The driver whose ports must be started anew to connect again. Ports of cards find their link by themselves, and may need seconds.
 const MEMIF: &str = "net_memif";
@@ -51,7 +56,8 @@ struct Inner {
     burst: Vec<Frame>,
     link: Link,
     is_started: bool,
-    round_ns: u64,
+    /// The time of the next turn, and from which on the port may be started.
+    turn_ns: u64,
     start_ns: u64,
     /// Frames that no endpoint or no room was there for.
     dropped: u64,
@@ -94,7 +100,7 @@ impl Shared {
     pub(super) fn new(table: &'static Table, info: PortInfo, queues: Queues) -> Self {
         let neighbours = Neighbours::new(MacAddr(info.mac));
         let (inboxes, burst) = (Vec::new(), Vec::new());
-        let (round_ns, start_ns, is_started) = (0, 0, false);
+        let (turn_ns, start_ns, is_started) = (0, 0, false);
         let inner = Inner {
             queues,
             neighbours,
@@ -102,7 +108,7 @@ impl Shared {
             burst,
             link: Link::Down,
             is_started,
-            round_ns,
+            turn_ns,
             start_ns,
             dropped: 0,
         };
@@ -190,11 +196,19 @@ impl Shared {
     /// Does what is due for the port. Returns the state of the link, and a number that changes with the neighbours.
     pub(super) fn look(&self) -> (Link, u32) {
         let mut inner = lock(&self.inner);
-        if inner.link != Link::Gone && inner.queues.gate.is_held() {
-            inner.look(self, clock::now_ns());
+        if inner.link != Link::Gone {
+            inner.look(self.info.driver() == MEMIF, clock::now_ns());
             self.is_up.store(inner.link == Link::Up, Ordering::Relaxed);
         }
         (inner.link, inner.neighbours.version())
+    }
+
+    /// Waits a moment for the link.
+    pub(super) fn wait_for_link(&self) {
+        let end = Instant::now() + LINK_WAIT;
+        while self.look().0 == Link::Down && Instant::now() < end {
+            thread::sleep(LINK_PAUSE);
+        }
     }
 }
 
@@ -238,26 +252,37 @@ impl Inner {
         self.queues.send(&mut frames);
     }
 
-    fn look(&mut self, shared: &Shared, now_ns: u64) {
-        self.link = match (self.is_started, self.queues.is_up()) {
-            (true, true) => Link::Up,
-            _ => Link::Down,
-        };
-        let is_memif = shared.info.driver() == MEMIF;
-        if self.link == Link::Down && now_ns >= self.start_ns && (is_memif || !self.is_started) {
-            self.start_ns = now_ns + START_NS;
-            if self.is_started {
-                self.queues.stop();
-            }
-            self.is_started = self.queues.start().is_ok();
+    fn look(&mut self, is_memif: bool, now_ns: u64) {
+        let is_up = self.is_started && self.queues.is_up();
+        let is_start_due = now_ns >= self.start_ns && (is_memif || !self.is_started);
+        if is_up || is_start_due {
+            self.queues.gate.close();
         }
-        let pause_ns = if self.link == Link::Up { ROUND_NS } else { ROUND_DOWN_NS };
-        if now_ns >= self.round_ns + pause_ns {
-            self.round_ns = now_ns;
-            if self.queues.is_removed() {
-                self.link = Link::Gone;
-            }
-            self.queues.gate.let_work();
+        if !self.queues.gate.is_held() {
+            return;
         }
+        self.link = if is_up { Link::Up } else { Link::Down };
+        if !is_up && is_start_due {
+            self.start(now_ns);
+        }
+        if now_ns < self.turn_ns && is_up {
+            return;
+        }
+        self.turn_ns = now_ns + TURN_NS;
+        if self.queues.is_removed() {
+            self.link = Link::Gone;
+        }
+        self.queues.gate.open();
+        if is_up {
+            self.queues.gate.close();
+        }
+    }
+
+    fn start(&mut self, now_ns: u64) {
+        self.start_ns = now_ns + START_NS;
+        if self.is_started {
+            self.queues.stop();
+        }
+        self.is_started = self.queues.start().is_ok();
     }
 }

@@ -172,7 +172,19 @@ fn loader_error() -> String {
 /// The folder cannot be written, or the compiler's errors.
 pub fn compile_shim(folder: &Path) -> Result<(PathBuf, &'static str), String> {
     let cannot_write = |error| format!("cannot write to {}: {error}", folder.display());
-    fs::create_dir_all(folder).map_err(cannot_write)?;
+    // A process that starts meanwhile finds a whole library.
+    let aside = folder.join(format!("petrel_dpdk-{}", std::process::id()));
+    fs::create_dir_all(&aside).map_err(cannot_write)?;
+    let compiled = compile_in(&aside);
+    let moved = fs::rename(aside.join(LIBRARY), folder.join(LIBRARY));
+    fs::remove_dir_all(&aside).map_err(cannot_write)?;
+    compiled?;
+    moved.map_err(cannot_write)?;
+    Ok((folder.join(LIBRARY), COMPILE))
+}
+
+fn compile_in(folder: &Path) -> Result<(), String> {
+    let cannot_write = |error| format!("cannot write to {}: {error}", folder.display());
     fs::write(folder.join("petrel_dpdk.c"), SOURCE).map_err(cannot_write)?;
     let done = Command::new("sh").args(["-c", COMPILE]).current_dir(folder).output();
     let done = done.map_err(|error| format!("no shell: {error}"))?;
@@ -182,7 +194,7 @@ pub fn compile_shim(folder: &Path) -> Result<(PathBuf, &'static str), String> {
             "`{COMPILE}` fails: {said}; it needs a C compiler, pkg-config and DPDK's headers (Debian: apt-get install libdpdk-dev gcc pkg-config)"
         ));
     }
-    Ok((folder.join(LIBRARY), COMPILE))
+    Ok(())
 }
 
 /// A port of DPDK, whose queues the holder of this value alone uses.
@@ -192,32 +204,48 @@ pub(super) struct Queues {
     pub(super) gate: Gate,
 }
 
-/// The interrupt thread of DPDK, which changes rings while it runs: bursts wait until it is back at the gate.
+/// The interrupt thread of DPDK, which changes rings while it runs: no burst runs unless the thread waits at the gate.
 pub(super) struct Gate {
     table: &'static Table,
-    is_held: bool,
+    thread: Thread,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    AtWork,
+    Called,
+    Waiting,
 }
 
 impl Gate {
-    /// Returns true if the interrupt thread waits.
-    pub(super) fn is_held(&mut self) -> bool {
-        // SAFETY: the gate was made with the EAL. Its functions serve every thread.
-        self.is_held = self.is_held || unsafe { (self.table.is_held)() } != 0;
-        self.is_held
+    /// Calls the thread to the gate, if it was not called yet.
+    pub(super) fn close(&mut self) {
+        if self.thread == Thread::AtWork {
+            self.thread = Thread::Called;
+            // SAFETY: the gate was made with the EAL. Its functions serve every thread.
+            unsafe { (self.table.close_gate)() };
+        }
     }
 
-    /// Lets the interrupt thread do its work and come back.
+    /// Returns true if the thread was called, and waits.
+    #[inline]
+    pub(super) fn is_held(&mut self) -> bool {
+        // SAFETY: as in `close`.
+        if self.thread == Thread::Called && unsafe { (self.table.is_held)() } != 0 {
+            self.thread = Thread::Waiting;
+        }
+        self.thread == Thread::Waiting
+    }
+
+    /// Lets the thread go on.
     ///
     /// # Panics
-    /// If the thread is away.
-    pub(super) fn let_work(&mut self) {
-        assert!(self.is_held, "the interrupt thread waits at the gate");
-        self.is_held = false;
-        // SAFETY: as in `is_held`.
-        unsafe {
-            (self.table.open_gate)();
-            (self.table.close_gate)();
-        }
+    /// If the thread does not wait.
+    pub(super) fn open(&mut self) {
+        assert!(self.thread == Thread::Waiting, "the interrupt thread waits at the gate");
+        self.thread = Thread::AtWork;
+        // SAFETY: as in `close`.
+        unsafe { (self.table.open_gate)() };
     }
 }
 
@@ -279,9 +307,7 @@ impl Table {
         if unsafe { (self.prepare)(port, info, buffers, buffer_bytes) } != 0 {
             return Err(self.last_error());
         }
-        // SAFETY: as in `Gate::is_held`.
-        unsafe { (self.close_gate)() };
-        let gate = Gate { table: self, is_held: false };
+        let gate = Gate { table: self, thread: Thread::AtWork };
         Ok(Queues { table: self, port, gate })
     }
 
@@ -332,7 +358,7 @@ impl Queues {
 
     /// Adds received frames to `frames`, up to a burst.
     pub(super) fn receive(&mut self, frames: &mut Vec<Frame>) {
-        assert!(self.gate.is_held, "no interrupt comes meanwhile");
+        assert!(self.gate.is_held(), "no interrupt comes meanwhile");
         frames.reserve(BURST_MAX);
         let room = frames.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: there is room for a burst, of which the shim writes the frames that it returns. This thread alone uses the queue, by
@@ -346,7 +372,7 @@ impl Queues {
 
     /// Sends frames from the first one on, and takes them out of `frames`.
     pub(super) fn send(&mut self, frames: &mut Vec<Frame>) {
-        assert!(self.gate.is_held, "no interrupt comes meanwhile");
+        assert!(self.gate.is_held(), "no interrupt comes meanwhile");
         let mut sent = 0;
         while sent < frames.len() {
             let rest = &frames[sent..];
