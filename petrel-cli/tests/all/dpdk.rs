@@ -69,8 +69,9 @@ impl Memif {
         command
     }
 
+    /// Rings of 512 frames are full now and then.
     fn device(role: &str) -> String {
-        format!("{PLAIN} --vdev=net_memif0,role={role}!")
+        format!("{PLAIN} --vdev=net_memif0,role={role},rsize=9!")
     }
 
     fn serve(&self, listen: &str) -> Server {
@@ -98,8 +99,12 @@ fn memif__carries_the_calls_of_a_user_without_rights() {
         let ends = Memif::new("memif");
         let server = ends.serve("127.0.0.2:0");
         for (size, count) in [("1", "20000"), ("1400", "2000"), ("100KiB", "200"), ("8MiB", "4")] {
-            let flags = ["--size", size, "--count", count, "--in-flight", "16"];
-            let answer = finish(ends.ping(&server.address, &flags));
+            let by = ["--method", "echo", "--in-flight", "16"];
+            let answer =
+                finish(ends.ping(
+                    &server.address,
+                    &[&by[..], &["--size", size, "--count", count]].concat(),
+                ));
             assert!(answer.status.success(), "{answer:?}");
             assert_eq!(record(&answer)["answered"].to_string(), count, "{size}");
         }
@@ -155,7 +160,7 @@ fn af_packet__at_either_end_carries_calls_beside_the_kernel() {
         let (at_v, at_w, kernel) = (on("v"), on("w"), "kernel".to_owned());
         for (at_server, at_client) in [(&at_w, &kernel), (&kernel, &at_v), (&at_w, &at_v)] {
             let server = serve(&host, &["--insecure", "--device", at_server]);
-            let by = ["--transport", "udp", "--device", at_client];
+            let by = ["--transport", "udp", "--method", "echo", "--device", at_client];
             for (size, count) in [("1", 2_000), ("1400", 200), ("100KiB", 50), ("8MiB", 2)] {
                 ping(&server, count, &[&by[..], &["--size", size]].concat());
             }
@@ -190,7 +195,7 @@ fn tap__carries_calls_of_the_kernels_sockets() {
             }
         }
         for (size, count) in [("1", 2_000), ("1400", 200), ("100KiB", 50), ("8MiB", 2)] {
-            ping(&server, count, &["--insecure", "--transport", "udp", "--size", size]);
+            ping(&server, count, &["--transport", "udp", "--method", "echo", "--size", size]);
         }
         let by_device = stats(&server.address, "rx_device_datagrams");
         assert!(by_device > 2_000, "{by_device}");

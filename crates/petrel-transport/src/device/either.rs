@@ -7,7 +7,7 @@ use super::Nic;
 use super::dpdk::{Dpdk, DpdkWays};
 use super::ether::ways::{Changes, NoWay, Way, Ways};
 use super::port::{FindWays, Port};
-use super::xdp::{State, Xdp};
+use super::xdp::{Dropped, State, Xdp};
 
 /// The datagrams of a UDP port over a device of either kind.
 pub(crate) type DevicePort = Port<EitherNic, EitherWays>;
@@ -59,7 +59,10 @@ impl EitherNic {
     /// Frames that were lost for want of memory or room.
     pub(crate) fn dropped(&self) -> u64 {
         match self {
-            Self::Xdp(xdp) => xdp.dropped().receive + xdp.dropped().ring_full,
+            Self::Xdp(xdp) => {
+                let Dropped { receive, ring_full, .. } = xdp.dropped();
+                receive + ring_full
+            }
             Self::Dpdk(dpdk) => dpdk.dropped(),
         }
     }

@@ -64,9 +64,12 @@ fn take_port(table: &'static Table, arguments: &str) -> Result<Arc<Shared>, Stri
     Ok(Arc::new(Shared::new(table, info, queues)))
 }
 
-/// Returns the arguments of the library: the program's name, one thread on any processor of this process, few lines, and the setting's.
+/// Returns the arguments of the library: the program's name, few lines on the standard error, one thread on any processor of this process, and
+/// the setting's.
 fn words(arguments: &str) -> Result<Vec<CString>, String> {
-    let mut words = vec!["petrel".to_owned(), "--log-level=warning".to_owned()];
+    // net_memif tells of each attempt to meet a peer.
+    let few = ["petrel", "--log-level=error", "--log-level=pmd.net.memif:critical"];
+    let mut words: Vec<String> = few.map(str::to_owned).into();
     if !arguments.split_whitespace().any(|word| CORES.iter().any(|option| word.starts_with(option)))
     {
         words.push(format!("--lcores=0@({})", processors()?));
@@ -93,8 +96,8 @@ mod tests {
             words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>()
         };
         let usual = said(" --no-huge  --no-pci ");
-        assert!(usual[2].starts_with("--lcores=0@(") && usual[3..] == ["--no-huge", "--no-pci"]);
-        assert_eq!(said("-l 3")[2..], ["-l", "3"]);
+        assert!(usual[3].starts_with("--lcores=0@(") && usual[4..] == ["--no-huge", "--no-pci"]);
+        assert_eq!(said("-l 3")[3..], ["-l", "3"]);
         assert!(words("a\0b").is_err());
     }
 }
