@@ -161,11 +161,11 @@ fn af_packet__at_either_end_carries_calls_beside_the_kernel() {
         for (at_server, at_client) in [(&at_w, &kernel), (&kernel, &at_v), (&at_w, &at_v)] {
             let server = serve(&host, &["--insecure", "--device", at_server]);
             let by = ["--transport", "udp", "--method", "echo", "--device", at_client];
-            for (size, count) in [("1", 2_000), ("1400", 200), ("100KiB", 50), ("8MiB", 2)] {
+            for (size, count) in [("1", 1_000), ("1400", 100), ("100KiB", 10), ("8MiB", 1)] {
                 ping(&server, count, &[&by[..], &["--size", size]].concat());
             }
             let by_device = counter(&host, &server, "rx_device_datagrams");
-            assert_eq!(by_device > 2_000, at_server != &kernel, "{at_server}: {by_device}");
+            assert_eq!(by_device > 1_000, at_server != &kernel, "{at_server}: {by_device}");
         }
     });
 }
@@ -197,6 +197,8 @@ fn tap__carries_calls_of_the_kernels_sockets() {
         for (size, count) in [("1", 2_000), ("1400", 200), ("100KiB", 50), ("8MiB", 2)] {
             ping(&server, count, &["--transport", "udp", "--method", "echo", "--size", size]);
         }
+        // Counters are for callers from the server's own address.
+        ip("rule del pref 11").unwrap();
         let by_device = stats(&server.address, "rx_device_datagrams");
         assert!(by_device > 2_000, "{by_device}");
     });

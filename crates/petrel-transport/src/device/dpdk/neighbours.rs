@@ -1,6 +1,6 @@
 //! Neighbours on a port that the kernel has not: questions and answers by ARP (RFC 826) and Neighbour Discovery (RFC 4861).
 //!
-//! Messages are taken as they come, as by the kernel: whoever can send frames on the network can take any address.
+//! Messages are believed, as by the kernel: a sender of frames on the network can take any address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
