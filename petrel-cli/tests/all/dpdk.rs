@@ -171,6 +171,40 @@ fn af_packet__at_either_end_carries_calls_beside_the_kernel() {
 }
 
 #[test]
+fn device__that_is_removed_gives_way_to_the_kernel() {
+    let test = "device__that_is_removed_gives_way_to_the_kernel";
+    if !has_shim() {
+        return;
+    }
+    own_network::in_own_network(&TRIAL, module_path!(), test, || {
+        let host = other_host();
+        let there = |command: &str| {
+            host.run("ip", &command.split(' ').collect::<Vec<_>>(), "").unwrap();
+        };
+        // Datagrams have a pair of devices for themselves.
+        host.join("v2", "w2").unwrap();
+        ip("link set v2 up").unwrap();
+        ip("route add 10.84.0.2 dev v2 src 10.84.0.1 table 10").unwrap();
+        ip("rule add pref 10 ipproto udp lookup 10").unwrap();
+        there("link set w2 up");
+        there("route add 10.84.0.1 dev w2 src 10.84.0.2 table 10");
+        there("rule add pref 10 ipproto udp lookup 10");
+        let device = format!("{PLAIN} --vdev=net_af_packet0,iface=w2!");
+        let server = serve(&host, &["--insecure", "--device", &device]);
+        let call = ["ping", &server.address, "--json", "--transport", "udp", "--in-flight", "4"];
+        let client = command(&[&call[..], &["--count", "20000"]].concat()).spawn().unwrap();
+        let by_device = || counter(&host, &server, "rx_device_datagrams");
+        assert!(wait_until(|| by_device() > 200), "the calls go by the device");
+        there("link del w2");
+        ip("rule del pref 10").unwrap();
+        there("rule del pref 10");
+        let answer = finish(client);
+        assert_eq!(record(&answer)["answered"], 20_000, "{answer:?}");
+        assert!(wait_until(|| counter(&host, &server, "device_losses") == 1));
+    });
+}
+
+#[test]
 fn tap__carries_calls_of_the_kernels_sockets() {
     in_own_network(&TAP, "tap__carries_calls_of_the_kernels_sockets", || {
         // One host is both ends: datagrams for the server's address leave by the interface, and come back from an own address.

@@ -30,15 +30,14 @@ const START_NS: u64 = 1_000_000_000;
 const LINK_WAIT: Duration = Duration::from_millis(300);
 const LINK_PAUSE: Duration = Duration::from_millis(1);
 
-/// The driver whose ports must be started anew to connect again. Ports of cards find their link by themselves, and may need seconds.
-const MEMIF: &str = "net_memif";
-
 /// The port of the process.
 pub(super) struct Shared {
     table: &'static Table,
     info: PortInfo,
     inner: Mutex<Inner>,
     is_up: AtomicBool,
+    /// Whether a port without a link is started anew.
+    connects: bool,
 }
 
 /// The frames that wait for an endpoint.
@@ -97,7 +96,13 @@ impl Inbox {
 }
 
 impl Shared {
-    pub(super) fn new(table: &'static Table, info: PortInfo, queues: Queues) -> Self {
+    /// A port that `connects` is started anew to find its peer. Other ports find their link by themselves, and may need seconds.
+    pub(super) fn new(
+        table: &'static Table,
+        info: PortInfo,
+        queues: Queues,
+        connects: bool,
+    ) -> Self {
         let neighbours = Neighbours::new(MacAddr(info.mac));
         let (inboxes, burst) = (Vec::new(), Vec::new());
         let (turn_ns, start_ns, is_started) = (0, 0, false);
@@ -112,7 +117,7 @@ impl Shared {
             start_ns,
             dropped: 0,
         };
-        Self { table, info, inner: Mutex::new(inner), is_up: AtomicBool::new(false) }
+        Self { table, info, inner: Mutex::new(inner), is_up: AtomicBool::new(false), connects }
     }
 
     pub(super) fn table(&self) -> &'static Table {
@@ -197,7 +202,7 @@ impl Shared {
     pub(super) fn look(&self) -> (Link, u32) {
         let mut inner = lock(&self.inner);
         if inner.link != Link::Gone {
-            inner.look(self.info.driver() == MEMIF, clock::now_ns());
+            inner.look(self.connects, clock::now_ns());
             self.is_up.store(inner.link == Link::Up, Ordering::Relaxed);
         }
         (inner.link, inner.neighbours.version())
@@ -252,9 +257,9 @@ impl Inner {
         self.queues.send(&mut frames);
     }
 
-    fn look(&mut self, is_memif: bool, now_ns: u64) {
+    fn look(&mut self, connects: bool, now_ns: u64) {
         let is_up = self.is_started && self.queues.is_up();
-        let is_start_due = now_ns >= self.start_ns && (is_memif || !self.is_started);
+        let is_start_due = now_ns >= self.start_ns && (connects || !self.is_started);
         if is_up || is_start_due {
             self.queues.gate.close();
         }
