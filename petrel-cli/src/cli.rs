@@ -45,7 +45,7 @@ pub(crate) use credentials::{
     KeyCommand, KeyNewArgs, KeyPinArgs, RevokeArgs,
 };
 #[cfg(feature = "full")]
-pub(crate) use device::XdpHelperArgs;
+pub(crate) use device::{DpdkShimArgs, XdpHelperArgs};
 pub(crate) use doctor::DoctorArgs;
 #[cfg(feature = "full")]
 pub(crate) use index::{
@@ -111,6 +111,7 @@ impl Command {
             Self::Cert(_)
             | Self::Completions(_)
             | Self::Demo(_)
+            | Self::DpdkShim(_)
             | Self::Key(_)
             | Self::Man(_)
             | Self::Sim(_)
@@ -220,6 +221,8 @@ pub(crate) enum Command {
     Sim(SimArgs),
     #[cfg(feature = "full")]
     XdpHelper(XdpHelperArgs),
+    #[cfg(feature = "full")]
+    DpdkShim(DpdkShimArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

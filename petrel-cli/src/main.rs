@@ -17,6 +17,8 @@ mod cli;
 #[cfg(feature = "full")]
 mod credentials;
 mod doctor;
+#[cfg(feature = "full")]
+mod dpdk_shim;
 mod health;
 #[cfg(feature = "full")]
 mod index;
@@ -101,6 +103,8 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         Command::Sim(args) => sim::run(args, output),
         #[cfg(feature = "full")]
         Command::XdpHelper(args) => xdp_helper::run(args, output),
+        #[cfg(feature = "full")]
+        Command::DpdkShim(args) => dpdk_shim::run(args, output),
         #[cfg(feature = "full")]
         Command::Doctor(args) => Ok(doctor::run(args, &cli.credentials, output)?),
         #[cfg(not(feature = "full"))]

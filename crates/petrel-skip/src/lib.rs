@@ -58,6 +58,8 @@ needs! {
     Go = "go",
     /// `memcached`: the programs `memcached` and `memccapable`, and Python with the module `pymemcache`.
     Memcached = "memcached",
+    /// `dpdk`: the headers and libraries of DPDK, a C compiler and `pkg-config`.
+    Dpdk = "dpdk",
     /// `valgrind`: valgrind, which counts instructions.
     Valgrind = "valgrind",
     /// `memory`: 4 GiB of memory, for messages of 1 GiB.

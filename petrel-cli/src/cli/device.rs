@@ -1,4 +1,4 @@
-//! Arguments of `petrel xdp-helper`.
+//! Arguments of `petrel xdp-helper` and `petrel dpdk-shim`.
 
 use std::path::PathBuf;
 
@@ -34,3 +34,22 @@ Examples:
   petrel serve --listen 10.0.0.7:31850 --credentials db1 --device xdp:eth0!
 
 docs/kernel-bypass.md has the conditions, and what packets past the kernel lose.";
+
+/// Compile the library by which `--device dpdk:ARGUMENTS` calls DPDK
+///
+/// Most functions of DPDK exist in its headers alone, so the library is compiled against this host's DPDK. It needs a C compiler,
+/// pkg-config and DPDK 22.11 or newer with its headers. Compile again after another version of DPDK or of Petrel was installed.
+#[derive(Args, Debug)]
+#[command(after_long_help = SHIM_AFTER_HELP)]
+pub(crate) struct DpdkShimArgs {
+    /// The folder of the library [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+const SHIM_AFTER_HELP: &str = "\
+Examples:
+  petrel dpdk-shim
+  petrel dpdk-shim --out /usr/local/lib && ldconfig
+
+Programs look for libpetrel_dpdk.so in their own folder, and where the system's loader looks. docs/kernel-bypass.md has more.";

@@ -28,7 +28,9 @@ pub(super) fn checks(device: &Device) -> Vec<Check> {
         Some(DeviceState::On(interface)) => {
             let found = format!("an endpoint gets packets of {interface} by {device}");
             let mut checks = vec![Check::ok(AREA, "device", found)];
-            if let Ok((count, bytes)) = queues_and_mtu(&interface) {
+            if matches!(device, Device::Xdp(_))
+                && let Ok((count, bytes)) = queues_and_mtu(&interface)
+            {
                 checks.extend([queues(&interface, count), mtu(&interface, bytes)]);
             }
             checks

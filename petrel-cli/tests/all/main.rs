@@ -13,6 +13,7 @@ mod device_attacks;
 mod device_calls;
 mod device_faults;
 mod devices;
+mod dpdk;
 mod index;
 mod kv;
 mod kv_chaos;

@@ -4,9 +4,13 @@
 //! | --- | --- |
 //! | `ether` | heads of Ethernet, IP and UDP; checksums; the ways to peers, asked of the kernel |
 //! | `xdp` | AF_XDP: rings shared with the kernel, the program that chooses packets |
+//! | `dpdk` | DPDK: a library that is opened at run time, and any device that it drives |
+//! | `either` | a device of either kind |
 //!
 //! A device carries the same datagrams as a kernel socket, so that peers cannot tell the two apart.
 
+pub mod dpdk;
+pub(crate) mod either;
 pub mod ether;
 pub(crate) mod interface;
 pub(crate) mod port;

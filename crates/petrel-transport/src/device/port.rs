@@ -19,6 +19,11 @@ pub(crate) trait FindWays {
 
     /// Returns the changes since the last call.
     fn read_events(&mut self) -> Changes;
+
+    /// Returns true if datagrams between loopback addresses may come by the device, which then joins processes of a host.
+    fn carries_loopback(&self) -> bool {
+        false
+    }
 }
 
 impl FindWays for Ways {
@@ -294,14 +299,13 @@ impl<N: Nic, W: FindWays> Port<N, W> {
     #[inline]
     fn is_for_port(&self, parsed: &Parsed) -> bool {
         let is_possible = match parsed.from_ip {
-            IpAddr::V4(ip) => {
-                !(ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified())
-            }
+            IpAddr::V4(ip) => !(ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified()),
             IpAddr::V6(ip) => {
-                let is_mapped = ip.to_ipv4_mapped().is_some();
-                !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || is_mapped)
+                !(ip.is_multicast() || ip.is_unspecified() || ip.to_ipv4_mapped().is_some())
             }
         };
+        let is_possible =
+            is_possible && (!parsed.from_ip.is_loopback() || self.ways.carries_loopback());
         parsed.to_port == self.local.port() && is_possible && parsed.from_ip != self.local.ip()
     }
 

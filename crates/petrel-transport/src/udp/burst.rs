@@ -11,8 +11,7 @@ use super::peers::PeerTable;
 use super::plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use super::send::{self, Reaction, reaction};
 use super::socket::allow_fragments;
-use crate::device::ether::ways::Ways;
-use crate::device::xdp::Xdp;
+use crate::device::either::{EitherNic, EitherWays};
 use crate::transport::{PeerId, TransportStats};
 
 /// The kernel's room for messages, and further source ports with frames to send. One byte, which the common case compares
@@ -148,7 +147,7 @@ impl Udp {
 
     /// The device with the burst.
     #[inline]
-    fn leaving(&mut self) -> Option<Leaving<'_, Xdp, Ways>> {
+    fn leaving(&mut self) -> Option<Leaving<'_, EitherNic, EitherWays>> {
         let Self { device, plan, peers, stats, local, .. } = self;
         let port = device.as_mut()?.port()?;
         Some(Leaving { port, plan, peers, stats, source_port: local.port() })

@@ -73,18 +73,37 @@ pub enum Device {
     Kernel,
     /// A device by AF_XDP, with the kernel's socket for all that the device does not carry (`docs/kernel-bypass.md`).
     Xdp(XdpDevice),
+    /// A device by DPDK, with the kernel's socket beside.
+    Dpdk(DpdkDevice),
+}
+
+impl Device {
+    /// Returns true if an endpoint without the device is refused.
+    pub(super) fn is_required(&self) -> bool {
+        match self {
+            Self::Kernel => false,
+            Self::Xdp(device) => device.is_required,
+            Self::Dpdk(device) => device.is_required,
+        }
+    }
 }
 
 impl FromStr for Device {
     type Err = String;
 
-    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name, then perhaps `@` and the socket of a helper, and `!` if the device is
-    /// required.
+    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name, then perhaps `@` and the socket of a helper; or `dpdk:` with the arguments of
+    /// DPDK. A `!` follows if the device is required.
     fn from_str(words: &str) -> Result<Self, String> {
         let (words, is_required) = match words.strip_suffix('!') {
             Some(words) => (words, true),
             None => (words, false),
         };
+        if let Some(arguments) =
+            words.strip_prefix("dpdk:").filter(|words| !words.trim().is_empty())
+        {
+            let arguments = arguments.to_owned();
+            return Ok(Self::Dpdk(DpdkDevice { arguments, is_required }));
+        }
         let (words, helper) = match words.split_once('@') {
             Some((words, path)) if !path.is_empty() => (words, Some(path.into())),
             _ => (words, None),
@@ -95,7 +114,11 @@ impl FromStr for Device {
             }
             None if words == "xdp" => None,
             Some(("xdp", name)) if !name.is_empty() => Some(name.to_owned()),
-            _ => return Err(format!("{words:?} is not kernel, xdp, or xdp:INTERFACE")),
+            _ => {
+                return Err(format!(
+                    "{words:?} is not kernel, xdp, xdp:INTERFACE or dpdk:ARGUMENTS"
+                ));
+            }
         };
         Ok(Self::Xdp(XdpDevice {
             interface,
@@ -108,17 +131,20 @@ impl FromStr for Device {
 impl fmt::Display for Device {
     /// As [`Device::from_str`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Xdp(XdpDevice { interface, is_required, config }) = self else {
-            return f.write_str("kernel");
-        };
-        f.write_str("xdp")?;
-        if let Some(name) = interface {
-            write!(f, ":{name}")?;
+        match self {
+            Self::Kernel => f.write_str("kernel")?,
+            Self::Dpdk(DpdkDevice { arguments, .. }) => write!(f, "dpdk:{arguments}")?,
+            Self::Xdp(XdpDevice { interface, config, .. }) => {
+                f.write_str("xdp")?;
+                if let Some(name) = interface {
+                    write!(f, ":{name}")?;
+                }
+                if let Some(helper) = &config.helper {
+                    write!(f, "@{}", helper.display())?;
+                }
+            }
         }
-        if let Some(helper) = &config.helper {
-            write!(f, "@{}", helper.display())?;
-        }
-        f.write_str(if *is_required { "!" } else { "" })
+        f.write_str(if self.is_required() { "!" } else { "" })
     }
 }
 
@@ -131,6 +157,15 @@ pub struct XdpDevice {
     pub is_required: bool,
     /// Modes, queues and memory.
     pub config: XdpConfig,
+}
+
+/// A device by DPDK. A process starts DPDK once, so that all its endpoints have the same arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DpdkDevice {
+    /// The arguments of DPDK's environment (EAL), which choose one device.
+    pub arguments: String,
+    /// As [`XdpDevice::is_required`].
+    pub is_required: bool,
 }
 
 /// Settings of a [`Udp`](super::Udp) transport.
@@ -249,14 +284,22 @@ mod tests {
 
     #[test]
     fn device__is_read_as_it_is_written() {
-        for words in
-            ["kernel", "xdp", "xdp!", "xdp:eth0", "xdp:eth0.7!", "xdp@/run/x.sock", "xdp:e1@h!"]
-        {
+        for words in [
+            "kernel",
+            "xdp",
+            "xdp!",
+            "xdp:eth0",
+            "xdp:eth0.7!",
+            "xdp@/run/x.sock",
+            "xdp:e1@h!",
+            "dpdk:--lcores=0@1 -a 0!",
+        ] {
             assert_eq!(words.parse::<Device>().unwrap().to_string(), words);
         }
-        for words in
-            ["", "!", "kernel!", "kernel@h", "xdp:", "xdp:!", "xdp@", "dpdk", "eth0", "XDP"]
-        {
+        for words in [
+            "", "!", "kernel!", "kernel@h", "xdp:", "xdp:!", "xdp@", "dpdk", "dpdk: !", "eth0",
+            "XDP",
+        ] {
             assert!(words.parse::<Device>().is_err(), "{words}");
         }
     }

@@ -12,15 +12,17 @@ use std::thread;
 use rustix::net::netdevice::name_to_index;
 
 use super::addr::{AddrKey, canonical};
-use super::config::{UdpError, XdpDevice};
+use super::config::{Device, UdpError, XdpDevice};
 use super::peers::PeerTable;
 use super::plan::{Loose, Message, Plan};
 use super::receive::{Train, Trains};
 use crate::device::Nic;
+use crate::device::dpdk::Dpdk;
+use crate::device::either::{DevicePort, EitherNic, EitherWays};
 use crate::device::ether::ways::{Link, Ways};
 use crate::device::interface::interfaces_with;
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
-use crate::device::xdp::{self as device, DEFAULT_HELPER, Dropped, Xdp, XdpConfig, XdpError};
+use crate::device::xdp::{DEFAULT_HELPER, PACKET_BYTES_MAX, Xdp, XdpConfig, XdpError};
 use crate::shm::UNSTAMPED_PAUSE_NS;
 use crate::transport::{PeerId, TransportStats};
 use crate::wake::{Waker, Watch};
@@ -31,17 +33,20 @@ const LOOK_NS: u64 = 10_000_000;
 /// Time between two attempts to open a device.
 const RETRY_NS: u64 = 1_000_000_000;
 
+/// Packets that a device may hold for reception before it is open.
+const FRAMES_BEFORE: usize = 512;
+
 /// The kernel's socket is asked after frames or polls of the device of this weight: asking costs a system call, some 200 ns, a poll of an empty
-/// device 10.
+/// device 10. A round trip by DPDK takes few µs and many polls, so that its empty ones weigh less.
 const WEIGHT_PER_ASK: usize = 256;
 const EMPTY_POLL_WEIGHT: usize = 8;
+const EMPTY_POLL_WEIGHT_DPDK: usize = 1;
 
-type DevicePort = Port<Xdp, Ways>;
 type Opened = Result<DevicePort, String>;
 
 /// The device of an endpoint.
 pub(super) struct DeviceExit {
-    setting: XdpDevice,
+    setting: Device,
     local: SocketAddr,
     /// Wakes the endpoint when an attempt to open the device has ended: packets may wait there, and the endpoint may sleep without watching the device.
     waker: Waker,
@@ -80,14 +85,14 @@ impl DeviceExit {
     /// # Errors
     /// There is no device to use, and the setting demands one.
     pub(super) fn open(
-        setting: XdpDevice,
+        setting: Device,
         socket: &UdpSocket,
         local: SocketAddr,
         waker: Waker,
     ) -> Result<Self, UdpError> {
         let state = match open_port(&setting, socket, local, Xdp::open) {
             Ok(port) => State::On(port),
-            Err(why) if setting.is_required => return Err(UdpError::Device(why)),
+            Err(why) if setting.is_required() => return Err(UdpError::Device(why)),
             Err(why) => State::Off { why, opening: None },
         };
         Ok(Self {
@@ -117,7 +122,7 @@ impl DeviceExit {
 
     pub(super) fn state(&self) -> DeviceState {
         match &self.state {
-            State::On(port) => DeviceState::On(port.nic().interface().to_owned()),
+            State::On(port) => DeviceState::On(port.nic().name()),
             State::Off { why, .. } => DeviceState::Off(why.clone()),
         }
     }
@@ -135,7 +140,11 @@ impl DeviceExit {
     /// Notes a poll of the device, which has found work of so many frames. Returns true if the kernel's socket is to be asked now.
     #[inline]
     pub(super) fn note_poll(&mut self, work: usize) -> bool {
-        self.weight += if work == 0 { EMPTY_POLL_WEIGHT } else { work };
+        self.weight += match (work, &self.setting) {
+            (0, Device::Dpdk(_)) => EMPTY_POLL_WEIGHT_DPDK,
+            (0, _) => EMPTY_POLL_WEIGHT,
+            _ => work,
+        };
         let is_due = self.weight >= WEIGHT_PER_ASK || !self.is_on();
         if is_due {
             self.weight = 0;
@@ -151,7 +160,9 @@ impl DeviceExit {
     /// Returns true if a frame waits that was not delivered yet. The next poll asks the kernel's socket, too.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         self.expect_missed();
-        self.port().is_some_and(|port| port.has_received())
+        let Some(port) = self.port() else { return false };
+        port.nic().prepare_sleep();
+        port.has_received()
     }
 
     /// Returns how long received frames may have waited, after a pause with `awake_ns` not slept: see
@@ -175,10 +186,7 @@ impl DeviceExit {
     /// The packets that devices have dropped for want of memory or room.
     pub(super) fn dropped(&self) -> u64 {
         match &self.state {
-            State::On(port) => {
-                let Dropped { receive, ring_full, .. } = port.nic().dropped();
-                self.dropped_before + receive + ring_full
-            }
+            State::On(port) => self.dropped_before + port.nic().dropped(),
             State::Off { .. } => self.dropped_before,
         }
     }
@@ -187,7 +195,18 @@ impl DeviceExit {
     pub(super) fn receive_frames(&self) -> usize {
         match &self.state {
             State::On(port) => port.nic().receive_frames(),
-            State::Off { .. } => self.setting.config.chunks as usize / 2,
+            State::Off { .. } => match &self.setting {
+                Device::Xdp(setting) => setting.config.chunks as usize / 2,
+                _ => FRAMES_BEFORE,
+            },
+        }
+    }
+
+    /// The largest packets that the device carries, or may carry once it works.
+    pub(super) fn packet_bytes_max(&self) -> usize {
+        match &self.state {
+            State::On(port) => port.packet_bytes_max().min(PACKET_BYTES_MAX),
+            State::Off { .. } => PACKET_BYTES_MAX,
         }
     }
 
@@ -201,12 +220,8 @@ impl DeviceExit {
         match &mut self.state {
             State::On(port) => {
                 let is_gone = port.follow_changes().link == Link::Gone;
-                let why = match port.nic().state() {
-                    device::State::Unaided => "`petrel xdp-helper` has ended",
-                    device::State::Detached => "the program was detached from the interface",
-                    _ if is_gone => "the interface was removed",
-                    _ => return,
-                };
+                let fault = port.nic().fault().or(is_gone.then_some("the interface was removed"));
+                let Some(why) = fault else { return };
                 stats.device_losses += 1;
                 self.dropped_before = self.dropped();
                 self.notice = Some(format!("datagrams go by the kernel: {why}"));
@@ -216,8 +231,8 @@ impl DeviceExit {
             State::Off { why, opening: Some(opening) } => match opening.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 Ok(Ok(port)) => {
-                    let interface = port.nic().interface();
-                    self.notice = Some(format!("datagrams go by the device on {interface}"));
+                    self.notice =
+                        Some(format!("datagrams go by the device on {}", port.nic().name()));
                     self.state = State::On(port);
                 }
                 answer => {
@@ -249,12 +264,22 @@ impl DeviceExit {
 }
 
 /// Opens the device of a setting for the port of the kernel's `socket`. Returns the reason if that cannot be done.
-fn open_port(
-    setting: &XdpDevice,
-    socket: &UdpSocket,
-    local: SocketAddr,
-    open: fn(&XdpConfig, &str, BorrowedFd<'_>) -> Result<Xdp, XdpError>,
-) -> Opened {
+fn open_port(setting: &Device, socket: &UdpSocket, local: SocketAddr, open: OpenXdp) -> Opened {
+    match setting {
+        Device::Kernel => unreachable!("the kernel is no device"),
+        Device::Xdp(setting) => open_xdp(setting, socket, local, open),
+        Device::Dpdk(setting) => {
+            let (nic, ways) = Dpdk::open(&setting.arguments, local)?;
+            let index = nic.interface();
+            Ok(Port::new(EitherNic::Dpdk(nic), EitherWays::Dpdk(ways), local, index))
+        }
+    }
+}
+
+/// [`Xdp::open`], or its way without patience.
+type OpenXdp = fn(&XdpConfig, &str, BorrowedFd<'_>) -> Result<Xdp, XdpError>;
+
+fn open_xdp(setting: &XdpDevice, socket: &UdpSocket, local: SocketAddr, open: OpenXdp) -> Opened {
     let interface = match &setting.interface {
         Some(name) => name.clone(),
         None => interface_of(local.ip())?,
@@ -265,7 +290,7 @@ fn open_port(
     let mut config = setting.config.clone();
     config.helper.get_or_insert_with(|| DEFAULT_HELPER.into());
     let nic = open(&config, &interface, socket.as_fd()).map_err(|why| why.to_string())?;
-    Ok(Port::new(nic, ways, local, index))
+    Ok(Port::new(EitherNic::Xdp(nic), EitherWays::Kernel(ways), local, index))
 }
 
 /// Returns the name of the interface with an address: of the only one with any, if the port has all addresses of the host.

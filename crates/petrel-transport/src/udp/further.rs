@@ -21,9 +21,7 @@ use super::peers::PeerTable;
 use super::plan::Plan;
 use super::send::Sender;
 use super::socket;
-use crate::device::ether::ways::Ways;
-use crate::device::port::Port;
-use crate::device::xdp::Xdp;
+use crate::device::either::{DevicePort, EitherNic, EitherWays};
 use crate::transport::{LinkError, PeerId, TransportStats};
 use crate::wake::Watch;
 
@@ -36,7 +34,7 @@ pub(super) struct Shared<'a> {
     pub(super) sender: &'a mut Sender,
     pub(super) stats: &'a mut TransportStats,
     /// The device, if one works.
-    pub(super) device: Option<&'a mut Port<Xdp, Ways>>,
+    pub(super) device: Option<&'a mut DevicePort>,
 }
 
 /// The further source ports of a transport.
@@ -216,7 +214,7 @@ struct ExitOf<'a> {
 
 impl ExitOf<'_> {
     /// The device with the burst.
-    fn leaving(&mut self) -> Option<Leaving<'_, Xdp, Ways>> {
+    fn leaving(&mut self) -> Option<Leaving<'_, EitherNic, EitherWays>> {
         let Exit { plan, number, .. } = &mut *self.exit;
         let Shared { peers, stats, device, .. } = &mut self.shared;
         Some(Leaving { port: device.as_deref_mut()?, plan, peers, stats, source_port: *number })

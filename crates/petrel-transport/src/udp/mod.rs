@@ -67,13 +67,12 @@ use crate::transport::{
 use crate::wake::{Waker, Watch};
 
 pub use config::{
-    Device, MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
-    XdpDevice,
+    Device, DpdkDevice, MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError,
+    UdpLink, XdpDevice,
 };
 pub use device::DeviceState;
 pub use socket::{path_mtu, source_to};
 
-use crate::device::xdp::PACKET_BYTES_MAX;
 use addr::{Families, canonical};
 use association::Association;
 use burst::{Outlet, Room};
@@ -166,19 +165,21 @@ impl Udp {
         clock::now_ns();
         let local = socket.local_addr()?;
         let mut udp = Self::of_socket(socket, local, capabilities, (config, waker))?;
-        if let Some(Device::Xdp(setting)) = udp.config.device.clone() {
-            udp.use_device(setting)?;
+        match udp.config.device.clone() {
+            None | Some(Device::Kernel) => {}
+            Some(device) => udp.use_device(device)?,
         }
         Ok(udp)
     }
 
     /// Sends and receives by a device beside the socket.
-    fn use_device(&mut self, setting: XdpDevice) -> Result<(), UdpError> {
+    fn use_device(&mut self, setting: Device) -> Result<(), UdpError> {
+        let waker = self.waker.clone();
+        let device = DeviceExit::open(setting, &self.socket, self.local, waker)?;
         if let Mtu::Auto { cap_bytes } = &mut self.config.mtu {
-            *cap_bytes = PACKET_BYTES_MAX.min(*cap_bytes);
+            *cap_bytes = device.packet_bytes_max().min(*cap_bytes);
         }
-        let exit = DeviceExit::open(setting, &self.socket, self.local, self.waker.clone())?;
-        self.device = Some(Box::new(exit));
+        self.device = Some(Box::new(device));
         self.room.note_device();
         self.sends_bare = false;
         Ok(())

@@ -1,5 +1,6 @@
 mod both;
 mod device;
+mod dpdk;
 mod ecn;
 mod further;
 mod kept;

@@ -239,6 +239,27 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, Refusal> {
     }
 }
 
+/// Returns the receiver of the datagram in a frame, if the frame seems to hold one. [`parse`] looks closely.
+#[inline]
+pub(crate) fn target(frame: &[u8]) -> Option<(IpAddr, u16)> {
+    let (kind, begin) = network_layer(frame).ok()?;
+    let packet = &frame[begin..];
+    let (ip, udp) = match kind {
+        TYPE_V4 => {
+            let (head, udp) = packet.split_first_chunk::<V4_BYTES>()?;
+            let ip = Ipv4Addr::from([head[16], head[17], head[18], head[19]]);
+            (IpAddr::from(ip), udp.first_chunk::<4>().filter(|_| head[0] == 0x45 && head[9] == UDP))
+        }
+        TYPE_V6 => {
+            let (head, udp) = packet.split_first_chunk::<V6_BYTES>()?;
+            let ip = <[u8; 16]>::try_from(&head[24..]).expect("an address has 16 bytes");
+            (IpAddr::from(ip), udp.first_chunk::<4>().filter(|_| head[6] == UDP))
+        }
+        _ => return None,
+    };
+    udp.map(|udp| (ip, u16::from_be_bytes([udp[2], udp[3]])))
+}
+
 /// Returns the type of the packet in a frame, and the packet's begin.
 #[inline]
 fn network_layer(frame: &[u8]) -> Result<([u8; 2], usize), Refusal> {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::frame::{Checksum, parse};
+use super::frame::{Checksum, parse, target};
 
 /// Parses a frame as it is, and with checksums put right: by chance hardly any is.
 pub fn check(data: &[u8]) {
@@ -23,6 +23,9 @@ fn compare(frame: &[u8]) {
         (parsed.from(), to, payload, parsed.is_marked, parsed.checksum)
     });
     assert_eq!(parsed, naive(frame), "{frame:02x?}");
+    if let Some((_, to, ..)) = parsed {
+        assert_eq!(target(frame), Some((to.ip(), to.port())), "{frame:02x?}");
+    }
 }
 
 /// The sum of words in the order of the network, with a zero byte behind an odd number (RFC 1071 §4.1).

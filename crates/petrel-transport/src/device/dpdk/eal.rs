@@ -1,0 +1,106 @@
+//! DPDK in this process: the library is started once, and never ended.
+
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::shared::Shared;
+use super::table::{self, Table};
+
+/// Wishes for frames that a port holds, in each direction.
+const RING_FRAMES: u16 = 1024;
+
+/// Buffers of the process: both rings of the port, and the inboxes of several endpoints. 19 MB: without huge pages, DPDK has 64.
+const BUFFERS: u32 = 8191;
+
+/// Options that choose processors.
+const CORES: [&str; 6] = ["-l", "-c", "-s", "-S", "--lcores", "--main-lcore"];
+
+/// The role of a net_memif that looks for its peer when the port is started.
+const CONNECTING: &str = "role=client";
+
+/// The arguments, and the result.
+type Started = (String, Result<Arc<Shared>, String>);
+
+/// Starts DPDK with the arguments, and takes the only port. Later calls return the port of the first one.
+pub(super) fn start(arguments: &str) -> Result<Arc<Shared>, String> {
+    static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (with, result) = match &*started {
+        Some(earlier) => earlier,
+        None => {
+            // A library that is missing may be made meanwhile: only DPDK's own answer is kept.
+            let table = table::load()?;
+            let words = arguments.to_owned();
+            // DPDK pins the thread that starts the library.
+            let thread = thread::spawn(move || take_port(table, &words));
+            let result = thread.join().unwrap_or_else(|_| Err("DPDK panics".to_owned()));
+            started.insert((arguments.to_owned(), result))
+        }
+    };
+    if with != arguments {
+        return Err(format!("this process has started DPDK with other arguments: {with}"));
+    }
+    result.clone()
+}
+
+fn take_port(table: &'static Table, arguments: &str) -> Result<Arc<Shared>, String> {
+    table.start_eal(words(arguments)?).map_err(|error| {
+        format!(
+            "DPDK does not start with `{arguments}`: {error}; the lines on the standard error say more, and \
+             docs/kernel-bypass.md has arguments that work without rights"
+        )
+    })?;
+    let port = match table.ports()[..] {
+        [one] => one,
+        [] => {
+            return Err(format!("DPDK finds no device by `{arguments}`: name one by --vdev or -a"));
+        }
+        _ => return Err(format!("DPDK finds several devices by `{arguments}`: choose one by -a")),
+    };
+    let cannot = |error| format!("DPDK cannot use the device of `{arguments}`: {error}");
+    let mut info = table.describe(port).map_err(cannot)?;
+    (info.receive_frames, info.send_frames) = (RING_FRAMES, RING_FRAMES);
+    let queues = table.queues(port, &mut info, BUFFERS).map_err(cannot)?;
+    Ok(Arc::new(Shared::new(table, info, queues, arguments.contains(CONNECTING))))
+}
+
+/// Returns the arguments of the library: the program's name, few lines on the standard error, one thread on any processor of this process, and
+/// the setting's.
+fn words(arguments: &str) -> Result<Vec<CString>, String> {
+    // net_memif tells of each attempt to meet a peer.
+    let few = ["petrel", "--log-level=error", "--log-level=pmd.net.memif:critical"];
+    let mut words: Vec<String> = few.map(str::to_owned).into();
+    if !arguments.split_whitespace().any(|word| CORES.iter().any(|option| word.starts_with(option)))
+    {
+        words.push(format!("--lcores=0@({})", processors()?));
+    }
+    words.extend(arguments.split_whitespace().map(str::to_owned));
+    let to_c = |word| CString::new(word).map_err(|_| "an argument contains a zero byte".to_owned());
+    words.into_iter().map(to_c).collect()
+}
+
+fn processors() -> Result<String, String> {
+    let set = sched_getaffinity(None).map_err(|error| format!("no processors: {error}"))?;
+    let numbers = (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number));
+    Ok(numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words__choose_processors_unless_the_setting_does() {
+        let said = |arguments| {
+            let words = words(arguments).unwrap();
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        let usual = said(" --no-huge  --no-pci ");
+        assert!(usual[3].starts_with("--lcores=0@(") && usual[4..] == ["--no-huge", "--no-pci"]);
+        assert_eq!(said("-l 3")[3..], ["-l", "3"]);
+        assert!(words("a\0b").is_err());
+    }
+}
