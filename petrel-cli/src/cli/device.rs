@@ -50,6 +50,6 @@ pub(crate) struct DpdkShimArgs {
 const SHIM_AFTER_HELP: &str = "\
 Examples:
   petrel dpdk-shim
-  petrel dpdk-shim --out /usr/local/lib && ldconfig
+  petrel dpdk-shim --out /usr/local/lib
 
 Programs look for libpetrel_dpdk.so in their own folder, and where the system's loader looks. docs/kernel-bypass.md has more.";

@@ -8,8 +8,8 @@
 //!
 //! The library `libibverbs` is opened at run time. A host without the library or a card gets a [`VerbsError`] that names the cause.
 //!
-//! A packet is a frame. Frames are copied into registered memory, so that nobody waits for the card, and small ones into the request itself
-//! (*inline*); a burst is posted by one call, and each 32nd packet has a completion. Received frames are handled in the card's memory. The
+//! A packet is a frame. The transport copies frames into registered memory, so that no call waits for the card, and small frames into the
+//! request (*inline*). One call posts a burst, and each 32nd packet has a completion. Received frames are handled in the card's memory. The
 //! receive queue bounds the credits of sessions ([`Transport::receive_queue`]), since a card drops a packet that finds no request.
 //!
 //! The switches of RoCE v2 mark packets instead of dropping them (RFC 3168): the mark stands in the header before each received packet.
