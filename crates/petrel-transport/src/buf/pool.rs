@@ -271,7 +271,11 @@ impl BufPool {
 impl Drop for BufPool {
     /// The last handle leaves the pool to the lent-out buffers, if there are any.
     fn drop(&mut self) {
-        if Rc::strong_count(&self.inner) == 1 && self.in_use().count > 0 {
+        let is_last = Rc::strong_count(&self.inner) == 1;
+        if is_last && let Some(watch) = &self.inner.watch {
+            watch.await_reads();
+        }
+        if is_last && self.in_use().count > 0 {
             self.inner.is_orphan.set(true);
             let pool = NonNull::new(Rc::into_raw(Rc::clone(&self.inner)).cast_mut());
             self.inner.call_on_return(0, pool);
@@ -328,6 +332,11 @@ impl Inner {
         let meta = unsafe { block.as_ref() };
         let Some(watch) = &self.watch else { return false };
         if meta.capacity() < READ_IN_PLACE_BYTES_MIN {
+            return false;
+        }
+        if self.is_orphan.get() {
+            // No later call would put the block on its list.
+            watch.await_reads();
             return false;
         }
         let Some(burst) = watch.unread() else { return false };

@@ -46,6 +46,7 @@ pub trait RegionWatch: fmt::Debug {
     }
 
     /// Waits until the device has read all flushed bodies, and counts the wait in
-    /// [`TransportStats::tx_waits`](crate::TransportStats::tx_waits) if there was any.
+    /// [`TransportStats::tx_waits`](crate::TransportStats::tx_waits) if there was any. Returns in bounded time: a device that
+    /// cannot send resets its queue, and has then read everything.
     fn await_reads(&self) {}
 }

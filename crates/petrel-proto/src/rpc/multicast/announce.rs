@@ -77,7 +77,8 @@ pub(in crate::rpc) fn send_multicast<B: Buffer, S: FrameSink>(
     assert!(*next <= *packets, "a group gets the packets of a message, and no more");
     shared.counters.multicast_sent += turn.sent as u64;
     if *next == *packets {
-        // The frames are part of the message until flushed.
+        // The frames are part of the message until flushed. No answer proves that a device has read them.
+        sink.note_repeat();
         multicast.sent.extend(multicast.outgoing.pop_front().map(|sent| sent.message));
         turn.then = if multicast.outgoing.is_empty() { Then::Done } else { Then::More };
     }

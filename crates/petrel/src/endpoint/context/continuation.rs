@@ -316,10 +316,7 @@ pub(crate) fn run_under_deadline(
 ) {
     let Completion { session, tag, outcome, request, response, inherited_ns } = ended;
     if let Err(failure) = &outcome {
-        record_failure(cx.local, session, failure);
-        if !planted("endpoint_failure_is_not_awaited") {
-            request.await_reads(&cx.local.pool);
-        }
+        record_failure(cx.local, session, failure, &request);
     }
     let outcome = outcome.map_err(Error::from);
     let reply = Reply { session, outcome, request, response };
@@ -327,7 +324,11 @@ pub(crate) fn run_under_deadline(
 }
 
 #[cold]
-fn record_failure(local: &mut Local, session: SessionId, failure: &CallFailure) {
+#[inline(never)]
+fn record_failure(local: &mut Local, session: SessionId, failure: &CallFailure, request: &MsgBuf) {
+    if !planted("endpoint_failure_is_not_awaited") {
+        request.await_reads(&local.pool);
+    }
     local.remote.count_failure(failure);
     events::call_failed(session, failure);
 }

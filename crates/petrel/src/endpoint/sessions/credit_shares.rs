@@ -4,14 +4,17 @@
 //! packets. Therefore the sessions over the network draw their credits from the number of packets that the queue holds.
 //! The first sessions get the credits that they propose, and each further one at most half of the remainder.
 //!
-//! A device's **ring** is never overdrawn. Beside its credits a session draws one place, for a PULL
+//! Credits do not overdraw a device's **ring**. Beside its credits a session draws one place, for a PULL
 //! (`docs/wire-protocol.md` §4). Half of the ring is for sessions of one credit, so that many find room: a ring of 512
-//! packets carries 136. Then sessions are refused.
+//! packets carries 136. Then sessions are refused. An eighth of the ring is out of reach for the clients of one source,
+//! so that other sources find room.
 //!
 //! The kernel's **buffer** is an estimate for small packets. No session gets less than a small call needs: then lost
 //! packets are sent again.
 //!
 //! Shared memory loses nothing, and its sessions draw nothing.
+
+use std::collections::HashMap;
 
 use petrel_proto::SessionId;
 use petrel_transport::ReceiveQueue;
@@ -31,12 +34,21 @@ pub(super) struct CreditShares {
     /// `None` without a bound.
     queue: Option<ReceiveQueue>,
     drawn: u64,
-    of_session: IdMap<SessionId, u16>,
+    of_session: IdMap<SessionId, Share>,
+    /// The packets drawn from a ring by the sessions of each source.
+    of_source: HashMap<u64, u64>,
+}
+
+/// The share of a session.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    credits: u16,
+    source: u64,
 }
 
 impl CreditShares {
     pub(super) fn new(queue: Option<ReceiveQueue>) -> Self {
-        Self { queue, drawn: 0, of_session: IdMap::default() }
+        Self { queue, drawn: 0, of_session: IdMap::default(), of_source: HashMap::new() }
     }
 
     /// Returns the credits for a further session that wants `wanted`; 0 if a ring has no room for the session.
@@ -54,6 +66,16 @@ impl CreditShares {
         wanted.min(u16::try_from(share).unwrap_or(u16::MAX))
     }
 
+    /// Returns the credits for a further session of a client of a source; 0 if a ring has no room for the session, or the
+    /// source has its part of the ring.
+    pub(super) fn offer_to(&self, source: u64, wanted: u16) -> u16 {
+        let offered = self.offer(wanted);
+        let Some(ReceiveQueue::Ring(packets)) = self.queue else { return offered };
+        let drawn = self.of_source.get(&source).copied().unwrap_or(0);
+        let left = (packets - packets / 8).saturating_sub(drawn + 1);
+        offered.min(u16::try_from(left).unwrap_or(u16::MAX))
+    }
+
     /// Returns the packets of a session's share.
     fn packets_of(&self, credits: u16) -> u64 {
         let of_pulls = matches!(self.queue, Some(ReceiveQueue::Ring(_)));
@@ -62,17 +84,19 @@ impl CreditShares {
 
     /// Draws the credits of a session, in place of its former ones. Returns the credits: no more than the former ones,
     /// if the queue is a ring.
-    pub(super) fn draw(&mut self, session: SessionId, credits: u16) -> u16 {
+    pub(super) fn draw(&mut self, session: SessionId, source: u64, credits: u16) -> u16 {
         let Some(queue) = self.queue else { return credits };
-        let before = self.of_session.get(&session).copied();
+        let before = self.of_session.get(&session).map(|share| share.credits);
         self.give_back(session);
         let credits = match queue {
             ReceiveQueue::Ring(_) => credits.min(before.unwrap_or(u16::MAX)),
             ReceiveQueue::Buffer(_) => credits,
         };
-        self.drawn += self.packets_of(credits);
-        self.of_session.insert(session, credits);
+        let drawn = self.packets_of(credits);
+        self.drawn += drawn;
+        self.of_session.insert(session, Share { credits, source });
         if let ReceiveQueue::Ring(packets) = queue {
+            *self.of_source.entry(source).or_insert(0) += drawn;
             assert!(self.drawn <= packets, "the packets of all sessions have room in the ring");
         }
         credits
@@ -80,8 +104,15 @@ impl CreditShares {
 
     /// Gives the credits of an ended session back.
     pub(super) fn give_back(&mut self, session: SessionId) {
-        let Some(credits) = self.of_session.remove(&session) else { return };
+        let Some(Share { credits, source }) = self.of_session.remove(&session) else { return };
         let packets = self.packets_of(credits);
+        if let Some(of_source) = self.of_source.get_mut(&source) {
+            assert!(*of_source >= packets, "the packets of a session are counted for its source");
+            *of_source -= packets;
+            if *of_source == 0 {
+                self.of_source.remove(&source);
+            }
+        }
         assert!(self.drawn >= packets, "the credits of a session were drawn");
         self.drawn -= packets;
         assert!(
@@ -107,10 +138,10 @@ mod tests {
         let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
         for index in 0..6 {
             assert_eq!(shares.offer(64), 64, "session {index}");
-            shares.draw(id(index), 64);
+            shares.draw(id(index), 0, 64);
         }
         assert_eq!(shares.offer(64), 64);
-        shares.draw(id(6), 64);
+        shares.draw(id(6), 0, 64);
         assert_eq!(shares.offer(64), 53, "half of the remainder");
         assert_eq!(shares.offer(8), 8);
         shares.give_back(id(0));
@@ -120,7 +151,7 @@ mod tests {
     #[test]
     fn offer__without_a_bound_it_is_the_wish() {
         let mut shares = CreditShares::new(None);
-        assert_eq!(shares.draw(id(1), 4096), 4096);
+        assert_eq!(shares.draw(id(1), 0, 4096), 4096);
         assert_eq!((shares.offer(4096), shares.of_session.len()), (4096, 0));
         shares.give_back(id(1));
     }
@@ -142,9 +173,9 @@ mod tests {
                 let least = if is_ring { 0 } else { wanted.min(CREDITS_MIN) };
                 prop_assert!(offered <= wanted && offered >= least);
                 if !ends && offered > 0 {
-                    shares.draw(id(session), offered);
+                    shares.draw(id(session), session.into(), offered);
                 }
-                let sum: u64 = shares.of_session.values().map(|credits| u64::from(*credits)).sum();
+                let sum: u64 = shares.of_session.values().map(|share| u64::from(share.credits)).sum();
                 let sessions = shares.of_session.len() as u64;
                 let per_session = if is_ring { 1 } else { 0 };
                 prop_assert_eq!(shares.drawn, sum + per_session * sessions);
@@ -159,21 +190,35 @@ mod tests {
         let mut shares = CreditShares::new(Some(ReceiveQueue::Ring(512)));
         let mut offers = Vec::new();
         while let credits @ 1.. = shares.offer(64) {
-            shares.draw(id(offers.len() as u32), credits);
+            shares.draw(id(offers.len() as u32), 0, credits);
             offers.push(credits);
         }
         assert_eq!(offers[..8], [64, 64, 63, 31, 15, 7, 3, 1]);
         assert_eq!((offers.len(), shares.drawn), (136, 512));
-        assert_eq!(shares.draw(id(0), 70), 64, "a server grants no more than was asked for");
+        assert_eq!(shares.draw(id(0), 0, 70), 64, "a server grants no more than was asked for");
         shares.give_back(id(0));
         assert_eq!(shares.offer(64), 1, "the half for many is used up");
+    }
+
+    #[test]
+    fn offer_to__one_source_leaves_an_eighth_of_a_ring_to_others() {
+        let mut shares = CreditShares::new(Some(ReceiveQueue::Ring(512)));
+        let mut count = 0;
+        while let credits @ 1.. = shares.offer_to(1, 64) {
+            shares.draw(id(count), 1, credits);
+            count += 1;
+        }
+        assert_eq!((count, shares.drawn), (104, 448));
+        assert_eq!((shares.offer_to(2, 64), shares.offer(64)), (1, 1));
+        (0..count).for_each(|index| shares.give_back(id(index)));
+        assert!(shares.of_source.is_empty() && shares.offer_to(1, 64) == 64);
     }
 
     #[test]
     #[should_panic(expected = "the credits that are drawn are those of sessions")]
     fn give_back__with_credits_of_no_session() {
         let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
-        shares.draw(id(0), 64);
+        shares.draw(id(0), 0, 64);
         shares.drawn += 1;
         shares.give_back(id(0));
     }

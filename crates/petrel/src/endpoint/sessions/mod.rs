@@ -37,6 +37,8 @@ const CHECK_PAUSE_NS: u64 = 100_000_000;
 pub(super) struct Link {
     id: PeerId,
     peer: Arc<Peer>,
+    /// The number of the peer's source, for shares.
+    source: u64,
     /// Whether both ends know ordered calls.
     knows_order: bool,
     /// Whether both ends have announced source ports.
@@ -56,10 +58,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(id: PeerId, peer: Arc<Peer>, features: &LinkFeatures) -> Self {
+    pub(super) fn new(id: PeerId, peer: Arc<Peer>, source: u64, features: &LinkFeatures) -> Self {
         Self {
             id,
             peer,
+            source,
             knows_order: features.order,
             has_paths: !features.paths.is_empty(),
             path_rtt_ns: None,
@@ -396,23 +399,35 @@ impl Sessions {
         })
     }
 
-    /// Returns the most credits of one more session on a link; 0 if the receive ring has no room for it.
+    /// Returns the most credits of one more session on a link; 0 if the receive ring has no room for the session.
     pub(super) fn credits_on(&self, name: LinkId) -> u16 {
+        self.credits_by(name, |shares, _, wanted| shares.offer(wanted))
+    }
+
+    /// Like [`Sessions::credits_on`], for a session of the peer's, whose source has a share of the ring.
+    pub(super) fn credits_for(&self, name: LinkId) -> u16 {
+        self.credits_by(name, CreditShares::offer_to)
+    }
+
+    fn credits_by(&self, name: LinkId, offer: impl FnOnce(&CreditShares, u64, u16) -> u16) -> u16 {
         let link = self.links.get(&name);
         let credits = match link.is_some_and(Link::has_paths) {
             true => self.config.path_credits,
             false => self.config.credits,
         };
-        let is_networked = link.is_some_and(|link| link.peer.is_networked);
-        if is_networked { self.shares.offer(credits) } else { credits }
+        match link.filter(|link| link.peer.is_networked) {
+            Some(link) => offer(&self.shares, link.source, credits),
+            None => credits,
+        }
     }
 
     /// Records the credits that were agreed on for a session that is on a link, or are proposed. Returns the credits that
     /// the session has.
     pub(super) fn draw_credits(&mut self, id: SessionId, credits: u16) -> u16 {
-        match self.peer_of(id).is_some_and(|peer| peer.is_networked) {
-            true => self.shares.draw(id, credits),
-            false => credits,
+        let link = self.link_with(id).filter(|link| link.peer.is_networked);
+        match link.map(|link| link.source) {
+            Some(source) => self.shares.draw(id, source, credits),
+            None => credits,
         }
     }
 
@@ -549,6 +564,7 @@ mod tests {
                 process: None,
                 identity: None,
             }),
+            0,
             &LinkFeatures::NONE,
         )
     }

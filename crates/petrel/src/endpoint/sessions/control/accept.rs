@@ -46,8 +46,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             let text = format!("packets of {packet_bytes} bytes are too small");
             return Err(Reason::new(Status::FailedPrecondition, text));
         }
-        let credits = open.credits.min(self.local.sessions.credits_on(name));
-        if credits == 0 {
+        let credits = open.credits.min(self.local.sessions.credits_for(name));
+        if credits == 0 && open.credits > 0 {
             return Err(Reason::new(Status::ResourceExhausted, RING_FULL));
         }
         let token = self.control.random() as u32;

@@ -135,7 +135,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.local.core.set_account(PeerKey(id.0), source.number());
         let peer =
             Arc::new(Peer { name: peer, incarnation, is_networked, medium, process, identity });
-        let link = Link::new(id, peer, &features);
+        let link = Link::new(id, peer, source.number(), &features);
         for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
         }
