@@ -8,7 +8,7 @@
 //!
 //! The library `libibverbs` is opened at run time. A host without the library or a card gets a [`VerbsError`] that names the cause.
 //!
-//! A packet is a frame. The transport copies frames into registered memory, so that no call waits for the card, and small frames into the
+//! A packet is a frame. The transport copies frames into registered memory, so that no frame waits for the card, and small frames into the
 //! request (*inline*). One call posts a burst, and each 32nd packet has a completion. Received frames are handled in the card's memory. The
 //! receive queue bounds the credits of sessions ([`Transport::receive_queue`]), since a card drops a packet that finds no request.
 //!
@@ -41,6 +41,9 @@ pub use error::VerbsError;
 
 /// The smallest frame that a card must carry.
 const FRAME_BYTES_MIN: usize = MIN_FRAME_BYTES;
+
+/// Numbers of queue pairs have 24 bits.
+const PAIRS_MAX: u32 = 1 << 24;
 
 /// Settings of a [`Verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,6 +215,10 @@ impl Transport for Verbs {
             let why = format!("an RDMA link with frames of {} bytes", link.max_frame);
             return Err(LinkError::Unsupported(why));
         }
+        if link.address.pair >= PAIRS_MAX {
+            let why = format!("an RDMA link to the impossible queue pair {}", link.address.pair);
+            return Err(LinkError::Unsupported(why));
+        }
         if let Some(index) = self.known(&link) {
             let peer = self.peers[index as usize].as_mut().expect("a known peer is in the table");
             peer.links += 1;
@@ -341,13 +348,16 @@ impl Transport for Verbs {
                 handler.handle(PeerId(peer), arrived.bytes, None);
             }
         };
-        let mut left = budget;
+        let mut left = if self.has_ended { 0 } else { budget };
         while left > 0 {
             let polled = self.pair.receive(left, &mut deliver);
             if polled == 0 {
                 break;
             }
             left -= polled;
+        }
+        if self.pair.has_failed() {
+            self.end();
         }
         received
     }
@@ -380,6 +390,9 @@ impl Member for Verbs {
     /// Asks the card for an event. A packet that arrived before is found by the look that follows.
     fn prepare_wait(&mut self) -> bool {
         self.post();
+        if self.has_ended {
+            return self.to_report.is_empty();
+        }
         self.pair.arm() && !self.pair.has_received() && !self.pair.has_staged()
     }
 

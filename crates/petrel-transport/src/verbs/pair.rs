@@ -32,6 +32,9 @@ const POLL_MAX: usize = 32;
 /// Sizes up to which cards copy the packet with the request, the largest first: asked for until the card agrees.
 const INLINE_BYTES: [u32; 3] = [220, 60, 0];
 
+/// The largest payload of a packet (InfiniBand).
+const MTU_MAX: usize = 4_096;
+
 /// Hops of a packet's global route.
 const HOPS: u8 = 64;
 
@@ -113,8 +116,9 @@ impl QueuePair {
         // SAFETY: the context is open.
         let domain = unsafe { (table.alloc_domain)(context) };
         let domain = Owned::new(domain, table.dealloc_domain, "ibv_alloc_pd")?;
-        let place_bytes = (ROUTE_BYTES + port.mtu).next_multiple_of(64);
-        let memory = Region::zeroed((receives + sends) as usize * place_bytes, false)
+        // Cards take packets of the largest size that InfiniBand has, whatever the port's MTU: a longer one than its place would end the pair.
+        let place_bytes = (ROUTE_BYTES + MTU_MAX).next_multiple_of(64);
+        let memory = Region::zeroed((receives as usize + sends as usize) * place_bytes, false)
             .map_err(|why| VerbsError::refused("mmap", why))?;
         let start = memory.start().as_ptr();
         // SAFETY: the region is mapped until the registration is gone.
@@ -350,13 +354,14 @@ impl QueuePair {
         let reached = if refused.is_null() { self.posted } else { unsafe { (*refused).id } };
         let taken = reached - self.posted;
         self.posted = reached;
-        if error == libc::ENOMEM {
+        if error.abs() == libc::ENOMEM {
             return Ok(taken);
         }
-        // The numbers of the dropped packets are used again, so that each completion's number stays that of its place.
+        // The card may have taken some of the dropped packets: later completions are not believed.
+        self.has_failed = true;
         let dropped = self.staged - self.posted;
         self.staged = self.posted;
-        Err((dropped, io::Error::from_raw_os_error(error)))
+        Err((dropped, io::Error::from_raw_os_error(error.abs())))
     }
 
     /// Returns true if packets wait for the card.
@@ -366,10 +371,9 @@ impl QueuePair {
 
     /// Keeps the place of a removed peer until its packets are completed.
     pub(super) fn retire(&mut self, handle: Handle) {
-        assert!(!self.has_staged(), "the packets of a removed peer were posted");
         self.complete_sends();
-        if self.completed < self.posted {
-            self.retired.push((self.posted, handle));
+        if self.completed < self.staged {
+            self.retired.push((self.staged, handle));
         }
     }
 
@@ -380,6 +384,9 @@ impl QueuePair {
         for completion in &completions[..count] {
             // After a failed packet the card sends nothing any more.
             self.has_failed |= completion.status != WC_SUCCESS;
+            if self.has_failed {
+                return;
+            }
             let done = completion.id + 1;
             assert!(
                 (self.completed + 1..=self.posted).contains(&done),
@@ -422,6 +429,7 @@ impl QueuePair {
         }
         let end = self.polled.min(self.seen + budget);
         let count = end - self.seen;
+        let mut has_failed = false;
         for completion in &self.completions[self.seen..end] {
             let place = completion.id as usize;
             assert!(place < self.receives.len(), "a completion names a request of the ring");
@@ -430,14 +438,18 @@ impl QueuePair {
                 let start = self.memory.start().as_ptr().add(place * self.place_bytes);
                 std::slice::from_raw_parts(start, self.place_bytes)
             };
-            if completion.status == WC_SUCCESS
-                && let Some(arrived) = self.arrived(completion, bytes)
-            {
+            if completion.status != WC_SUCCESS {
+                // The pair is in its final state, in which the card would give each posted place back at once.
+                has_failed = true;
+                continue;
+            }
+            if let Some(arrived) = self.arrived(completion, bytes) {
                 deliver(arrived);
             }
             self.idle.push(place as u32);
         }
         self.seen = end;
+        self.has_failed |= has_failed;
         if count > 0 {
             self.post_receives();
         }
@@ -508,6 +520,11 @@ impl QueuePair {
             unsafe { (self.table.acknowledge_events)(self.received.get(), self.events) };
             self.events = 0;
         }
+    }
+
+    /// Returns true if the card has refused a packet that it had taken, or has given a place back unused.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Returns true if the card has told of its end, or of the pair's.

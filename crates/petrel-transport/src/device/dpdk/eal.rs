@@ -18,9 +18,6 @@ const BUFFERS: u32 = 8191;
 /// Options that choose processors.
 const CORES: [&str; 6] = ["-l", "-c", "-s", "-S", "--lcores", "--main-lcore"];
 
-/// The role of a net_memif that looks for its peer when the port is started.
-const CONNECTING: &str = "role=client";
-
 /// The arguments, and the result.
 type Started = (String, Result<Arc<Shared>, String>);
 
@@ -64,7 +61,9 @@ fn take_port(table: &'static Table, arguments: &str) -> Result<Arc<Shared>, Stri
     let mut info = table.describe(port).map_err(cannot)?;
     (info.receive_frames, info.send_frames) = (RING_FRAMES, RING_FRAMES);
     let queues = table.queues(port, &mut info, BUFFERS).map_err(cannot)?;
-    Ok(Arc::new(Shared::new(table, info, queues, arguments.contains(CONNECTING))))
+    // A net_memif is a client by default, and looks for its peer when the port is started.
+    let connects = arguments.contains("net_memif") && !arguments.contains("role=server");
+    Ok(Arc::new(Shared::new(table, info, queues, connects)))
 }
 
 /// Returns the arguments of the library: the program's name, few lines on the standard error, one thread on any processor of this process, and

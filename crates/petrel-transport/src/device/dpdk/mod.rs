@@ -72,15 +72,16 @@ impl Dpdk {
     /// The shim or the device is missing, or DPDK refuses.
     pub fn open(arguments: &str, local: SocketAddr) -> Result<(Self, DpdkWays), String> {
         let shared = eal::start(arguments)?;
-        let inbox = shared.add(local)?;
-        shared.wait_for_link();
         let cannot = |error| format!("no timer: {error}");
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(|error| cannot(std::io::Error::from(error)))?;
         let ways = DpdkWays::of(&shared)?;
+        let inbox = shared.add(local)?;
         let (ready, spare, pending) = (VecDeque::new(), Vec::new(), Vec::new());
-        Ok((Self { shared, inbox, ready, spare, pending, timer }, ways))
+        let dpdk = Self { shared, inbox, ready, spare, pending, timer };
+        dpdk.shared.wait_for_link();
+        Ok((dpdk, ways))
     }
 
     /// Returns the port's name, and the version of DPDK.

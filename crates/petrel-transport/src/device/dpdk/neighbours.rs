@@ -89,6 +89,11 @@ impl Neighbours {
         }
     }
 
+    /// Answers for these addresses alone. Other addresses of endpoints come back with their next question.
+    pub(super) fn answer_for_these_alone(&mut self, own: Vec<IpAddr>) {
+        self.own = own;
+    }
+
     pub(super) fn version(&self) -> u32 {
         self.version
     }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,13 +54,19 @@ struct Inner {
     inboxes: Vec<Arc<Inbox>>,
     /// Received frames, within a call.
     burst: Vec<Frame>,
+    /// Frames to send that came while DPDK's thread worked: the next thread with the lock sends them.
+    unsent: Vec<Frame>,
     link: Link,
     is_started: bool,
+    /// A start under way, on a thread: memif waits for a peer that does not accept, and endpoints go on. Nothing else uses the port meanwhile.
+    starting: Option<Receiver<bool>>,
     /// The time of the next turn, and from which on the port may be started.
     turn_ns: u64,
     start_ns: u64,
     /// Frames that no endpoint or no room was there for.
     dropped: u64,
+    /// Frames that the port had lost when the port was last asked.
+    dropped_by_port: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -111,11 +118,14 @@ impl Shared {
             neighbours,
             inboxes,
             burst,
+            unsent: Vec::new(),
             link: Link::Down,
             is_started,
+            starting: None,
             turn_ns,
             start_ns,
             dropped: 0,
+            dropped_by_port: 0,
         };
         Self { table, info, inner: Mutex::new(inner), is_up: AtomicBool::new(false), connects }
     }
@@ -135,8 +145,11 @@ impl Shared {
 
     /// Frames that were lost on the port, for all endpoints.
     pub(super) fn dropped(&self) -> u64 {
-        let inner = lock(&self.inner);
-        inner.queues.dropped() + inner.dropped
+        let mut inner = lock(&self.inner);
+        if inner.starting.is_none() {
+            inner.dropped_by_port = inner.queues.dropped();
+        }
+        inner.dropped_by_port + inner.dropped
     }
 
     /// Adds an endpoint for the datagrams to an address.
@@ -156,7 +169,14 @@ impl Shared {
     }
 
     pub(super) fn remove(&self, inbox: &Arc<Inbox>) {
-        lock(&self.inner).inboxes.retain(|other| !Arc::ptr_eq(other, inbox));
+        let mut inner = lock(&self.inner);
+        inner.inboxes.retain(|other| !Arc::ptr_eq(other, inbox));
+        let own = inner.inboxes.iter().map(|inbox| inbox.local.ip().to_canonical()).collect();
+        inner.neighbours.answer_for_these_alone(own);
+        if inner.inboxes.is_empty() && inner.starting.is_none() {
+            // Without an endpoint no thread looks at the port, and DPDK's thread hears of peers that leave.
+            inner.queues.gate.release();
+        }
     }
 
     /// Finds frames for an endpoint without any.
@@ -182,8 +202,10 @@ impl Shared {
         let mut inner = lock(&self.inner);
         if inner.link != Link::Up {
             frames.clear();
-        } else if inner.queues.gate.is_held() {
+        } else if inner.sends_unsent() {
             inner.queues.send(frames);
+        } else if inner.unsent.len() + frames.len() <= INBOX_FRAMES {
+            inner.unsent.append(frames);
         }
     }
 
@@ -222,6 +244,7 @@ impl Inner {
         if self.link != Link::Up || !self.queues.gate.is_held() {
             return;
         }
+        self.sends_unsent();
         let mut burst = std::mem::take(&mut self.burst);
         self.queues.receive(&mut burst);
         for mut frame in burst.drain(..) {
@@ -236,6 +259,17 @@ impl Inner {
             }
         }
         self.burst = burst;
+    }
+
+    /// Sends the frames that wait for DPDK's thread. Returns true if none is left, and others may be sent.
+    fn sends_unsent(&mut self) -> bool {
+        if !self.queues.gate.is_held() {
+            return false;
+        }
+        if !self.unsent.is_empty() {
+            self.queues.send(&mut self.unsent);
+        }
+        self.unsent.is_empty()
     }
 
     #[cold]
@@ -258,6 +292,9 @@ impl Inner {
     }
 
     fn look(&mut self, connects: bool, now_ns: u64) {
+        if !self.has_ended_start() {
+            return;
+        }
         let is_up = self.is_started && self.queues.is_up();
         let is_start_due = now_ns >= self.start_ns && (connects || !self.is_started);
         if is_up || is_start_due {
@@ -267,8 +304,11 @@ impl Inner {
             return;
         }
         self.link = if is_up { Link::Up } else { Link::Down };
+        if !is_up {
+            self.unsent.clear();
+        }
         if !is_up && is_start_due {
-            self.start(now_ns);
+            return self.start(now_ns);
         }
         if now_ns < self.turn_ns && is_up {
             return;
@@ -285,9 +325,23 @@ impl Inner {
 
     fn start(&mut self, now_ns: u64) {
         self.start_ns = now_ns + START_NS;
-        if self.is_started {
-            self.queues.stop();
+        let start = self.queues.start_anew(self.is_started);
+        let (started, starting) = channel();
+        let thread = thread::Builder::new().name("petrel-dpdk".to_owned());
+        // Without the endpoint, or without a thread, the result has no receiver or no sender.
+        if thread.spawn(move || _ = started.send(start())).is_ok() {
+            self.starting = Some(starting);
         }
-        self.is_started = self.queues.start().is_ok();
+    }
+
+    /// Returns true if no start is under way, and takes the result of one that has ended.
+    fn has_ended_start(&mut self) -> bool {
+        match self.starting.as_ref().map(Receiver::try_recv) {
+            None => return true,
+            Some(Err(TryRecvError::Empty)) => return false,
+            Some(result) => self.is_started = result.unwrap_or(false),
+        }
+        self.starting = None;
+        true
     }
 }

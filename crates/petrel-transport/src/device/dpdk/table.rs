@@ -237,6 +237,17 @@ impl Gate {
         self.thread == Thread::Waiting
     }
 
+    /// Lets the thread go on, also if it has been called and has not come yet.
+    pub(super) fn release(&mut self) {
+        if self.thread == Thread::AtWork {
+            return;
+        }
+        while !self.is_held() {
+            std::thread::yield_now();
+        }
+        self.open();
+    }
+
     /// Lets the thread go on.
     ///
     /// # Panics
@@ -302,6 +313,8 @@ impl Table {
         info: &mut PortInfo,
         buffers: u32,
     ) -> Result<Queues, String> {
+        // Beyond Petrel's largest packets, and far from the end of the 16 bits that DPDK has.
+        info.mtu_bytes = info.mtu_bytes.min(16_000);
         let buffer_bytes = info.mtu_bytes.saturating_add(200).max(2048);
         // SAFETY: the port exists, and was not started.
         if unsafe { (self.prepare)(port, info, buffers, buffer_bytes) } != 0 {
@@ -325,19 +338,21 @@ impl Table {
 }
 
 impl Queues {
-    pub(super) fn start(&mut self) -> Result<(), String> {
+    /// Returns the work of a start, behind the stop of a port that `was_started`, which returns true if the port has started.
+    ///
+    /// Until the work is done, the caller calls no other method, and leaves the gate closed.
+    pub(super) fn start_anew(&mut self, was_started: bool) -> impl FnOnce() -> bool + Send + use<> {
         assert!(self.gate.is_held(), "no interrupt comes meanwhile");
-        // SAFETY: the port is prepared, and the interrupt thread waits.
-        match unsafe { (self.table.start)(self.port) } {
-            0 => Ok(()),
-            _ => Err(self.table.last_error()),
+        let (table, port) = (self.table, self.port);
+        move || {
+            // SAFETY: the port is prepared, the interrupt thread waits, and no burst runs, by this function's contract.
+            unsafe {
+                if was_started {
+                    (table.stop)(port);
+                }
+                (table.start)(port) == 0
+            }
         }
-    }
-
-    pub(super) fn stop(&mut self) {
-        assert!(self.gate.is_held(), "no interrupt comes meanwhile");
-        // SAFETY: as in `start`; no burst runs, by `&mut self`.
-        unsafe { (self.table.stop)(self.port) };
     }
 
     pub(super) fn is_up(&self) -> bool {
