@@ -171,7 +171,8 @@ impl Shared {
     pub(super) fn remove(&self, inbox: &Arc<Inbox>) {
         let mut inner = lock(&self.inner);
         inner.inboxes.retain(|other| !Arc::ptr_eq(other, inbox));
-        let own = inner.inboxes.iter().map(|inbox| inbox.local.ip().to_canonical()).collect();
+        let own = inner.inboxes.iter().map(|inbox| inbox.local.ip().to_canonical());
+        let own = own.filter(|ip| !ip.is_unspecified()).collect();
         inner.neighbours.answer_for_these_alone(own);
         if inner.inboxes.is_empty() && inner.starting.is_none() {
             // Without an endpoint no thread looks at the port, and DPDK's thread hears of peers that leave.
@@ -202,7 +203,7 @@ impl Shared {
         let mut inner = lock(&self.inner);
         if inner.link != Link::Up {
             frames.clear();
-        } else if inner.sends_unsent() {
+        } else if inner.send_unsent() {
             inner.queues.send(frames);
         } else if inner.unsent.len() + frames.len() <= INBOX_FRAMES {
             inner.unsent.append(frames);
@@ -244,7 +245,7 @@ impl Inner {
         if self.link != Link::Up || !self.queues.gate.is_held() {
             return;
         }
-        self.sends_unsent();
+        self.send_unsent();
         let mut burst = std::mem::take(&mut self.burst);
         self.queues.receive(&mut burst);
         for mut frame in burst.drain(..) {
@@ -262,7 +263,7 @@ impl Inner {
     }
 
     /// Sends the frames that wait for DPDK's thread. Returns true if none is left, and others may be sent.
-    fn sends_unsent(&mut self) -> bool {
+    fn send_unsent(&mut self) -> bool {
         if !self.queues.gate.is_held() {
             return false;
         }
