@@ -50,6 +50,8 @@ needs! {
     Offload = "offload",
     /// `verbs`: a C compiler and the headers of libibverbs.
     Verbs = "verbs",
+    /// `card`: an RDMA card, or the kernel's emulation (rdma_rxe), whose name stands in `PETREL_VERBS`.
+    Card = "card",
     /// `mounts`: a mount namespace with its own file system.
     Mounts = "mounts",
     /// `users`: the right to start a program as an unprivileged user who may read it.

@@ -397,7 +397,11 @@ fn table() -> Table {
 }
 
 fn open(config: &VerbsConfig) -> Verbs {
-    Verbs::by(table(), config, Waker::new().unwrap()).unwrap()
+    by(table(), config)
+}
+
+fn by(table: Table, config: &VerbsConfig) -> Verbs {
+    Verbs::by(table, config, Waker::new().unwrap()).unwrap()
 }
 
 fn link_to(verbs: &Verbs) -> VerbsLink {
@@ -405,6 +409,7 @@ fn link_to(verbs: &Verbs) -> VerbsLink {
 }
 
 struct Cards {
+    table: Table,
     config: VerbsConfig,
 }
 
@@ -416,9 +421,9 @@ impl Harness for Cards {
     }
 
     fn star(&mut self) -> Star<Verbs> {
-        let mut hub = open(&self.config);
+        let mut hub = by(self.table, &self.config);
         let leaves = [(); 2].map(|()| {
-            let mut transport = open(&self.config);
+            let mut transport = by(self.table, &self.config);
             let peer = transport.add_peer(link_to(&hub)).unwrap();
             End { transport, peer }
         });
@@ -428,13 +433,27 @@ impl Harness for Cards {
     }
 }
 
+fn conforms(table: Table, card: &str) {
+    let large = VerbsConfig { card: card.to_owned(), ..VerbsConfig::default() };
+    let small = VerbsConfig { receives: 512, sends: 256, ..large.clone() };
+    for config in [large, small] {
+        conformance::run_all(&mut Cards { table, config: config.clone() });
+        conformance::run_threaded(&mut Cards { table, config });
+    }
+}
+
 #[test]
 fn conformance() {
     let _alone = ALONE.lock();
-    let small = VerbsConfig { receives: 512, sends: 256, ..VerbsConfig::default() };
-    for config in [VerbsConfig::default(), small] {
-        conformance::run_all(&mut Cards { config: config.clone() });
-        conformance::run_threaded(&mut Cards { config });
+    conforms(table(), "");
+}
+
+/// `PETREL_VERBS` names a card of the host, for example `rxe0`.
+#[test]
+fn on_card() {
+    match std::env::var("PETREL_VERBS") {
+        Ok(card) => conforms(Table::open(LIBRARY).unwrap(), &card),
+        Err(_) => petrel_skip::skip(Need::Card, "PETREL_VERBS names no RDMA card"),
     }
 }
 
