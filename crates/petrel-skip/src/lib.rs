@@ -50,7 +50,7 @@ needs! {
     Offload = "offload",
     /// `verbs`: a C compiler and the headers of libibverbs.
     Verbs = "verbs",
-    /// `card`: an RDMA card, or the kernel's emulation (rdma_rxe), whose name stands in `PETREL_VERBS`.
+    /// `card`: an RDMA card whose name stands in `PETREL_VERBS`, or an emulated machine with one (`tools/guest`).
     Card = "card",
     /// `mounts`: a mount namespace with its own file system.
     Mounts = "mounts",

@@ -8,6 +8,7 @@
 //! | [`ip`], [`nft`], [`run`] | configure devices and rules of the calling thread's namespace |
 //! | [`switch_off_offloads`] | makes a device carry a packet per datagram |
 //! | [`switch_off_checksums`] | makes a device carry complete checksums |
+//! | [`in_guest`] | runs a script in an emulated machine with an RDMA card |
 //!
 //! The kernel removes namespaces with their devices and rules when the last process or thread inside ends, however
 //! it ends. All functions need the right to create namespaces, and the programs `unshare`, `nsenter`, `ip` and `nft`.
@@ -24,11 +25,13 @@
 //! # Ok::<(), petrel_netns::Error>(())
 //! ```
 
+mod guest;
 mod host;
 mod namespaces;
 mod offloads;
 mod tool;
 
+pub use guest::in_guest;
 pub use host::{Host, bring_up, command_within, enter, leave};
 pub use namespaces::{Isolation, Namespaces, end_with_parent};
 pub use offloads::{switch_off_checksums, switch_off_offloads};
