@@ -36,7 +36,7 @@ const INLINE_BYTES: [u32; 3] = [220, 60, 0];
 const MTU_MAX: usize = 4_096;
 
 /// Hops of a packet's global route.
-const HOPS: u8 = 64;
+pub(super) const HOPS: u8 = 64;
 
 /// The traffic class of sent packets: *ECN capable* (RFC 3168), so that switches mark in place of dropping.
 const ECN_CAPABLE: u8 = 2;
@@ -576,7 +576,7 @@ impl fmt::Debug for QueuePair {
     }
 }
 
-const EMPTY: Completion = Completion {
+pub(super) const EMPTY: Completion = Completion {
     id: 0,
     status: 0,
     operation: 0,

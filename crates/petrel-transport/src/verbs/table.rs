@@ -13,6 +13,7 @@ use super::error::VerbsError;
 /// The library's name, with the version of its interface.
 pub(super) const LIBRARY: &CStr = c"libibverbs.so.1";
 
+pub(super) const QPT_RC: c_uint = 2;
 pub(super) const QPT_UD: c_uint = 4;
 pub(super) const QPS_INIT: c_uint = 1;
 pub(super) const QPS_RTR: c_uint = 2;
@@ -21,12 +22,29 @@ pub(super) const QP_STATE: c_int = 1;
 pub(super) const QP_PKEY_INDEX: c_int = 1 << 4;
 pub(super) const QP_PORT: c_int = 1 << 5;
 pub(super) const QP_QKEY: c_int = 1 << 6;
+pub(super) const QP_ACCESS_FLAGS: c_int = 1 << 3;
+pub(super) const QP_AV: c_int = 1 << 7;
+pub(super) const QP_PATH_MTU: c_int = 1 << 8;
+pub(super) const QP_TIMEOUT: c_int = 1 << 9;
+pub(super) const QP_RETRY_COUNT: c_int = 1 << 10;
+pub(super) const QP_RNR_RETRY: c_int = 1 << 11;
+pub(super) const QP_RQ_PSN: c_int = 1 << 12;
+pub(super) const QP_READS: c_int = 1 << 13;
+pub(super) const QP_RNR_TIMER: c_int = 1 << 15;
 pub(super) const QP_SQ_PSN: c_int = 1 << 16;
+pub(super) const QP_PEER_READS: c_int = 1 << 17;
+pub(super) const QP_PEER: c_int = 1 << 20;
+pub(super) const WR_RDMA_WRITE: c_uint = 0;
 pub(super) const WR_SEND: c_uint = 2;
+pub(super) const WR_RDMA_READ: c_uint = 4;
 pub(super) const SEND_SIGNALED: c_uint = 1 << 1;
 pub(super) const SEND_INLINE: c_uint = 1 << 3;
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
+pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
 pub(super) const WC_SUCCESS: c_uint = 0;
+pub(super) const WC_REMOTE_INVALID: c_uint = 9;
+pub(super) const WC_REMOTE_ACCESS: c_uint = 10;
 pub(super) const WC_GRH: c_uint = 1;
 pub(super) const PORT_ACTIVE: c_uint = 4;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
@@ -87,6 +105,7 @@ pub(super) struct Registration {
     pub(super) length: usize,
     pub(super) handle: u32,
     pub(super) local_key: u32,
+    pub(super) remote_key: u32,
 }
 
 #[repr(C)]
@@ -131,7 +150,9 @@ pub(super) struct SendRequest {
     pub(super) operation: c_uint,
     pub(super) flags: c_uint,
     pub(super) immediate: u32,
+    /// Of a datagram: the place of the receiver. Of an access to a peer's memory: the address there.
     pub(super) handle: *mut AddressHandle,
+    /// Of a datagram: the receiver's number. Of an access: the key of the memory.
     pub(super) pair: u32,
     pub(super) key: u32,
     pub(super) rest: [u64; 9],
@@ -167,19 +188,32 @@ pub(super) struct PairSettings {
     pub(super) signal_all: c_int,
 }
 
-/// The attributes of a queue pair; between the named fields are those of connected queue pairs.
+/// The attributes of a queue pair.
 #[repr(C)]
 pub(super) struct PairState {
     pub(super) state: c_uint,
-    pub(super) before_key: [u32; 3],
+    pub(super) current: c_uint,
+    pub(super) path_mtu: c_uint,
+    pub(super) migration: c_uint,
     pub(super) key: u32,
     pub(super) receive_number: u32,
     pub(super) send_number: u32,
-    pub(super) between: [u32; 23],
+    pub(super) peer: u32,
+    pub(super) access: c_int,
+    pub(super) capacity: Capacity,
+    pub(super) path: AddressSettings,
+    pub(super) other_path: AddressSettings,
     pub(super) key_index: u16,
-    pub(super) other: [u8; 7],
+    pub(super) other_key_index: u16,
+    pub(super) draining: [u8; 2],
+    pub(super) reads: u8,
+    pub(super) peer_reads: u8,
+    pub(super) rnr_timer: u8,
     pub(super) port: u8,
-    pub(super) after: [u8; 14],
+    pub(super) timeout: u8,
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
+    pub(super) after: [u8; 11],
 }
 
 #[repr(C)]
@@ -230,14 +264,16 @@ const _: () = {
     assert!(size_of::<Operations>() == 256);
     assert!(offset_of!(Context, async_fd) == 268);
     assert!(offset_of!(Pair, number) == 52);
-    assert!(offset_of!(Registration, local_key) == 36);
+    assert!(offset_of!(Registration, remote_key) == 40);
     assert!(size_of::<Channel>() == 16);
     assert!(size_of::<Completion>() == 48 && offset_of!(Completion, source_lid) == 42);
     assert!(size_of::<SendRequest>() == 128 && offset_of!(SendRequest, handle) == 40);
     assert!(size_of::<ReceiveRequest>() == 32);
     assert!(size_of::<PairSettings>() == 64 && offset_of!(PairSettings, kind) == 52);
     assert!(size_of::<PairState>() == 144 && offset_of!(PairState, port) == 129);
-    assert!(offset_of!(PairState, key_index) == 120);
+    assert!(offset_of!(PairState, peer) == 28 && offset_of!(PairState, path) == 56);
+    assert!(offset_of!(PairState, key_index) == 120 && offset_of!(PairState, reads) == 126);
+    assert!(offset_of!(PairState, retries) == 131);
     assert!(size_of::<AddressSettings>() == 32 && offset_of!(AddressSettings, port) == 30);
     assert!(size_of::<PortState>() == 52 && offset_of!(PortState, link_layer) == 46);
     assert!(size_of::<Event>() == 16);

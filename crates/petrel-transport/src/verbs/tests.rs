@@ -149,6 +149,7 @@ unsafe extern "C" fn register(
         length,
         handle: 0,
         local_key: 7,
+        remote_key: 7,
     }))
 }
 
@@ -452,6 +453,7 @@ fn conformance() {
 #[test]
 fn on_card() {
     if let Ok(card) = std::env::var("PETREL_VERBS") {
+        accesses::all_on(&card);
         return conforms(Table::open(LIBRARY).unwrap(), &card);
     }
     let program = std::env::current_exe().unwrap();

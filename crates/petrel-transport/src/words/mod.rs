@@ -340,6 +340,11 @@ impl WordMemory {
         }
     }
 
+    /// The first byte, for a card that accesses the memory.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr().cast()
+    }
+
     #[inline]
     fn words(&self) -> &[AtomicU64] {
         let count = self.bytes.div_ceil(WORD_BYTES) as usize;
