@@ -7,6 +7,7 @@
 //! | `factors`, `congestion`, `sweep` | eRPC's optimisations, one by one; the cost of congestion controls; rate against batch size, bandwidth against size |
 //! | `batch` | lookup servers with plain and with batched handlers, over the tables of `batch-bench` |
 //! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
+//! | `one_sided` | the GETs of HERD, Pilaf and FaRM by verbs of a card, over real tables |
 //! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
 //! | `puts` | the store's puts in the network of eRPC's paper |
 //! | `command`, `args`, `report` | the command `petrel-experiment`: tables, JSON and plots |
@@ -25,6 +26,7 @@ mod endpoints;
 mod factors;
 mod lookups;
 mod lossy;
+mod one_sided;
 mod paths_veth;
 mod puts;
 mod report;

@@ -13,6 +13,34 @@ use petrel_command::units::{parse_duration, parse_size};
 use crate::card::{PaperFigure, Scheme};
 use crate::report::plot::parse_plot;
 
+/// Arguments of `petrel-experiment one-sided`.
+#[derive(Args, Debug)]
+pub(crate) struct OneSidedArgs {
+    /// The RDMA card, as `rdma link` shows it
+    #[arg(long, value_name = "CARD")]
+    pub(crate) card: String,
+
+    /// Schemes to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(default_values = ["herd", "pilaf", "farm", "farm-var"])]
+    pub(crate) scheme: Vec<Scheme>,
+
+    /// Items in the table
+    #[arg(long, value_name = "N", default_value_t = 30_000)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1_000..=10_000_000))]
+    pub(crate) items: usize,
+
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 32)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_024))]
+    pub(crate) value: usize,
+
+    /// GETs of a scheme
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(100..=10_000_000))]
+    pub(crate) gets: usize,
+}
+
 /// Arguments of `petrel-experiment factors`.
 #[derive(Args, Debug)]
 pub(crate) struct FactorsArgs {

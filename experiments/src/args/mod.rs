@@ -15,7 +15,7 @@ mod measured;
 mod paths;
 
 pub(crate) use self::measured::{
-    BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, PutsArgs,
+    BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, OneSidedArgs, PutsArgs,
     SweepArgs, SweepKind,
 };
 pub(crate) use self::paths::{FlowsArgs, PathArgs, PathsArgs, PathsCommand, VethPathArgs};
@@ -52,6 +52,7 @@ Examples:
   petrel-experiment cc-cost --quick
   petrel-experiment puts
   petrel-experiment card --figure 9
+  petrel-experiment one-sided --card rxe0
   petrel-experiment factors --transport udp
   petrel-experiment congestion --busy 4
   petrel-experiment sweep size --transport shm --plot sizes.svg
@@ -81,6 +82,8 @@ pub(crate) enum ExperimentCommand {
     Puts(PutsArgs),
     /// HERD beside Pilaf and FaRM, on a model of its network card
     Card(CardArgs),
+    /// HERD, Pilaf and FaRM by the verbs that they send, on an RDMA card of this machine
+    OneSided(OneSidedArgs),
     /// On this machine: the worth of the optimisations, the library without one beside the library with all; for small
     /// calls, over eight sessions of eight slots, and for large calls of 8 MiB
     Factors(FactorsArgs),

@@ -14,7 +14,7 @@ mod small_loss;
 mod veth;
 
 use crate::sim::cc_cost::CostConfig;
-use crate::{batch, card, congestion, factors, lookups, sim, sweep};
+use crate::{batch, card, congestion, factors, lookups, one_sided, sim, sweep};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
@@ -68,6 +68,7 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
         }
         ExperimentCommand::Puts(args) => puts::run(args, output),
         ExperimentCommand::Card(args) => card::run(args, output),
+        ExperimentCommand::OneSided(args) => one_sided::run(args, output),
         ExperimentCommand::Factors(args) => factors::run(args, output),
         ExperimentCommand::Congestion(args) => congestion::run(args, output),
         ExperimentCommand::Sweep(args) => sweep::run(args, output),

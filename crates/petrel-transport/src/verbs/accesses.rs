@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::one_sided::{AccessError, Card, Far, Lent, Near, Place, Rights};
+use super::one_sided::{AccessError, Card, Far, Kind, Lent, Near, Place, Rights};
 use crate::words::WordMemory;
 
 const BYTES: u64 = 1 << 20;
@@ -10,9 +10,11 @@ const BYTES: u64 = 1 << 20;
 const ALL: Rights = Rights { read: true, write: true };
 
 fn lend(card: &Arc<Card>, memory: &Arc<WordMemory>, rights: Rights) -> (Near, Lent) {
-    let mut near = Near::open(card).unwrap();
+    let mut near = Near::open(card, Kind::Reliable).unwrap();
     let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
-    let lent = Lent::open(card, (Arc::clone(memory), words), rights, &near.address()).unwrap();
+    let lent =
+        Lent::open(card, Kind::Reliable, (Arc::clone(memory), words), rights, &near.address())
+            .unwrap();
     near.connect(&lent.address(), lent.place()).unwrap();
     (near, lent)
 }
@@ -90,9 +92,9 @@ fn rights_are_the_cards(card: &Arc<Card>, memory: &Arc<WordMemory>) {
 fn a_stolen_key_opens_nothing(card: &Arc<Card>, memory: &Arc<WordMemory>) {
     let own = Arc::new(WordMemory::private(4_096).unwrap());
     let (_near, lent) = lend(card, memory, ALL);
-    let mut thief = Near::open(card).unwrap();
+    let mut thief = Near::open(card, Kind::Reliable).unwrap();
     let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
-    let given = Lent::open(card, (own, words), ALL, &thief.address()).unwrap();
+    let given = Lent::open(card, Kind::Reliable, (own, words), ALL, &thief.address()).unwrap();
     let stolen = Place { key: lent.place().key, ..lent.place() };
     thief.connect(&given.address(), stolen).unwrap();
     assert_eq!(thief.read(0, &mut [0; 8]), Err(AccessError::Refused));

@@ -42,7 +42,7 @@ use pair::{Handle, Origin, QueuePair};
 use table::{LIBRARY, Table};
 
 pub use error::VerbsError;
-pub use one_sided::{AccessError, Card, Far, Lent, Near, Place, Rights};
+pub use one_sided::{AccessError, Card, Far, Kind, Lent, Near, Place, Rights};
 
 /// The smallest frame that a card must carry.
 const FRAME_BYTES_MIN: usize = MIN_FRAME_BYTES;

@@ -24,7 +24,7 @@ use super::table::{
     CompletionQueue, Domain, GlobalRoute, LIBRARY, Pair, PairSettings, PairState, Piece,
     QP_ACCESS_FLAGS, QP_AV, QP_PATH_MTU, QP_PEER, QP_PEER_READS, QP_PKEY_INDEX, QP_PORT, QP_READS,
     QP_RETRY_COUNT, QP_RNR_RETRY, QP_RNR_TIMER, QP_RQ_PSN, QP_SQ_PSN, QP_STATE, QP_TIMEOUT,
-    QPS_INIT, QPS_RTR, QPS_RTS, QPT_RC, Registration, SEND_SIGNALED, SendRequest, Table,
+    QPS_INIT, QPS_RTR, QPS_RTS, QPT_RC, QPT_UC, Registration, SEND_SIGNALED, SendRequest, Table,
     WC_REMOTE_ACCESS, WC_REMOTE_INVALID, WC_SUCCESS, WR_RDMA_READ, WR_RDMA_WRITE,
 };
 use super::{PAIRS_MAX, VerbsConfig};
@@ -150,17 +150,27 @@ pub struct Place {
     pub key: u32,
 }
 
+/// The kind of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Packets are acknowledged and sent again (RC): reads and writes.
+    Reliable,
+    /// Packets are sent once (UC): writes, which end when the own card has sent them. HERD's clients write their requests so.
+    Unreliable,
+}
+
 /// A queue pair of a connection.
 struct Connection {
     pair: Owned<Pair>,
     queue: Owned<CompletionQueue>,
     domain: Owned<Domain>,
     card: Arc<Card>,
+    kind: Kind,
     first: u32,
 }
 
 impl Connection {
-    fn open(card: &Arc<Card>, sends: u32, access: c_int) -> Result<Self, VerbsError> {
+    fn open(card: &Arc<Card>, kind: Kind, sends: u32, access: c_int) -> Result<Self, VerbsError> {
         let (table, context) = (&card.table, card.port.context.get());
         // SAFETY: the context is open.
         let domain = unsafe { (table.alloc_domain)(context) };
@@ -182,7 +192,7 @@ impl Connection {
                 receive_pieces: 1,
                 inline_bytes: 0,
             },
-            kind: QPT_RC,
+            kind: if kind == Kind::Reliable { QPT_RC } else { QPT_UC },
             signal_all: 0,
         };
         // SAFETY: the queue and the domain outlive the pair.
@@ -193,7 +203,7 @@ impl Connection {
             VerbsError::refused("getrandom", io::Error::other(error.to_string()))
         })?;
         let first = u32::from_ne_bytes(number) % PAIRS_MAX;
-        let this = Self { pair, queue, domain, card: Arc::clone(card), first };
+        let this = Self { pair, queue, domain, card: Arc::clone(card), kind, first };
         let port = card.port.number;
         this.modify(QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS, |state| {
             (state.state, state.port, state.access) = (QPS_INIT, port, access);
@@ -223,7 +233,11 @@ impl Connection {
                 traffic_class: 0,
             };
         }
-        let mask = QP_AV | QP_PATH_MTU | QP_PEER | QP_RQ_PSN | QP_PEER_READS | QP_RNR_TIMER;
+        let mask = QP_AV
+            | QP_PATH_MTU
+            | QP_PEER
+            | QP_RQ_PSN
+            | self.of_reliable(QP_PEER_READS | QP_RNR_TIMER);
         self.modify(mask, |state| {
             state.state = QPS_RTR;
             state.path = path;
@@ -235,12 +249,18 @@ impl Connection {
 
     /// Lets the pair send.
     fn send(&self) -> Result<(), VerbsError> {
-        let mask = QP_TIMEOUT | QP_RETRY_COUNT | QP_RNR_RETRY | QP_SQ_PSN | QP_READS;
+        let mask =
+            QP_SQ_PSN | self.of_reliable(QP_TIMEOUT | QP_RETRY_COUNT | QP_RNR_RETRY | QP_READS);
         self.modify(mask, |state| {
             (state.state, state.send_number) = (QPS_RTS, self.first);
             (state.timeout, state.retries, state.rnr_retries) = (TIMEOUT, RETRIES, RETRIES);
             state.reads = READS;
         })
+    }
+
+    /// Returns the mask if the connection is of the kind that has these attributes.
+    fn of_reliable(&self, mask: c_int) -> c_int {
+        if self.kind == Kind::Reliable { mask } else { 0 }
     }
 
     fn modify(&self, mask: c_int, set: impl FnOnce(&mut PairState)) -> Result<(), VerbsError> {
@@ -297,11 +317,12 @@ impl Lent {
     /// See [`VerbsError`].
     pub fn open<M: Send + Sync + 'static>(
         card: &Arc<Card>,
+        kind: Kind,
         (memory, words): (Arc<M>, impl Fn(&M) -> &WordMemory),
         rights: Rights,
         peer: &Far,
     ) -> Result<Self, VerbsError> {
-        let connection = Connection::open(card, 1, rights.flags() & !ACCESS_LOCAL_WRITE)?;
+        let connection = Connection::open(card, kind, 1, rights.flags() & !ACCESS_LOCAL_WRITE)?;
         let words = words(&memory);
         assert!(words.is_writable() || !rights.write, "read-only memory is not lent for writing");
         // SAFETY: the result holds the memory, whose users expect changes of its words at any time.
@@ -377,8 +398,8 @@ impl Near {
     ///
     /// # Errors
     /// See [`VerbsError`].
-    pub fn open(card: &Arc<Card>) -> Result<Self, VerbsError> {
-        let connection = Connection::open(card, CHAIN_REQUESTS as u32, 0)?;
+    pub fn open(card: &Arc<Card>, kind: Kind) -> Result<Self, VerbsError> {
+        let connection = Connection::open(card, kind, CHAIN_REQUESTS as u32, 0)?;
         let buffer =
             Region::zeroed(CHAIN_BYTES, false).map_err(|why| VerbsError::refused("mmap", why))?;
         // SAFETY: the result holds the memory, and reads it between two chains alone.

@@ -14,6 +14,7 @@ use super::error::VerbsError;
 pub(super) const LIBRARY: &CStr = c"libibverbs.so.1";
 
 pub(super) const QPT_RC: c_uint = 2;
+pub(super) const QPT_UC: c_uint = 3;
 pub(super) const QPT_UD: c_uint = 4;
 pub(super) const QPS_INIT: c_uint = 1;
 pub(super) const QPS_RTR: c_uint = 2;

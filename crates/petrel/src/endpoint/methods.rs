@@ -4,6 +4,7 @@ use std::future::Future;
 use std::ptr;
 use std::rc::Rc;
 
+use petrel_proto::SessionId;
 use petrel_proto::buffer::{Destination, Placed};
 use petrel_transport::Transport;
 
@@ -111,6 +112,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Lets the counters of the regions that this endpoint serves be seen with its own.
     pub(crate) fn show_regions(&mut self, view: Arc<View>) {
         self.local.regions = Some(view);
+    }
+
+    /// Has a function told of each session that ends.
+    pub(crate) fn on_session_end(&mut self, tell: impl Fn(SessionId) + 'static) {
+        self.local.session_ends.push(Box::new(tell));
     }
 
     /// Sets the only handler of a method that the library answers.

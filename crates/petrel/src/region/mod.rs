@@ -32,18 +32,22 @@
 //! | --- | --- |
 //! | `agent`, `copier` | the execution of operations, one agent for each endpoint |
 //! | `remote` | [`RemoteRegion`]: operations of a client |
+//! | `by_card`, `lendings` | [`RegionCard`], [`CardRegion`]: accesses by RDMA cards, and the memory that sessions have been lent |
 //!
 //! Registration, rights and memory are in `region_memory`, which knows neither endpoints nor clients.
 
 mod agent;
+mod by_card;
 mod copier;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod lendings;
 mod remote;
 #[cfg(test)]
 mod vectors;
 
+pub use by_card::{CardRegion, RegionCard};
 pub use remote::{RemoteRegion, Versioned};
 
 pub use crate::region_memory::{

@@ -53,6 +53,10 @@ impl RemoteRegion {
         Self { client: client.clone(), key }
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The region's key.
     pub fn key(&self) -> RegionKey {
         self.key

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
+use petrel_transport::verbs::Lent;
 use petrel_transport::words::{MappedRights, WordRange};
 
 use super::access::Access;
@@ -14,7 +15,7 @@ use super::memory::{OUT_OF_RANGE, RegionMemory};
 use super::owner_lock::{OwnerGuard, OwnerLock};
 use super::wire::{Header, Refusal};
 use crate::error::Error;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, Weak, lock};
 
 pub(crate) const NO_REGION: Refusal =
     Refusal::new(Status::PermissionDenied, "the server has no region with this key");
@@ -155,6 +156,8 @@ pub(crate) struct Entry {
     secret: u64,
     access: Access,
     memory: Arc<RegionMemory>,
+    /// The memory that cards access by this key; `None` once the key is revoked.
+    lent: Mutex<Option<Vec<Weak<Lent>>>>,
 }
 
 impl Entry {
@@ -172,6 +175,24 @@ impl Entry {
     pub(crate) fn memory(&self) -> &RegionMemory {
         &self.memory
     }
+
+    pub(crate) fn share(&self) -> Arc<RegionMemory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Has a revocation of the key take the memory back from a card.
+    pub(crate) fn lend(&self, lent: &Arc<Lent>) -> Result<(), Refusal> {
+        let mut all = lock(&self.lent);
+        let all = all.as_mut().ok_or(NO_REGION)?;
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(lent));
+        Ok(())
+    }
+
+    fn take_back(&self) {
+        let lent = lock(&self.lent).take().expect("a key is revoked once");
+        lent.iter().filter_map(Weak::upgrade).for_each(|lent| lent.take_back());
+    }
 }
 
 impl Table {
@@ -187,10 +208,13 @@ impl Table {
         Some(id)
     }
 
-    fn remove(&mut self, id: u32) {
+    /// Removes a region; returns it.
+    fn remove(&mut self, id: u32) -> Arc<Entry> {
+        let entry = self.entries[id as usize].clone().expect("a region is revoked once");
         self.set(id, None);
         self.free.push(id);
         assert!(self.free.len() <= self.entries.len(), "the number of a region is freed once");
+        entry
     }
 
     /// Sets a number's region here and in all views.
@@ -290,7 +314,8 @@ impl Regions {
         access: Access,
     ) -> Result<Region, Error> {
         check_rights(&memory, access)?;
-        let entry = Entry { secret, access, memory: Arc::clone(&memory) };
+        let lent = Mutex::new(Some(Vec::new()));
+        let entry = Entry { secret, access, memory: Arc::clone(&memory), lent };
         let id = lock(&self.shared.table).add(entry).ok_or_else(|| {
             Error::not_sent(Status::ResourceExhausted, "a server has at most a million regions")
         })?;
@@ -306,6 +331,11 @@ impl Regions {
         let mut stats = RegionStats { regions, ..table.ended };
         table.views.iter().for_each(|view| stats.add(&view.lock().stats));
         stats
+    }
+
+    /// Returns the region of a request.
+    pub(crate) fn find(&self, header: &Header) -> Result<Arc<Entry>, Refusal> {
+        self.shared.find(header.region(), header.secret()).ok_or(NO_REGION)
     }
 
     pub(crate) fn view(&self) -> View {
@@ -386,7 +416,9 @@ impl Deref for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        lock(&self.shared.table).remove(self.key.id());
+        let entry = lock(&self.shared.table).remove(self.key.id());
+        // The system's calls for a card need no lock of the table.
+        entry.take_back();
     }
 }
 

@@ -1,8 +1,12 @@
 //! The requests of operations (`docs/wire-protocol.md` §15).
 
 use petrel_proto::Status;
+use petrel_transport::verbs::Far;
 
 use super::key::RegionKey;
+
+/// Has the client's card access a region: a number reserved at endpoints that serve regions by a card.
+pub(crate) const REACH: u16 = 65_519;
 
 /// The methods of operations: numbers reserved at endpoints that serve regions.
 pub(crate) const READ: u16 = 65_520;
@@ -161,12 +165,55 @@ pub(crate) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Cl
     Ok(pieces.iter().map(Header::of))
 }
 
+/// Bytes of the response of REACH.
+const REACHED_BYTES: usize = Far::BYTES + 8 + 4 + 8 + 1;
+
+/// The response of REACH: the address of the server's end, the place of the memory, its size, and whether it may be read and written.
+type Reached = ([u8; Far::BYTES], (u64, u32), u64, (bool, bool));
+
+pub(crate) fn reached(
+    far: [u8; Far::BYTES],
+    (address, key): (u64, u32),
+    bytes: u64,
+    (read, write): (bool, bool),
+) -> Vec<u8> {
+    let rights = u8::from(read) | u8::from(write) << 1;
+    let parts: [&[u8]; 5] =
+        [&far, &address.to_le_bytes(), &key.to_le_bytes(), &bytes.to_le_bytes(), &[rights]];
+    parts.concat()
+}
+
+pub(crate) fn read_reached(answer: &[u8]) -> Option<Reached> {
+    let answer: &[u8; REACHED_BYTES] = answer.try_into().ok()?;
+    let (far, rest) = answer.split_first_chunk()?;
+    let (address, rest) = rest.split_first_chunk()?;
+    let (key, rest) = rest.split_first_chunk()?;
+    let (bytes, rights) = rest.split_first_chunk()?;
+    let &[rights @ 1..=3] = rights else { return None };
+    let place = (u64::from_le_bytes(*address), u32::from_le_bytes(*key));
+    Some((*far, place, u64::from_le_bytes(*bytes), (rights & 1 != 0, rights & 2 != 0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn header() -> Header {
         Header::new(RegionKey::new(1, 0x0807_0605_0403_0201, 4096), 0x10, 3)
+    }
+
+    #[test]
+    fn reached__comes_back_from_its_bytes() {
+        let answer = reached([7; Far::BYTES], (1 << 40, 5), 4096, (true, false));
+        assert_eq!(
+            read_reached(&answer),
+            Some(([7; Far::BYTES], (1 << 40, 5), 4096, (true, false)))
+        );
+        let end = answer.len() - 1;
+        assert_eq!(read_reached(&answer[..end]), None);
+        for rights in [0, 4, 5, 0xFF] {
+            assert_eq!(read_reached(&[&answer[..end], &[rights]].concat()), None, "{rights}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod prefetch;
 mod reasons;
 mod receive_into;
 mod region;
+mod region_by_card;
 mod server;
 mod service;
 mod service_client;

@@ -71,6 +71,8 @@ pub(crate) struct Local {
     panics: Rc<Panics>,
     /// The methods that clients may call.
     pub(super) authorizer: Authorizer,
+    /// Functions that are told of each session that ends.
+    pub(super) session_ends: Vec<Box<dyn Fn(SessionId)>>,
     /// The transport, while it is lent.
     lent: Option<LentTransport>,
 }
@@ -103,6 +105,7 @@ impl Local {
             regions: None,
             panics,
             authorizer: Authorizer::default(),
+            session_ends: Vec::new(),
             lent: None,
         }
     }

@@ -228,8 +228,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             SessionEnd::Drained | SessionEnd::Refused => reason.clone(),
             _ => Reason::new(Status::Unavailable, "the peer closed the session"),
         };
-        self.leave_groups_of(id);
-        self.local.authorizer.forget(id);
+        self.forget_session(id);
         let peer = self.peer_name_of(id);
         self.revoke_probed(id);
         let link = self.local.sessions.remove(id);
@@ -247,6 +246,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.record_end(id, end, reason, peer);
     }
 
+    /// Ends what belongs to a session that has ended.
+    fn forget_session(&mut self, id: SessionId) {
+        self.leave_groups_of(id);
+        self.local.authorizer.forget(id);
+        self.local.session_ends.iter().for_each(|tell| tell(id));
+    }
+
     /// Ends a session that the peer does not know, or knows to have ended.
     pub(super) fn drop_session(&mut self, id: SessionId, end: SessionEnd, reason: Reason) {
         let peer = self.peer_name_of(id);
@@ -261,8 +267,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         peer: Option<PeerName>,
     ) {
         if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
-            self.leave_groups_of(id);
-            self.local.authorizer.forget(id);
+            self.forget_session(id);
             let link = self.local.sessions.remove(id);
             self.report_end(link, &closed);
             self.close_if_over(link);
