@@ -24,11 +24,24 @@ fn offer() -> impl Strategy<Value = Offer> {
     let stream = max_frame.clone().prop_map(|max_frame| Offer::Stream { max_frame });
     let udp =
         (1u16.., max_frame.clone()).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
+    let verbs = (card_address(), MAX_FRAME_BYTES_MIN..=VERBS_FRAME_BYTES_MAX)
+        .prop_map(|(at, max_frame)| Offer::Verbs { at, max_frame });
     let fields = vec(any::<u8>(), 0..=OTHER_OFFER_BYTES_MAX);
     let other = (OTHER_KIND_MIN.., max_frame, fields).prop_map(|(kind, max_frame, fields)| {
         Offer::Other(OtherOffer::new(kind, max_frame, &fields).unwrap())
     });
-    prop_oneof![udp, shm, stream, other]
+    prop_oneof![udp, shm, stream, verbs, other]
+}
+
+fn card_address() -> impl Strategy<Value = CardAddress> {
+    let of_ethernet = any::<[u8; 15]>().prop_map(|rest| {
+        let mut gid = [0x20; 16];
+        gid[1..].copy_from_slice(&rest);
+        (gid, 0)
+    });
+    let of_subnet = (1u16..0xC000).prop_map(|lid| ([0; 16], lid));
+    (prop_oneof![of_ethernet, of_subnet], 2u32..1 << 24, 0u32..1 << 31)
+        .prop_map(|((gid, lid), pair, key)| CardAddress { gid, lid, pair, key })
 }
 
 fn path_ports() -> impl Strategy<Value = Vec<u16>> {

@@ -1,13 +1,14 @@
 //! The ranges of the messages' fields, checked by the decoder and the encoder.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello,
-    KEY_PATH_END, Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse,
-    MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong,
-    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
-    SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    CardAddress, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello,
+    KEY_END, KEY_PATH_END, Kind, LID_END, LinkAccept, LinkClose, LinkFeatures, LinkOpen,
+    LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, PAIR_END,
+    PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose,
+    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    VERBS_FRAME_BYTES_MAX,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -36,6 +37,10 @@ impl Offer {
     fn check(self, kind: Kind) -> Result<(), OutOfRange> {
         let frames = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
         in_range(frames.contains(&self.max_frame()), kind, "offer.max_frame")?;
+        if let Offer::Verbs { at, max_frame } = self {
+            in_range(max_frame <= VERBS_FRAME_BYTES_MAX, kind, "offer.max_frame")?;
+            at.check(kind)?;
+        }
         in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
     }
 
@@ -43,6 +48,17 @@ impl Offer {
     fn check_paths(self, paths: &PathPorts, kind: Kind) -> Result<(), OutOfRange> {
         let is_twice = matches!(self, Offer::Udp { port, .. } if paths.contains(port));
         in_range(!is_twice, kind, "paths")
+    }
+}
+
+impl CardAddress {
+    /// Frames to groups and to the network's managers (pairs 0 and 1) would reach others than the side itself.
+    fn check(self, kind: Kind) -> Result<(), OutOfRange> {
+        let ip = Ipv6Addr::from(self.gid).to_canonical();
+        let is_of_subnet = self.gid == [0; 16] && (1..LID_END).contains(&self.lid);
+        in_range(is_of_subnet || may_be_a_host(ip), kind, "offer.gid")?;
+        in_range((2..PAIR_END).contains(&self.pair), kind, "offer.pair")?;
+        in_range(self.key < KEY_END, kind, "offer.key")
     }
 }
 
