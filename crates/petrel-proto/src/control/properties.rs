@@ -81,6 +81,7 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
         |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe, key_path))| {
             let paths = ports_besides(ports, &offers);
+            let probe = probe || offers.iter().any(|offer| offer.kind() == 4);
             let features = LinkFeatures { paths, order, probe, key_path };
             LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
@@ -94,6 +95,7 @@ fn link_accept() -> impl Strategy<Value = LinkAccept> {
         let (ecn, ports, order, probe, data_ip, key_path) = extras;
         let ticket = offer.has_ticket().then_some(ticket);
         let paths = ports_besides(ports, &[offer]);
+        let probe = probe || offer.kind() == 4;
         let features = LinkFeatures { paths, order, probe, key_path };
         LinkAccept { link, offer, ticket, ecn, features, data_ip }
     })

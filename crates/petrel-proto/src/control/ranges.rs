@@ -44,6 +44,11 @@ impl Offer {
         in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
     }
 
+    /// Nothing else tells whether two cards are on one network.
+    fn check_probe(self, probe: bool, kind: Kind) -> Result<(), OutOfRange> {
+        in_range(probe || !matches!(self, Offer::Verbs { .. }), kind, "probe")
+    }
+
     /// The offered port is path 0, and no port is two paths.
     fn check_paths(self, paths: &PathPorts, kind: Kind) -> Result<(), OutOfRange> {
         let is_twice = matches!(self, Offer::Udp { port, .. } if paths.contains(port));
@@ -75,6 +80,7 @@ impl LinkOpen {
         in_range(self.to_endpoint != u16::MAX, Kind::LinkOpen, "to_endpoint")?;
         for offer in &self.offers {
             offer.check(Kind::LinkOpen)?;
+            offer.check_probe(self.features.probe, Kind::LinkOpen)?;
             offer.check_paths(&self.features.paths, Kind::LinkOpen)?;
         }
         self.features.check(Kind::LinkOpen)
@@ -90,6 +96,7 @@ impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
+        self.offer.check_probe(self.features.probe, Kind::LinkAccept)?;
         self.offer.check_paths(&self.features.paths, Kind::LinkAccept)?;
         self.features.check(Kind::LinkAccept)?;
         in_range(self.data_ip.is_none_or(may_be_a_host), Kind::LinkAccept, "data_ip")
