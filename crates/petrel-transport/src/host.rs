@@ -1,12 +1,13 @@
-//! Shared memory to processes of this host, UDP to remote hosts, and TCP streams where no datagrams get through, as one
-//! transport: an endpoint's default.
+//! Shared memory to processes of this host, an RDMA card or UDP to remote hosts, and TCP streams where no datagrams get through, as
+//! one transport: an endpoint's default.
 
 use crate::far::Far;
 use crate::mux::{Mux, MuxLink};
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
 use crate::stream::StreamLink;
 use crate::transport::PeerId;
-use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
+use crate::udp::{Device, DeviceState, Udp, UdpConfig, UdpError, UdpLink};
+use crate::verbs::{Verbs, VerbsLink};
 use crate::wake::Waker;
 
 /// The bit of peers that are reached through shared memory.
@@ -15,7 +16,7 @@ const SHM_BIT: u32 = 31;
 /// Settings of a [`Host`].
 #[derive(Clone, Debug, Default)]
 pub struct HostConfig {
-    /// The data port.
+    /// The data port, and the device beside: an RDMA card, too.
     pub udp: UdpConfig,
     /// True for a host without a data port.
     pub is_without_udp: bool,
@@ -35,11 +36,11 @@ pub enum HostError {
     Shm(#[from] ShmError),
 }
 
-/// Shared memory, UDP and streams as one transport.
+/// Shared memory, UDP, streams and an RDMA card as one transport.
 pub type Host = Mux<Shm, Far, SHM_BIT>;
 
 /// How a peer of a [`Host`] is reached.
-pub type HostLink = MuxLink<ShmLink, MuxLink<UdpLink, StreamLink>>;
+pub type HostLink = MuxLink<ShmLink, MuxLink<UdpLink, MuxLink<StreamLink, VerbsLink>>>;
 
 impl From<UdpLink> for HostLink {
     fn from(link: UdpLink) -> Self {
@@ -49,7 +50,13 @@ impl From<UdpLink> for HostLink {
 
 impl From<StreamLink> for HostLink {
     fn from(link: StreamLink) -> Self {
-        MuxLink::Far(MuxLink::Far(link))
+        MuxLink::Far(MuxLink::Far(MuxLink::Near(link)))
+    }
+}
+
+impl From<VerbsLink> for HostLink {
+    fn from(link: VerbsLink) -> Self {
+        MuxLink::Far(MuxLink::Far(MuxLink::Far(link)))
     }
 }
 
@@ -80,19 +87,51 @@ impl Host {
     /// # Errors
     /// See [`HostError`].
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
-        config.shm.validate()?;
         let waker = Waker::new().map_err(UdpError::Io)?;
+        let card = match &config.udp.device {
+            Some(Device::Verbs(device)) => {
+                let opened = Verbs::open(&device.config, waker.clone());
+                let opened = opened.map_err(|why| why.to_string());
+                if let (Err(why), true) = (&opened, device.is_required) {
+                    return Err(UdpError::Device(why.clone()).into());
+                }
+                Some(opened)
+            }
+            _ => None,
+        };
+        Self::beside(card, config, waker)
+    }
+
+    /// Opens the data port beside an RDMA card, or the reason why there is none, if one was asked for. The card shares `waker`.
+    ///
+    /// # Errors
+    /// See [`HostError`].
+    pub fn beside(
+        card: Option<Result<Verbs, String>>,
+        config: HostConfig,
+        waker: Waker,
+    ) -> Result<Self, HostError> {
+        config.shm.validate()?;
         let udp = match config.is_without_udp {
             true => Udp::without_port(waker.clone())?,
             false => Udp::bind_with_waker(config.udp, waker.clone())?,
         };
-        let far = Far::new(udp, waker.clone());
+        let far = Far::new(udp, card, waker.clone());
         Ok(Self::of(Shm::new(&config.shm, waker.clone()), far, waker))
     }
 
     /// The UDP part: its address and the options the kernel granted.
     pub fn udp(&self) -> &Udp {
         self.far().udp()
+    }
+
+    /// The use of the device in the settings; `None` without one.
+    pub fn device(&self) -> Option<DeviceState> {
+        match self.far().card() {
+            None => self.udp().device(),
+            Some(Ok(card)) => Some(DeviceState::On(card.card().to_owned())),
+            Some(Err(why)) => Some(DeviceState::Off(why.clone())),
+        }
     }
 
     /// Returns true if the peer is reached through shared memory.
@@ -105,11 +144,11 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Transport;
-    use crate::TxFrame;
     use crate::conformance::{self, End, Harness, Medium, Star};
     use crate::shm::{Segment, Side};
     use crate::stream::STREAM_FRAME_BYTES;
+    use crate::verbs::{VerbsConfig, detached};
+    use crate::{ReceiveQueue, Transport, TxFrame};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -148,10 +187,27 @@ mod tests {
         (a.add_peer(one.into()).unwrap(), b.add_peer(other.into()).unwrap())
     }
 
+    fn host_with_card() -> Host {
+        let waker = Waker::new().unwrap();
+        let card = detached::open(&VerbsConfig::default(), waker.clone()).unwrap();
+        Host::beside(Some(Ok(card)), HostConfig::default(), waker).unwrap()
+    }
+
+    fn link_by_card(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
+        let to = |host: &Host| {
+            let card = host.far().card().unwrap().unwrap();
+            let (address, max_frame) = (card.address(), card.frame_bytes());
+            HostLink::from(VerbsLink { address, max_frame, ecn: false })
+        };
+        let (to_b, to_a) = (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap());
+        [a, b].map(|host| host.far_mut().settle());
+        (to_b, to_a)
+    }
+
     type LinkUp = fn(&mut Host, &mut Host) -> (PeerId, PeerId);
 
     /// A hub and two leaves, linked by the two given functions.
-    struct Linked([LinkUp; 2]);
+    struct Linked(fn() -> Host, [LinkUp; 2]);
 
     impl Harness for Linked {
         type T = Host;
@@ -161,20 +217,31 @@ mod tests {
         }
 
         fn star(&mut self) -> Star<Host> {
-            let mut hub = host();
+            let mut hub = self.0();
             let mut leaf = |link_up: LinkUp| {
-                let mut transport = host();
+                let mut transport = self.0();
                 let (to_leaf, peer) = link_up(&mut hub, &mut transport);
                 (to_leaf, End { transport, peer })
             };
-            let [(to_first, first), (to_second, second)] = [leaf(self.0[0]), leaf(self.0[1])];
+            let [(to_first, first), (to_second, second)] = self.1.map(&mut leaf);
             Star { hub, peers: [to_first, to_second], leaves: [first, second] }
         }
     }
 
     fn conforms(links: [LinkUp; 2]) {
-        conformance::run_all(&mut Linked(links));
-        conformance::run_threaded(&mut Linked(links));
+        conforms_of(host, links);
+    }
+
+    fn conforms_of(make: fn() -> Host, links: [LinkUp; 2]) {
+        conformance::run_all(&mut Linked(make, links));
+        conformance::run_threaded(&mut Linked(make, links));
+    }
+
+    #[test]
+    fn conformance__by_card() {
+        conforms_of(host_with_card, [link_by_card, link_by_card]);
+        conforms_of(host_with_card, [link_by_card, link_by_udp]);
+        conforms_of(host_with_card, [link_by_stream, link_by_card]);
     }
 
     #[test]
@@ -202,17 +269,19 @@ mod tests {
 
     #[test]
     fn medium_of__is_that_of_the_link() {
-        let (mut a, mut b) = (host(), host());
+        let (mut a, mut b) = (host_with_card(), host_with_card());
         for (link_up, medium, is_networked) in [
             (link_by_udp as LinkUp, "udp", true),
             (link_by_shm, "shm", false),
             (link_by_stream, "stream", false),
+            (link_by_card, "verbs", true),
         ] {
             let (peer, _) = link_up(&mut a, &mut b);
             assert_eq!((a.medium_of(peer), a.is_networked(peer)), (medium, is_networked));
             assert_eq!(Host::is_shm(peer), medium == "shm");
         }
-        assert_eq!(a.receive_queue(), a.udp().receive_queue());
+        assert_eq!(a.receive_queue(), Some(ReceiveQueue::Ring(1_024)));
+        assert_eq!(host().receive_queue(), a.udp().receive_queue());
     }
 
     #[test]

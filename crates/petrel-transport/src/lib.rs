@@ -19,8 +19,8 @@
 //! | [`words`] | memory that several processes access word by word |
 //! | [`path`] | the kernel's measurements of the path to a peer |
 //! | [`mux`] | two media as one transport |
-//! | [`far`] | UDP and streams as one transport |
-//! | [`host`] | shared memory, UDP and TCP streams as one transport, an endpoint's default |
+//! | [`far`] | UDP, streams and an RDMA card as one transport |
+//! | [`host`] | shared memory, UDP, TCP streams and an RDMA card as one transport, an endpoint's default |
 //! | [`conformance`] | the test suite that every transport passes |
 //!
 //! Reliability, sessions and congestion control belong to the protocol core above this crate. The ciphers of sealed links come with

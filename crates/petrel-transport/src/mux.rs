@@ -23,7 +23,7 @@ use crate::wake::{Waker, Watch, Woken};
 /// Calls in a row that skip the far medium while the near one is busy. An empty receive from a
 /// socket costs some 200 ns, like a call that finds frames in a ring. The socket thus takes an
 /// eighth of the time, and a datagram waits for some microseconds, less than its travel time.
-const FAR_SKIPS_MAX: u32 = 7;
+pub(crate) const FAR_SKIPS_MAX: u32 = 7;
 
 /// A transport that can share an endpoint, and the sleep, with other transports.
 ///
@@ -47,6 +47,17 @@ pub trait Member: Transport {
     /// Ends a sleep, with the descriptors that were ready.
     fn finish_wait(&mut self, woken: &Woken) {
         let _ = woken;
+    }
+
+    /// [`Transport::wait`], by the methods above.
+    fn wait_as_member(&mut self, timeout_ns: Option<u64>) {
+        if self.prepare_wait() {
+            let waker = self.waker();
+            let mut watch = Watch::new(&waker);
+            self.watch(&mut watch);
+            let woken = watch.sleep(timeout_ns);
+            self.finish_wait(&woken);
+        }
     }
 }
 
@@ -102,6 +113,11 @@ impl<A: Member, B: Member, const BIT: u32> Mux<A, B, BIT> {
     /// The far medium.
     pub fn far(&self) -> &B {
         &self.far
+    }
+
+    #[cfg(test)]
+    pub(crate) fn far_mut(&mut self) -> &mut B {
+        &mut self.far
     }
 
     /// Returns true if the peer is reached by the near medium.
@@ -379,13 +395,7 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        if !self.prepare_wait() {
-            return;
-        }
-        let mut watch = Watch::new(&self.waker);
-        self.watch(&mut watch);
-        let woken = watch.sleep(timeout_ns);
-        self.finish_wait(&woken);
+        self.wait_as_member(timeout_ns);
     }
 
     fn waker(&self) -> Waker {

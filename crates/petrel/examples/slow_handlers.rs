@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     println!("over  request   packets sent   sent again   probes   timeouts   slowest call");
     for (name, udp) in [("shm", false), ("udp", true)] {
         let mut config = EndpointConfig::default();
-        config.transports = AllowedTransports { udp, shm: !udp, stream: false };
+        config.transports = AllowedTransports { udp, shm: !udp, stream: false, verbs: false };
         let server = Server::bind("127.0.0.1:0").endpoint(config.clone()).serve(
             |_| (),
             |endpoint| {

@@ -63,7 +63,7 @@ impl Reason {
 }
 
 /// The transports allowed for a link, of which the first possible is used: shared memory if both ends are on the same host,
-/// UDP if datagrams get through, then a TCP stream.
+/// an RDMA card if both endpoints have one and its datagrams get through, UDP if datagrams get through, then a TCP stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedTransports {
     /// Kernel UDP.
@@ -73,11 +73,13 @@ pub struct AllowedTransports {
     /// Frames over a TCP connection to the address that was dialled: through address translation, load balancers and
     /// firewalls, slower.
     pub stream: bool,
+    /// The RDMA card of the endpoint's [device](petrel_transport::udp::Device), to peers with a card.
+    pub verbs: bool,
 }
 
 impl AllowedTransports {
     /// All transports: the default.
-    pub const ALL: Self = Self { udp: true, shm: true, stream: true };
+    pub const ALL: Self = Self { udp: true, shm: true, stream: true, verbs: true };
 
     /// UDP alone.
     pub const UDP: Self = Self { udp: true, ..Self::NONE };
@@ -88,7 +90,10 @@ impl AllowedTransports {
     /// A TCP stream alone.
     pub const STREAM: Self = Self { stream: true, ..Self::NONE };
 
-    const NONE: Self = Self { udp: false, shm: false, stream: false };
+    /// An RDMA card alone.
+    pub const VERBS: Self = Self { verbs: true, ..Self::NONE };
+
+    const NONE: Self = Self { udp: false, shm: false, stream: false, verbs: false };
 }
 
 /// A message from an endpoint to the control plane.

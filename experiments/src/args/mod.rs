@@ -15,8 +15,8 @@ mod measured;
 mod paths;
 
 pub(crate) use self::measured::{
-    BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, OneSidedArgs, PutsArgs,
-    SweepArgs, SweepKind,
+    BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, OneSidedArgs,
+    PutsArgs, SweepArgs, SweepKind,
 };
 pub(crate) use self::paths::{FlowsArgs, PathArgs, PathsArgs, PathsCommand, VethPathArgs};
 

@@ -69,7 +69,11 @@ impl Client {
     }
 
     /// Fills a table of keys with pointers to values.
-    pub(super) fn by_pointer(card: &Arc<Card>, items: usize, value: usize) -> Result<Self, Failure> {
+    pub(super) fn by_pointer(
+        card: &Arc<Card>,
+        items: usize,
+        value: usize,
+    ) -> Result<Self, Failure> {
         Self::open(card, items, value, Values::ByPointer)
     }
 

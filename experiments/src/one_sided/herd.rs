@@ -26,6 +26,9 @@ const KEY_AT: u64 = (SLOT_BYTES - KEY_BYTES) as u64;
 /// The first byte of an answer with a value; the other answers have one byte, 0.
 const FOUND: u8 = 1;
 
+/// The pause of a client that waits for the server's card.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// The time after which an answer is lost: neither the request nor the answer is sent again, as in HERD (§3.3).
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,7 +52,7 @@ fn datagrams(card: &str) -> Result<Verbs, Failure> {
 
 /// Returns the link to an end of the same host.
 fn link_to(verbs: &Verbs) -> VerbsLink {
-    VerbsLink { address: verbs.address(), max_frame: verbs.frame_bytes() }
+    VerbsLink { address: verbs.address(), max_frame: verbs.frame_bytes(), ecn: false }
 }
 
 impl Client {
@@ -73,7 +76,38 @@ impl Client {
             move || serve(&region, &table, &mut answers, client, &stop)
         });
         let carried = Carried::default();
-        Ok(Self { near, verbs, carried, stop, server: Some(server), _lent: lent })
+        let mut this = Self { near, verbs, carried, stop, server: Some(server), _lent: lent };
+        this.meet().map_err(Failure::because)?;
+        Ok(this)
+    }
+
+    /// Repeats a request until the server's card knows the client's place in the network, before which answers are lost.
+    fn meet(&mut self) -> Result<(), AccessError> {
+        let until = Instant::now() + PATIENCE;
+        while self.ask(&key_of(u64::MAX - 1), PAUSE)?.is_none() {
+            if Instant::now() > until {
+                return Err(AccessError::Lost(u32::MAX));
+            }
+        }
+        thread::sleep(PAUSE);
+        while self.verbs.rx_burst(1, |_, _| ()) > 0 {}
+        Ok(())
+    }
+
+    /// Sends a request; returns the answer, if one comes in time.
+    fn ask(&mut self, key: &Key, patience: Duration) -> Result<Option<Vec<u8>>, AccessError> {
+        self.near.write(KEY_AT, &to_wire(*key))?;
+        self.carried.writes += 1;
+        self.carried.bytes += KEY_BYTES as u64;
+        let (until, mut answer) = (Instant::now() + patience, None);
+        while answer.is_none() && Instant::now() < until {
+            self.verbs.rx_burst(1, |_, frame| answer = Some(frame.to_vec()));
+            thread::yield_now();
+        }
+        let answer: Option<Vec<u8>> = answer;
+        self.carried.sends += u64::from(answer.is_some());
+        self.carried.bytes += answer.as_ref().map_or(0, Vec::len) as u64;
+        Ok(answer)
     }
 }
 
@@ -90,6 +124,8 @@ fn serve(
         region.read(KEY_AT, &mut key);
         // Each half of a key is a word, which is written as a whole.
         if key[..8] == [0; 8] || key[8..] == [0; 8] {
+            // The card may have learnt the client's place in the network.
+            answers.rx_burst(1, |_, _| ());
             thread::yield_now();
             continue;
         }
@@ -121,21 +157,7 @@ fn of_wire(mut key: Key) -> Key {
 
 impl Gets for Client {
     fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>, AccessError> {
-        self.near.write(KEY_AT, &to_wire(*key))?;
-        self.carried.writes += 1;
-        self.carried.bytes += KEY_BYTES as u64;
-        let until = Instant::now() + PATIENCE;
-        let mut answer = None;
-        while answer.is_none() {
-            self.verbs.rx_burst(1, |_, frame| answer = Some(frame.to_vec()));
-            if Instant::now() > until {
-                return Err(AccessError::Lost(u32::MAX));
-            }
-            thread::yield_now();
-        }
-        let answer = answer.expect("the loop ends with an answer");
-        self.carried.sends += 1;
-        self.carried.bytes += answer.len() as u64;
+        let answer = self.ask(key, PATIENCE)?.ok_or(AccessError::Lost(u32::MAX))?;
         Ok((answer[0] == FOUND).then(|| answer[1..].to_vec()))
     }
 

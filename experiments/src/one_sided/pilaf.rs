@@ -9,7 +9,9 @@ use petrel_command::failure::Failure;
 use petrel_transport::verbs::{AccessError, Card};
 use petrel_transport::words::WordMemory;
 
-use super::{Carried, FILLED, Gets, KEY_BYTES, Key, Remote, hash, key_of, memory, place_of, value_of};
+use super::{
+    Carried, FILLED, Gets, KEY_BYTES, Key, Remote, hash, key_of, memory, place_of, value_of,
+};
 
 const BUCKET_BYTES: usize = 32;
 const SUM_BYTES: usize = 8;

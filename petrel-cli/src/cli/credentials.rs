@@ -30,7 +30,8 @@ pub(crate) struct CredentialsArgs {
     ///
     /// `xdp` is AF_XDP on the interface with the process's address, `xdp:IF` on another one. It needs root, or `petrel xdp-helper`; where it
     /// cannot be had, datagrams go by the kernel, unless a `!` follows, as in `xdp:eth0!`. `dpdk:ARGUMENTS` is DPDK with the arguments of its
-    /// environment, after `petrel dpdk-shim`. docs/kernel-bypass.md has more.
+    /// environment, after `petrel dpdk-shim`. `verbs` is the first RDMA card, and `verbs:CARD` another, for peers with a card too.
+    /// docs/kernel-bypass.md has more.
     #[arg(long, global = true, value_name = "DEVICE", env = "PETREL_DEVICE")]
     pub(crate) device: Option<Device>,
 }

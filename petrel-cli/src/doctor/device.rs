@@ -4,21 +4,27 @@ use std::net::IpAddr;
 
 use petrel::endpoint::{Device, DeviceState};
 use petrel_transport::device::xdp::{PACKET_BYTES_MAX, queues_and_mtu};
-use petrel_transport::udp::{Udp, UdpConfig};
+use petrel_transport::host::{Host, HostConfig};
+use petrel_transport::udp::UdpConfig;
+use petrel_transport::verbs::Verbs;
 
 use super::check::Check;
 
 const AREA: &str = "device";
 
-/// Opens an endpoint's data port with the device, and looks at the interface.
+/// Packets of an RDMA card that no larger ones surpass.
+const CARD_PACKET_BYTES: usize = 4_096;
+
+/// Opens an endpoint's transports with the device, and looks at the interface.
 pub(super) fn checks(device: &Device) -> Vec<Check> {
     let mut config = UdpConfig { device: Some(device.clone()), ..UdpConfig::default() };
     config.bind.set_ip(IpAddr::from([0, 0, 0, 0]));
-    let opened = match Udp::bind(config) {
-        Ok(udp) => udp.device(),
+    let opened = Host::new(HostConfig { udp: config, ..HostConfig::default() });
+    let state = match &opened {
+        Ok(host) => host.device(),
         Err(error) => Some(DeviceState::Off(error.to_string())),
     };
-    match opened {
+    match state {
         None => vec![Check::ok(AREA, "device", "datagrams go by the kernel")],
         Some(DeviceState::Off(why)) => {
             let advice =
@@ -33,6 +39,8 @@ pub(super) fn checks(device: &Device) -> Vec<Check> {
             {
                 checks.extend([queues(&interface, count), mtu(&interface, bytes)]);
             }
+            let card = opened.as_ref().ok().and_then(|host| host.far().card()?.ok());
+            checks.extend(card.map(packets));
             checks
         }
     }
@@ -46,6 +54,17 @@ fn queues(interface: &str, count: u32) -> Check {
             "for several endpoints: `ethtool -L {interface} combined N`, where the driver can"
         )),
         _ => Check::info(AREA, "queues", found),
+    }
+}
+
+/// Small packets cost more of them.
+fn packets(card: &Verbs) -> Check {
+    let bytes = card.frame_bytes();
+    let found = format!("{} has packets of {bytes} bytes", card.card());
+    match bytes {
+        CARD_PACKET_BYTES => Check::ok(AREA, "packets", found),
+        _ => Check::info(AREA, "packets", found)
+            .advise("over Ethernet, for packets of 4 096 bytes: `ip link set IF mtu 4200`"),
     }
 }
 
@@ -68,6 +87,8 @@ mod tests {
         let checks = checks(&"xdp:no-such-one".parse().unwrap());
         assert_eq!((checks.len(), checks[0].status), (1, Status::Warn));
         assert!(checks[0].found.contains("no-such-one"), "{checks:?}");
+        let verbs = super::checks(&"verbs:no-such-card".parse().unwrap());
+        assert_eq!((verbs.len(), verbs[0].status), (1, Status::Warn));
         let kernel = super::checks(&Device::Kernel);
         assert_eq!((kernel.len(), kernel[0].status), (1, Status::Ok));
     }

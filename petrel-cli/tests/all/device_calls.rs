@@ -143,7 +143,7 @@ pub(crate) fn call(
     let nexus = Nexus::builder().insecure().device(device).start().unwrap();
     let mut config = EndpointConfig::default();
     config.data_address = Some(CLIENT.into());
-    config.transports = AllowedTransports { udp: true, shm: false, stream: false };
+    config.transports = AllowedTransports { udp: true, shm: false, stream: false, verbs: false };
     let mut endpoint = nexus.endpoint(config).unwrap();
     let client = Rc::new(endpoint.client([server], ClientConfig::default()));
     let ended = Rc::new(RefCell::new(Ended::default()));

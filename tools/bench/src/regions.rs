@@ -198,7 +198,7 @@ impl World {
     fn start(transport: BenchTransport) -> Result<Self, Failure> {
         let mut config = EndpointConfig::default();
         let udp = transport == BenchTransport::Udp;
-        config.transports = AllowedTransports { udp, shm: !udp, stream: false };
+        config.transports = AllowedTransports { udp, shm: !udp, stream: false, verbs: false };
         let regions = Regions::new();
         let bytes = COUNTER_OFFSET + BULK_BYTES as u64;
         let memory = RegionMemory::shared(bytes, MappedRights::ReadWrite)?;

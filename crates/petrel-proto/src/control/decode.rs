@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::records::{Records, Tags};
 use super::{
-    AGENT_BYTES_MAX, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello,
-    Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OtherOffer,
-    OutOfRange, PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept, SessionClose,
-    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
-    TEXT_BYTES_MAX, VersionRange,
+    AGENT_BYTES_MAX, CardAddress, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave,
+    GroupRefuse, Hello, Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message,
+    Offer, OtherOffer, OutOfRange, PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept,
+    SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept,
+    StreamOpen, TEXT_BYTES_MAX, VersionRange,
 };
 use crate::limits::PATH_PORTS_MAX;
 
@@ -152,6 +152,10 @@ fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
         [3, f0, f1, f2, f3] => {
             Ok(Some(Offer::Stream { max_frame: u32::from_le_bytes([f0, f1, f2, f3]) }))
         }
+        [4, ref fields @ ..] => match fields.len() {
+            VERBS_OFFER_BYTES => Ok(Some(read_verbs_offer(fields))),
+            _ => Err(DecodeError::RecordLength { kind, tag: 4 }),
+        },
         [] | [1..=3, ..] => Err(DecodeError::RecordLength { kind, tag: 4 }),
         [other, f0, f1, f2, f3, ref fields @ ..] => {
             let max_frame = u32::from_le_bytes([f0, f1, f2, f3]);
@@ -159,6 +163,18 @@ fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
         }
         _ => Ok(None),
     }
+}
+
+/// Bytes of an offer of an RDMA card, behind the kind.
+const VERBS_OFFER_BYTES: usize = 30;
+
+fn read_verbs_offer(fields: &[u8]) -> Offer {
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| fields[at + byte]));
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&fields[..16]);
+    let lid = u16::from_le_bytes([fields[16], fields[17]]);
+    let at = CardAddress { gid, lid, pair: word(18), key: word(22) };
+    Offer::Verbs { at, max_frame: word(26) }
 }
 
 fn read_link_refuse(records: &Records<'_>) -> Result<LinkRefuse, DecodeError> {

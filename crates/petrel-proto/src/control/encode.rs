@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::records::{cut, write};
 use super::{
-    AGENT_BYTES_MAX, BODY_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept,
-    LinkFeatures, LinkOpen, Message, Offer, OutOfRange, SessionAccept, SessionClose, SessionOpen,
-    StatsReply, TEXT_BYTES_MAX,
+    AGENT_BYTES_MAX, BODY_BYTES_MAX, CardAddress, Goodbye, GroupJoin, HEADER_BYTES, Hello,
+    LinkAccept, LinkFeatures, LinkOpen, Message, Offer, OutOfRange, SessionAccept, SessionClose,
+    SessionOpen, StatsReply, TEXT_BYTES_MAX,
 };
 use crate::Status;
 
@@ -155,6 +155,11 @@ fn write_offer(out: &mut Vec<u8>, offer: Offer) {
         Offer::Stream { max_frame } => {
             let [f0, f1, f2, f3] = max_frame.to_le_bytes();
             write(out, 4, &[3, f0, f1, f2, f3]);
+        }
+        Offer::Verbs { at: CardAddress { gid, lid, pair, key }, max_frame } => {
+            let mut value = [&[offer.kind()][..], &gid, &lid.to_le_bytes()].concat();
+            value.extend([pair, key, max_frame].into_iter().flat_map(u32::to_le_bytes));
+            write(out, 4, &value);
         }
         Offer::Other(other) => {
             let mut value = vec![offer.kind()];

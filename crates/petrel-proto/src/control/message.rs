@@ -157,8 +157,28 @@ pub enum Offer {
         /// Largest frame.
         max_frame: u32,
     },
+    /// Datagrams of RDMA cards.
+    Verbs {
+        /// The queue pair of this side's endpoint.
+        at: CardAddress,
+        /// Largest frame.
+        max_frame: u32,
+    },
     /// A transport that the specification does not describe.
     Other(OtherOffer),
+}
+
+/// The address of a queue pair for unreliable datagrams (§8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardAddress {
+    /// The global address of the card's port; zero within an InfiniBand subnet.
+    pub gid: [u8; 16],
+    /// The local identifier of the port; 0 over Ethernet.
+    pub lid: u16,
+    /// The number of the queue pair.
+    pub pair: u32,
+    /// The key that packets to the queue pair carry.
+    pub key: u32,
 }
 
 impl Offer {
@@ -168,6 +188,7 @@ impl Offer {
             Offer::Udp { .. } => 1,
             Offer::Shm { .. } => 2,
             Offer::Stream { .. } => 3,
+            Offer::Verbs { .. } => 4,
             Offer::Other(other) => other.kind,
         }
     }
@@ -177,7 +198,8 @@ impl Offer {
         match self {
             Offer::Udp { max_frame, .. }
             | Offer::Shm { max_frame }
-            | Offer::Stream { max_frame } => max_frame,
+            | Offer::Stream { max_frame }
+            | Offer::Verbs { max_frame, .. } => max_frame,
             Offer::Other(other) => other.max_frame,
         }
     }

@@ -33,10 +33,10 @@ mod vectors;
 pub use decoder::Decoder;
 pub use error::{DecodeError, Fault};
 pub use message::{
-    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
-    LinkFeatures, LinkOpen, LinkRefuse, Message, OTHER_KIND_MIN, OTHER_OFFER_BYTES_MAX, Offer,
-    OtherOffer, OutOfRange, Ping, Pong, SessionAccept, SessionClose, SessionDrain, SessionOpen,
-    SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    CardAddress, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept,
+    LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, OTHER_KIND_MIN, OTHER_OFFER_BYTES_MAX,
+    Offer, OtherOffer, OutOfRange, Ping, Pong, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 pub use paths::PathPorts;
@@ -88,6 +88,18 @@ pub const MAX_FRAME_BYTES_MAX: u32 = PACKET_BYTES_MAX + PACKET_OVERHEAD_BYTES;
 
 /// Bytes of `max_frame` reserved for the headers of a packet: `packet_bytes` is the rest.
 pub const PACKET_OVERHEAD_BYTES: u32 = crate::limits::PACKET_OVERHEAD_BYTES as u32;
+
+/// Largest `max_frame` of an RDMA card: InfiniBand has no larger packet.
+pub const VERBS_FRAME_BYTES_MAX: u32 = 4_096;
+
+/// First local identifier that no single port has: groups have the next ones (InfiniBand specification §4.1.3).
+const LID_END: u16 = 0xC000;
+
+/// First number that no queue pair has: 24 bits.
+const PAIR_END: u32 = 1 << 24;
+
+/// First key of a queue pair that only privileged processes may use.
+const KEY_END: u32 = 1 << 31;
 
 const _: () = {
     assert!(HEARTBEAT_MS_MAX >= 1_000);

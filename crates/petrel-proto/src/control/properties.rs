@@ -24,11 +24,24 @@ fn offer() -> impl Strategy<Value = Offer> {
     let stream = max_frame.clone().prop_map(|max_frame| Offer::Stream { max_frame });
     let udp =
         (1u16.., max_frame.clone()).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
+    let verbs = (card_address(), MAX_FRAME_BYTES_MIN..=VERBS_FRAME_BYTES_MAX)
+        .prop_map(|(at, max_frame)| Offer::Verbs { at, max_frame });
     let fields = vec(any::<u8>(), 0..=OTHER_OFFER_BYTES_MAX);
     let other = (OTHER_KIND_MIN.., max_frame, fields).prop_map(|(kind, max_frame, fields)| {
         Offer::Other(OtherOffer::new(kind, max_frame, &fields).unwrap())
     });
-    prop_oneof![udp, shm, stream, other]
+    prop_oneof![udp, shm, stream, verbs, other]
+}
+
+fn card_address() -> impl Strategy<Value = CardAddress> {
+    let of_ethernet = any::<[u8; 15]>().prop_map(|rest| {
+        let mut gid = [0x20; 16];
+        gid[1..].copy_from_slice(&rest);
+        (gid, 0)
+    });
+    let of_subnet = (1u16..0xC000).prop_map(|lid| ([0; 16], lid));
+    (prop_oneof![of_ethernet, of_subnet], 2u32..1 << 24, 0u32..1 << 31)
+        .prop_map(|((gid, lid), pair, key)| CardAddress { gid, lid, pair, key })
 }
 
 fn path_ports() -> impl Strategy<Value = Vec<u16>> {
@@ -68,6 +81,7 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
         |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe, key_path))| {
             let paths = ports_besides(ports, &offers);
+            let probe = probe || offers.iter().any(|offer| offer.kind() == 4);
             let features = LinkFeatures { paths, order, probe, key_path };
             LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
@@ -81,6 +95,7 @@ fn link_accept() -> impl Strategy<Value = LinkAccept> {
         let (ecn, ports, order, probe, data_ip, key_path) = extras;
         let ticket = offer.has_ticket().then_some(ticket);
         let paths = ports_besides(ports, &[offer]);
+        let probe = probe || offer.kind() == 4;
         let features = LinkFeatures { paths, order, probe, key_path };
         LinkAccept { link, offer, ticket, ecn, features, data_ip }
     })

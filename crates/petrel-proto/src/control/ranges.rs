@@ -1,13 +1,14 @@
 //! The ranges of the messages' fields, checked by the decoder and the encoder.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello,
-    KEY_PATH_END, Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse,
-    MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong,
-    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
-    SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    CardAddress, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello,
+    KEY_END, KEY_PATH_END, Kind, LID_END, LinkAccept, LinkClose, LinkFeatures, LinkOpen,
+    LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, PAIR_END,
+    PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose,
+    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, StreamAccept, StreamOpen,
+    VERBS_FRAME_BYTES_MAX,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -36,13 +37,33 @@ impl Offer {
     fn check(self, kind: Kind) -> Result<(), OutOfRange> {
         let frames = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
         in_range(frames.contains(&self.max_frame()), kind, "offer.max_frame")?;
+        if let Offer::Verbs { at, max_frame } = self {
+            in_range(max_frame <= VERBS_FRAME_BYTES_MAX, kind, "offer.max_frame")?;
+            at.check(kind)?;
+        }
         in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
+    }
+
+    /// Nothing else tells whether two cards are on one network.
+    fn check_probe(self, probe: bool, kind: Kind) -> Result<(), OutOfRange> {
+        in_range(probe || !matches!(self, Offer::Verbs { .. }), kind, "probe")
     }
 
     /// The offered port is path 0, and no port is two paths.
     fn check_paths(self, paths: &PathPorts, kind: Kind) -> Result<(), OutOfRange> {
         let is_twice = matches!(self, Offer::Udp { port, .. } if paths.contains(port));
         in_range(!is_twice, kind, "paths")
+    }
+}
+
+impl CardAddress {
+    /// Frames to groups and to the network's managers (pairs 0 and 1) would reach others than the side itself.
+    fn check(self, kind: Kind) -> Result<(), OutOfRange> {
+        let ip = Ipv6Addr::from(self.gid).to_canonical();
+        let is_of_subnet = self.gid == [0; 16] && (1..LID_END).contains(&self.lid);
+        in_range(is_of_subnet || may_be_a_host(ip), kind, "offer.gid")?;
+        in_range((2..PAIR_END).contains(&self.pair), kind, "offer.pair")?;
+        in_range(self.key < KEY_END, kind, "offer.key")
     }
 }
 
@@ -59,6 +80,7 @@ impl LinkOpen {
         in_range(self.to_endpoint != u16::MAX, Kind::LinkOpen, "to_endpoint")?;
         for offer in &self.offers {
             offer.check(Kind::LinkOpen)?;
+            offer.check_probe(self.features.probe, Kind::LinkOpen)?;
             offer.check_paths(&self.features.paths, Kind::LinkOpen)?;
         }
         self.features.check(Kind::LinkOpen)
@@ -74,6 +96,7 @@ impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.ticket.is_some() == self.offer.has_ticket(), Kind::LinkAccept, "ticket")?;
         self.offer.check(Kind::LinkAccept)?;
+        self.offer.check_probe(self.features.probe, Kind::LinkAccept)?;
         self.offer.check_paths(&self.features.paths, Kind::LinkAccept)?;
         self.features.check(Kind::LinkAccept)?;
         in_range(self.data_ip.is_none_or(may_be_a_host), Kind::LinkAccept, "data_ip")

@@ -346,7 +346,7 @@ fn bounds() -> Vec<Bounds> {
             vec![shm_offer(least - 1), shm_offer(most + 1)],
         ),
         // A transport unknown to version 1, and UDP with a ticket.
-        (Kind::LinkAccept, "offer", 4, vec![], vec![vec![4, 1], vec![0]]),
+        (Kind::LinkAccept, "offer", 4, vec![], vec![vec![5, 1], vec![0]]),
         (
             Kind::LinkAccept,
             "data_ip",
@@ -524,7 +524,7 @@ fn other_offer__out_of_its_range_is_no_offer() {
     let too_many = most + 1;
     for (kind, max_frame, fields) in [
         (OTHER_KIND_MIN - 1, least, 0),
-        (4, least, 0),
+        (5, least, 0),
         (OTHER_KIND_MIN, least - 1, 0),
         (OTHER_KIND_MIN, MAX_FRAME_BYTES_MAX + 1, 0),
         (OTHER_KIND_MIN, least, too_many),

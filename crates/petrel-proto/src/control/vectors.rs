@@ -41,6 +41,9 @@ fn offer_words(offer: &Offer) -> String {
         Offer::Udp { port, max_frame } => format!("offer=udp:{port}:{max_frame}"),
         Offer::Shm { max_frame } => format!("offer=shm:{max_frame}"),
         Offer::Stream { max_frame } => format!("offer=stream:{max_frame}"),
+        Offer::Verbs { at: CardAddress { gid, lid, pair, key }, max_frame } => {
+            format!("offer=verbs:{}:{lid}:{pair}:{key:#x}:{max_frame}", to_hex(gid))
+        }
         Offer::Other(other) => format!("offer=other:{other:?}"),
     }
 }

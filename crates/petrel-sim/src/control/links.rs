@@ -192,7 +192,7 @@ impl Network {
         let endpoint = EndpointId(open.to_endpoint);
         let offer = open.offers.iter().find_map(|offer| match *offer {
             Offer::Udp { port, .. } => Some(port),
-            Offer::Shm { .. } | Offer::Stream { .. } | Offer::Other(_) => None,
+            _ => None,
         });
         let local = self.process(host).endpoints.get(&endpoint);
         let (Some(port), Some(local)) = (offer, local) else {

@@ -86,7 +86,7 @@ impl Drop for World {
 }
 
 fn media() -> [(&'static str, AllowedTransports); 3] {
-    let none = AllowedTransports { shm: false, udp: false, stream: false };
+    let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
     [
         ("shm", AllowedTransports { shm: true, ..none }),
         ("udp", AllowedTransports { udp: true, ..none }),

@@ -73,7 +73,7 @@ fn who(client: &Client) -> Result<Fingerprint, Error> {
 }
 
 fn media() -> [AllowedTransports; 3] {
-    let none = AllowedTransports { shm: false, udp: false, stream: false };
+    let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
     [
         AllowedTransports { shm: true, ..none },
         AllowedTransports { udp: true, ..none },

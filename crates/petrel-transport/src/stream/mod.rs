@@ -389,12 +389,7 @@ impl Transport for Stream {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        if self.prepare_wait() {
-            self.stats.rx_syscalls += 1;
-            let mut watch = Watch::new(&self.waker);
-            self.watch(&mut watch);
-            watch.sleep(timeout_ns);
-        }
+        self.wait_as_member(timeout_ns);
     }
 
     fn waker(&self) -> Waker {

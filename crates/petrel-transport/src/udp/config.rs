@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::device::xdp::XdpConfig;
 use crate::seal::SealedLink;
+use crate::verbs::VerbsConfig;
 
 /// Bytes of the receive buffer that the kernel charges for a small datagram: the data's block and its book-keeping.
 pub(super) const CHARGE_BYTES: usize = 768;
@@ -75,6 +76,8 @@ pub enum Device {
     Xdp(XdpDevice),
     /// A device by DPDK, with the kernel's socket beside.
     Dpdk(DpdkDevice),
+    /// An RDMA card, for peers that have one on the same network: another medium beside UDP, which a [`Host`](crate::host::Host) opens.
+    Verbs(VerbsDevice),
 }
 
 impl Device {
@@ -84,6 +87,7 @@ impl Device {
             Self::Kernel => false,
             Self::Xdp(device) => device.is_required,
             Self::Dpdk(device) => device.is_required,
+            Self::Verbs(device) => device.is_required,
         }
     }
 }
@@ -91,8 +95,8 @@ impl Device {
 impl FromStr for Device {
     type Err = String;
 
-    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name, then perhaps `@` and the socket of a helper; or `dpdk:` with the arguments of
-    /// DPDK. A `!` follows if the device is required.
+    /// Reads `kernel`, `xdp`, or `xdp:` with an interface's name, then perhaps `@` and the socket of a helper; `dpdk:` with the arguments of
+    /// DPDK; or `verbs`, or `verbs:` with a card's name. A `!` follows if the device is required.
     fn from_str(words: &str) -> Result<Self, String> {
         let (words, is_required) = match words.strip_suffix('!') {
             Some(words) => (words, true),
@@ -103,6 +107,15 @@ impl FromStr for Device {
         {
             let arguments = arguments.to_owned();
             return Ok(Self::Dpdk(DpdkDevice { arguments, is_required }));
+        }
+        if let Some(card) = words.strip_prefix("verbs") {
+            let name = match card.strip_prefix(':') {
+                Some(name) if !name.is_empty() => name,
+                None if card.is_empty() => "",
+                _ => return Err(format!("{words:?} names no RDMA card: verbs, or verbs:CARD")),
+            };
+            let config = VerbsConfig { card: name.to_owned(), ..VerbsConfig::default() };
+            return Ok(Self::Verbs(VerbsDevice { config, is_required }));
         }
         let (words, helper) = match words.split_once('@') {
             Some((words, path)) if !path.is_empty() => (words, Some(path.into())),
@@ -116,7 +129,7 @@ impl FromStr for Device {
             Some(("xdp", name)) if !name.is_empty() => Some(name.to_owned()),
             _ => {
                 return Err(format!(
-                    "{words:?} is not kernel, xdp, xdp:INTERFACE or dpdk:ARGUMENTS"
+                    "{words:?} is not kernel, xdp, xdp:INTERFACE, dpdk:ARGUMENTS, verbs or verbs:CARD"
                 ));
             }
         };
@@ -134,6 +147,10 @@ impl fmt::Display for Device {
         match self {
             Self::Kernel => f.write_str("kernel")?,
             Self::Dpdk(DpdkDevice { arguments, .. }) => write!(f, "dpdk:{arguments}")?,
+            Self::Verbs(VerbsDevice { config: VerbsConfig { card, .. }, .. }) => match &card[..] {
+                "" => f.write_str("verbs")?,
+                name => write!(f, "verbs:{name}")?,
+            },
             Self::Xdp(XdpDevice { interface, config, .. }) => {
                 f.write_str("xdp")?;
                 if let Some(name) = interface {
@@ -165,6 +182,15 @@ pub struct DpdkDevice {
     /// The arguments of DPDK's environment (EAL), which choose one device.
     pub arguments: String,
     /// As [`XdpDevice::is_required`].
+    pub is_required: bool,
+}
+
+/// An RDMA card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsDevice {
+    /// The card, and the lengths of its queues.
+    pub config: VerbsConfig,
+    /// Whether an endpoint without the card is refused. Otherwise the endpoint does without.
     pub is_required: bool,
 }
 
@@ -293,12 +319,15 @@ mod tests {
             "xdp@/run/x.sock",
             "xdp:e1@h!",
             "dpdk:--lcores=0@1 -a 0!",
+            "verbs",
+            "verbs!",
+            "verbs:mlx5_0!",
         ] {
             assert_eq!(words.parse::<Device>().unwrap().to_string(), words);
         }
         for words in [
             "", "!", "kernel!", "kernel@h", "xdp:", "xdp:!", "xdp@", "dpdk", "dpdk: !", "eth0",
-            "XDP",
+            "XDP", "verbs:", "verbs0", "verbs:!",
         ] {
             assert!(words.parse::<Device>().is_err(), "{words}");
         }

@@ -266,7 +266,7 @@ impl DeviceExit {
 /// Opens the device of a setting for the port of the kernel's `socket`. Returns the reason if that cannot be done.
 fn open_port(setting: &Device, socket: &UdpSocket, local: SocketAddr, open: OpenXdp) -> Opened {
     match setting {
-        Device::Kernel => unreachable!("the kernel is no device"),
+        Device::Kernel | Device::Verbs(_) => unreachable!("{setting} is no exit of UDP"),
         Device::Xdp(setting) => open_xdp(setting, socket, local, open),
         Device::Dpdk(setting) => {
             let (nic, ways) = Dpdk::open(&setting.arguments, local)?;

@@ -68,7 +68,7 @@ use crate::wake::{Waker, Watch};
 
 pub use config::{
     Device, DpdkDevice, MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError,
-    UdpLink, XdpDevice,
+    UdpLink, VerbsDevice, XdpDevice,
 };
 pub use device::DeviceState;
 pub use socket::{path_mtu, source_to};
@@ -166,7 +166,7 @@ impl Udp {
         let local = socket.local_addr()?;
         let mut udp = Self::of_socket(socket, local, capabilities, (config, waker))?;
         match udp.config.device.clone() {
-            None | Some(Device::Kernel) => {}
+            None | Some(Device::Kernel | Device::Verbs(_)) => {}
             Some(device) => udp.use_device(device)?,
         }
         Ok(udp)
@@ -559,11 +559,7 @@ impl Transport for Udp {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        if self.prepare_wait() {
-            let mut watch = Watch::new(&self.waker);
-            self.watch(&mut watch);
-            watch.sleep(timeout_ns);
-        }
+        self.wait_as_member(timeout_ns);
     }
 
     fn waker(&self) -> Waker {

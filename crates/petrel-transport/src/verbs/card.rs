@@ -4,9 +4,13 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::fs;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use super::error::VerbsError;
-use super::table::{Context, Device, LINK_LAYER_ETHERNET, PORT_ACTIVE, PortState, Table};
+use super::table::{
+    AddressHandle, AddressSettings, Context, Device, Domain, GlobalRoute, LINK_LAYER_ETHERNET,
+    PORT_ACTIVE, PortState, Table,
+};
 use super::{Address, FRAME_BYTES_MIN, VerbsConfig};
 
 /// An object of the library, which is destroyed with this value.
@@ -36,6 +40,9 @@ impl<T> Owned<T> {
 // SAFETY: the library's objects are not bound to a thread, and this value alone uses the object.
 unsafe impl<T> Send for Owned<T> {}
 
+// SAFETY: a shared reference gives the address alone, and the library's functions may run on several threads at once.
+unsafe impl<T> Sync for Owned<T> {}
+
 impl<T> fmt::Debug for Owned<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.object.fmt(f)
@@ -54,6 +61,8 @@ impl<T> Drop for Owned<T> {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) context: Owned<Context>,
+    /// The card's name.
+    pub(super) name: String,
     pub(super) number: u8,
     /// The largest payload of a packet, in bytes.
     pub(super) mtu: usize,
@@ -85,12 +94,76 @@ impl Port {
             true => gid_of(table, &context, (&name, number), state.gids)?,
             false => (0, [0; 16]),
         };
-        Ok(Self { context, number, mtu, is_ethernet, gid_index, gid, lid: state.lid })
+        Ok(Self { context, name, number, mtu, is_ethernet, gid_index, gid, lid: state.lid })
     }
 
     /// Returns the part of the address that the port determines.
     pub(super) fn address(&self) -> Address {
         Address { gid: self.gid, lid: self.lid, pair: 0, key: 0 }
+    }
+
+    /// Returns the path to a port. Switches may mark its packets if `ecn`.
+    pub(super) fn path_to(&self, (gid, lid): ([u8; 16], u16), ecn: bool) -> AddressSettings {
+        let mut settings = AddressSettings { lid, port: self.number, ..AddressSettings::default() };
+        if self.is_ethernet {
+            settings.is_global = 1;
+            settings.route = GlobalRoute {
+                gid,
+                flow_label: 0,
+                own_index: self.gid_index,
+                hop_limit: HOPS,
+                traffic_class: if ecn { ECN_CAPABLE } else { 0 },
+            };
+        }
+        settings
+    }
+}
+
+/// Hops of a packet's global route.
+const HOPS: u8 = 64;
+
+/// The traffic class of packets that switches mark in place of dropping (RFC 3168).
+const ECN_CAPABLE: u8 = 2;
+
+/// The card's port, and the domain of its objects: open as long as a handle or the queue pair uses them.
+#[derive(Debug)]
+pub(super) struct Ground {
+    table: Table,
+    pub(super) domain: Owned<Domain>,
+    pub(super) port: Port,
+}
+
+/// The place of a peer, as the card needs it.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) handle: Owned<AddressHandle>,
+    pub(super) pair: u32,
+    pub(super) key: u32,
+    /// Closed after the handle.
+    _ground: Arc<Ground>,
+}
+
+impl Ground {
+    pub(super) fn open(table: Table, config: &VerbsConfig) -> Result<Arc<Self>, VerbsError> {
+        let port = Port::open(&table, config)?;
+        // SAFETY: the context is open.
+        let domain = unsafe { (table.alloc_domain)(port.context.get()) };
+        let domain = Owned::new(domain, table.dealloc_domain, "ibv_alloc_pd")?;
+        Ok(Arc::new(Self { table, domain, port }))
+    }
+
+    /// Returns the place of a peer, to which packets may be marked if `ecn`. Over Ethernet the system may ask the network for the peer's
+    /// link-layer address, for a second and more.
+    pub(super) fn handle_to(
+        self: &Arc<Self>,
+        to: &Address,
+        ecn: bool,
+    ) -> Result<Handle, VerbsError> {
+        let mut settings = self.port.path_to((to.gid, to.lid), ecn);
+        // SAFETY: the domain is open, and the settings have the library's layout.
+        let handle = unsafe { (self.table.create_handle)(self.domain.get(), &mut settings) };
+        let handle = Owned::new(handle, self.table.destroy_handle, "ibv_create_ah")?;
+        Ok(Handle { handle, pair: to.pair, key: to.key, _ground: Arc::clone(self) })
     }
 }
 

@@ -8,15 +8,18 @@ use super::FRAME_BYTES_MIN;
 pub enum VerbsError {
     /// The library is not installed.
     #[error(
-        "RDMA cards need libibverbs, which cannot be opened ({why}); install it and the card's provider (Debian: libibverbs1, \
-         ibverbs-providers)"
+        "RDMA cards need libibverbs, which cannot be opened ({why}); install it and the card's provider: `apt-get install rdma-core \
+         ibverbs-providers`"
     )]
     Missing {
         /// The loader's reason.
         why: String,
     },
     /// The host has no card, or none of this name.
-    #[error("there is no RDMA card {name:?}; the host has: {others}")]
+    #[error(
+        "there is no RDMA card{}{name}; the host has: {others}; `rdma link` shows cards, and `rdma link add rxe0 type rxe netdev IF` emulates one",
+        if name.is_empty() { "" } else { " " }
+    )]
     NoDevice {
         /// The name that was asked for; empty for any.
         name: String,

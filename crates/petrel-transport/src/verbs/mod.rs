@@ -18,15 +18,18 @@
 #[cfg(test)]
 mod accesses;
 mod card;
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    clippy::missing_safety_doc,
+    reason = "the cards in memory have the signatures of the library, and are called by the module alone"
+)]
+pub mod detached;
 mod error;
+mod handles;
 mod one_sided;
 mod pair;
 mod table;
 #[cfg(test)]
-#[expect(
-    clippy::undocumented_unsafe_blocks,
-    reason = "the card in memory has the signatures of the library, and is called by the module alone"
-)]
 mod tests;
 
 use std::collections::HashMap;
@@ -38,7 +41,9 @@ use crate::transport::{
     TransportStats,
 };
 use crate::wake::{Waker, Watch, Woken};
-use pair::{Handle, Origin, QueuePair};
+use card::Handle;
+use handles::{Handles, text_of};
+use pair::{Origin, QueuePair};
 use table::{LIBRARY, Table};
 
 pub use error::VerbsError;
@@ -91,12 +96,17 @@ pub struct VerbsLink {
     pub address: Address,
     /// The largest frame of the link, in bytes.
     pub max_frame: usize,
+    /// Whether the two sides have agreed on packets that switches may mark (RFC 3168).
+    pub ecn: bool,
 }
 
 #[derive(Debug)]
 struct Peer {
     link: VerbsLink,
-    handle: Handle,
+    /// Distinguishes the peer from earlier ones with the index.
+    number: u64,
+    /// `None` until the system knows the peer's place in the network. Frames are dropped before.
+    handle: Option<Handle>,
     /// Links that lead to the peer.
     links: u32,
 }
@@ -107,6 +117,11 @@ pub struct Verbs {
     // The handles of peers belong to the pair's domain, and are gone before the pair.
     peers: Vec<Option<Peer>>,
     pair: QueuePair,
+    handles: Handles,
+    /// The number of the last peer.
+    last_number: u64,
+    /// For the owner's log.
+    notice: Option<String>,
     waker: Waker,
     /// The peers of received packets.
     origins: HashMap<Origin, u32>,
@@ -133,6 +148,9 @@ impl Verbs {
         Ok(Self {
             peers: Vec::new(),
             pair: QueuePair::open(table, config)?,
+            handles: Handles::new(waker.clone()),
+            last_number: 0,
+            notice: None,
             waker,
             origins: HashMap::new(),
             count: 0,
@@ -148,6 +166,11 @@ impl Verbs {
         self.pair.address()
     }
 
+    /// The card's name.
+    pub fn card(&self) -> &str {
+        &self.pair.ground().port.name
+    }
+
     /// The largest frame, in bytes.
     pub fn frame_bytes(&self) -> usize {
         self.pair.mtu()
@@ -155,6 +178,30 @@ impl Verbs {
 
     fn peer(&self, peer: PeerId) -> Option<&Peer> {
         self.peers.get(peer.0 as usize)?.as_ref()
+    }
+
+    /// Takes the places of peers that have come.
+    fn take_handles(&mut self) {
+        while let Some((number, made)) = self.handles.next() {
+            let mut peers = self.peers.iter_mut().flatten();
+            let Some(peer) = peers.find(|peer| peer.number == number) else { continue };
+            match made {
+                Ok(handle) => peer.handle = Some(handle),
+                Err(why) => {
+                    let to = text_of(&peer.link.address);
+                    self.notice = Some(format!("no way to {to} by the RDMA card: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Waits for the places of all peers.
+    #[cfg(test)]
+    pub(crate) fn settle(&mut self) {
+        while self.handles.are_asked() {
+            self.take_handles();
+            std::thread::yield_now();
+        }
     }
 
     /// Posts the staged packets, and counts.
@@ -177,6 +224,13 @@ impl Verbs {
         if !std::mem::replace(&mut self.has_ended, true) {
             let there = (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some());
             self.to_report.extend(there.map(|(index, _)| PeerId(index)));
+            self.notice = Some("the RDMA card carries nothing any more".to_owned());
+        }
+    }
+
+    fn look_for_the_end(&mut self) {
+        if !self.has_ended && self.pair.has_ended() {
+            self.end();
         }
     }
 
@@ -229,13 +283,15 @@ impl Transport for Verbs {
             peer.links += 1;
             return Ok(PeerId(index));
         }
-        let handle = self.pair.handle_to(&link.address).map_err(std::io::Error::other)?;
+        self.last_number += 1;
+        let number = self.last_number;
+        self.handles.ask(number, &link, self.pair.ground());
         let free = self.peers.iter().position(Option::is_none);
         let index = free.unwrap_or(self.peers.len());
         if free.is_none() {
             self.peers.push(None);
         }
-        self.peers[index] = Some(Peer { link, handle, links: 1 });
+        self.peers[index] = Some(Peer { link, number, handle: None, links: 1 });
         self.count += 1;
         self.origins.entry(self.pair.origin_of(&link.address)).or_insert(index as u32);
         if self.has_ended {
@@ -255,7 +311,9 @@ impl Transport for Verbs {
         }
         let origin = self.pair.origin_of(&peer.link.address);
         let gone = entry.take().expect("the peer was just found");
-        self.pair.retire(gone.handle);
+        if let Some(handle) = gone.handle {
+            self.pair.retire(handle);
+        }
         assert!(self.count > 0, "a peer that is removed was counted");
         self.count -= 1;
         self.forget_origin(origin, id.0);
@@ -287,11 +345,8 @@ impl Transport for Verbs {
     }
 
     fn take_notice(&mut self) -> Option<String> {
-        if self.has_ended || !self.pair.has_ended() {
-            return None;
-        }
-        self.end();
-        Some("the RDMA card carries nothing any more".to_owned())
+        self.look_for_the_end();
+        self.notice.take()
     }
 
     fn receive_queue(&self) -> Option<ReceiveQueue> {
@@ -313,7 +368,11 @@ impl Transport for Verbs {
             self.stats.tx_dropped_error += 1;
             return true;
         }
-        if self.is_full || !self.pair.stage(&peer.handle, head, body) {
+        let Some(handle) = &peer.handle else {
+            self.stats.tx_dropped_no_peer += 1;
+            return true;
+        };
+        if self.is_full || !self.pair.stage(handle, head, body) {
             self.is_full = true;
             self.stats.tx_blocked += 1;
             return false;
@@ -331,6 +390,9 @@ impl Transport for Verbs {
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         self.post();
+        if self.handles.are_asked() {
+            self.take_handles();
+        }
         let (origins, stats) = (&self.origins, &mut self.stats);
         let mut received = 0;
         let mut deliver = |arrived: pair::Arrived<'_>| {
@@ -368,13 +430,7 @@ impl Transport for Verbs {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        if !self.prepare_wait() {
-            return;
-        }
-        let mut watch = Watch::new(&self.waker);
-        watch.add(self.pair.channel_fd(), false);
-        let woken = watch.sleep(timeout_ns);
-        self.finish_wait(&woken);
+        self.wait_as_member(timeout_ns);
     }
 
     fn waker(&self) -> Waker {
@@ -395,6 +451,7 @@ impl Member for Verbs {
     /// Asks the card for an event. A packet that arrived before is found by the look that follows.
     fn prepare_wait(&mut self) -> bool {
         self.post();
+        self.look_for_the_end();
         if self.has_ended {
             return self.to_report.is_empty();
         }
@@ -402,10 +459,14 @@ impl Member for Verbs {
     }
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        watch.add(self.pair.channel_fd(), false);
+        // After its end the card's events are no news.
+        for fd in self.pair.fds().into_iter().filter(|_| !self.has_ended) {
+            watch.add(fd, false);
+        }
     }
 
     fn finish_wait(&mut self, _: &Woken) {
         self.pair.disarm();
+        self.look_for_the_end();
     }
 }

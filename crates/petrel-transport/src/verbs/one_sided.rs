@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use super::card::{Owned, Port};
 use super::error::VerbsError;
-use super::pair::{EMPTY, HOPS};
+use super::pair::EMPTY;
 use super::table::{
-    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, AddressSettings, Capacity,
-    CompletionQueue, Domain, GlobalRoute, LIBRARY, Pair, PairSettings, PairState, Piece,
-    QP_ACCESS_FLAGS, QP_AV, QP_PATH_MTU, QP_PEER, QP_PEER_READS, QP_PKEY_INDEX, QP_PORT, QP_READS,
-    QP_RETRY_COUNT, QP_RNR_RETRY, QP_RNR_TIMER, QP_RQ_PSN, QP_SQ_PSN, QP_STATE, QP_TIMEOUT,
-    QPS_INIT, QPS_RTR, QPS_RTS, QPT_RC, QPT_UC, Registration, SEND_SIGNALED, SendRequest, Table,
-    WC_REMOTE_ACCESS, WC_REMOTE_INVALID, WC_SUCCESS, WR_RDMA_READ, WR_RDMA_WRITE,
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Capacity, CompletionQueue, Domain,
+    LIBRARY, Pair, PairSettings, PairState, Piece, QP_ACCESS_FLAGS, QP_AV, QP_PATH_MTU, QP_PEER,
+    QP_PEER_READS, QP_PKEY_INDEX, QP_PORT, QP_READS, QP_RETRY_COUNT, QP_RNR_RETRY, QP_RNR_TIMER,
+    QP_RQ_PSN, QP_SQ_PSN, QP_STATE, QP_TIMEOUT, QPS_INIT, QPS_RTR, QPS_RTS, QPT_RC, QPT_UC,
+    Registration, SEND_SIGNALED, SendRequest, Table, WC_REMOTE_ACCESS, WC_REMOTE_INVALID,
+    WC_SUCCESS, WR_RDMA_READ, WR_RDMA_WRITE,
 };
 use super::{PAIRS_MAX, VerbsConfig};
 use crate::buf::Region;
@@ -55,9 +55,6 @@ pub struct Card {
     table: Table,
     port: Port,
 }
-
-// SAFETY: the library's functions may be called for a context from several threads.
-unsafe impl Sync for Card {}
 
 impl Card {
     /// Opens the card of a name, as `rdma link` shows it, or the first card if the name is empty.
@@ -220,19 +217,7 @@ impl Connection {
 
     /// Lets the pair receive from a peer.
     fn receive_from(&self, peer: &Far) -> Result<(), VerbsError> {
-        let port = &self.card.port;
-        let mut path =
-            AddressSettings { lid: peer.lid, port: port.number, ..AddressSettings::default() };
-        if port.is_ethernet {
-            path.is_global = 1;
-            path.route = GlobalRoute {
-                gid: peer.gid,
-                flow_label: 0,
-                own_index: port.gid_index,
-                hop_limit: HOPS,
-                traffic_class: 0,
-            };
-        }
+        let path = self.card.port.path_to((peer.gid, peer.lid), false);
         let mask = QP_AV
             | QP_PATH_MTU
             | QP_PEER
@@ -306,9 +291,6 @@ pub struct Lent {
     // The card reaches the memory until the registration is gone.
     _memory: Arc<dyn Any + Send + Sync>,
 }
-
-// SAFETY: after it was opened, the value is only asked for numbers, and the registration lies under a mutex.
-unsafe impl Sync for Lent {}
 
 impl Lent {
     /// Lends the words of an object to a peer. The call may wait for the network to name the peer's Ethernet address, a second at most.

@@ -5,17 +5,17 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::card::{Owned, Port, is_of_ipv4};
+use super::card::{Ground, Handle, Owned, is_of_ipv4};
 use super::error::VerbsError;
 use super::table::{
-    ACCESS_LOCAL_WRITE, AddressHandle, AddressSettings, Capacity, Channel, Completion,
-    CompletionQueue, Domain, Event, FATAL_EVENTS, GlobalRoute, Pair, PairSettings, PairState,
-    Piece, QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN, QP_STATE, QPS_INIT, QPS_RTR, QPS_RTS,
-    QPT_UD, ReceiveRequest, Registration, SEND_INLINE, SEND_SIGNALED, SendRequest, Table, WC_GRH,
-    WC_SUCCESS, WR_SEND,
+    ACCESS_LOCAL_WRITE, Capacity, Channel, Completion, CompletionQueue, Domain, Event,
+    FATAL_EVENTS, Pair, PairSettings, PairState, Piece, QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN,
+    QP_STATE, QPS_INIT, QPS_RTR, QPS_RTS, QPT_UD, ReceiveRequest, Registration, SEND_INLINE,
+    SEND_SIGNALED, SendRequest, Table, WC_GRH, WC_SUCCESS, WR_SEND,
 };
 use super::{Address, VerbsConfig};
 use crate::buf::Region;
@@ -35,12 +35,6 @@ const INLINE_BYTES: [u32; 3] = [220, 60, 0];
 /// The largest payload of a packet (InfiniBand).
 const MTU_MAX: usize = 4_096;
 
-/// Hops of a packet's global route.
-pub(super) const HOPS: u8 = 64;
-
-/// The traffic class of sent packets: *ECN capable* (RFC 3168), so that switches mark in place of dropping.
-const ECN_CAPABLE: u8 = 2;
-
 /// The origin of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
@@ -59,14 +53,6 @@ pub(super) struct Arrived<'a> {
     pub(super) is_marked: bool,
 }
 
-/// The place of a peer, as the card needs it.
-#[derive(Debug)]
-pub(super) struct Handle {
-    handle: Owned<AddressHandle>,
-    pair: u32,
-    key: u32,
-}
-
 /// A queue pair, its memory and its completions.
 pub(super) struct QueuePair {
     table: Table,
@@ -78,8 +64,7 @@ pub(super) struct QueuePair {
     channel: Owned<Channel>,
     /// Held so that the card reaches the memory.
     _registration: Owned<Registration>,
-    domain: Owned<Domain>,
-    port: Port,
+    ground: Arc<Ground>,
     // The card writes here until the registration is gone.
     memory: Region,
     key: u32,
@@ -110,21 +95,17 @@ unsafe impl Send for QueuePair {}
 impl QueuePair {
     /// Opens the card, and makes a queue pair that receives.
     pub(super) fn open(table: Table, config: &VerbsConfig) -> Result<Self, VerbsError> {
-        let port = Port::open(&table, config)?;
-        let context = port.context.get();
+        let ground = Ground::open(table, config)?;
+        let (context, domain) = (ground.port.context.get(), ground.domain.get());
         let (receives, sends) = (config.receives.max(1), config.sends.max(1));
-        // SAFETY: the context is open.
-        let domain = unsafe { (table.alloc_domain)(context) };
-        let domain = Owned::new(domain, table.dealloc_domain, "ibv_alloc_pd")?;
         // Cards take packets of the largest size that InfiniBand has, whatever the port's MTU: a longer one than its place would end the pair.
         let place_bytes = (ROUTE_BYTES + MTU_MAX).next_multiple_of(64);
         let memory = Region::zeroed((receives as usize + sends as usize) * place_bytes, false)
             .map_err(|why| VerbsError::refused("mmap", why))?;
         let start = memory.start().as_ptr();
         // SAFETY: the region is mapped until the registration is gone.
-        let registration = unsafe {
-            (table.register)(domain.get(), start.cast(), memory.bytes(), ACCESS_LOCAL_WRITE)
-        };
+        let registration =
+            unsafe { (table.register)(domain, start.cast(), memory.bytes(), ACCESS_LOCAL_WRITE) };
         let registration = Owned::new(registration, table.deregister, "ibv_reg_mr")?;
         // SAFETY: the context is open.
         let channel = unsafe { (table.create_channel)(context) };
@@ -138,7 +119,7 @@ impl QueuePair {
         };
         let (sent, received) = (queue(sends, ptr::null_mut())?, queue(receives, channel.get())?);
         let (pair, inline_bytes) =
-            create_pair(&table, domain.get(), (sent.get(), received.get()), (receives, sends))?;
+            create_pair(&table, domain, (sent.get(), received.get()), (receives, sends))?;
         // SAFETY: a registration is a structure with its key.
         let local_key = unsafe { (*registration.get()).local_key };
         let mut this = Self {
@@ -180,8 +161,7 @@ impl QueuePair {
             received,
             channel,
             _registration: registration,
-            domain,
-            port,
+            ground,
             memory,
         };
         this.name_places(local_key);
@@ -219,7 +199,7 @@ impl QueuePair {
             let mut settings: PairState = unsafe { std::mem::zeroed() };
             settings.state = state;
             settings.key = self.key;
-            settings.port = self.port.number;
+            settings.port = self.ground.port.number;
             // SAFETY: the pair is this value's, and the mask names fields that are set.
             let error = unsafe { (self.table.modify_pair)(self.pair.get(), &mut settings, mask) };
             if error != 0 {
@@ -229,8 +209,7 @@ impl QueuePair {
                 ));
             }
         }
-        let (fd, events) = (self.channel_fd(), self.async_fd());
-        for fd in [fd, events] {
+        for fd in self.fds() {
             let set = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             set.map_err(|why| VerbsError::refused("fcntl", why.into()))?;
         }
@@ -239,7 +218,7 @@ impl QueuePair {
 
     /// The largest packet, in bytes.
     pub(super) fn mtu(&self) -> usize {
-        self.port.mtu
+        self.ground.port.mtu
     }
 
     /// Packets that the receive queue holds.
@@ -251,46 +230,31 @@ impl QueuePair {
     pub(super) fn address(&self) -> Address {
         // SAFETY: a queue pair is a structure with its number.
         let pair = unsafe { (*self.pair.get()).number };
-        Address { pair, key: self.key, ..self.port.address() }
+        Address { pair, key: self.key, ..self.ground.port.address() }
     }
 
     /// Returns the origin of packets from an address.
     pub(super) fn origin_of(&self, address: &Address) -> Origin {
-        let (gid, lid) = match self.port.is_ethernet {
+        let (gid, lid) = match self.ground.port.is_ethernet {
             true => (address.gid, 0),
             false => ([0; 16], address.lid),
         };
         Origin { pair: address.pair, gid, lid }
     }
 
-    /// Returns the place of a peer.
-    pub(super) fn handle_to(&self, address: &Address) -> Result<Handle, VerbsError> {
-        let mut settings = AddressSettings {
-            lid: address.lid,
-            port: self.port.number,
-            ..AddressSettings::default()
-        };
-        if self.port.is_ethernet {
-            settings.is_global = 1;
-            settings.route = GlobalRoute {
-                gid: address.gid,
-                flow_label: 0,
-                own_index: self.port.gid_index,
-                hop_limit: HOPS,
-                traffic_class: ECN_CAPABLE,
-            };
-        }
-        // SAFETY: the domain is this value's, and the settings have the library's layout.
-        let handle = unsafe { (self.table.create_handle)(self.domain.get(), &mut settings) };
-        let handle = Owned::new(handle, self.table.destroy_handle, "ibv_create_ah")?;
-        Ok(Handle { handle, pair: address.pair, key: address.key })
+    /// The objects that handles to peers need.
+    pub(super) fn ground(&self) -> &Arc<Ground> {
+        &self.ground
     }
 
     /// Copies a packet behind those to be posted. Returns false if the ring is full.
     #[inline]
     pub(super) fn stage(&mut self, to: &Handle, head: &[u8], body: &[u8]) -> bool {
         let bytes = head.len() + body.len();
-        assert!(bytes <= self.port.mtu, "the caller has compared the frame with the peer's limit");
+        assert!(
+            bytes <= self.ground.port.mtu,
+            "the caller has compared the frame with the peer's limit"
+        );
         let ring = self.sends.len() as u64;
         if self.staged - self.completed == ring {
             self.complete_sends();
@@ -460,11 +424,11 @@ impl QueuePair {
         let (route, rest) = place.split_at(ROUTE_BYTES);
         let bytes = rest.get(..(completion.bytes as usize).checked_sub(ROUTE_BYTES)?)?;
         let (mut gid, mut lid, mut is_marked) = ([0; 16], 0, false);
-        if self.port.is_ethernet {
+        if self.ground.port.is_ethernet {
             if completion.flags & WC_GRH == 0 {
                 return None;
             }
-            (gid, is_marked) = route_of(route, is_of_ipv4(&self.port.gid))?;
+            (gid, is_marked) = route_of(route, is_of_ipv4(&self.ground.port.gid))?;
         } else {
             lid = completion.source_lid;
         }
@@ -533,7 +497,7 @@ impl QueuePair {
         let mut has_ended = self.has_failed;
         // SAFETY: the descriptor does not block; each event that was taken is acknowledged.
         unsafe {
-            while (self.table.async_event)(self.port.context.get(), &mut event) == 0 {
+            while (self.table.async_event)(self.ground.port.context.get(), &mut event) == 0 {
                 has_ended |= FATAL_EVENTS.contains(&event.kind);
                 (self.table.acknowledge_async)(&mut event);
             }
@@ -541,26 +505,23 @@ impl QueuePair {
         has_ended
     }
 
-    /// The descriptor that becomes readable with an event of [`QueuePair::arm`].
-    pub(super) fn channel_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel, and its descriptor, stay open as long as this value.
-        unsafe { BorrowedFd::borrow_raw((*self.channel.get()).fd) }
+    /// The descriptors that become readable with an event of [`QueuePair::arm`], and with news of the card.
+    pub(super) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        // SAFETY: the channel and the context, and their descriptors, stay open as long as this value.
+        unsafe {
+            [(*self.channel.get()).fd, (*self.ground.port.context.get()).async_fd]
+                .map(|fd| BorrowedFd::borrow_raw(fd))
+        }
     }
 
-    fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: as above, for the context.
-        unsafe { BorrowedFd::borrow_raw((*self.port.context.get()).async_fd) }
-    }
-
-    /// Has the card in memory tell of its end.
-    #[cfg(test)]
+    /// Has a card in memory tell of its end.
     pub(super) fn tell_of_the_end(&self) {
-        rustix::io::write(self.async_fd(), &1_u64.to_ne_bytes()).expect("an event of the card");
+        rustix::io::write(self.fds()[1], &1_u64.to_ne_bytes()).expect("an event of the card");
     }
 
     fn operations(&self) -> &super::table::Operations {
         // SAFETY: the context stays open as long as this value, and its operations do not change.
-        unsafe { &(*self.port.context.get()).operations }
+        unsafe { &(*self.ground.port.context.get()).operations }
     }
 }
 

@@ -283,7 +283,7 @@ const _: () = {
 macro_rules! table {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty,)*) => {
         /// The functions of the library.
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Debug)]
         pub(super) struct Table {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
         }

@@ -167,7 +167,7 @@ impl Workload {
     fn endpoint_config(&self) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         let shm = self.medium == Medium::Shm;
-        config.transports = AllowedTransports { udp: !shm, shm, stream: false };
+        config.transports = AllowedTransports { udp: !shm, shm, stream: false, verbs: false };
         config.idle = IdlePolicy::Poll;
         if self.policy != PathPolicy::Single {
             config.host.udp.further_ports = FURTHER_PORTS;

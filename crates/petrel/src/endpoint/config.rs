@@ -66,19 +66,21 @@ impl FromStr for IdlePolicy {
 impl FromStr for AllowedTransports {
     type Err = SetupError;
 
-    /// Parses `auto` for all, or some of `udp`, `shm` and `stream` with commas between them.
+    /// Parses `auto` for all, or some of `udp`, `shm`, `stream` and `verbs` with commas between them.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         if text == "auto" {
             return Ok(Self::ALL);
         }
-        let mut allowed = Self { udp: false, shm: false, stream: false };
+        let mut allowed = Self { udp: false, shm: false, verbs: false, stream: false };
         for name in text.split(',') {
             match name {
                 "udp" => allowed.udp = true,
                 "shm" => allowed.shm = true,
                 "stream" => allowed.stream = true,
+                "verbs" => allowed.verbs = true,
                 _ => {
-                    let expected = "auto, or some of udp, shm and stream with commas between,";
+                    let expected =
+                        "auto, or some of udp, shm, stream and verbs with commas between,";
                     return Err(SetupError::no_setting(text, expected));
                 }
             }
@@ -269,8 +271,9 @@ mod tests {
             ("udp", AllowedTransports::UDP),
             ("shm", AllowedTransports::SHM),
             ("stream", AllowedTransports::STREAM),
-            ("shm,udp", AllowedTransports { stream: false, ..AllowedTransports::ALL }),
-            ("stream,shm,udp", AllowedTransports::ALL),
+            ("shm,udp", AllowedTransports { shm: true, ..AllowedTransports::UDP }),
+            ("verbs", AllowedTransports::VERBS),
+            ("stream,verbs,shm,udp", AllowedTransports::ALL),
             ("auto", AllowedTransports::ALL),
         ] {
             assert_eq!(text.parse::<AllowedTransports>().unwrap(), expected, "{text}");

@@ -8,6 +8,8 @@ use petrel_transport::udp::DeviceState;
 use super::{AllowedTransports, Endpoint, EndpointConfig, IdlePolicy};
 use crate::error::SetupError;
 use crate::events;
+use crate::nexus::media::Medium;
+use crate::nexus::media::verbs::Card;
 use crate::nexus::{Attach, Nexus, ShmAttach, UdpAttach};
 
 impl Nexus {
@@ -30,10 +32,10 @@ impl Nexus {
         state: S,
     ) -> Result<Endpoint<S>, SetupError> {
         config.check().map_err(SetupError::refused)?;
-        let AllowedTransports { udp, shm, stream } = config.transports;
-        if !(udp || shm || stream) {
+        let AllowedTransports { udp, shm, stream, verbs } = config.transports;
+        if !(udp || shm || stream || verbs) {
             return Err(SetupError::refused(
-                "an endpoint needs a transport: UDP, shared memory or streams",
+                "an endpoint needs a transport: UDP, shared memory, streams or an RDMA card",
             ));
         }
         let mut host = config.host.clone();
@@ -47,25 +49,41 @@ impl Nexus {
         }
         host.is_without_udp = !udp;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
-        if let Some(DeviceState::Off(why)) = transport.udp().device() {
+        if let Some(DeviceState::Off(why)) = transport.device() {
             events::device_off(transport.udp().local_addr(), &why);
         }
+        self.endpoint_over(transport, EndpointConfig { host, ..config }, state)
+    }
+
+    /// Creates an endpoint over open transports.
+    #[doc(hidden)]
+    pub fn endpoint_over<S: 'static>(
+        &self,
+        transport: Host,
+        config: EndpointConfig,
+        state: S,
+    ) -> Result<Endpoint<S>, SetupError> {
+        let AllowedTransports { udp, shm, stream, .. } = config.transports;
+        let heeds_marks = config.protocol.congestion.heeds_marks();
         let data_port = UdpAttach {
             local: transport.udp().local_addr(),
             mtu: transport.udp().mtu(),
             reads_marks: transport.udp().capabilities().ecn,
-            heeds_marks: config.protocol.congestion.heeds_marks(),
+            heeds_marks,
             further_ports: PathPorts::new(transport.further_ports())
                 .expect("a transport has at most 31 further source ports, each once"),
             uses_paths: config.uses_paths(),
         };
-        let port = self.attach(Attach {
+        let attach = Attach {
             id: config.id,
             udp: udp.then_some(data_port),
-            shm: shm.then_some(ShmAttach { config: host.shm }),
+            shm: shm.then_some(ShmAttach { config: config.host.shm }),
             stream,
             waker: transport.waker(),
-        })?;
+        };
+        let card = transport.far().card().and_then(Result::ok);
+        let card = card.map(|verbs| Box::new(Card::new(verbs, heeds_marks)) as Box<dyn Medium<_>>);
+        let port = self.attach_with(attach, card.into_iter().collect())?;
         Endpoint::with_state(transport, port, &config, state).map_err(SetupError::refused)
     }
 }

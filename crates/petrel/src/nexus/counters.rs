@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::media::{ObstacleAt, shm, stream};
+use super::media::{ObstacleAt, shm, stream, verbs};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -53,6 +53,7 @@ macro_rules! counters {
                 self.links_opened.increment();
                 self.links_opened_shm.add(u64::from(kind == shm::KIND));
                 self.links_opened_stream.add(u64::from(kind == stream::KIND));
+                self.links_opened_verbs.add(u64::from(kind == verbs::KIND));
                 self.links_opened_ecn.add(u64::from(ecn));
             }
 
@@ -120,9 +121,11 @@ counters! {
     links_opened_shm,
     /// Links opened over TCP streams.
     links_opened_stream,
-    /// Links opened over UDP whose packets switches may mark.
+    /// Links opened over RDMA cards.
+    links_opened_verbs,
+    /// Links opened over UDP and RDMA cards whose packets switches may mark.
     links_opened_ecn,
-    /// Links over UDP on which no datagram got through within 200 ms.
+    /// Links over UDP and RDMA cards on which no datagram got through within 200 ms.
     links_unreached,
     /// Links requested by this process that failed.
     links_failed,

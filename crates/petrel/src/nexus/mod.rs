@@ -192,7 +192,7 @@ impl<L: HostLinks> Nexus<L> {
     /// As [`Nexus::attach`].
     ///
     /// # Panics
-    /// When a kind is below [`OTHER_KIND_MIN`](media::OTHER_KIND_MIN), or that of two media.
+    /// When a kind below [`OTHER_KIND_MIN`](media::OTHER_KIND_MIN) is not that of RDMA cards, or two media have one kind.
     pub fn attach_with(
         &self,
         attach: Attach,
@@ -200,7 +200,8 @@ impl<L: HostLinks> Nexus<L> {
     ) -> Result<ControlPort<L>, SetupError> {
         for (index, medium) in others.iter().enumerate() {
             let kind = medium.kind();
-            assert!(kind >= media::OTHER_KIND_MIN, "kind {kind} is that of another medium");
+            let is_free = kind >= media::OTHER_KIND_MIN || kind == media::verbs::KIND;
+            assert!(is_free, "kind {kind} is that of another medium");
             let is_first = others[..index].iter().all(|former| former.kind() != kind);
             assert!(is_first, "two media have kind {kind}");
         }

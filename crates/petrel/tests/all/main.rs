@@ -46,6 +46,7 @@ mod state;
 mod stream;
 mod third_medium;
 mod turns;
+mod verbs;
 mod waiting;
 mod workers;
 mod worlds;

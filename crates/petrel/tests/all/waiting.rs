@@ -27,8 +27,12 @@ fn soon() -> CallOptions {
 
 /// Starts a server whose clients use one transport.
 fn start(udp: bool, set_up: impl Fn(&mut Endpoint) + Clone + Send + 'static) -> RunningServer {
-    let server =
-        Server::bind("127.0.0.1:0").transports(AllowedTransports { udp, shm: !udp, stream: false });
+    let server = Server::bind("127.0.0.1:0").transports(AllowedTransports {
+        udp,
+        shm: !udp,
+        stream: false,
+        verbs: false,
+    });
     server.serve(|_| (), set_up).start().unwrap()
 }
 

@@ -103,7 +103,7 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     let is_far = device::is_used();
     let (udp, shm) = (udp || is_far, shm && !is_far);
-    config.transports = AllowedTransports { udp, shm, stream: false };
+    config.transports = AllowedTransports { udp, shm, stream: false, verbs: false };
     config
 }
 

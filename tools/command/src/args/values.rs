@@ -28,6 +28,8 @@ pub enum TransportChoice {
     Shm,
     /// Frames over a TCP connection
     Stream,
+    /// The RDMA card of --device verbs
+    Verbs,
 }
 
 /// Transports that a benchmark can compare.
@@ -62,6 +64,7 @@ impl TransportChoice {
             Self::Udp => AllowedTransports::UDP,
             Self::Shm => AllowedTransports::SHM,
             Self::Stream => AllowedTransports::STREAM,
+            Self::Verbs => AllowedTransports::VERBS,
         }
     }
 }

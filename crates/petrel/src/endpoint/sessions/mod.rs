@@ -141,10 +141,10 @@ pub(super) enum Route {
 /// A session being opened.
 struct Opening {
     first_request: u64,
-    /// Whether a link on which the session was proposed has ended. The first link may have led to a process already gone when the session
-    /// was requested, unnoticed locally. The end of the link then says nothing about the current process. The next link is requested after
-    /// the session, and its end counts.
-    is_second_try: bool,
+    /// Links on which the session was proposed, and whose end does not count. The first link may have led to a process already gone when
+    /// the session was requested, unnoticed locally. The end of the link then says nothing about the current process. The next link is
+    /// requested after the session, and its end counts.
+    tries_left: u8,
 }
 
 /// The endpoint's links and sessions, apart from the protocol core.
@@ -301,15 +301,20 @@ impl Sessions {
 
     /// Adds a client session.
     pub(super) fn begin_open(&mut self, id: SessionId, first_request: u64) {
-        let before = self.openings.insert(id, Opening { first_request, is_second_try: false });
+        let before = self.openings.insert(id, Opening { first_request, tries_left: 1 });
         assert!(before.is_none(), "a session is opened once");
     }
 
-    /// Stops opening further sessions over a stream, so that the next link tries UDP again. Returns the link.
-    pub(super) fn leave_stream(&mut self, remote: Remote) -> Option<LinkId> {
+    /// Stops opening further sessions over a medium that stands in for `medium`, so that the next link tries again. Returns the link.
+    pub(super) fn leave_fallback(&mut self, remote: Remote, medium: &str) -> Option<LinkId> {
         let Some(Outgoing::Up(name)) = self.outgoing.get(&remote) else { return None };
         let name = *name;
-        let link = self.links.get_mut(&name).filter(|link| link.peer.medium == "stream")?;
+        let stands_in = |link: &&mut Link| match link.peer.medium {
+            "stream" => true,
+            "udp" => medium == "verbs",
+            _ => false,
+        };
+        let link = self.links.get_mut(&name).filter(stands_in)?;
         link.is_retired = true;
         self.outgoing.remove(&remote);
         Some(name)
@@ -505,7 +510,7 @@ impl Sessions {
         Some(remote)
     }
 
-    /// Returns true, once, if a session is to be proposed on another link after the end of its link: the peer has not
+    /// Returns true, mostly once, if a session is to be proposed on another link after the end of its link: the peer has not
     /// accepted it, and none of its requests was sent.
     pub(super) fn take_second_try(&mut self, id: SessionId) -> bool {
         let Some(opening) = self.openings.get_mut(&id) else { return false };
@@ -516,7 +521,16 @@ impl Sessions {
             "a session is proposed a second time when its link is down"
         );
         self.shares.give_back(id);
-        !std::mem::replace(&mut opening.is_second_try, true)
+        let may_try = opening.tries_left > 0;
+        opening.tries_left -= u8::from(may_try);
+        may_try
+    }
+
+    /// Has the next end of a session's link not count: its medium may be the wrong one, and so may the next.
+    pub(super) fn allow_another_try(&mut self, id: SessionId) {
+        if let Some(opening) = self.openings.get_mut(&id) {
+            opening.tries_left = opening.tries_left.saturating_add(1);
+        }
     }
 
     /// Returns the proposed or open sessions, of both roles, with their links.

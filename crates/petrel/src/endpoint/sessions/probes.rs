@@ -39,6 +39,8 @@ pub(super) struct Probing {
     pub(super) accept: SessionAccept,
     /// The number of the probes, unknown to others.
     pub(super) number: u64,
+    /// Whether the endpoint has another medium for the server.
+    pub(super) has_other: bool,
     /// The time without an answer after which frames do not get through.
     silence_ns: u64,
     began_ns: u64,
@@ -57,7 +59,7 @@ impl Probing {
         accept: SessionAccept,
         number: u64,
         (now_ns, path_rtt_ns): (u64, Option<u32>),
-        refused_before: u64,
+        (has_other, refused_before): (bool, u64),
     ) -> Self {
         let round_trips_ns = SILENCE_ROUND_TRIPS * path_rtt_ns.map_or(0, u64::from);
         Self {
@@ -65,6 +67,7 @@ impl Probing {
             link,
             accept,
             number,
+            has_other,
             silence_ns: SILENCE_NS.max(round_trips_ns),
             began_ns: now_ns,
             next_ns: now_ns,
@@ -98,12 +101,15 @@ pub(super) enum Step {
     GiveUp(Probing),
 }
 
+/// The address of a server, and the name of a medium.
+pub(super) type Way = (SocketAddr, &'static str);
+
 /// All sessions that wait.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     waiting: Vec<Probing>,
-    /// The servers to which frames did not get through, and when the next link may try.
-    unreached: HashMap<SocketAddr, u64>,
+    /// The servers to which frames of a medium did not get through, and when the next link may try.
+    unreached: HashMap<Way, u64>,
 }
 
 impl Probes {
@@ -126,9 +132,8 @@ impl Probes {
         self.waiting.iter().map(|probing| probing.next_ns).min()
     }
 
-    /// Returns the next step that is due. `has_other` is true if the endpoint has another medium. `refused` counts the endpoint's frames
-    /// that the system has refused.
-    pub(super) fn step(&mut self, now_ns: u64, has_other: bool, refused: u64) -> Option<Step> {
+    /// Returns the next step that is due. `refused` counts the endpoint's frames that the system has refused.
+    pub(super) fn step(&mut self, now_ns: u64, refused: u64) -> Option<Step> {
         let due = self.waiting.iter_mut().find(|probing| probing.next_ns <= now_ns)?;
         let (sent, ns) = due.effort(now_ns);
         due.is_refused = sent >= REFUSED_MIN && refused - due.refused_before >= u64::from(sent);
@@ -137,7 +142,7 @@ impl Probes {
             due.is_reported = true;
             return Some(Step::Report(*due));
         }
-        if is_silent && (has_other || ns >= LAST_NS) {
+        if is_silent && (due.has_other || ns >= LAST_NS) {
             return Some(Step::GiveUp(*due));
         }
         due.sent += 1;
@@ -166,24 +171,24 @@ impl Probes {
         taken
     }
 
-    /// Remembers that frames to a server do not get through.
-    pub(super) fn remember(&mut self, server: SocketAddr, now_ns: u64) {
+    /// Remembers that frames of a medium to a server do not get through.
+    pub(super) fn remember(&mut self, way: Way, now_ns: u64) {
         if self.unreached.len() >= REMEMBERED_MAX {
             self.unreached.retain(|_, until_ns| *until_ns > now_ns);
         }
         if self.unreached.len() < REMEMBERED_MAX {
-            self.unreached.insert(server, now_ns + MEMORY_NS);
+            self.unreached.insert(way, now_ns + MEMORY_NS);
         }
     }
 
     /// Forgets a failure. Returns true if there was one.
-    pub(super) fn forget(&mut self, server: SocketAddr) -> bool {
-        self.unreached.remove(&server).is_some()
+    pub(super) fn forget(&mut self, way: Way) -> bool {
+        self.unreached.remove(&way).is_some()
     }
 
-    /// Returns true if frames to a server did not get through a moment ago.
-    pub(super) fn is_unreached(&self, server: SocketAddr, now_ns: u64) -> bool {
-        self.unreached.get(&server).is_some_and(|until_ns| *until_ns > now_ns)
+    /// Returns true if frames of a medium to a server did not get through a moment ago.
+    pub(super) fn is_unreached(&self, way: Way, now_ns: u64) -> bool {
+        self.unreached.get(&way).is_some_and(|until_ns| *until_ns > now_ns)
     }
 }
 
@@ -194,7 +199,7 @@ mod tests {
     const SESSION: SessionId = SessionId { index: 3, generation: 1 };
     const MS: u64 = 1_000_000;
 
-    fn probing(path_rtt_ns: Option<u32>) -> Probing {
+    fn probing(path_rtt_ns: Option<u32>, has_other: bool) -> Probing {
         let accept = SessionAccept {
             link: 0,
             request: 0,
@@ -205,17 +210,17 @@ mod tests {
             max_message: 0,
             packet_bytes: 1_400,
         };
-        Probing::new((SESSION, LinkId(1)), accept, 99, (0, path_rtt_ns), 7)
+        Probing::new((SESSION, LinkId(1)), accept, 99, (0, path_rtt_ns), (has_other, 7))
     }
 
     /// When the failure is reported, and when given up, in milliseconds.
     fn ends(path_rtt_ns: Option<u32>, has_other: bool) -> (u64, u64) {
         let mut probes = Probes::default();
-        probes.begin(probing(path_rtt_ns));
+        probes.begin(probing(path_rtt_ns, has_other));
         let mut reported = None;
         loop {
             let now_ns = probes.next_ns().unwrap();
-            match probes.step(now_ns, has_other, 7).unwrap() {
+            match probes.step(now_ns, 7).unwrap() {
                 Step::Probe(_) => {}
                 Step::Report(_) => reported = Some(now_ns / MS),
                 Step::GiveUp(_) => return (reported.unwrap(), now_ns / MS),
@@ -238,12 +243,12 @@ mod tests {
     #[test]
     fn step__of_a_thread_that_did_not_run_sends_probes_first() {
         let mut probes = Probes::default();
-        probes.begin(probing(None));
+        probes.begin(probing(None, true));
         for number in 1..=PROBES_MIN {
-            let step = probes.step(u64::from(number) * 1_000 * MS, true, 7);
+            let step = probes.step(u64::from(number) * 1_000 * MS, 7);
             assert!(matches!(step, Some(Step::Probe(_))), "{number}: {step:?}");
         }
-        assert!(matches!(probes.step(10_000 * MS, true, 7), Some(Step::Report(_))));
+        assert!(matches!(probes.step(10_000 * MS, 7), Some(Step::Report(_))));
     }
 
     /// A refused frame of another session is no evidence.
@@ -251,11 +256,11 @@ mod tests {
     fn step__of_probes_that_the_system_refuses_reports_at_once() {
         for (refused, reported_ms) in [(1, 28), (0, 188)] {
             let mut probes = Probes::default();
-            probes.begin(probing(None));
+            probes.begin(probing(None, true));
             let mut all = 7;
             loop {
                 let now_ns = probes.next_ns().unwrap();
-                match probes.step(now_ns, true, all + 1 - refused).unwrap() {
+                match probes.step(now_ns, all + 1 - refused).unwrap() {
                     Step::Probe(_) => all += refused,
                     Step::Report(probing) => {
                         assert_eq!((now_ns / MS, probing.is_refused), (reported_ms, refused == 1));
@@ -270,7 +275,7 @@ mod tests {
     #[test]
     fn answered__by_the_number_of_the_probe_alone() {
         let mut probes = Probes::default();
-        probes.begin(probing(None));
+        probes.begin(probing(None, true));
         assert!(probes.answered(SESSION, 98).is_none());
         assert!(probes.answered(SESSION, 99).is_some() && probes.is_empty());
     }
@@ -278,7 +283,7 @@ mod tests {
     #[test]
     fn remember__for_a_time_and_a_number_of_servers() {
         let mut probes = Probes::default();
-        let server = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let server = |port: u16| (SocketAddr::from(([10, 0, 0, 1], port)), "udp");
         (1..=2_000).for_each(|port| probes.remember(server(port), 0));
         assert_eq!(probes.unreached.len(), REMEMBERED_MAX);
         assert!(probes.is_unreached(server(1), MEMORY_NS - 1));

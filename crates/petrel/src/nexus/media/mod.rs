@@ -4,12 +4,13 @@
 //! offers between the values of two endpoints, and the link of the chosen medium to the endpoints. It distinguishes
 //! media by the kind of their offers only.
 //!
-//! The built-in media are `shm`, `udp` and `stream`. Another medium is a value of a type that implements [`Medium`]; its
+//! The built-in media are `shm`, `verbs`, `udp` and `stream`. Another medium is a value of a type that implements [`Medium`]; its
 //! offers have a kind from [`OTHER_KIND_MIN`] on. `CONTRIBUTING.md` has the steps.
 
 pub(super) mod shm;
 pub(super) mod stream;
 pub(super) mod udp;
+pub(crate) mod verbs;
 
 use std::fmt;
 use std::io;
@@ -238,6 +239,7 @@ pub(super) fn allows(allowed: AllowedTransports, kind: u8) -> bool {
         udp::KIND => allowed.udp,
         shm::KIND => allowed.shm,
         stream::KIND => allowed.stream,
+        verbs::KIND => allowed.verbs,
         _ => true,
     }
 }

@@ -915,8 +915,11 @@ mod tests {
             let inbox = attach(&mailbox);
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, true);
-            let request =
-                request(&reactor, at, AllowedTransports { udp, shm: true, stream: false });
+            let request = request(
+                &reactor,
+                at,
+                AllowedTransports { udp, shm: true, stream: false, verbs: false },
+            );
             let link = reactor.add_test_link(
                 at,
                 5,

@@ -41,8 +41,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
         let number = self.control.random() >> 16;
         let time = (self.local.now_ns, link.path_rtt_ns());
+        let AllowedTransports { udp, stream, .. } = self.local.sessions.transports();
+        let has_other = stream || udp && link.peer().medium == CARD;
         let refused = self.transport.stats().tx_dropped_error;
-        let probing = Probing::new((id, name), *accept, number, time, refused);
+        let probing = Probing::new((id, name), *accept, number, time, (has_other, refused));
         self.local.sessions.probes().begin(probing);
         self.run_probes();
         true
@@ -53,12 +55,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         if !self.local.sessions.are_probed() {
             return false;
         }
-        let has_other = self.local.sessions.transports().stream;
         let refused = self.transport.stats().tx_dropped_error;
         let mut any = false;
-        while let Some(step) =
-            self.local.sessions.probes().step(self.local.now_ns, has_other, refused)
-        {
+        while let Some(step) = self.local.sessions.probes().step(self.local.now_ns, refused) {
             any = true;
             match step {
                 Step::Probe(probing) => self.send_probe(&probing),
@@ -79,7 +78,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     fn report_unreached(&mut self, probing: &Probing) {
         let Some(link) = self.local.sessions.link(probing.link) else { return };
         let peer = link.peer().name;
-        let why = unreached_text(probing, self.local.now_ns);
+        let why = unreached_text(link.peer().medium, probing, self.local.now_ns);
         events::datagrams_unreached(self.control.endpoint_id(), peer, &why);
         self.control.post(ToNexus::Unreached { link: probing.link });
     }
@@ -87,13 +86,18 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Ends a link that carries no frame. Its sessions are proposed over another medium, if there is one.
     fn leave_datagrams(&mut self, probing: &Probing) {
         let Some(link) = self.local.sessions.link(probing.link) else { return };
-        let server = link.peer().name.address;
-        let why = unreached_text(probing, self.local.now_ns);
+        let (server, medium) = (link.peer().name.address, link.peer().medium);
+        let sessions: Vec<_> = link.sessions().collect();
+        let why = unreached_text(medium, probing, self.local.now_ns);
         let reason = Reason::new(Status::Unavailable, why);
         let now_ns = self.local.now_ns;
-        self.local.sessions.probes().remember(server, now_ns);
+        self.local.sessions.probes().remember((server, medium), now_ns);
         let link = probing.link;
         self.control.post(ToNexus::CloseLink { link, reason: reason.clone() });
+        let is_left = self.local.sessions.probes().is_unreached((server, medium), now_ns);
+        if medium == CARD && probing.has_other && is_left {
+            sessions.into_iter().for_each(|id| self.local.sessions.allow_another_try(id));
+        }
         self.on_link_down(link, &reason);
     }
 
@@ -107,13 +111,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
-    /// Adds to a reason the cause why UDP was not tried again.
+    /// Adds to a reason the cause why a medium was not tried again.
     pub(super) fn with_failure_of_datagrams(&mut self, remote: Remote, reason: &Reason) -> Reason {
         let now_ns = self.local.now_ns;
-        if !self.local.sessions.probes().is_unreached(remote.0, now_ns) {
-            return reason.clone();
+        let mut text = reason.message.clone();
+        for medium in [CARD, UDP] {
+            if self.local.sessions.probes().is_unreached((remote.0, medium), now_ns) {
+                text.push_str(&format!("; {} did not get through a moment ago", title_of(medium)));
+            }
         }
-        let text = format!("{}; UDP did not get through a moment ago", reason.message);
         Reason::new(reason.status, text)
     }
 
@@ -130,21 +136,48 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
     }
 
-    /// Returns the transports to ask for in a link to a server. Some time after the failure of UDP, the stream is left for a
-    /// further link that tries UDP.
+    /// Returns the transports to ask for in a link to a server.
     pub(super) fn transports_to(&mut self, remote: Remote) -> AllowedTransports {
-        let (allowed, now_ns) = (self.local.sessions.transports(), self.local.now_ns);
-        let is_unreached = self.local.sessions.probes().is_unreached(remote.0, now_ns);
-        if !is_unreached && self.local.sessions.probes().forget(remote.0) {
-            let left = self.local.sessions.leave_stream(remote);
+        let mut allowed = self.local.sessions.transports();
+        if self.is_unreached(remote, UDP) && allowed.stream {
+            allowed.udp = false;
+        }
+        if self.is_unreached(remote, CARD) && (allowed.udp || allowed.stream) {
+            allowed.verbs = false;
+        }
+        allowed
+    }
+
+    /// Returns true if a medium failed to reach a server a moment ago. Some time after the failure, the link of the next medium is left
+    /// for a further link that tries again.
+    fn is_unreached(&mut self, remote: Remote, medium: &'static str) -> bool {
+        let (way, now_ns) = ((remote.0, medium), self.local.now_ns);
+        let is_unreached = self.local.sessions.probes().is_unreached(way, now_ns);
+        if !is_unreached && self.local.sessions.probes().forget(way) {
+            let left = self.local.sessions.leave_fallback(remote, medium);
             self.close_if_over(left);
         }
-        AllowedTransports { udp: allowed.udp && !(is_unreached && allowed.stream), ..allowed }
+        is_unreached
     }
 }
 
-fn unreached_text(probing: &Probing, now_ns: u64) -> String {
+/// The names of the media whose links are probed.
+const CARD: &str = "verbs";
+const UDP: &str = "udp";
+
+fn title_of(medium: &str) -> &str {
+    if medium == CARD { "the RDMA card" } else { "UDP" }
+}
+
+fn unreached_text(medium: &str, probing: &Probing, now_ns: u64) -> String {
     let (sent, ns) = probing.effort(now_ns);
+    if medium == CARD {
+        return format!(
+            "the RDMA card does not get through: no answer to {sent} probes in {} ms (cards of two networks, or a firewall?); try \
+             `ibv_ud_pingpong -g 0` between the hosts, or leave --device verbs out",
+            ns / 1_000_000
+        );
+    }
     if probing.is_refused() {
         return format!(
             "UDP does not get through: this host refuses to send, {sent} probes of {sent} (a rule of the firewall here?); allow UDP, or TCP streams"
