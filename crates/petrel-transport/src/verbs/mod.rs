@@ -17,7 +17,6 @@
 mod card;
 #[expect(
     clippy::undocumented_unsafe_blocks,
-    clippy::missing_safety_doc,
     reason = "the cards in memory have the signatures of the library, and are called by the module alone"
 )]
 pub mod detached;
@@ -49,6 +48,9 @@ const FRAME_BYTES_MIN: usize = MIN_FRAME_BYTES;
 
 /// Numbers of queue pairs have 24 bits.
 const PAIRS_MAX: u32 = 1 << 24;
+
+/// Polls between two looks for the end of the card: a look costs a system call, some 200 ns, and a poll 20.
+const POLLS_PER_LOOK: u32 = 4_096;
 
 /// Settings of a [`Verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +125,8 @@ pub struct Verbs {
     count: usize,
     /// Whether a frame of the current burst was refused: later ones must not overtake it.
     is_full: bool,
+    /// Polls since the look for the end of the card.
+    polls: u32,
     /// Whether the card carries nothing any more.
     has_ended: bool,
     /// Peers whose end was not reported.
@@ -150,6 +154,7 @@ impl Verbs {
             origins: HashMap::new(),
             count: 0,
             is_full: false,
+            polls: 0,
             has_ended: false,
             to_report: Vec::new(),
             stats: TransportStats::default(),
@@ -387,6 +392,11 @@ impl Transport for Verbs {
         self.post();
         if self.handles.are_asked() {
             self.take_handles();
+        }
+        self.polls += 1;
+        if self.polls == POLLS_PER_LOOK {
+            self.polls = 0;
+            self.look_for_the_end();
         }
         let (origins, stats) = (&self.origins, &mut self.stats);
         let mut received = 0;

@@ -181,8 +181,11 @@ fn connect__is_refused_if_the_ring_has_no_room() {
     }
     let all = 8 * sessions.len();
     pair.run_until(|_| *count.borrow() == all);
+    let repeated = pair.client.stats().protocol.packets_retransmitted
+        + pair.server.stats().protocol.packets_retransmitted;
     for (left, arrived) in pair.by_cards() {
-        assert_eq!(left, arrived, "a packet found no request");
+        // A thread that did not run for long repeats packets, which may find no request.
+        assert!(left - arrived <= repeated, "{} packets found no request", left - arrived);
     }
 }
 
