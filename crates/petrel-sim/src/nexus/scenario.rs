@@ -221,7 +221,8 @@ fn draw_plan(
     let has_shm = features.shm && rng.below(4) != 0;
     let allows_udp = rng.below(16) != 0 || !has_shm;
     let data_port = DataPort::draw(rng);
-    let transports = AllowedTransports { udp: allows_udp, shm: has_shm, stream: false, verbs: false };
+    let transports =
+        AllowedTransports { udp: allows_udp, shm: has_shm, stream: false, verbs: false };
     let descriptors_max = if has_few_connections { rng.between(20, 60) } else { 4_096 };
     let settings = Nexus::builder()
         .listen(address)

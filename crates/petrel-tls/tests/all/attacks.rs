@@ -25,7 +25,8 @@ use crate::common::{DAY, Folder, Pair, authority, credentials, named, read_all};
 
 const COUNT: u16 = 1;
 
-const STREAM: AllowedTransports = AllowedTransports { shm: false, udp: false, stream: true, verbs: false };
+const STREAM: AllowedTransports =
+    AllowedTransports { shm: false, udp: false, stream: true, verbs: false };
 
 /// The number of records to change in a direction, one after another: the handshake, and the first messages of Petrel.
 const RECORDS: usize = 5;
