@@ -28,6 +28,7 @@ mod table;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use crate::clock::{Clock, now_ns};
 use crate::mux::Member;
@@ -127,8 +128,8 @@ pub struct Verbs {
     is_full: bool,
     /// Polls since the look for the end of the card.
     polls: u32,
-    /// Whether the card carries nothing any more.
-    has_ended: bool,
+    /// Held as long as the card carries packets: see [`Verbs::life`].
+    life: Option<Arc<()>>,
     /// Peers whose end was not reported.
     to_report: Vec<PeerId>,
     stats: TransportStats,
@@ -155,7 +156,7 @@ impl Verbs {
             count: 0,
             is_full: false,
             polls: 0,
-            has_ended: false,
+            life: Some(Arc::new(())),
             to_report: Vec::new(),
             stats: TransportStats::default(),
         })
@@ -169,6 +170,11 @@ impl Verbs {
     /// The card's name.
     pub fn card(&self) -> &str {
         &self.pair.ground().port.name
+    }
+
+    /// The life of the card, for other threads: the card carries packets as long as the result has an owner.
+    pub fn life(&self) -> Weak<()> {
+        self.life.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
     /// The largest frame, in bytes.
@@ -221,7 +227,7 @@ impl Verbs {
 
     /// Ends the use of the card: all peers are broken.
     fn end(&mut self) {
-        if !std::mem::replace(&mut self.has_ended, true) {
+        if self.life.take().is_some() {
             let there = (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some());
             self.to_report.extend(there.map(|(index, _)| PeerId(index)));
             self.notice = Some("the RDMA card carries nothing any more".to_owned());
@@ -229,7 +235,7 @@ impl Verbs {
     }
 
     fn look_for_the_end(&mut self) {
-        if !self.has_ended && self.pair.has_ended() {
+        if self.life.is_some() && self.pair.has_ended() {
             self.end();
         }
     }
@@ -294,7 +300,7 @@ impl Transport for Verbs {
         self.peers[index] = Some(Peer { link, number, handle: None, links: 1 });
         self.count += 1;
         self.origins.entry(self.pair.origin_of(&link.address)).or_insert(index as u32);
-        if self.has_ended {
+        if self.life.is_none() {
             self.to_report.push(PeerId(index as u32));
         }
         Ok(PeerId(index as u32))
@@ -364,7 +370,7 @@ impl Transport for Verbs {
             self.stats.tx_dropped_oversize += 1;
             return true;
         }
-        if self.has_ended {
+        if self.life.is_none() {
             self.stats.tx_dropped_error += 1;
             return true;
         }
@@ -420,7 +426,7 @@ impl Transport for Verbs {
                 handler.handle(PeerId(peer), arrived.bytes, None);
             }
         };
-        let mut left = if self.has_ended { 0 } else { budget };
+        let mut left = if self.life.is_none() { 0 } else { budget };
         while left > 0 {
             let polled = self.pair.receive(left, &mut deliver);
             if polled == 0 {
@@ -457,7 +463,7 @@ impl Member for Verbs {
     fn prepare_wait(&mut self) -> bool {
         self.post();
         self.look_for_the_end();
-        if self.has_ended {
+        if self.life.is_none() {
             return self.to_report.is_empty();
         }
         self.pair.arm() && !self.pair.has_received() && !self.pair.has_staged()
@@ -465,7 +471,7 @@ impl Member for Verbs {
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
         // After its end the card's events are no news.
-        for fd in self.pair.fds().into_iter().filter(|_| !self.has_ended) {
+        for fd in self.pair.fds().into_iter().filter(|_| self.life.is_some()) {
             watch.add(fd, false);
         }
     }

@@ -41,7 +41,11 @@ impl Nexus {
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
         let device = host.udp.device.get_or_insert_with(|| self.device().clone());
-        if matches!(device, Device::Verbs(_)) && !verbs {
+        if let (Device::Verbs(card), false) = (&*device, verbs) {
+            if card.is_required {
+                let why = "the device is an RDMA card, which the transports leave out: allow verbs";
+                return Err(SetupError::refused(why));
+            }
             *device = Device::Kernel;
         }
         // Saves peers the fence for the check whether to wake the endpoint.
