@@ -200,7 +200,9 @@ mod tests {
             HostLink::from(VerbsLink { address, max_frame, ecn: false })
         };
         let (to_b, to_a) = (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap());
-        [a, b].map(|host| host.far_mut().settle());
+        for host in [a, b] {
+            host.far_mut().settle();
+        }
         (to_b, to_a)
     }
 

@@ -312,6 +312,31 @@ fn devices__that_lose_their_link_for_a_moment_lose_no_call() {
 }
 
 #[test]
+fn verbs__without_a_card_is_refused_in_one_line_or_gives_way() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let ping = |flags: &str| {
+        let call = ["ping", &server.address, "--count", "10", "--log", "warn"];
+        petrel(&[&call[..], &flags.split(' ').collect::<Vec<_>>()].concat())
+    };
+    for (flags, expected) in [
+        ("--device verbs:no-such-card!", ["rdma-core", "no RDMA card no-such-card"]),
+        (
+            "--device verbs:no-such-card --transport verbs",
+            ["rdma-core", "no RDMA card no-such-card"],
+        ),
+        ("--device verbs! --transport udp", ["allow verbs"; 2]),
+        ("--transport verbs", ["--device verbs"; 2]),
+    ] {
+        let refused = ping(flags);
+        let said = stderr(&refused).lines().last().unwrap_or_default().to_owned();
+        assert!(!refused.status.success(), "{flags}");
+        assert!(expected.iter().any(|text| said.contains(text)), "{flags}: {said}");
+    }
+    let answer = ping("--device verbs:no-such-card --transport auto");
+    assert!(answer.status.success() && stderr(&answer).contains("device_off"), "{answer:?}");
+}
+
+#[test]
 fn device__that_cannot_be_had_is_a_warning_or_a_refusal() {
     let test = "device__that_cannot_be_had_is_a_warning_or_a_refusal";
     own_network::in_own_network(&TRIAL, module_path!(), test, || {

@@ -20,7 +20,6 @@ mod accesses;
 mod card;
 #[expect(
     clippy::undocumented_unsafe_blocks,
-    clippy::missing_safety_doc,
     reason = "the cards in memory have the signatures of the library, and are called by the module alone"
 )]
 pub mod detached;
@@ -33,6 +32,7 @@ mod table;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use crate::clock::{Clock, now_ns};
 use crate::mux::Member;
@@ -54,6 +54,9 @@ const FRAME_BYTES_MIN: usize = MIN_FRAME_BYTES;
 
 /// Numbers of queue pairs have 24 bits.
 const PAIRS_MAX: u32 = 1 << 24;
+
+/// Polls between two looks for the end of the card: a look costs a system call, some 200 ns, and a poll 20.
+const POLLS_PER_LOOK: u32 = 4_096;
 
 /// Settings of a [`Verbs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,8 +131,10 @@ pub struct Verbs {
     count: usize,
     /// Whether a frame of the current burst was refused: later ones must not overtake it.
     is_full: bool,
-    /// Whether the card carries nothing any more.
-    has_ended: bool,
+    /// Polls since the look for the end of the card.
+    polls: u32,
+    /// Held as long as the card carries packets: see [`Verbs::life`].
+    life: Option<Arc<()>>,
     /// Peers whose end was not reported.
     to_report: Vec<PeerId>,
     stats: TransportStats,
@@ -155,7 +160,8 @@ impl Verbs {
             origins: HashMap::new(),
             count: 0,
             is_full: false,
-            has_ended: false,
+            polls: 0,
+            life: Some(Arc::new(())),
             to_report: Vec::new(),
             stats: TransportStats::default(),
         })
@@ -169,6 +175,11 @@ impl Verbs {
     /// The card's name.
     pub fn card(&self) -> &str {
         &self.pair.ground().port.name
+    }
+
+    /// The life of the card, for other threads: the card carries packets as long as the result has an owner.
+    pub fn life(&self) -> Weak<()> {
+        self.life.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
     /// The largest frame, in bytes.
@@ -221,7 +232,7 @@ impl Verbs {
 
     /// Ends the use of the card: all peers are broken.
     fn end(&mut self) {
-        if !std::mem::replace(&mut self.has_ended, true) {
+        if self.life.take().is_some() {
             let there = (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some());
             self.to_report.extend(there.map(|(index, _)| PeerId(index)));
             self.notice = Some("the RDMA card carries nothing any more".to_owned());
@@ -229,7 +240,7 @@ impl Verbs {
     }
 
     fn look_for_the_end(&mut self) {
-        if !self.has_ended && self.pair.has_ended() {
+        if self.life.is_some() && self.pair.has_ended() {
             self.end();
         }
     }
@@ -294,7 +305,7 @@ impl Transport for Verbs {
         self.peers[index] = Some(Peer { link, number, handle: None, links: 1 });
         self.count += 1;
         self.origins.entry(self.pair.origin_of(&link.address)).or_insert(index as u32);
-        if self.has_ended {
+        if self.life.is_none() {
             self.to_report.push(PeerId(index as u32));
         }
         Ok(PeerId(index as u32))
@@ -364,7 +375,7 @@ impl Transport for Verbs {
             self.stats.tx_dropped_oversize += 1;
             return true;
         }
-        if self.has_ended {
+        if self.life.is_none() {
             self.stats.tx_dropped_error += 1;
             return true;
         }
@@ -393,6 +404,11 @@ impl Transport for Verbs {
         if self.handles.are_asked() {
             self.take_handles();
         }
+        self.polls += 1;
+        if self.polls == POLLS_PER_LOOK {
+            self.polls = 0;
+            self.look_for_the_end();
+        }
         let (origins, stats) = (&self.origins, &mut self.stats);
         let mut received = 0;
         let mut deliver = |arrived: pair::Arrived<'_>| {
@@ -415,7 +431,7 @@ impl Transport for Verbs {
                 handler.handle(PeerId(peer), arrived.bytes, None);
             }
         };
-        let mut left = if self.has_ended { 0 } else { budget };
+        let mut left = if self.life.is_none() { 0 } else { budget };
         while left > 0 {
             let polled = self.pair.receive(left, &mut deliver);
             if polled == 0 {
@@ -452,7 +468,7 @@ impl Member for Verbs {
     fn prepare_wait(&mut self) -> bool {
         self.post();
         self.look_for_the_end();
-        if self.has_ended {
+        if self.life.is_none() {
             return self.to_report.is_empty();
         }
         self.pair.arm() && !self.pair.has_received() && !self.pair.has_staged()
@@ -460,7 +476,7 @@ impl Member for Verbs {
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
         // After its end the card's events are no news.
-        for fd in self.pair.fds().into_iter().filter(|_| !self.has_ended) {
+        for fd in self.pair.fds().into_iter().filter(|_| self.life.is_some()) {
             watch.add(fd, false);
         }
     }

@@ -3,7 +3,7 @@
 use petrel_proto::control::PathPorts;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
-use petrel_transport::udp::DeviceState;
+use petrel_transport::udp::{Device, DeviceState};
 
 use super::{AllowedTransports, Endpoint, EndpointConfig, IdlePolicy};
 use crate::error::SetupError;
@@ -40,7 +40,14 @@ impl Nexus {
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
-        host.udp.device.get_or_insert_with(|| self.device().clone());
+        let device = host.udp.device.get_or_insert_with(|| self.device().clone());
+        if let (Device::Verbs(card), false) = (&*device, verbs) {
+            if card.is_required {
+                let why = "the device is an RDMA card, which the transports leave out: allow verbs";
+                return Err(SetupError::refused(why));
+            }
+            *device = Device::Kernel;
+        }
         // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield);
         #[cfg(feature = "factors")]
@@ -63,7 +70,7 @@ impl Nexus {
         config: EndpointConfig,
         state: S,
     ) -> Result<Endpoint<S>, SetupError> {
-        let AllowedTransports { udp, shm, stream, .. } = config.transports;
+        let AllowedTransports { udp, shm, stream, verbs } = config.transports;
         let heeds_marks = config.protocol.congestion.heeds_marks();
         let data_port = UdpAttach {
             local: transport.udp().local_addr(),
@@ -81,9 +88,17 @@ impl Nexus {
             stream,
             waker: transport.waker(),
         };
-        let card = transport.far().card().and_then(Result::ok);
-        let card = card.map(|verbs| Box::new(Card::new(verbs, heeds_marks)) as Box<dyn Medium<_>>);
-        let port = self.attach_with(attach, card.into_iter().collect())?;
+        let none = || "no RDMA card is chosen: --device verbs, or NexusBuilder::device".to_owned();
+        let mut others: Vec<Box<dyn Medium<_>>> = Vec::new();
+        match transport.far().card() {
+            Some(Ok(card)) if verbs => others.push(Box::new(Card::new(card, heeds_marks))),
+            off if !(udp || shm || stream) => {
+                let why = off.and_then(Result::err).cloned();
+                return Err(SetupError::refused(why.unwrap_or_else(none)));
+            }
+            _ => {}
+        }
+        let port = self.attach_with(attach, others)?;
         Endpoint::with_state(transport, port, &config, state).map_err(SetupError::refused)
     }
 }

@@ -181,8 +181,11 @@ fn connect__is_refused_if_the_ring_has_no_room() {
     }
     let all = 8 * sessions.len();
     pair.run_until(|_| *count.borrow() == all);
+    let repeated = pair.client.stats().protocol.packets_retransmitted
+        + pair.server.stats().protocol.packets_retransmitted;
     for (left, arrived) in pair.by_cards() {
-        assert_eq!(left, arrived, "a packet found no request");
+        // A thread that did not run for long repeats packets, which may find no request.
+        assert!(left - arrived <= repeated, "{} packets found no request", left - arrived);
     }
 }
 
@@ -208,7 +211,7 @@ fn call__ends_with_the_peer() {
     assert_eq!(error.status, Status::Unavailable, "{error}");
 }
 
-/// The sessions of a card end with it, and later ones go by UDP.
+/// The sessions of a card end with it, and later ones go by UDP at once.
 #[test]
 fn call__after_the_end_of_a_card_goes_by_udp() {
     for is_server in [true, false] {
@@ -220,5 +223,6 @@ fn call__after_the_end_of_a_card_goes_by_udp() {
         pair.run_until(|pair| pair.client.session_state(session) != SessionState::Open);
         let (session, medium) = pair.connect();
         assert_eq!((medium, pair.echo(session, 100_000)), ("udp", Ok(())));
+        assert_eq!(pair.client_nexus.stats().links_unreached, 0);
     }
 }

@@ -1,5 +1,7 @@
 //! An RDMA card: datagrams to peers with a card on the same network.
 
+use std::sync::Weak;
+
 use petrel_proto::control::{CardAddress, Offer};
 use petrel_transport::verbs::{Address, Verbs, VerbsLink};
 
@@ -14,6 +16,7 @@ pub(crate) struct Card {
     at: CardAddress,
     max_frame: u32,
     heeds_marks: bool,
+    life: Weak<()>,
 }
 
 impl Card {
@@ -21,7 +24,8 @@ impl Card {
     pub(crate) fn new(verbs: &Verbs, heeds_marks: bool) -> Self {
         let Address { gid, lid, pair, key } = verbs.address();
         let at = CardAddress { gid, lid, pair, key };
-        Self { at, max_frame: verbs.frame_bytes() as u32, heeds_marks }
+        let (max_frame, life) = (verbs.frame_bytes() as u32, verbs.life());
+        Self { at, max_frame, heeds_marks, life }
     }
 }
 
@@ -41,6 +45,12 @@ impl<L: From<VerbsLink>> Medium<L> for Card {
     fn offer(&self, ends: &Ends<'_>) -> Result<Offer, Obstacle> {
         if !ends.process.verbs {
             return Err(Obstacle::new(ObstacleAt::Process, "RDMA cards are off in the process"));
+        }
+        if self.life.strong_count() == 0 {
+            return Err(Obstacle::new(
+                ObstacleAt::Endpoint,
+                "the RDMA card has failed, or was removed",
+            ));
         }
         if ends.is_secured() {
             let text = "frames by an RDMA card are not encrypted, and the connection is";
