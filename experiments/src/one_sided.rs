@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fastrand::Rng;
+use petrel::Status;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_transport::verbs::{AccessError, Card, Kind, Lent, Near, Rights};
+use petrel_transport::verbs::{AccessError, Accessor, Card, Kind, Lending, Rights};
 use petrel_transport::words::WordMemory;
 use serde::Serialize;
 
@@ -67,9 +68,9 @@ trait Gets {
 
 /// Memory of the server that a client reads, with a count of the reads.
 struct Remote {
-    near: Near,
+    near: Accessor,
     // The connection ends with this value.
-    _lent: Lent,
+    _lent: Lending,
     carried: Carried,
 }
 
@@ -93,12 +94,13 @@ fn connect(
     kind: Kind,
     memory: &Arc<WordMemory>,
     rights: Rights,
-) -> Result<(Near, Lent), Failure> {
+) -> Result<(Accessor, Lending), Failure> {
     let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
-    let mut near = Near::open(card, kind).map_err(Failure::because)?;
-    let lent = Lent::open(card, kind, (Arc::clone(memory), words), rights, &near.address());
+    let mut near = Accessor::open(card, kind).map_err(Failure::because)?;
+    let lent = Lending::open(card, kind, (Arc::clone(memory), words), rights, &near.address());
     let lent = lent.map_err(Failure::because)?;
-    near.connect(&lent.address(), lent.place()).map_err(Failure::because)?;
+    let place = lent.lend().map_err(Failure::because)?.expect("lent memory was not taken back");
+    near.connect(&lent.address(), place).map_err(Failure::because)?;
     Ok((near, lent))
 }
 
@@ -169,7 +171,10 @@ fn timed(
 ) -> Result<OneSidedRow, Failure> {
     let absent = client.get(&key_of(args.items as u64)).map_err(Failure::because)?;
     if absent.is_some() {
-        return Err(Failure::new(format!("{}: a key without an item has a value", scheme.name())));
+        return Err(Failure::new(
+            Status::Internal,
+            format!("{}: a key without an item has a value", scheme.name()),
+        ));
     }
     let (mut rng, before) = (Rng::with_seed(1), client.carried());
     let mut times = Vec::with_capacity(args.gets);
@@ -179,7 +184,10 @@ fn timed(
         let value = client.get(&key_of(item)).map_err(Failure::because)?;
         times.push(began.elapsed().as_nanos() as u64);
         if value != Some(value_of(item, args.value)) {
-            return Err(Failure::new(format!("{}: item {item} has a wrong value", scheme.name())));
+            return Err(Failure::new(
+                Status::Internal,
+                format!("{}: item {item} has a wrong value", scheme.name()),
+            ));
         }
     }
     times.sort_unstable();

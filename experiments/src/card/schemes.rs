@@ -43,7 +43,7 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Herd => "HERD",
             Self::Pilaf => "Pilaf",

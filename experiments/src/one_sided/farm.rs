@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use petrel::Status;
 use petrel_command::failure::Failure;
 use petrel_transport::verbs::{AccessError, Card};
 
@@ -26,7 +27,7 @@ fn home_of(key: &Key, places: usize) -> usize {
 /// Returns the item of each place: the items of a home lie in its neighbourhood, which does not wrap around.
 fn arrange(items: usize, places: usize) -> Result<Vec<Option<u64>>, Failure> {
     let mut table: Vec<Option<u64>> = vec![None; places + SEARCH_MAX];
-    let full = || Failure::new("FaRM's table is full".to_owned());
+    let full = || Failure::new(Status::ResourceExhausted, "FaRM's table is full");
     for item in 0..items as u64 {
         let home = home_of(&key_of(item), places);
         let mut free = (home..table.len())

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use petrel_command::failure::Failure;
 use petrel_transport::transport::{PeerId, Transport};
 use petrel_transport::verbs::{
-    AccessError, Card, Kind, Lent, Near, Rights, Verbs, VerbsConfig, VerbsLink,
+    AccessError, Accessor, Card, Kind, Lending, Rights, Verbs, VerbsConfig, VerbsLink,
 };
 use petrel_transport::wake::Waker;
 use petrel_transport::words::WordMemory;
@@ -33,13 +33,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Client {
-    near: Near,
+    near: Accessor,
     verbs: Verbs,
     carried: Carried,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
     // The connection ends with this value.
-    _lent: Lent,
+    _lent: Lending,
 }
 
 /// Returns an end for datagrams, with room for the answers of a client.

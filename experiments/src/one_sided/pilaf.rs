@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use petrel::Status;
 use petrel_command::failure::Failure;
 use petrel_transport::verbs::{AccessError, Card};
 use petrel_transport::words::WordMemory;
@@ -61,7 +62,7 @@ fn arrange(items: usize, places: usize) -> Result<Vec<Option<u64>>, Failure> {
             homeless = table[place].replace(homeless).expect("all places are taken");
             moves += 1;
             if moves > MOVES_MAX {
-                return Err(Failure::new("Pilaf's table is full".to_owned()));
+                return Err(Failure::new(Status::ResourceExhausted, "Pilaf's table is full"));
             }
         }
     }

@@ -57,6 +57,11 @@ impl Offer {
 }
 
 impl CardAddress {
+    /// Returns true for the address of a queue pair of one host.
+    pub fn is_valid(self) -> bool {
+        self.check(Kind::LinkOpen).is_ok()
+    }
+
     /// Frames to groups and to the network's managers (pairs 0 and 1) would reach others than the side itself.
     fn check(self, kind: Kind) -> Result<(), OutOfRange> {
         let ip = Ipv6Addr::from(self.gid).to_canonical();

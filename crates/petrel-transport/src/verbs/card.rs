@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::fs;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -30,6 +31,13 @@ impl<T> Owned<T> {
             Some(object) => Ok(Self { object, destroy }),
             None => Err(VerbsError::last(call)),
         }
+    }
+
+    /// Destroys the object now. Returns false if the library refuses.
+    pub(super) fn destroy(self) -> bool {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: this value alone owns the object, and is used no more.
+        unsafe { (this.destroy)(this.get()) == 0 }
     }
 
     pub(super) fn get(&self) -> *mut T {
@@ -86,9 +94,6 @@ impl Port {
         }
         // The number of an MTU: 1 for 256 bytes, and each further number doubles the bytes.
         let mtu = 128 << state.mtu.min(5);
-        if mtu < FRAME_BYTES_MIN {
-            return Err(VerbsError::SmallMtu { name, port: number, mtu });
-        }
         let is_ethernet = state.link_layer == LINK_LAYER_ETHERNET;
         let (gid_index, gid) = match is_ethernet {
             true => gid_of(table, &context, (&name, number), state.gids)?,
@@ -146,6 +151,9 @@ pub(super) struct Handle {
 impl Ground {
     pub(super) fn open(table: Table, config: &VerbsConfig) -> Result<Arc<Self>, VerbsError> {
         let port = Port::open(&table, config)?;
+        if port.mtu < FRAME_BYTES_MIN {
+            return Err(VerbsError::SmallMtu { name: port.name, port: port.number, mtu: port.mtu });
+        }
         // SAFETY: the context is open.
         let domain = unsafe { (table.alloc_domain)(port.context.get()) };
         let domain = Owned::new(domain, table.dealloc_domain, "ibv_alloc_pd")?;

@@ -53,6 +53,7 @@ _Static_assert(offsetof(struct ibv_async_event, event_type) == 8, "event_type");
 _Static_assert(IBV_QPT_UD == 4 && IBV_QPS_INIT == 1 && IBV_QPS_RTR == 2 && IBV_QPS_RTS == 3, "states");
 _Static_assert(IBV_QP_STATE == 1 && IBV_QP_PKEY_INDEX == 16 && IBV_QP_PORT == 32, "masks");
 _Static_assert(IBV_QP_QKEY == 64 && IBV_QP_SQ_PSN == 65536, "masks");
+_Static_assert(IBV_SEND_FENCE == 1 && IBV_QPS_ERR == 6, "fence");
 _Static_assert(IBV_QPT_RC == 2 && IBV_QPT_UC == 3 && IBV_QP_ACCESS_FLAGS == 1 << 3 && IBV_QP_AV == 1 << 7 && IBV_QP_PATH_MTU == 1 << 8, "masks");
 _Static_assert(IBV_QP_TIMEOUT == 1 << 9 && IBV_QP_RETRY_CNT == 1 << 10 && IBV_QP_RNR_RETRY == 1 << 11, "masks");
 _Static_assert(IBV_QP_RQ_PSN == 1 << 12 && IBV_QP_MAX_QP_RD_ATOMIC == 1 << 13 && IBV_QP_MIN_RNR_TIMER == 1 << 15, "masks");

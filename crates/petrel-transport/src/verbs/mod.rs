@@ -5,7 +5,7 @@
 //! | [`Verbs`] | the [`Transport`]: one queue pair |
 //! | [`VerbsLink`] | a peer's queue pair |
 //! | [`Address`] | the address of a queue pair, 26 bytes in an offer |
-//! | [`Card`], [`Lent`], [`Near`] | accesses of peers to memory, without an instruction of the memory's process |
+//! | [`Card`], [`Lending`], [`Accessor`] | accesses of peers to memory, without an instruction of the memory's process |
 //!
 //! The library `libibverbs` is opened at run time. A host without the library or a card gets a [`VerbsError`] that names the cause.
 //!
@@ -15,8 +15,6 @@
 //!
 //! The switches of RoCE v2 mark packets instead of dropping them (RFC 3168): the mark stands in the header before each received packet.
 
-#[cfg(test)]
-mod accesses;
 mod card;
 #[expect(
     clippy::undocumented_unsafe_blocks,
@@ -47,7 +45,7 @@ use pair::{Origin, QueuePair};
 use table::{LIBRARY, Table};
 
 pub use error::VerbsError;
-pub use one_sided::{AccessError, Card, Far, Kind, Lent, Near, Place, Rights};
+pub use one_sided::{AccessError, Accessor, Card, Kind, Lending, PairAddress, Place, Rights};
 
 /// The smallest frame that a card must carry.
 const FRAME_BYTES_MIN: usize = MIN_FRAME_BYTES;

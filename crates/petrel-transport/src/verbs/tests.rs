@@ -77,7 +77,7 @@ fn conformance() {
 #[test]
 fn on_card() {
     if let Ok(card) = std::env::var("PETREL_VERBS") {
-        accesses::all_on(&card);
+        one_sided::tests::all_on(&card);
         return conforms(Table::open(LIBRARY).unwrap(), &card);
     }
     let program = std::env::current_exe().unwrap();

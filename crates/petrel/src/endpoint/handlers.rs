@@ -139,17 +139,26 @@ impl Handlers {
 
     /// Sets a handler that stays.
     pub(super) fn take(&mut self, method: u16, handler: Box<dyn Handle>) {
-        let former = self.by_method.get(usize::from(method));
-        assert!(!matches!(former, Some(Some(_))), "method {method} has a handler already");
+        assert!(!self.has(method), "method {method} has a handler already");
         self.set(method, handler);
+        self.keep(method);
+    }
+
+    /// Keeps the handler of a method from being replaced.
+    pub(super) fn keep(&mut self, method: u16) {
+        assert!(self.has(method), "a handler is kept after it was set");
         self.taken.push(method);
+    }
+
+    /// Returns true if a method has a handler.
+    pub(super) fn has(&self, method: u16) -> bool {
+        matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
     }
 
     /// Lets large requests of a method arrive in memory that `placer` returns. The method's handler, which was set before,
     /// takes the memory from [`Local`](super::context::Local).
     pub(super) fn set_placer(&mut self, method: u16, placer: Placer) {
-        let has_handler = matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
-        assert!(has_handler, "the handler of method {method} knows of the memory");
+        assert!(self.has(method), "the handler of method {method} knows of the memory");
         self.placers.push((method, placer));
     }
 

@@ -119,6 +119,16 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.session_ends.push(Box::new(tell));
     }
 
+    /// Returns true if a method has a handler.
+    pub(crate) fn has_handler(&self, method: u16) -> bool {
+        self.handlers.has(method)
+    }
+
+    /// Keeps the handler of a method from being replaced.
+    pub(crate) fn keep_method(&mut self, method: u16) {
+        self.handlers.keep(method);
+    }
+
     /// Sets the only handler of a method that the library answers.
     ///
     /// # Panics

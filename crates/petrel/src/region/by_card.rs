@@ -1,31 +1,41 @@
 //! Regions that RDMA cards access (`docs/wire-protocol.md` §15.4): the server lends memory, and clients' cards read and write it.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use petrel_proto::Status;
+use petrel_proto::control::CardAddress;
 use petrel_transport::Transport;
 use petrel_transport::verbs::{
-    AccessError, Card, Far, Kind, Lent, Near, Place, Rights, VerbsError,
+    AccessError, Accessor, Card, Kind, Lending, PairAddress, Place, Rights, VerbsError,
 };
 
 use super::RemoteRegion;
-use super::lendings::Lendings;
+use super::lendings::{Borrower, Lendings};
 use super::remote::Versioned;
+use crate::client::Call;
 use crate::control::ControlPlane;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::region_memory::memory::OUT_OF_RANGE;
-use crate::region_memory::registry::Entry;
+use crate::region_memory::registry::{Entry, NO_REGION};
 use crate::region_memory::wire::{self, Header, REACH, Refusal};
 use crate::region_memory::{Access, RegionMemory, Regions};
 use crate::workers::{WorkerRequest, Workers};
+
+/// The lengths in the header of a request: to lend the region to a queue pair, or to take the memory back from the pair.
+const LEND: u32 = 0;
+const GIVE_BACK: u32 = 1;
 
 /// Reads of a versioned value, before a client is told that others write all the time.
 const TRIES: u32 = 64;
 
 const MALFORMED: Refusal =
     Refusal::new(Status::InvalidArgument, "a request for a card has an address behind its header");
+
+/// The bytes of memory that a card pins for clients, unless set.
+const PINNED_BYTES_MAX: u64 = 4 << 30;
 
 /// An RDMA card of this host that lends regions to clients; clones are the same.
 ///
@@ -46,22 +56,33 @@ const MALFORMED: Refusal =
 #[derive(Clone)]
 pub struct RegionCard {
     card: Arc<Card>,
+    lendings: Arc<Lendings>,
     /// The name of a peer's Ethernet address can take a second: no endpoint waits for it.
     workers: Workers,
 }
 
 impl RegionCard {
-    /// Opens the card of a name, as `rdma link` shows it, or the first card if the name is empty.
+    /// Opens the card of a name, as `rdma link` shows it, or the first card if the name is empty. The card pins 4 GiB for clients at most.
     ///
     /// # Errors
     /// UNAVAILABLE without `libibverbs`, such a card, or an active port with an address; RESOURCE_EXHAUSTED without a thread.
     pub fn open(name: &str) -> Result<Self, Error> {
+        Self::pinning(name, PINNED_BYTES_MAX)
+    }
+
+    /// Opens a card that pins these bytes at most for clients. The memory of a region counts for each client that accesses the region.
+    ///
+    /// # Errors
+    /// As [`RegionCard::open`].
+    pub fn pinning(name: &str, bytes_max: u64) -> Result<Self, Error> {
         let card = Card::open(name).map_err(|error| unavailable(&error))?;
-        let workers =
-            Workers::builder().threads(1).name("petrel-card").start().map_err(|error| {
-                Error::not_sent(Status::ResourceExhausted, format!("no thread for a card: {error}"))
-            })?;
-        Ok(Self { card, workers })
+        let no_thread = |error: io::Error| {
+            Error::not_sent(Status::ResourceExhausted, format!("no thread for a card: {error}"))
+        };
+        let workers = Workers::builder().threads(1).name("petrel-card").start();
+        let workers = workers.map_err(no_thread)?;
+        let lendings = Arc::new(Lendings::new(bytes_max).map_err(no_thread)?);
+        Ok(Self { card, lendings, workers })
     }
 }
 
@@ -77,59 +98,125 @@ fn unavailable(error: &VerbsError) -> Error {
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Lets the cards of clients access regions, for clients that [ask for it](RemoteRegion::by_card_wait): the endpoint executes nothing
-    /// then. Memory that a client accesses is pinned, and counts for the process's limit of locked memory, until the client's session
-    /// ends. A key that is revoked opens nothing to cards either.
+    /// then. Memory that a client accesses is pinned, and counts for the process's limit of locked memory, until the client gives it back or its
+    /// session ends. A key that is revoked opens nothing to cards either.
     ///
     /// The method 65 519 is then taken.
     ///
     /// # Panics
-    /// When the endpoint does so already.
+    /// When the method has a handler.
     pub fn serve_regions_by_card(&mut self, regions: &Regions, card: &RegionCard) {
-        let lendings = Arc::new(Lendings::default());
-        let ended = Arc::clone(&lendings);
-        self.on_session_end(move |session| ended.end(session));
-        let (regions, card) = (regions.clone(), card.clone());
-        let queue = card.workers.clone();
-        let prepare = {
-            let lendings = Arc::clone(&lendings);
-            move |_: &mut S, request: &crate::Request<'_>| lendings.expect(request.session())
+        assert!(!self.has_handler(REACH), "the method {REACH} is that of regions by a card");
+        let own = OfEndpoint {
+            number: card.lendings.add_endpoint(),
+            lendings: Arc::clone(&card.lendings),
         };
-        self.on_worker_with(REACH, &queue, prepare, move |(), request: WorkerRequest| {
-            match lend(&regions, &card.card, &lendings, &request) {
+        let endpoint = own.number;
+        self.on_session_end(move |session| own.lendings.end((own.number, session)));
+        let prepare = {
+            let lendings = Arc::clone(&card.lendings);
+            move |_: &mut S, request: &crate::Request<'_>| {
+                let borrower = (endpoint, request.session());
+                lendings.expect(borrower);
+                borrower
+            }
+        };
+        let (regions, lender) = (regions.clone(), card.clone());
+        self.on_worker_with(
+            REACH,
+            &card.workers,
+            prepare,
+            move |borrower, request: WorkerRequest| match answer(
+                &regions, &lender, borrower, &request,
+            ) {
                 Ok(answer) => request.reply(&answer),
                 Err(error) => request.fail(error.status, &error.message),
-            }
-        });
+            },
+        );
+        self.keep_method(REACH);
+    }
+}
+/// The lendings to sessions of an endpoint, which end with the endpoint.
+struct OfEndpoint {
+    number: u32,
+    lendings: Arc<Lendings>,
+}
+
+impl Drop for OfEndpoint {
+    fn drop(&mut self) {
+        self.lendings.end_all(self.number);
     }
 }
 
-/// Lends the region that a request names. Returns the response.
-fn lend(
+/// Executes a request. Returns the response.
+fn answer(
     regions: &Regions,
-    card: &Arc<Card>,
-    lendings: &Lendings,
+    lender: &RegionCard,
+    borrower: Borrower,
     request: &WorkerRequest,
 ) -> Result<Vec<u8>, Error> {
-    let refused = |refusal: Refusal| Error::not_sent(refusal.status(), refusal.why());
     let (header, rest) = Header::split(request.data()).map_err(refused)?;
-    let far = rest.try_into().ok().and_then(Far::from_bytes);
-    let far = far.filter(|_| header.len() == 0 && header.offset() == 0);
-    let far = far.ok_or_else(|| refused(MALFORMED))?;
-    let entry = regions.find(&header).map_err(refused)?;
+    let far = rest.try_into().ok().and_then(PairAddress::from_bytes).filter(names_a_host);
+    let far = far.filter(|_| header.offset() == 0).ok_or_else(|| refused(MALFORMED))?;
+    match header.len() {
+        LEND => lend(regions, lender, (borrower, far), (&header, request)),
+        GIVE_BACK => {
+            lender.lendings.give_back(borrower, far);
+            Ok(Vec::new())
+        }
+        _ => Err(refused(MALFORMED)),
+    }
+}
+
+/// Lends the region that a request names to the client's queue pair.
+fn lend(
+    regions: &Regions,
+    lender: &RegionCard,
+    (borrower, far): (Borrower, PairAddress),
+    (header, request): (&Header, &WorkerRequest),
+) -> Result<Vec<u8>, Error> {
+    let entry = regions.find(header).map_err(refused)?;
     let rights = rights_of(&entry).map_err(refused)?;
+    // Before anything is done that costs: the memory is pinned, and the network may be asked.
+    lender.lendings.reserve(borrower, far, entry.memory().bytes()).map_err(refused)?;
+    let lent = lend_reserved(&entry, rights, lender, (borrower, far));
+    let is_late = request.is_cancelled();
+    if is_late || lent.is_err() {
+        lender.lendings.give_back(borrower, far);
+    }
+    let (address, place) = lent?;
+    let (place, bytes) = ((place.address, place.key), entry.memory().bytes());
+    Ok(wire::reached(address.to_bytes(), place, bytes, (rights.read, rights.write)))
+}
+
+fn lend_reserved(
+    entry: &Entry,
+    rights: Rights,
+    lender: &RegionCard,
+    (borrower, far): (Borrower, PairAddress),
+) -> Result<(PairAddress, Place), Error> {
     let memory = (entry.share(), RegionMemory::words);
-    let lent = Lent::open(card, Kind::Reliable, memory, rights, &far)
-        .map_err(|error| unavailable(&error))?;
-    let lent = Arc::new(lent);
-    entry.lend(&lent).map_err(refused)?;
-    let answer = wire::reached(
-        lent.address().to_bytes(),
-        (lent.place().address, lent.place().key),
-        entry.memory().bytes(),
-        (rights.read, rights.write),
-    );
-    lendings.keep(request.session(), lent).map_err(refused)?;
-    Ok(answer)
+    let lending = Lending::open(&lender.card, Kind::Reliable, memory, rights, &far);
+    let lending = Arc::new(lending.map_err(|error| unavailable(&error))?);
+    // A revocation, or the end of the session, takes the memory back from here on.
+    lender.lendings.keep(borrower, far, &lending).map_err(refused)?;
+    entry.lend(&lending).map_err(refused)?;
+    let no_room = |error: VerbsError| {
+        let text = format!("the server's card cannot have the memory: {error}");
+        Error::not_sent(Status::ResourceExhausted, text)
+    };
+    let place = lending.lend().map_err(no_room)?.ok_or_else(|| refused(NO_REGION))?;
+    Ok((lending.address(), place))
+}
+
+fn refused(refusal: Refusal) -> Error {
+    Error::not_sent(refusal.status(), refusal.why())
+}
+
+/// Returns true for the address of a queue pair of one host, as §8.4 of the specification has it.
+fn names_a_host(address: &PairAddress) -> bool {
+    let (gid, lid, pair) = address.names();
+    CardAddress { gid, lid, pair, key: 0 }.is_valid()
 }
 
 /// Returns the accesses that a region's key grants to a card.
@@ -152,30 +239,40 @@ impl RemoteRegion {
     /// PERMISSION_DENIED if the key is revoked or grants neither reads nor writes.
     pub fn by_card_wait(&self, card: &str) -> Result<CardRegion, Error> {
         let card = Card::open(card).map_err(|error| unavailable(&error))?;
-        let mut near = Near::open(&card, Kind::Reliable).map_err(|error| unavailable(&error))?;
-        let header = Header::new(self.key(), 0, 0);
-        let request = header.followed_by(&near.address().to_bytes());
-        let answer = self.client().call(REACH, request).wait()?;
-        let (far, (address, key), bytes, (read, write)) = wire::read_reached(&answer)
-            .and_then(|(far, place, bytes, rights)| {
-                Some((Far::from_bytes(&far)?, place, bytes, rights))
-            })
-            .ok_or_else(|| Error::new(Status::Internal, "the server's answer names no memory"))?;
-        near.connect(&far, Place { address, key }).map_err(|error| unavailable(&error))?;
-        Ok(CardRegion { near, bytes, rights: Rights { read, write } })
+        let near = Accessor::open(&card, Kind::Reliable).map_err(|error| unavailable(&error))?;
+        let answer = self.reach(LEND, &near).wait()?;
+        // From here on the value gives the memory back when it is dropped.
+        let remote = self.clone();
+        let nothing = Rights { read: false, write: false };
+        let mut region = CardRegion { near, remote, bytes: 0, rights: nothing };
+        let no_memory = || Error::new(Status::Internal, "the server's answer names no memory");
+        let (far, (address, key), bytes, (read, write)) =
+            wire::read_reached(&answer).ok_or_else(no_memory)?;
+        let far = PairAddress::from_bytes(&far).ok_or_else(no_memory)?;
+        let place = Place { address, key };
+        region.near.connect(&far, place).map_err(|error| unavailable(&error))?;
+        (region.bytes, region.rights) = (bytes, Rights { read, write });
+        Ok(region)
+    }
+
+    fn reach(&self, what: u32, near: &Accessor) -> Call {
+        let request = Header::new(self.key(), 0, what).followed_by(&near.address().to_bytes());
+        self.client().call(REACH, request)
     }
 }
 
 /// A region of a server, accessed by RDMA cards. See [`RemoteRegion::by_card_wait`].
 ///
-/// Operations take the thread until they end, some microseconds. After an error other than OUT_OF_RANGE, PERMISSION_DENIED for a right that
-/// the key never had, and ABORTED, the connection is gone, and a new one is made by [`RemoteRegion::by_card_wait`].
+/// Operations take the thread until they end: some microseconds, and up to 5 s if the peer's card does not answer. After UNAVAILABLE, or
+/// PERMISSION_DENIED by a revoked key, the connection is gone; [`RemoteRegion::by_card_wait`] makes another. The memory is given back when
+/// the value is dropped.
 ///
 /// Operations on words, and changes of versioned values, are calls of [`RemoteRegion`]: cards execute them beside the processors, and not
 /// with them.
 #[derive(Debug)]
 pub struct CardRegion {
-    near: Near,
+    near: Accessor,
+    remote: RemoteRegion,
     bytes: u64,
     rights: Rights,
 }
@@ -213,8 +310,8 @@ impl CardRegion {
     /// Reads a versioned value of `len` bytes, whose version is the word at `offset`.
     ///
     /// # Errors
-    /// As [`CardRegion::read`]; INVALID_ARGUMENT if the offset is no multiple of 8, ABORTED if writers change the value all the time,
-    /// RESOURCE_EXHAUSTED beyond 256 KiB.
+    /// As [`CardRegion::read`]; INVALID_ARGUMENT if the offset is no multiple of 8,
+    /// or the value has more than 256 KiB less 16 bytes, ABORTED if writers change the value all the time.
     pub fn read_versioned(&mut self, offset: u64, len: usize) -> Result<Versioned, Error> {
         if !offset.is_multiple_of(8) {
             return Err(Error::not_sent(
@@ -222,9 +319,9 @@ impl CardRegion {
                 "a version begins at a multiple of 8",
             ));
         }
-        if len > Near::VERSIONED_BYTES_MAX {
-            let text = "a card reads versioned values up to 256 KiB";
-            return Err(Error::not_sent(Status::ResourceExhausted, text));
+        if len > Accessor::VERSIONED_BYTES_MAX {
+            let text = "a card reads versioned values up to 256 KiB less 16 bytes";
+            return Err(Error::not_sent(Status::InvalidArgument, text));
         }
         self.check_read(offset, 8 + len)?;
         let mut value = vec![0; len];
@@ -236,7 +333,8 @@ impl CardRegion {
         Err(Error::new(Status::Aborted, "the value was being written all the time"))
     }
 
-    /// Writes bytes at `offset`. When the call returns, the card of the server's host has the bytes.
+    /// Writes bytes at `offset`. When the function returns, the card of the server's host has the bytes, and their way to memory may be longer
+    /// than that of a call to the server: before a call that tells the server of the bytes, read the last one of them by the card.
     ///
     /// # Errors
     /// As [`CardRegion::read`]. Some of the bytes may then have been written, unless the error says that the write was not executed.
@@ -260,6 +358,12 @@ impl CardRegion {
         } else {
             Err(Error::not_sent(OUT_OF_RANGE.status(), OUT_OF_RANGE.why()))
         }
+    }
+}
+
+impl Drop for CardRegion {
+    fn drop(&mut self) {
+        self.remote.reach(GIVE_BACK, &self.near).detach();
     }
 }
 

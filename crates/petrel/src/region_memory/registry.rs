@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
-use petrel_transport::verbs::Lent;
+use petrel_transport::verbs::Lending;
 use petrel_transport::words::{MappedRights, WordRange};
 
 use super::access::Access;
@@ -157,7 +157,7 @@ pub(crate) struct Entry {
     access: Access,
     memory: Arc<RegionMemory>,
     /// The memory that cards access by this key; `None` once the key is revoked.
-    lent: Mutex<Option<Vec<Weak<Lent>>>>,
+    lent: Mutex<Option<Vec<Weak<Lending>>>>,
 }
 
 impl Entry {
@@ -181,7 +181,7 @@ impl Entry {
     }
 
     /// Has a revocation of the key take the memory back from a card.
-    pub(crate) fn lend(&self, lent: &Arc<Lent>) -> Result<(), Refusal> {
+    pub(crate) fn lend(&self, lent: &Arc<Lending>) -> Result<(), Refusal> {
         let mut all = lock(&self.lent);
         let all = all.as_mut().ok_or(NO_REGION)?;
         all.retain(|other| other.strong_count() > 0);
@@ -335,7 +335,10 @@ impl Regions {
 
     /// Returns the region of a request.
     pub(crate) fn find(&self, header: &Header) -> Result<Arc<Entry>, Refusal> {
-        self.shared.find(header.region(), header.secret()).ok_or(NO_REGION)
+        self.shared.find(header.region(), header.secret()).ok_or_else(|| {
+            lock(&self.shared.table).ended.refused += 1;
+            NO_REGION
+        })
     }
 
     pub(crate) fn view(&self) -> View {

@@ -1,7 +1,7 @@
 //! The requests of operations (`docs/wire-protocol.md` §15).
 
 use petrel_proto::Status;
-use petrel_transport::verbs::Far;
+use petrel_transport::verbs::PairAddress;
 
 use super::key::RegionKey;
 
@@ -166,13 +166,13 @@ pub(crate) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Cl
 }
 
 /// Bytes of the response of REACH.
-const REACHED_BYTES: usize = Far::BYTES + 8 + 4 + 8 + 1;
+const REACHED_BYTES: usize = PairAddress::BYTES + 8 + 4 + 8 + 1;
 
 /// The response of REACH: the address of the server's end, the place of the memory, its size, and whether it may be read and written.
-type Reached = ([u8; Far::BYTES], (u64, u32), u64, (bool, bool));
+type Reached = ([u8; PairAddress::BYTES], (u64, u32), u64, (bool, bool));
 
 pub(crate) fn reached(
-    far: [u8; Far::BYTES],
+    far: [u8; PairAddress::BYTES],
     (address, key): (u64, u32),
     bytes: u64,
     (read, write): (bool, bool),
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn reached__comes_back_from_its_bytes() {
-        let answer = reached([7; Far::BYTES], (1 << 40, 5), 4096, (true, false));
+        let answer = reached([7; PairAddress::BYTES], (1 << 40, 5), 4096, (true, false));
         assert_eq!(
             read_reached(&answer),
-            Some(([7; Far::BYTES], (1 << 40, 5), 4096, (true, false)))
+            Some(([7; PairAddress::BYTES], (1 << 40, 5), 4096, (true, false)))
         );
         let end = answer.len() - 1;
         assert_eq!(read_reached(&answer[..end]), None);

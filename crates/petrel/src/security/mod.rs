@@ -149,7 +149,7 @@ impl Grant {
         Self(Granted::All)
     }
 
-    /// These methods, and no other. [Regions](crate::region) are served by methods from 65 520 on.
+    /// These methods, and no other. [Regions](crate::region) are served by methods from 65 519 on.
     pub fn methods(methods: impl IntoIterator<Item = u16>) -> Self {
         Self::ranges(methods.into_iter().map(|method| method..=method))
     }

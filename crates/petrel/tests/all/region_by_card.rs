@@ -63,14 +63,50 @@ fn by_card__in_all_respects() {
     assert_eq!(status(remote.by_card_wait("no-card")), Status::Unavailable);
 
     let others: Vec<_> = (0..).map_while(|_| remote.by_card_wait(&name).ok()).take(20).collect();
-    assert_eq!(others.len(), 14, "16 lendings of a session, of which two are above");
-    drop((remote, words));
-    ends_with_the_session(client, near);
+    assert_eq!(
+        others.len(),
+        15,
+        "16 lendings of a session; that of the revoked key has left its place"
+    );
+    drop(others);
+    let again = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        remote.by_card_wait(&name).ok()
+    });
+    assert!(again.is_some(), "memory that was given back makes room");
+    drop(again);
+    refusals(&card, &regions, &region);
+    drop(server);
+    ends_with_the_endpoint(near);
     let server_without = Server::bind("10.77.0.1:0").insecure().serve(|_| (), |_| ());
     let server_without = server_without.start().unwrap();
     let client = connect(&server_without);
     let remote = RemoteRegion::new(&client, region.key());
     assert_eq!(status(remote.by_card_wait(&name)), Status::Unimplemented);
+}
+
+/// A card that may pin less than the region has, and a card in use by another endpoint.
+fn refusals(card: &RegionCard, regions: &Regions, region: &petrel::region::Region) {
+    let name = std::env::var("PETREL_VERBS").unwrap();
+    let small = RegionCard::pinning(&name, region.bytes() - 1).unwrap();
+    let server = serve(regions, &small);
+    let client = connect(&server);
+    let remote = RemoteRegion::new(&client, region.key());
+    assert_eq!(status(remote.by_card_wait(&name)), Status::ResourceExhausted);
+
+    // The address of a queue pair that no host has, and a request without an address.
+    let server = serve(regions, card);
+    let client = connect(&server);
+    for bytes in [23, 24, 51, 52] {
+        let answer = client.call(65_519, vec![0; bytes]).wait();
+        assert_eq!(status(answer), Status::InvalidArgument, "{bytes} bytes");
+    }
+    let refused = regions.stats().refused;
+    let address =
+        [&[0; 10][..], &[0xFF; 2], &[10, 77, 0, 9], &[0; 2], &[5, 0, 0, 0], &[0; 4], &[5]];
+    let guess = [&[0; 24][..], &address.concat()].concat();
+    assert_eq!(status(client.call(65_519, guess).wait()), Status::PermissionDenied);
+    assert_eq!(regions.stats().refused, refused + 1, "a guess of a key is counted");
 }
 
 fn accesses_take_nothing_of_the_server(
@@ -103,8 +139,7 @@ fn bounds_and_versions(region: &petrel::region::Region, near: &mut CardRegion) {
     region.store(0, 8).unwrap();
 }
 
-fn ends_with_the_session(client: Client, mut near: CardRegion) {
-    drop(client);
+fn ends_with_the_endpoint(mut near: CardRegion) {
     let refused = (0..200).find_map(|_| {
         std::thread::sleep(Duration::from_millis(50));
         near.read(0, &mut [0; 8]).err()

@@ -2,25 +2,35 @@
 
 use std::sync::Arc;
 
-use super::one_sided::{AccessError, Card, Far, Kind, Lent, Near, Place, Rights};
+use super::{AccessError, Accessor, Card, Kind, Lending, PairAddress, Place, Rights};
 use crate::words::WordMemory;
 
 const BYTES: u64 = 1 << 20;
 
 const ALL: Rights = Rights { read: true, write: true };
 
-fn lend(card: &Arc<Card>, memory: &Arc<WordMemory>, rights: Rights) -> (Near, Lent) {
-    let mut near = Near::open(card, Kind::Reliable).unwrap();
-    let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
-    let lent =
-        Lent::open(card, Kind::Reliable, (Arc::clone(memory), words), rights, &near.address())
-            .unwrap();
-    near.connect(&lent.address(), lent.place()).unwrap();
+fn lend(card: &Arc<Card>, memory: &Arc<WordMemory>, rights: Rights) -> (Accessor, Lending) {
+    let (near, lent, _) = lend_at(card, memory, rights);
     (near, lent)
 }
 
-/// Tries everything that [`Near`] and [`Lent`] promise on the card of this name.
-pub(super) fn all_on(card: &str) {
+fn lend_at(
+    card: &Arc<Card>,
+    memory: &Arc<WordMemory>,
+    rights: Rights,
+) -> (Accessor, Lending, Place) {
+    let mut near = Accessor::open(card, Kind::Reliable).unwrap();
+    let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
+    let lent =
+        Lending::open(card, Kind::Reliable, (Arc::clone(memory), words), rights, &near.address())
+            .unwrap();
+    let place = lent.lend().unwrap().unwrap();
+    near.connect(&lent.address(), place).unwrap();
+    (near, lent, place)
+}
+
+/// Tries everything that [`Accessor`] and [`Lending`] promise on the card of this name.
+pub(in crate::verbs) fn all_on(card: &str) {
     let card = Card::open(card).unwrap();
     let memory = Arc::new(WordMemory::private(BYTES).unwrap());
     bytes_go_and_come(&card, &memory);
@@ -82,6 +92,8 @@ fn rights_are_the_cards(card: &Arc<Card>, memory: &Arc<WordMemory>) {
     near.read(0, &mut seen).unwrap();
     lent.take_back();
     assert_eq!(near.read(0, &mut seen), Err(AccessError::Refused));
+    assert_eq!(lent.lend().unwrap(), None, "memory that was taken back is not lent again");
+    assert_eq!(near.write(0, &[9; 8]), Err(AccessError::Refused), "a failure is the end");
 
     let (mut near, lent) = lend(card, memory, ALL);
     drop(lent);
@@ -91,27 +103,27 @@ fn rights_are_the_cards(card: &Arc<Card>, memory: &Arc<WordMemory>) {
 /// A peer with a connection of its own knows the key of another peer's memory.
 fn a_stolen_key_opens_nothing(card: &Arc<Card>, memory: &Arc<WordMemory>) {
     let own = Arc::new(WordMemory::private(4_096).unwrap());
-    let (_near, lent) = lend(card, memory, ALL);
-    let mut thief = Near::open(card, Kind::Reliable).unwrap();
+    let (_near, _lent, place) = lend_at(card, memory, ALL);
+    let mut thief = Accessor::open(card, Kind::Reliable).unwrap();
     let words: fn(&WordMemory) -> &WordMemory = |memory| memory;
-    let given = Lent::open(card, Kind::Reliable, (own, words), ALL, &thief.address()).unwrap();
-    let stolen = Place { key: lent.place().key, ..lent.place() };
-    thief.connect(&given.address(), stolen).unwrap();
+    let given = Lending::open(card, Kind::Reliable, (own, words), ALL, &thief.address()).unwrap();
+    given.lend().unwrap().unwrap();
+    thief.connect(&given.address(), place).unwrap();
     assert_eq!(thief.read(0, &mut [0; 8]), Err(AccessError::Refused));
 }
 
 #[test]
 fn address__comes_back_from_its_bytes() {
-    let mut bytes = [0; Far::BYTES];
+    let mut bytes = [0; PairAddress::BYTES];
     for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = at as u8 + 1;
     }
     (bytes[21], bytes[25], bytes[26]) = (0, 0, 5);
-    let far = Far::from_bytes(&bytes).unwrap();
+    let far = PairAddress::from_bytes(&bytes).unwrap();
     assert_eq!(far.to_bytes(), bytes);
     for (at, byte) in [(21, 1), (25, 1), (26, 0), (26, 6)] {
         let mut wrong = bytes;
         wrong[at] = byte;
-        assert_eq!(Far::from_bytes(&wrong), None, "byte {at} is {byte}");
+        assert_eq!(PairAddress::from_bytes(&wrong), None, "byte {at} is {byte}");
     }
 }
