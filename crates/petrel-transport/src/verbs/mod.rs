@@ -290,6 +290,9 @@ impl Transport for Verbs {
         if let Some(index) = self.known(&link) {
             let peer = self.peers[index as usize].as_mut().expect("a known peer is in the table");
             peer.links += 1;
+            if self.life.is_none() && !self.to_report.contains(&PeerId(index)) {
+                self.to_report.push(PeerId(index));
+            }
             return Ok(PeerId(index));
         }
         self.last_number += 1;

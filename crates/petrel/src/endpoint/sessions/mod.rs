@@ -199,9 +199,9 @@ impl Sessions {
         self.links.get(&link)
     }
 
-    /// Returns the name of the link of a peer of the transport.
-    pub(super) fn link_to(&self, peer: PeerId) -> Option<LinkId> {
-        self.links.iter().find(|(_, link)| link.id() == peer).map(|(link, _)| *link)
+    /// Returns the names of the links to a peer of the transport.
+    pub(super) fn links_to(&self, peer: PeerId) -> impl Iterator<Item = LinkId> {
+        self.links.iter().filter(move |(_, link)| link.id() == peer).map(|(link, _)| *link)
     }
 
     /// Returns the link of a session whose server's process is to be checked.

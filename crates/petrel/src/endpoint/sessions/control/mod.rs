@@ -186,16 +186,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             self.on_link_lost(id, remote, reason, link.peer().name);
         }
         self.transport.remove_peer(link.id());
-        if self.local.sessions.link_to(link.id()).is_none() {
+        if self.local.sessions.links_to(link.id()).next().is_none() {
             self.local.core.forget_peer(PeerKey(link.id().0));
         }
     }
 
-    /// Has the control plane end the link of a peer that the medium has lost, for both sides.
+    /// Has the control plane end the links of a peer that the medium has lost, for both sides.
     pub(in crate::endpoint) fn on_broken(&self, peer: PeerId, why: &str) {
-        if let Some(link) = self.local.sessions.link_to(peer) {
-            let text = format!("the {} to the peer broke: {why}", self.transport.medium_of(peer));
-            let reason = Reason::new(Status::Unavailable, text);
+        let text = format!("the {} to the peer broke: {why}", self.transport.medium_of(peer));
+        for link in self.local.sessions.links_to(peer) {
+            let reason = Reason::new(Status::Unavailable, text.clone());
             self.control.post(ToNexus::CloseLink { link, reason });
         }
     }
