@@ -74,6 +74,8 @@ pub struct ReplicaStats {
     pub applied: u64,
     /// Elections won by this replica.
     pub elections_won: u64,
+    /// Handovers begun because this leader was slower than its followers.
+    pub handovers: u64,
     /// Snapshots made.
     pub snapshots_made: u64,
     /// Snapshot fetches begun.

@@ -41,6 +41,7 @@ impl Member {
             ("entries", stats.entries),
             ("applied", stats.applied),
             ("elections_won", stats.elections_won),
+            ("handovers", stats.handovers),
             ("images", stats.snapshots_made),
             ("snapshots_fetched", stats.snapshots_fetched),
             ("log_entries", log_entries as u64),

@@ -110,7 +110,7 @@ impl Shared {
             return Ok(false);
         };
         for _ in 0..std::mem::take(&mut state.ticks_due) {
-            member.tick(config);
+            member.tick(cx.now().as_ns(), config);
         }
         let more = member.turn(cx, links, self, config);
         if let Err(failure) = &more {
