@@ -185,8 +185,8 @@ impl Shared {
         let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
         let fetch = member.handle_messages(messages, cx.now().as_ns(), &state.config);
-        // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
-        member.answer_changes(cx);
+        // A follower that has synced reports in a request of its own, and may then send nothing for long.
+        member.handle_progress(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
             let text = "no member that has the snapshot can be reached from here";
             return request.fail(cx, Status::Unavailable, text);
