@@ -157,6 +157,13 @@ const DIALOGUE: &str = "
     verbosity|  verbosity 1|  verbosity x|  verbosity 1 noreply|  shutdown|
     flush_all x|  flush_all 0|  flush_all noreply|  get a|  flush_all 100 noreply|  flush_all|
     flush_all 0 noreply|  stats reset|  stats foo|  misbehave|
+    delete k 10 noreply|  incr a x noreply|  touch a x noreply|  touch t noreply|  set a b c d noreply|
+    flush_all x noreply|  cas a 0 0 1 x noreply|  decr a x noreply|  verbosity a b c|  verbosity a b|
+    verbosity noreply|  verbosity x noreply|  set k 0 0 2147483646|  set k 0 0 2147483647|
+    cache_memlimit|  cache_memlimit x|  cache_memlimit 1|  cache_memlimit x noreply|  cache_memlimit 1 2 3|
+    stats cachedump|  stats cachedump 1|  stats cachedump x 1|  stats cachedump 1 x|  stats cachedump 64 1|
+    stats cachedump 99999 1|  stats cachedump 63 1|  stats detail|  stats detail off|  stats detail dump|  stats detail x|
+    stats sizes|  cache_memlimit 64|  cache_memlimit 60 noreply|
     set 1 5 100 3|abc|  mg|  mg 1|  mg zz|  mg 1 v|  mg 1 s v t f k O123 q|  mg zz q|
     mg zz k O12|  mg 1 q|  mg 1 k q|  mg 1 h t|  mg 1 zz|  mg 1 v v|  mg 1 Txx|  mg 1 T|
     mg 1 T30 t|  mg 1 O|  mg 1 Ooooooooooooooooooooooooooooooooooo|  mg 1 Lfoo Pbar|
@@ -183,8 +190,18 @@ fn memcached__answers_alike() {
         let server = start(threads);
         let (mut theirs, mut ours) =
             (connect(memcached.address), connect(server.memcached().unwrap()));
-        let long = ["get {}", "get a {} a", "set {} 0 0 1", "mg {} v", "delete {}"]
-            .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
+        let long = [
+            "get {}",
+            "get a {} a",
+            "set {} 0 0 1",
+            "mg {} v",
+            "delete {}",
+            "delete {} noreply",
+            "set {} 0 0 1 noreply",
+            "incr {} 1 noreply",
+            "touch {} 1 noreply",
+        ]
+        .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
         let dialogue = DIALOGUE.replace("\n    ", "  ");
         let requests = dialogue.split("  ").map(str::trim).filter(|it| !it.is_empty());
         for request in requests.chain(long.iter().map(String::as_str)) {
