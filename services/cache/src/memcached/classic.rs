@@ -11,7 +11,7 @@ use crate::partition::Verb;
 const WORDS_MAX: usize = 8;
 
 /// The largest number that is taken as the length of a value: memcached's, whose integers have room for the line's end.
-const VALUE_NUMBER_MAX: usize = i32::MAX as usize - 2;
+pub(super) const VALUE_NUMBER_MAX: usize = i32::MAX as usize - 2;
 
 const VERSION: &[u8] =
     concat!("VERSION 1.6.18-petrel-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();

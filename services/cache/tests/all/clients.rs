@@ -159,7 +159,7 @@ const DIALOGUE: &str = "
     flush_all 0 noreply|  stats reset|  stats foo|  misbehave|
     delete k 10 noreply|  incr a x noreply|  touch a x noreply|  touch t noreply|  set a b c d noreply|
     flush_all x noreply|  cas a 0 0 1 x noreply|  decr a x noreply|  verbosity a b c|  verbosity a b|
-    verbosity noreply|  verbosity x noreply|  set k 0 0 2147483646|  set k 0 0 2147483647|
+    verbosity noreply|  verbosity x noreply|  set k 0 0 2147483646|  set k 0 0 2147483647|  ms k 2147483646|
     cache_memlimit|  cache_memlimit x|  cache_memlimit 1|  cache_memlimit x noreply|  cache_memlimit 1 2 3|
     stats cachedump|  stats cachedump 1|  stats cachedump x 1|  stats cachedump 1 x|  stats cachedump 64 1|
     stats cachedump 99999 1|  stats cachedump 63 1|  stats detail|  stats detail off|  stats detail dump|  stats detail x|
