@@ -26,7 +26,7 @@ pub const PARTITION_BYTES_MIN: u64 = 64 << 10;
 pub const PARTITION_BYTES_MAX: u64 = 1 << 40;
 
 /// Default mean size of an item (key, value and header), in bytes, from which the index gets its size.
-pub const ITEM_BYTES_EXPECTED_DEFAULT: u32 = 128;
+pub const ITEM_BYTES_EXPECTED_DEFAULT: u32 = 160;
 
 /// Share of a log that one item may take, in cache mode. A larger item would evict most items.
 pub const CACHE_ITEMS_PER_LOG_MIN: u64 = 8;

@@ -17,8 +17,8 @@ use petrel_cache::{
 use proptest::prelude::*;
 
 const MEMORY_BYTES: u64 = 64 << 10;
-/// Buckets have 64 bytes, for five items of 128.
-const BUCKETS: u64 = MEMORY_BYTES / (5 * 128 + 64);
+/// Buckets have 64 bytes, for five items of 160.
+const BUCKETS: u64 = MEMORY_BYTES / (5 * 160 + 64);
 const ENTRIES_PER_BUCKET: usize = 8;
 /// A line is for the log's alignment.
 const LOG_BYTES: u64 = MEMORY_BYTES - (BUCKETS + 1) * 64;

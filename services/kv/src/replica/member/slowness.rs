@@ -18,6 +18,9 @@ const LAG_TICKS: usize = 2;
 /// pause of a thread, is no reason.
 const SLOW_ELECTIONS: u64 = 2;
 
+/// The weight of a slow tick against another: writes come and go, and a slow disk shows only while they come.
+const SLOW_TICK_SCORE: u64 = 2;
+
 /// Election timeouts between two handovers: ten seconds by default. If all replicas are slow, leadership stays.
 const PAUSE_ELECTIONS: u64 = 20;
 
@@ -27,8 +30,8 @@ pub(super) struct Slowness {
     ticked_ns: u64,
     /// Commit indices at the last ticks, the oldest first.
     committed: VecDeque<u64>,
-    /// Slow ticks less the others, and never below 0.
-    slow_ticks: u64,
+    /// Slow ticks, with their weight, less the others.
+    score: u64,
     /// Time before which the leader keeps leadership.
     patient_until_ns: u64,
 }
@@ -36,14 +39,14 @@ pub(super) struct Slowness {
 impl Slowness {
     /// Begins a pause without handovers.
     pub(super) fn pause(&mut self, now_ns: u64, config: &ReplicaConfig) {
-        self.slow_ticks = 0;
+        self.score = 0;
         self.patient_until_ns = now_ns + PAUSE_ELECTIONS * config.election.as_nanos() as u64;
     }
 
     /// Forgets what happened before this replica led.
     pub(super) fn restart(&mut self, now_ns: u64) {
         self.committed.clear();
-        (self.slow_ticks, self.ticked_ns) = (0, now_ns);
+        (self.score, self.ticked_ns) = (0, now_ns);
     }
 
     /// Notes a tick of a leader. Returns true if another replica should lead.
@@ -64,11 +67,12 @@ impl Slowness {
         let stored_long_ago = self.committed.pop_front_if(|_| is_full);
         let lags = stored_long_ago.is_some_and(|index| persisted < index);
         if lags || missed >= LAG_TICKS as u64 {
-            self.slow_ticks += 1 + missed;
+            self.score += SLOW_TICK_SCORE * (1 + missed);
         } else {
-            self.slow_ticks = self.slow_ticks.saturating_sub(1);
+            self.score = self.score.saturating_sub(1);
         }
-        self.slow_ticks > SLOW_ELECTIONS * election_ticks && now_ns >= self.patient_until_ns
+        let most = SLOW_TICK_SCORE * SLOW_ELECTIONS * election_ticks;
+        self.score > most && now_ns >= self.patient_until_ns
     }
 }
 
