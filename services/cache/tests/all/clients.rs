@@ -72,6 +72,46 @@ fn pymemcache__works() {
     }
 }
 
+/// The tests that pymemcache has of itself, with a server. Its measurements, and its tests of compression and of TLS, are left out.
+#[test]
+fn pymemcaches_tests__pass() {
+    let directory = python().and_then(|python| {
+        let script =
+            "import os, pytest, mock, pymemcache.test as t; print(os.path.dirname(t.__file__))";
+        let output = Command::new(python).args(["-c", script]).output();
+        let output = output.ok().filter(|output| output.status.success());
+        let text = output.and_then(|output| String::from_utf8(output.stdout).ok());
+        let directory =
+            text.ok_or_else(|| format!("{python} has no pytest or mock, or no pymemcache.test"))?;
+        Ok((python, directory.trim().to_owned()))
+    });
+    let (python, directory) = match directory {
+        Ok(found) => found,
+        Err(why) => return skip(Need::Memcached, why),
+    };
+    for threads in [1, 3] {
+        let server = start(threads);
+        let port = format!("--port={}", server.memcached().unwrap().port());
+        let [measurements, compression] =
+            ["benchmark", "compression"].map(|name| format!("--ignore={directory}/test_{name}.py"));
+        let tests = [
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "not tls",
+            &directory,
+            "--server=127.0.0.1",
+        ];
+        let output = run(python, &[&tests[..], &[&port, &measurements, &compression]].concat());
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        server.stop().unwrap();
+    }
+}
+
 /// A running memcached; killed on drop.
 struct Memcached {
     child: Child,

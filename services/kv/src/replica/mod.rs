@@ -48,6 +48,16 @@ pub enum ReplicaError {
     /// The Raft core reported an error.
     #[error("Raft: {0}")]
     Raft(String),
+    /// Another replica has the node's place in the cluster.
+    #[error(
+        "node {node} is at {address} now: another replica has taken the place of this one, which is not needed"
+    )]
+    Replaced {
+        /// The node.
+        node: u16,
+        /// The address of the other replica.
+        address: String,
+    },
     /// The log belongs to another node.
     #[error("the log is that of node {found}, not of node {expected}")]
     OtherNode {

@@ -44,6 +44,7 @@ impl Member {
             ("handovers", stats.handovers),
             ("images", stats.snapshots_made),
             ("snapshots_fetched", stats.snapshots_fetched),
+            ("memory_bytes", self.memory_bytes()),
             ("log_entries", log_entries as u64),
             ("log_bytes", log_bytes as u64),
             ("write_p50_ns", self.write_times.value_at_quantile(0.5)),

@@ -8,6 +8,7 @@
 
 mod apply;
 mod begin;
+mod quota;
 mod role;
 mod slowness;
 mod snapshot;

@@ -63,8 +63,8 @@ impl Slowness {
         // A single pause counts for half an election timeout at most.
         let missed = ticks.saturating_sub(1).min(election_ticks / 2);
         self.committed.push_back(committed);
-        let is_full = self.committed.len() > LAG_TICKS;
-        let stored_long_ago = self.committed.pop_front_if(|_| is_full);
+        let stored_long_ago =
+            if self.committed.len() > LAG_TICKS { self.committed.pop_front() } else { None };
         let lags = stored_long_ago.is_some_and(|index| persisted < index);
         if lags || missed >= LAG_TICKS as u64 {
             self.score += SLOW_TICK_SCORE * (1 + missed);

@@ -46,6 +46,8 @@ pub(super) struct State {
     /// Addresses with a task that keeps a session.
     session_tasks: BTreeSet<SocketAddr>,
     ticks_due: u32,
+    /// Ticks without a leader.
+    leaderless_ticks: usize,
     /// The reason why the replica has to stop.
     failure: Option<ReplicaError>,
     rng: Rng,
@@ -83,6 +85,7 @@ impl Shared {
             hellos_received: BTreeMap::new(),
             session_tasks: BTreeSet::new(),
             ticks_due: 0,
+            leaderless_ticks: 0,
             failure: None,
             rng,
             reply: Vec::new(),
@@ -130,6 +133,7 @@ impl Shared {
             let state = &mut *self.borrow_mut();
             state.ticks_due = (state.ticks_due + 1).min(TICKS_DUE_MAX);
             state.connect_members(&self);
+            state.note_replacement();
         }
     }
 
