@@ -38,8 +38,8 @@ impl Pool {
         self.lendable_bytes.saturating_sub(self.lent_bytes.load(Ordering::Relaxed))
     }
 
-    /// Replaces a loan by another. A loan is never refused: whoever borrows looks at the free bytes before, and threads
-    /// with more than a fair share give memory back if too much is lent.
+    /// Replaces a loan by another. No loan is refused. Threads look at the free bytes before they borrow, and after an
+    /// overdraft the threads with more than a fair share give memory back.
     pub(crate) fn lend(&self, before: usize, after: usize) {
         if after >= before {
             self.lent_bytes.fetch_add(after - before, Ordering::Relaxed);
