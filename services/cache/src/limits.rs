@@ -136,8 +136,9 @@ pub const THREAD_BYTES: u64 = 160 << 10;
 /// Memory of an endpoint with its share of the control plane, in bytes.
 pub const ENDPOINT_BYTES: u64 = 8 << 20;
 
-/// Part of a server's memory for buffers of connections and batches: a 16th, and at least [`POOL_BYTES_MIN`].
-pub const POOL_SHARE: u64 = 16;
+/// Part of a server's memory for buffers of connections and batches: a 32nd, and at least [`POOL_BYTES_MIN`]. With a 16th,
+/// clients that read no replies had half of the other clients' calls, since filling the buffers takes time.
+pub const POOL_SHARE: u64 = 32;
 
 /// Least memory for buffers of all threads, in bytes. Requests begin in half of the memory: a value of the greatest size
 /// and its batch fit.

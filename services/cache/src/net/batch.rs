@@ -1,6 +1,5 @@
 //! Operations of a thread on one partition, with their replies.
 
-use super::pool::Pool;
 use crate::key::Key;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
 use crate::memcached::{Action, Everywhere, Operation};
@@ -30,8 +29,6 @@ pub(crate) struct Batch {
     done: usize,
     /// The bytes of the first `done` entries.
     done_bytes: usize,
-    /// The memory that the pool has lent for large replies.
-    lent_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -98,42 +95,18 @@ impl Batch {
         self.entries.push(Entry { ticket, task, reply_bytes: 0 });
     }
 
-    /// Runs the entries that are not done, until the replies are larger than `replies_max` bytes, or `run` returns false:
-    /// there is no memory for the reply now.
-    pub(crate) fn run(
-        &mut self,
-        replies_max: usize,
-        mut run: impl FnMut(Work<'_>, &mut Vec<u8>) -> bool,
-    ) {
+    /// Runs the entries that are not done, until the replies are larger than `replies_max` bytes.
+    pub(crate) fn run(&mut self, replies_max: usize, mut run: impl FnMut(Work<'_>, &mut Vec<u8>)) {
         while self.done < self.entries.len() && self.replies.len() <= replies_max {
             let entry = &mut self.entries[self.done];
             let bytes = &self.bytes[self.done_bytes..];
             let (work, used) = entry.task.work(bytes);
             let before = self.replies.len();
-            if !run(work, &mut self.replies) {
-                return;
-            }
+            run(work, &mut self.replies);
             entry.reply_bytes = self.replies.len() - before;
             self.done += 1;
             self.done_bytes += used;
         }
-    }
-
-    /// Returns true if an entry has a reply.
-    pub(crate) fn has_replies(&self) -> bool {
-        self.done > 0
-    }
-
-    /// Borrows the memory of large replies. The replies of other batches count with the batch.
-    pub(crate) fn borrow(&mut self, pool: &Pool) {
-        let bytes = self.replies.capacity();
-        let wanted = if bytes > BATCH_BYTES_MAX { bytes } else { 0 };
-        pool.lend(std::mem::replace(&mut self.lent_bytes, wanted), wanted);
-    }
-
-    /// Gives the memory of large replies back, which have been taken.
-    pub(crate) fn give_back(&mut self, pool: &Pool) {
-        pool.lend(std::mem::take(&mut self.lent_bytes), 0);
     }
 
     /// Gives the replies to `take`, and leaves the entries that are not done.
@@ -154,8 +127,7 @@ impl Batch {
         (self.done, self.done_bytes) = (0, 0);
         if self.held_bytes() > 2 * BATCH_BYTES_MAX && self.entries.is_empty() {
             // A large value has passed: its memory is needed elsewhere.
-            let lent_bytes = self.lent_bytes;
-            *self = Self { lent_bytes, ..Self::new(self.origin, self.owner) };
+            *self = Self::new(self.origin, self.owner);
         }
     }
 
@@ -243,12 +215,11 @@ mod tests {
         batch
     }
 
-    fn answer(work: Work<'_>, out: &mut Vec<u8>) -> bool {
+    fn answer(work: Work<'_>, out: &mut Vec<u8>) {
         if let Work::Operation(key, operation) = work {
             assert_eq!(key, Hasher::new(1).key(operation.key).unwrap());
             out.extend_from_slice(operation.key);
         }
-        true
     }
 
     #[test]

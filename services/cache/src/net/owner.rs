@@ -1,10 +1,8 @@
 //! The owner of a partition.
 
 use super::batch::{Batch, Work};
-use super::pool::Pool;
 use super::report::Snapshot;
-use crate::key::Key;
-use crate::limits::{REPLIES_BYTES_MAX, SAFE_BYTES, VALUE_BYTES_MAX};
+use crate::limits::REPLIES_BYTES_MAX;
 use crate::memcached::{Clock, Everywhere, execute};
 use crate::partition::Partition;
 
@@ -15,41 +13,21 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Runs a batch, until the replies are large. Returns false if the pool has no memory for the first reply: the batch
-    /// must wait.
-    pub(crate) fn serve(&mut self, batch: &mut Batch, pool: &Pool) -> bool {
+    /// Runs a batch, until the replies are large.
+    pub(crate) fn serve(&mut self, batch: &mut Batch) {
         let Self { partition, clock } = self;
-        batch.run(REPLIES_BYTES_MAX, |work, out| {
-            match work {
-                Work::Operation(key, operation) => {
-                    let free_bytes = pool.free_bytes();
-                    if free_bytes < VALUE_BYTES_MAX
-                        && operation.value.is_empty()
-                        && reply_bytes(partition, key) > free_bytes.max(SAFE_BYTES)
-                    {
-                        return false;
-                    }
-                    execute(partition, clock, key, &operation, out);
-                }
-                Work::Everywhere(everywhere) => {
-                    run_everywhere(partition, clock, everywhere).encode(out);
-                }
+        batch.run(REPLIES_BYTES_MAX, |work, out| match work {
+            Work::Operation(key, operation) => execute(partition, clock, key, &operation, out),
+            Work::Everywhere(everywhere) => {
+                run_everywhere(partition, clock, everywhere).encode(out)
             }
-            true
         });
-        batch.borrow(pool);
-        batch.has_replies()
     }
 
     /// Runs this partition's part of an operation on all partitions.
     pub(crate) fn run_everywhere(&mut self, everywhere: Everywhere) -> Snapshot {
         run_everywhere(&mut self.partition, &self.clock, everywhere)
     }
-}
-
-/// The bytes of the reply with the value, about.
-fn reply_bytes(partition: &Partition, key: Key<'_>) -> usize {
-    partition.peek(key).map_or(0, |found| found.bytes as usize)
 }
 
 fn run_everywhere(partition: &mut Partition, clock: &Clock, everywhere: Everywhere) -> Snapshot {

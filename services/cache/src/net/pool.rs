@@ -2,7 +2,7 @@
 //!
 //! Each thread has a little of its own, with which small requests always run. A thread borrows the rest for large values
 //! and long pipelines, and gives memory back when its connections do. So the pool need not grow with the number of
-//! threads, and less so with its square.
+//! threads. Replies on their way from an owner are outside of the pool: a batch of each pair of threads at most.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -84,6 +84,12 @@ impl Account {
             pool.lend(self.borrowed_bytes, wanted);
             self.borrowed_bytes = wanted;
         }
+    }
+
+    /// Returns true if the thread holds half of its share: the other half, and the memory that other threads leave, are for
+    /// large values and for replies.
+    pub(super) fn is_short(&self, pool: &Pool) -> bool {
+        self.held_bytes > pool.fair_bytes / 2
     }
 
     /// Returns true if half of the memory that the thread could hold has room for `bytes` beside `others`.

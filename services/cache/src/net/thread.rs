@@ -1,7 +1,7 @@
 //! A thread of the server.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -43,9 +43,6 @@ const MEMORY_LOOK: Duration = Duration::from_millis(MEMORY_LOOK_MS);
 
 /// The longest sleep while connections wait for their acceptance.
 const CROWD_LOOK: Duration = Duration::from_millis(1);
-
-/// The pause before another look at the pool, for a batch without memory for its replies.
-pub(crate) const POOL_LOOK: Duration = Duration::from_millis(1);
 
 /// Seconds in which a stopping thread sends outstanding replies.
 const STOP_S: u32 = 3;
@@ -202,8 +199,6 @@ pub(super) struct Thread {
     poll: Poll,
     listeners: Vec<Listener>,
     router: Router,
-    /// Batches of other threads for this thread's partition.
-    work: VecDeque<Box<Batch>>,
     connections: Slab<Connection>,
     generations: u32,
     /// Connections to look at in this turn.
@@ -248,7 +243,6 @@ impl Thread {
             poll,
             listeners,
             router,
-            work: VecDeque::new(),
             connections: Slab::new(),
             generations: 0,
             queue: Vec::new(),
@@ -289,7 +283,6 @@ impl Thread {
             self.accept();
             self.inbox().take(&mut parcels);
             parcels.drain(..).for_each(|parcel| self.receive(parcel));
-            self.work();
             std::mem::swap(&mut self.queue, &mut turn);
             turn.drain(..).for_each(|number| self.drive(number));
             self.dispatch();
@@ -308,7 +301,6 @@ impl Thread {
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let may_sleep = self.queue.is_empty() && self.inbox().may_sleep();
         let sleep = match self.has_arrivals {
-            _ if !self.work.is_empty() => POOL_LOOK,
             true if self.is_crowded => CROWD_LOOK,
             true => Duration::ZERO,
             false if self.waiting.is_empty() => TICK,
@@ -451,24 +443,16 @@ impl Thread {
     fn receive(&mut self, parcel: Parcel) {
         match parcel {
             Parcel::Connection { socket, further_threads } => self.add(socket, further_threads),
-            Parcel::Work(batch) => self.work.push_back(batch),
+            Parcel::Work(mut batch) => {
+                let Some(owner) = &mut self.router.owner else {
+                    unreachable!("work goes to owners")
+                };
+                owner.serve(&mut batch);
+                self.router.shared.inboxes[batch.origin].push(Parcel::Done(batch));
+            }
             Parcel::Done(batch) => self.take_replies(batch),
             Parcel::Stop => self.stop(),
             Parcel::Finished => {}
-        }
-    }
-
-    /// Serves the batches of other threads, as far as the pool has memory for the replies.
-    fn work(&mut self) {
-        while let Some(batch) = self.work.front_mut() {
-            let Some(owner) = &mut self.router.owner else { unreachable!("work goes to owners") };
-            if !owner.serve(batch, &self.router.shared.pool) {
-                self.router.shared.pool.note_wanted(self.router.now_ms);
-                return;
-            }
-            let origin = batch.origin;
-            let done = self.work.pop_front().map(Parcel::Done);
-            done.into_iter().for_each(|done| self.router.shared.inboxes[origin].push(done));
         }
     }
 

@@ -8,7 +8,7 @@ use petrel::task::Handle;
 
 use super::handlers::State;
 use crate::net::inbox::{Parcel, Wake};
-use crate::net::thread::{POOL_LOOK, Shared};
+use crate::net::thread::Shared;
 
 /// Wakes the task of an endpoint from other threads.
 #[derive(Clone, Default)]
@@ -51,9 +51,7 @@ pub(super) async fn run_batches(
         for parcel in parcels.drain(..) {
             // Connections and the end concern the threads with sockets.
             if let Parcel::Work(mut batch) = parcel {
-                while !handle.with(|state| state.owner().serve(&mut batch, &shared.pool)) {
-                    handle.sleep(POOL_LOOK).await;
-                }
+                handle.with(|state| state.owner().serve(&mut batch));
                 shared.inboxes[batch.origin].push(Parcel::Done(batch));
             }
         }

@@ -16,7 +16,7 @@ use crate::replica::membership::{Members, node_of};
 use crate::replica::methods;
 
 /// Election timeouts without a leader after which a replica asks itself whether another has taken its place.
-const REPLACED_ELECTIONS: usize = 4;
+const REPLACED_ELECTIONS: usize = 20;
 
 impl Shared {
     /// Keeps a session to an address, and reconnects after the session ends.
@@ -134,11 +134,13 @@ impl State {
             return;
         }
         let own = member.identity;
-        let node = node_of(own.replica);
+        let (node, own_address) = (node_of(own.replica), self.config.address.to_string());
         let place = |hello: &Hello| {
             let is_known = hello.cluster != own.cluster || hello.members.contains_key(&own.replica);
             let mut others = hello.members.iter().filter(|(replica, _)| node_of(**replica) == node);
-            others.next().filter(|_| !is_known).map(|(_, address)| address.clone())
+            let (_, address) = others.next().filter(|_| !is_known)?;
+            // At this address a former replica may be meant, whose disk was lost.
+            (*address != own_address).then(|| address.clone())
         };
         let places = self.hellos.values().filter_map(|hello| Some((hello.replica, place(hello)?)));
         let (sayers, addresses): (Vec<u64>, Vec<String>) = places.unzip();
