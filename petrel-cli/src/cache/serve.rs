@@ -59,7 +59,7 @@ pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Fail
 /// Raises the limit on descriptors to the number that all connections need. With fewer, a newcomer would wait without an
 /// answer.
 fn raise_descriptor_limit(args: &CacheServeArgs) -> Result<(), Failure> {
-    if args.memcached.is_none() {
+    if args.memcached.is_none() && args.memcached_path.is_none() {
         return Ok(());
     }
     let needed = (args.connections + limits::ARRIVALS_MAX + limits::FILES_BESIDE) as u64;
@@ -96,6 +96,9 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         threads: args.threads,
         mode: if args.store { Mode::Store } else { Mode::Cache },
         item_bytes_expected: args.item_size,
+        value_bytes_max: args.value_size_max,
+        refuses_flush: args.refuse_flush,
+        memcached_path: args.memcached_path.clone(),
         connections_max: args.connections,
         idle: args.idle_timeout,
         placement: Some(place),
@@ -113,6 +116,7 @@ fn announce(args: &CacheServeArgs, server: &CacheServer, output: Output) -> Resu
     let mut places = Vec::new();
     places.extend(address.map(|address| format!("on {address}")));
     places.extend(memcached.map(|address| format!("for memcached's clients on {address}")));
+    places.extend(args.memcached_path.as_ref().map(|path| format!("at {}", path.display())));
     output.line(format!(
         "A {kind} {}, {threads} partitions. Stop with Ctrl-C.",
         places.join(" and ")

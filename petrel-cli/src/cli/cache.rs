@@ -58,6 +58,13 @@ pub(crate) enum CacheCommand {
     Attacks(petrel_bench::cache::CacheAttacksArgs),
 }
 
+fn parse_value_size(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        bytes @ 1..=limits::VALUE_BYTES_MAX => Ok(bytes),
+        _ => Err("at most 1MiB".to_owned()),
+    }
+}
+
 /// Serve a cache until interrupted
 ///
 /// At the end the server answers the requests that it has read, and closes the connections.
@@ -65,12 +72,20 @@ pub(crate) enum CacheCommand {
 pub(crate) struct CacheServeArgs {
     /// Address and TCP port for the other subcommands and for clients of the library; port 0 selects any
     /// free port
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, required_unless_present = "memcached")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, required_unless_present_any = ["memcached", "memcached_path"])]
     pub(crate) listen: Option<SocketAddr>,
 
     /// Address and TCP port for memcached's text and meta protocols; port 0 selects any free port
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) memcached: Option<SocketAddr>,
+
+    /// A socket in the file system for memcached's protocol, as memcached's -s; only the server's user may open it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) memcached_path: Option<PathBuf>,
+
+    /// Refuse `flush_all` of memcached's clients, as memcached's -F
+    #[arg(long)]
+    pub(crate) refuse_flush: bool,
 
     /// Serve memcached's clients without TLS in spite of --credentials: on loopback
     ///
@@ -105,7 +120,7 @@ pub(crate) struct CacheServeArgs {
     #[arg(long)]
     pub(crate) insecure: bool,
 
-    /// Memory of the process: items, index, buffers of connections and the rest
+    /// Memory for items, index, buffers and stacks; the program's code, which processes share, comes on top
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub(crate) memory: usize,
 
@@ -123,6 +138,10 @@ pub(crate) struct CacheServeArgs {
     #[arg(long, value_name = "SIZE", default_value_t = limits::ITEM_BYTES_EXPECTED_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
     pub(crate) item_size: u32,
+
+    /// Longest value, at most 1 MiB; an eighth of a partition is a limit, too
+    #[arg(long, short = 'I', value_name = "SIZE", default_value_t = limits::VALUE_BYTES_MAX, value_parser = parse_value_size)]
+    pub(crate) value_size_max: usize,
 
     /// Most connections; beyond, a new one is refused
     #[arg(long, value_name = "N", default_value_t = limits::CONNECTIONS_MAX_DEFAULT)]

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 use petrel_command::args::address::parse_listen;
 use petrel_command::args::values::{IdleChoice, TransportChoice};
 use petrel_command::args::{ReadsChoice, ServerAddress};
-use petrel_command::units::parse_duration;
+use petrel_command::units::{parse_duration, parse_size};
+use petrel_kv::limits::DISK_BYTES_MIN_DEFAULT;
 
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 use super::kv_sim::KvSimArgs;
@@ -88,6 +89,15 @@ pub(crate) struct KvServeArgs {
     /// The directory is created on demand, and belongs to this node alone.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+
+    /// Memory of keys, values and log at which writes that store something are refused; the same at all nodes
+    /// [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<usize>,
+
+    /// Free space of the disk of --data below which a leader refuses such writes
+    #[arg(long, value_name = "SIZE", default_value_t = DISK_BYTES_MIN_DEFAULT as usize, value_parser = parse_size)]
+    pub(crate) disk_free: usize,
 
     /// How the leader verifies its leadership before a read
     #[arg(long, value_enum, default_value_t = ReadsChoice::ReadIndex)]

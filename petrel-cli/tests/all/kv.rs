@@ -226,6 +226,45 @@ fn kv__on_disk_all_may_be_killed_at_once() {
     assert_eq!(cluster.ok(&["get", "key"])["value"], "value");
 }
 
+/// The old host of a replaced node comes back with its log.
+#[test]
+fn kv__a_replaced_replica_ends_with_a_word() {
+    let data = std::env::temp_dir().join(format!("petrel-kv-replaced-{}", std::process::id()));
+    let mut cluster = Cluster::start(3, Some(data.clone()));
+    cluster.ok(&["put", "key", "value"]);
+    let gone = cluster.leader() % 3 + 1;
+    cluster.kill(gone);
+    let (peers, id) = (cluster.peers(), gone.to_string());
+    let (old, new) = (data.join(&id), data.join("moved"));
+    std::fs::rename(&old, &new).unwrap();
+    let before = std::mem::replace(&mut cluster.addresses[gone - 1], free_address());
+    cluster.start_node(gone);
+    cluster.wait_for_voters(&[1, 2, 3]);
+    let arguments = ["kv", "serve", "--id", &id, "--peers", &peers, "--election", "200ms"];
+    let output = petrel(&[&arguments[..], &["--data", new.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}, formerly at {before}");
+    let word = format!("node {gone} is at {} now", cluster.addresses[gone - 1]);
+    assert!(stderr(&output).contains(&word), "{output:?}");
+}
+
+#[test]
+fn kv__at_the_bound_of_memory_reads_and_deletes_go_on() {
+    let address = free_address();
+    let peers = format!("1={address}");
+    let arguments = ["kv", "serve", "--json", "--id", "1", "--peers", &peers, "--memory", "30KB"];
+    let mut server = serve(&arguments);
+    let run = |words: &[&str]| petrel(&[&["kv"], words, &["--servers", &address]].concat());
+    let value = "v".repeat(20_000);
+    assert_eq!(run(&["put", "key", &value]).status.code(), Some(0));
+    let refused = run(&["put", "other", "value"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("the store is full"), "{refused:?}");
+    assert_eq!(run(&["get", "key"]).status.code(), Some(0));
+    assert_eq!(run(&["delete", "key"]).status.code(), Some(0));
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
 #[test]
 fn kv__a_replica_that_cannot_begin_says_why() {
     for (arguments, reason) in [

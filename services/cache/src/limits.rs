@@ -12,6 +12,9 @@ pub const LINE_BYTES_MAX: usize = 2 << 10;
 /// Longest line with a list of keys, in bytes: 4 000 keys of the greatest length.
 pub const KEYS_LINE_BYTES_MAX: usize = 1 << 20;
 
+/// Most bytes of `stats cachedump` from a partition, in bytes: a partition's owner does nothing else meanwhile.
+pub const DUMP_BYTES_MAX: usize = 64 << 10;
+
 /// Longest opaque token of a meta command, in bytes: memcached's limit.
 pub const OPAQUE_BYTES_MAX: usize = 32;
 
@@ -23,7 +26,7 @@ pub const PARTITION_BYTES_MIN: u64 = 64 << 10;
 pub const PARTITION_BYTES_MAX: u64 = 1 << 40;
 
 /// Default mean size of an item (key, value and header), in bytes, from which the index gets its size.
-pub const ITEM_BYTES_EXPECTED_DEFAULT: u32 = 128;
+pub const ITEM_BYTES_EXPECTED_DEFAULT: u32 = 160;
 
 /// Share of a log that one item may take, in cache mode. A larger item would evict most items.
 pub const CACHE_ITEMS_PER_LOG_MIN: u64 = 8;
@@ -46,6 +49,13 @@ pub const SWEEP_SHARE_PER_S: u64 = 16;
 /// Most bytes of the log that a full store cleans in a second, in search of items whose time is over: a few percent of
 /// the owner's time.
 pub const SWEEP_BYTES_PER_S_MAX: u64 = 64 << 20;
+
+/// Bytes of items in use that may move from the tail of a cache's log to the head, for each byte of a new item: with four,
+/// a log of which four fifths are in use keeps them all.
+pub const RENEWED_PER_BYTE: u64 = 4;
+
+/// Most bytes of such moves at a time: two items of the greatest size, some 100 µs.
+pub const RENEWAL_BYTES_MAX: u64 = 2 << 20;
 
 /// Seconds after which another fetch of an item is noted in its header. Noting each fetch would make every look-up a
 /// write; memcached notes them as seldom (its `ITEM_UPDATE_INTERVAL`).
@@ -116,22 +126,32 @@ pub const REPLIES_BYTES_MAX: usize = 256 << 10;
 /// Most threads of a server.
 pub const THREADS_MAX: u16 = 256;
 
-/// Memory of a server beyond partitions and buffers, in bytes: code, stacks, and what the allocator keeps.
-pub const PROCESS_BYTES: u64 = 12 << 20;
+/// Memory of a server beyond partitions, buffers and threads, in bytes: what the allocator and the loader take at the
+/// start. The pages of the program's code come on top; all processes of the program share them.
+pub const PROCESS_BYTES: u64 = 3 << 20;
+
+/// Memory of a thread with connections, in bytes: its stack, the buffer of a read and the list of events.
+pub const THREAD_BYTES: u64 = 160 << 10;
 
 /// Memory of an endpoint with its share of the control plane, in bytes.
 pub const ENDPOINT_BYTES: u64 = 8 << 20;
 
-/// Part of a server's memory that connections may use for buffers: a 32nd, and at least [`BUFFER_BYTES_MIN`].
-pub const BUFFER_SHARE: u64 = 32;
+/// Part of a server's memory for buffers of connections and batches: a 32nd, and at least [`POOL_BYTES_MIN`]. With a 16th,
+/// clients that read no replies had half of the other clients' calls, since filling the buffers takes time.
+pub const POOL_SHARE: u64 = 32;
 
-/// Least memory of a thread for the buffers of its connections and batches, in bytes: four values.
-pub const BUFFER_BYTES_MIN: u64 = 4 << 20;
+/// Least memory for buffers of all threads, in bytes. Requests begin in half of the memory: a value of the greatest size
+/// and its batch fit.
+pub const POOL_BYTES_MIN: u64 = 4 << 20;
 
-/// Memory for the replies of a batch at an owner, in bytes: those before the owner stops, and one value beyond. A vector
-/// doubles its memory up to the first part. A thread has a batch at each owner at most; the requests of batches count
-/// as buffers.
-pub const BATCH_HELD_BYTES: u64 = (2 * REPLIES_BYTES_MAX + VALUE_BYTES_MAX) as u64;
+/// Most memory for buffers that a thread has of its own, in bytes: two connections that go on while memory is short.
+pub const OWN_BUFFER_BYTES_MAX: usize = 2 * LIGHT_BYTES;
+
+/// Bytes that a thread borrows for buffers at a time.
+pub const BORROWED_UNIT_BYTES: usize = 64 << 10;
+
+/// Least memory of a thread's partition in a server, in bytes.
+pub const SERVED_PARTITION_BYTES_MIN: u64 = 1 << 20;
 
 /// Default limit of connections: memcached's.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;

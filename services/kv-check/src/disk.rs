@@ -17,6 +17,8 @@ use raft::eraftpb::{Entry, HardState};
 pub(crate) struct DiskConfig {
     /// Shortest sync; the longest usual sync is eight times as long.
     sync_ns: u64,
+    /// Factor by which syncs of this disk take longer.
+    slow_factor: u64,
     /// Probability of a stalled sync.
     stall: Probability,
     /// Longest stall of a sync.
@@ -57,13 +59,19 @@ impl DiskConfig {
     pub(crate) fn draw(rng: &mut Rng, election_ns: u64) -> Self {
         Self {
             sync_ns: (1_000 << rng.below(12)).min(election_ns / 128),
+            slow_factor: 1,
             stall: Probability::per_million([0, 3_000, 30_000][rng.below(3) as usize]),
             stall_ns_max: 1_000_000 << rng.below(9),
         }
     }
 
+    /// The same disk with a sync of about an election timeout or less.
+    pub(crate) fn slowed(self) -> Self {
+        Self { slow_factor: 16, ..self }
+    }
+
     fn draw_ns(&self, rng: &mut Rng) -> u64 {
-        let usual_ns = rng.between(self.sync_ns, 8 * self.sync_ns);
+        let usual_ns = self.slow_factor * rng.between(self.sync_ns, 8 * self.sync_ns);
         if rng.chance(self.stall) { usual_ns + rng.below(self.stall_ns_max) } else { usual_ns }
     }
 }
@@ -81,9 +89,10 @@ impl SimDisk {
         })))
     }
 
-    /// Ends stalls: from now on every sync takes the usual time.
+    /// Ends stalls and slowness: from now on every sync takes the usual time.
     pub(crate) fn end_stalls(&self) {
-        self.0.borrow_mut().config.stall = Probability::NEVER;
+        let config = &mut self.0.borrow_mut().config;
+        (config.stall, config.slow_factor) = (Probability::NEVER, 1);
     }
 
     /// The end of the next sync.

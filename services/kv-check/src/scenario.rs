@@ -58,6 +58,8 @@ pub(crate) struct Scenario {
     pub(crate) active_ns: u64,
     pub(crate) fault_count: u64,
     pub(crate) stalls: Stalls,
+    /// The host whose disk is many times as slow as the others' until the faults end: in a quarter of the seeds.
+    pub(crate) slow_disk: Option<HostId>,
     /// Most results that a client leaves with a session, as with this number of pending writes.
     pub(crate) pending_max: u64,
     link: LinkConfig,
@@ -109,6 +111,9 @@ const STREAM_KV_CLIENT: u32 = 8_136;
 /// With this number, the seeds of the regression list and of the documents have no stalls.
 const STREAM_STALLS: u32 = 106_230;
 
+/// With any number: no seed of the lists has been found by a slow disk.
+const STREAM_SLOW_DISK: u32 = 491_203;
+
 /// With this number, the seeds of the regression list and of the documents have a single pending write.
 const STREAM_PENDING: u32 = 178_313;
 
@@ -117,7 +122,10 @@ impl Scenario {
         let rng = |stream| Rng::stream(seed, u32::MAX, stream);
         let drawn = Self::draw(&mut rng(STREAM_SCENARIO), &mut rng(STREAM_KV_CLIENT));
         let pending_max = draw_pending_max(&mut rng(STREAM_PENDING));
-        Self { pending_max, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
+        let slow = &mut rng(STREAM_SLOW_DISK);
+        let slow_host = HostId(slow.below(u64::from(drawn.nodes)) as u16);
+        let slow_disk = (slow.below(4) == 0).then_some(slow_host);
+        Self { pending_max, slow_disk, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
     }
 
     /// Leaders that are targets of stalls have leases, and few keys are written all the time. A read that a former
@@ -157,6 +165,7 @@ impl Scenario {
             active_ns: rng.between(20, 90) * tick_ns * election_ticks / 4,
             fault_count: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
             stalls: Stalls::default(),
+            slow_disk: None,
             pending_max: 1,
             link: LinkConfig {
                 rate_bps: rng.between(1, 100) * 1_000_000_000,

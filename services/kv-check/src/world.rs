@@ -440,7 +440,10 @@ impl World {
 
     fn disk_of(&mut self, host: HostId) -> SimDisk {
         let rng = self.next_rng();
-        let (fabric, config) = (self.common.fabric.clone(), self.common.scenario.disk);
+        let scenario = &self.common.scenario;
+        let is_slow = scenario.slow_disk == Some(host);
+        let config = if is_slow { scenario.disk.slowed() } else { scenario.disk };
+        let fabric = self.common.fabric.clone();
         self.disks.entry(host).or_insert_with(|| SimDisk::new(fabric, config, rng)).clone()
     }
 

@@ -38,6 +38,10 @@ pub const CLIENT_MEMBERS_MAX: usize = 64;
 /// Longest address of a node, in bytes: a host name has at most 253, and a port follows.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 
+/// Default least free space of a log's disk, in bytes: two segments of the log, since batches are on their way when a
+/// leader notices the bound.
+pub const DISK_BYTES_MIN_DEFAULT: u64 = 64 << 20;
+
 /// Longest explanation of a refusal, in bytes. Longer texts are cut.
 pub const REASON_BYTES_MAX: usize = 1024;
 

@@ -89,6 +89,11 @@ pub trait LogStore {
     /// [`LogFailure`] if no further batch will become durable.
     fn durable(&mut self) -> Result<u64, LogFailure>;
 
+    /// The free bytes of the disk at the last sync, if the log has a disk.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Sets the waker to wake when more batches have become durable, or when the log has failed.
     fn set_waker(&mut self, waker: Waker);
 }

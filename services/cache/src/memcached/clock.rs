@@ -28,6 +28,11 @@ impl Clock {
         u32::try_from(seconds).unwrap_or(u32::MAX)
     }
 
+    /// The seconds since 1970 of the server's second.
+    pub(crate) fn unix(&self, second: u32) -> i64 {
+        self.zero + i64::from(second)
+    }
+
     /// The server's second of an exptime at the second `now`: 0 for never, `now` for a time that is over.
     pub fn expiry(&self, exptime: i64, now: u32) -> u32 {
         let second = match exptime {

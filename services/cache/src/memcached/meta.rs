@@ -1,5 +1,6 @@
 //! The meta commands.
 
+use super::classic::VALUE_NUMBER_MAX;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -39,7 +40,7 @@ pub(super) fn parse<'a>(line: &'a [u8], decoded: &'a mut DecodedKey) -> Line<'a>
         MetaCommand::Set => {
             let (bytes, rest) = word(rest);
             let length = unsigned(bytes).and_then(|bytes| usize::try_from(bytes).ok());
-            let Some(bytes) = length.filter(|bytes| *bytes <= i32::MAX as usize) else {
+            let Some(bytes) = length.filter(|bytes| *bytes <= VALUE_NUMBER_MAX) else {
                 return refuse(BAD_FORMAT);
             };
             (Some(bytes), rest)

@@ -29,6 +29,24 @@ pub enum Everywhere {
     Stats,
     /// Report the limits.
     Settings,
+    /// Report the items as of one slab class.
+    Items,
+    /// Report the memory as one slab class.
+    Slabs,
+    /// Report keys, sizes and expiries.
+    Dump {
+        /// Most items of a partition.
+        items: usize,
+    },
+    /// Report the connections.
+    Connections,
+    /// Limit the memory of the server.
+    Limit {
+        /// The limit.
+        memory_bytes: u64,
+        /// Whether to send no reply.
+        is_quiet: bool,
+    },
     /// Set the counters to zero.
     ResetStats,
 }

@@ -182,7 +182,7 @@ fn values__have_a_mebibyte_at_most() {
     assert_eq!(reply, b"SERVER_ERROR object too large for cache\r\nMN\r\n");
     // The former value would be wrong now.
     script.run("get a| -> END|");
-    let longest = format!("set a 0 0 {}\r\n", i32::MAX);
+    let longest = format!("set a 0 0 {}\r\n", i32::MAX - 2);
     assert_eq!(
         Script::new().receive(longest.as_bytes()),
         b"SERVER_ERROR object too large for cache\r\n"

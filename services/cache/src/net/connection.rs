@@ -1,9 +1,11 @@
 //! A connection: the socket, received bytes, and bytes to send.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::sync::atomic::Ordering;
 
 use mio::net::TcpStream;
 
+use super::clients::Active;
 use super::replies::Replies;
 use super::tls::Tls;
 use crate::limits::{MEMORY_WAIT_MS, OUTPUT_BYTES_MAX, READ_BYTES, REPLIES_MAX, SAFE_BYTES};
@@ -44,7 +46,9 @@ pub(super) struct Connection {
     /// A request has been run.
     is_used: bool,
     /// The second in which bytes last came or went.
-    active: u32,
+    active: Active,
+    /// Bytes that were read and written and are not counted yet.
+    traffic: (u64, u64),
     /// The beginning, in milliseconds, of a time with more than [`SAFE_BYTES`] in which no request has ended, nor the sending of
     /// replies.
     pub(super) heavy_since: Option<u64>,
@@ -80,7 +84,7 @@ impl MemoryWait {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, generation: u32, now: u32) -> Self {
+    pub(super) fn new(socket: TcpStream, generation: u32, active: Active) -> Self {
         Self {
             socket,
             generation,
@@ -100,7 +104,8 @@ impl Connection {
             is_closing: false,
             is_queued: false,
             is_used: false,
-            active: now,
+            active,
+            traffic: (0, 0),
             heavy_since: None,
             wait: None,
         }
@@ -133,7 +138,8 @@ impl Connection {
                 Ok(0) => return ReadOutcome::Ended,
                 Ok(bytes) => {
                     self.can_read = bytes == buffer.len() || self.is_read_closed;
-                    self.active = now;
+                    self.active.store(now, Ordering::Relaxed);
+                    self.traffic.0 += bytes as u64;
                     return match self.tls.is_some() {
                         true => self.decrypt(buffer, bytes),
                         false => ReadOutcome::Bytes(bytes),
@@ -196,7 +202,8 @@ impl Connection {
                         Some(tls) => tls.note_sent(bytes),
                         None => self.written += bytes,
                     }
-                    self.active = now;
+                    self.active.store(now, Ordering::Relaxed);
+                    self.traffic.1 += bytes as u64;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
@@ -253,7 +260,12 @@ impl Connection {
 
     /// Seconds without a byte in either direction.
     pub(super) fn idle_s(&self, now: u32) -> u32 {
-        now.saturating_sub(self.active)
+        now.saturating_sub(self.active.load(Ordering::Relaxed))
+    }
+
+    /// Removes and returns the bytes that were read and written since the last call.
+    pub(super) fn take_traffic(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.traffic)
     }
 
     /// Notes that a request has been run; returns true for the first.
@@ -357,7 +369,7 @@ mod tests {
     fn use_kept__goes_on_behind_the_used_bytes() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(socket, 1, 1);
+        let mut connection = Connection::new(socket, 1, Active::new(1.into()));
         connection.keep(b"0123456789", 0);
         for expected in 0..10 {
             if expected == 4 {
@@ -375,7 +387,7 @@ mod tests {
     fn needs__the_next_reply_of_a_client_that_reads() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(socket, 1, 1);
+        let mut connection = Connection::new(socket, 1, Active::new(1.into()));
         let [first, second] = [(); 2].map(|()| connection.replies.owe());
         for (unsent, needs_first) in
             [(0, true), (OUTPUT_BYTES_MAX, true), (OUTPUT_BYTES_MAX + 1, false)]

@@ -4,6 +4,7 @@ use super::batch::{Batch, Ticket};
 use super::connection::{Connection, has_come};
 use super::inbox::Parcel;
 use super::owner::Owner;
+use super::pool::Account;
 use super::replies::Replies;
 use super::report;
 use super::thread::Shared;
@@ -40,9 +41,8 @@ pub(super) struct Router {
     pub(super) hasher: Hasher,
     pub(super) shared: Arc<Shared>,
     outgoing: Vec<Outgoing>,
-    /// The memory that the thread's connections and batches hold for buffers. Replies of a batch at its owner have
-    /// memory of their own ([`BATCH_HELD_BYTES`](crate::limits::BATCH_HELD_BYTES)).
-    pub(super) held_bytes: usize,
+    /// The memory that the thread's connections and batches hold for buffers.
+    account: Account,
     /// The millisecond of this turn.
     pub(super) now_ms: u64,
 }
@@ -71,29 +71,33 @@ impl Router {
                 has_stopped: false,
             })
             .collect();
-        Self { number, owner, hasher, shared, outgoing, held_bytes: 0, now_ms: 0 }
+        Self { number, owner, hasher, shared, outgoing, account: Account::default(), now_ms: 0 }
+    }
+
+    /// The memory that connections and batches hold.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.account.held_bytes()
     }
 
     /// Notes that a connection or a batch that held `before` bytes holds `after`.
     pub(super) fn change_held(&mut self, before: usize, after: usize) {
-        self.release(before);
-        self.held_bytes += after;
-    }
-
-    /// Notes that a connection or a batch has given memory back.
-    pub(super) fn release(&mut self, bytes: usize) {
-        assert!(bytes <= self.held_bytes, "{bytes} of {} bytes go", self.held_bytes);
-        self.held_bytes -= bytes;
+        self.account.change(&self.shared.pool, before, after);
     }
 
     /// Returns true if half of the memory for buffers is in use: requests begin only on connections that hold little.
     pub(super) fn is_memory_short(&self) -> bool {
-        !self.has_memory(self.held_bytes, 0)
+        self.account.is_short(&self.shared.pool)
     }
 
     /// Returns true if connections and batches hold more memory than they may.
     pub(super) fn is_memory_exceeded(&self) -> bool {
-        self.held_bytes > self.shared.limits.buffer_bytes_max
+        self.account.is_exceeded(&self.shared.pool)
+    }
+
+    /// Returns true if connections of this thread hold memory for which connections of another thread wait.
+    pub(super) fn is_memory_owed(&self) -> bool {
+        let pool = &self.shared.pool;
+        pool.is_wanted(self.now_ms) && self.account.has_more_than_its_share(pool)
     }
 
     /// Runs the requests of `input`; returns the bytes that were used, and why the rest must wait. The connection has
@@ -140,7 +144,7 @@ impl Router {
                 Step::Done { used, request } => (used, request),
                 Step::More { needed } => {
                     let (others, bytes) =
-                        (self.held_bytes - running_bytes, needed.max(input.len() - start));
+                        (self.held_bytes() - running_bytes, needed.max(input.len() - start));
                     if bytes <= READ_BYTES
                         || self.has_memory(others, bytes)
                         // A request that has come whole holds memory for this turn only.
@@ -172,9 +176,15 @@ impl Router {
                     let ticket = (number, generation);
                     self.run_operation(replies, output, ticket, &operation)
                 }
-                Request::Everywhere(everywhere) => {
-                    self.run_everywhere(replies, output, (number, generation), everywhere)
-                }
+                Request::Everywhere(everywhere) => match self.shared.permit(everywhere) {
+                    Ok(permitted) => {
+                        self.run_everywhere(replies, output, (number, generation), permitted)
+                    }
+                    Err(reply) => {
+                        replies.write(output, |out| out.extend_from_slice(reply));
+                        true
+                    }
+                },
                 Request::Close(reply) => {
                     replies.write(output, |out| out.extend_from_slice(reply));
                     connection.is_closing = true;
@@ -191,7 +201,7 @@ impl Router {
 
     /// Returns true if memory suffices for `bytes` bytes beside `others`.
     pub(super) fn has_memory(&self, others: usize, bytes: usize) -> bool {
-        others + bytes <= self.shared.limits.buffer_bytes_max / 2
+        self.account.has_memory(&self.shared.pool, others, bytes)
     }
 
     /// Runs an operation, or adds it to a batch. Returns false if the batch is full: the request must come again.
@@ -218,7 +228,7 @@ impl Router {
             // Clients with many requests must not keep the others out. A connection has a first request at most.
             let bytes = operation.value.len();
             let has_room =
-                bytes <= FIRST_VALUE_BYTES_MAX || self.has_memory(self.held_bytes, bytes);
+                bytes <= FIRST_VALUE_BYTES_MAX || self.has_memory(self.held_bytes(), bytes);
             if !replies.is_empty() || !has_room {
                 return false;
             }
@@ -259,7 +269,8 @@ impl Router {
             if !is_own(number) {
                 let before = outgoing.next.held_bytes();
                 outgoing.next.push_everywhere(ticket, everywhere);
-                self.held_bytes = self.held_bytes + outgoing.next.held_bytes() - before;
+                let after = outgoing.next.held_bytes();
+                self.account.change(&self.shared.pool, before, after);
             }
         }
         true
@@ -284,11 +295,11 @@ impl Router {
                     std::mem::replace(&mut outgoing.next, next)
                 }
             };
-            let away_bytes = batch.held_bytes();
-            self.held_bytes = self.held_bytes + outgoing.next.held_bytes() - before;
+            let away_bytes = if batch.is_empty() { 0 } else { batch.held_bytes() };
+            let after = outgoing.next.held_bytes() + away_bytes;
+            self.account.change(&self.shared.pool, before, after);
             if !batch.is_empty() {
                 outgoing.away_bytes = Some(away_bytes);
-                self.held_bytes += away_bytes;
                 self.shared.inboxes[owner].push(Parcel::Work(batch));
             }
         }
@@ -315,7 +326,7 @@ impl Router {
         for outgoing in &mut self.outgoing {
             if outgoing.next.is_empty() {
                 let Batch { origin, owner, .. } = *outgoing.next;
-                self.held_bytes -= outgoing.next.held_bytes();
+                self.account.change(&self.shared.pool, outgoing.next.held_bytes(), 0);
                 *outgoing.next = Batch::new(origin, owner);
             }
         }
@@ -356,7 +367,7 @@ mod tests {
     fn run__leaves_other_connections_their_turn() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = mio::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(socket, 1, 1);
+        let mut connection = Connection::new(socket, 1, Arc::new(1.into()));
         let input = b"mn\r\n".repeat(STEPS_MAX + 1);
         let (used, pause) = router().run(&mut connection, (0, 0), &input);
         assert_eq!((used, pause), (input.len() - 4, Pause::Others));
@@ -368,7 +379,7 @@ mod tests {
     fn run_operation__counts_the_memory_of_batches() {
         let (mut router, mut replies) = (router(), Replies::default());
         assert!(run(&mut router, &mut replies, b"key", &vec![0; 1 << 20]));
-        assert!((1 << 20..5 << 18).contains(&router.held_bytes), "{} bytes", router.held_bytes);
+        assert!((1 << 20..5 << 18).contains(&router.held_bytes()), "{} bytes", router.held_bytes());
         assert!(run(&mut router, &mut replies, b"other", &vec![0; 1 << 20]));
         assert!(router.is_memory_short());
         // With the owner the memory is still in use, and it is given back with the batch.
@@ -384,7 +395,7 @@ mod tests {
                 router.take_back(batch);
             }
         }
-        assert_eq!(router.held_bytes, 0);
+        assert_eq!(router.held_bytes(), 0);
     }
 
     #[test]
@@ -409,8 +420,8 @@ mod tests {
         for _ in 0..BATCH_ENTRIES_MAX {
             assert!(flush(&mut router, &mut replies));
         }
-        let (held_bytes, waiting) = (router.held_bytes, replies.len());
+        let (held_bytes, waiting) = (router.held_bytes(), replies.len());
         assert!(!flush(&mut router, &mut replies));
-        assert_eq!((router.held_bytes, replies.len()), (held_bytes, waiting));
+        assert_eq!((router.held_bytes(), replies.len()), (held_bytes, waiting));
     }
 }

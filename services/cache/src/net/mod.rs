@@ -15,10 +15,12 @@
 //! key*, one connection would move with every request, since clients of memcached know no partitions.
 
 mod batch;
+mod clients;
 mod connection;
 mod drive;
 pub(crate) mod inbox;
 pub(crate) mod owner;
+pub(crate) mod pool;
 mod replies;
 pub(crate) mod report;
 mod server;

@@ -37,7 +37,15 @@ fn run_everywhere(partition: &mut Partition, clock: &Clock, everywhere: Everywhe
             partition.flush_at(second);
         }
         Everywhere::ResetStats => partition.reset_counters(),
-        Everywhere::Stats | Everywhere::Settings => {}
+        Everywhere::Limit { memory_bytes, .. } => partition.leave_unused(memory_bytes),
+        Everywhere::Dump { items } => {
+            return Snapshot::of(partition).with_items(partition, clock, items);
+        }
+        Everywhere::Stats
+        | Everywhere::Settings
+        | Everywhere::Items
+        | Everywhere::Slabs
+        | Everywhere::Connections => {}
     }
     Snapshot::of(partition)
 }

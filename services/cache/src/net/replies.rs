@@ -203,7 +203,7 @@ mod tests {
     fn take__gathers_parts() {
         let (mut replies, mut output) = (Replies::default(), Vec::new());
         let part = Snapshot { items: 5, ..Snapshot::default() };
-        let sequence = replies.gather(2, part, Everywhere::Stats);
+        let sequence = replies.gather(2, part.clone(), Everywhere::Stats);
         assert!(replies.held_bytes() >= size_of::<Reply>() + size_of::<Snapshot>());
         let mut bytes = Vec::new();
         part.encode(&mut bytes);

@@ -1,9 +1,12 @@
 //! Starting and stopping the server.
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, PoisonError};
@@ -17,17 +20,22 @@ use petrel::nexus::SetupError;
 use petrel::security::{Authorize, Security, SecurityError};
 use petrel::server::RunningServer;
 
+use super::clients::Clients;
 use super::drive::Router;
 use super::inbox::{Inbox, Parcel};
 use super::owner::Owner;
+use super::pool::Pool;
 use super::report::Snapshot;
-use super::thread::{ConnectionCounters, Limits, Presence, Shared, Thread, WAKER, unix_seconds};
+use super::thread::{
+    ConnectionCounters, Limits, Listener, Presence, Shared, Thread, WAKER, unix_seconds,
+};
 use super::tls::TlsPort;
 use crate::error::ConfigError;
 use crate::key::Hasher;
 use crate::limits::{
-    BATCH_HELD_BYTES, BUFFER_BYTES_MIN, BUFFER_SHARE, CONNECTIONS_MAX_DEFAULT, ENDPOINT_BYTES,
-    ITEM_BYTES_EXPECTED_DEFAULT, PROCESS_BYTES, THREADS_MAX, TLS_CONNECTION_BYTES,
+    CONNECTIONS_MAX_DEFAULT, ENDPOINT_BYTES, ITEM_BYTES_EXPECTED_DEFAULT, POOL_BYTES_MIN,
+    POOL_SHARE, PROCESS_BYTES, SERVED_PARTITION_BYTES_MIN, THREAD_BYTES, THREADS_MAX,
+    TLS_CONNECTION_BYTES, VALUE_BYTES_MAX,
 };
 use crate::memcached::{Clock, Passwords};
 use crate::partition::{Mode, Partition, PartitionConfig};
@@ -74,6 +82,12 @@ pub struct CacheConfig {
     pub mode: Mode,
     /// The expected mean size of an item (key, value and 24 bytes).
     pub item_bytes_expected: u32,
+    /// The longest value, in bytes: at most [`VALUE_BYTES_MAX`], and what a partition takes.
+    pub value_bytes_max: usize,
+    /// Whether `flush_all` of memcached's clients is refused.
+    pub refuses_flush: bool,
+    /// A socket in the file system for memcached's clients. A socket that was left there is replaced.
+    pub memcached_path: Option<PathBuf>,
     /// Most connections.
     pub connections_max: usize,
     /// Time after which a connection without a request is closed; `None` for never.
@@ -148,6 +162,9 @@ impl Default for CacheConfig {
             threads: 1,
             mode: Mode::Cache,
             item_bytes_expected: ITEM_BYTES_EXPECTED_DEFAULT,
+            value_bytes_max: VALUE_BYTES_MAX,
+            refuses_flush: false,
+            memcached_path: None,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             idle: None,
             placement: None,
@@ -165,10 +182,10 @@ impl CacheConfig {
             return refuse("a cache needs at least one connection");
         }
         let tls = self.tls();
-        if self.listen.or(self.memcached).is_none() {
+        if self.listen.is_none() && !self.has_memcached() {
             return refuse("a cache needs an address, for memcached's protocol or for Petrel's");
         }
-        if self.memcached.is_none() && (self.memcached_auth.is_some() || self.memcached_mutual) {
+        if !self.has_memcached() && (self.memcached_auth.is_some() || self.memcached_mutual) {
             return refuse(
                 "passwords and certificates are for memcached's clients: give an address for them (--memcached)",
             );
@@ -200,45 +217,41 @@ impl CacheConfig {
     /// Returns how memcached's port speaks TLS, if at all.
     fn tls(&self) -> Option<TlsPort> {
         let security = self.security.clone().filter(|_| !self.memcached_plain)?;
-        self.memcached.map(|_| TlsPort { security, is_mutual: self.memcached_mutual })
+        self.has_memcached().then_some(TlsPort { security, is_mutual: self.memcached_mutual })
     }
 
-    /// Divides the memory: bytes for each thread's buffers, and bytes for each partition.
+    fn has_memcached(&self) -> bool {
+        self.memcached.is_some() || self.memcached_path.is_some()
+    }
+
+    /// Divides the memory: bytes for the buffers of all threads, and bytes for each partition.
     fn shares(&self) -> Result<(u64, u64), ServerError> {
         let threads = u64::from(self.threads);
-        let buffers = (self.memory_bytes / BUFFER_SHARE / threads).max(BUFFER_BYTES_MIN);
-        let process = match self.listen {
-            Some(_) => PROCESS_BYTES + ENDPOINT_BYTES * threads,
-            None => PROCESS_BYTES,
-        };
-        // The batches of a thread are at all owners, or at all others if the thread is one.
-        let owners = match (self.memcached, self.listen) {
-            (None, _) => 0,
-            (Some(_), Some(_)) => threads,
-            (Some(_), None) => threads - 1,
-        };
-        let tls = self.tls().map_or(0, |_| TLS_CONNECTION_BYTES * self.connections_max as u64);
-        let process = process + tls + threads * owners * BATCH_HELD_BYTES;
-        let rest = self.memory_bytes.checked_sub(process + buffers * threads);
-        let least = process + (buffers + BUFFER_BYTES_MIN) * threads;
-        match rest {
-            Some(rest) if self.memory_bytes >= least => Ok((buffers, rest / threads)),
-            _ => Err(ServerError::Config(format!(
+        let (mut process, mut pool) = (PROCESS_BYTES, 0);
+        if self.has_memcached() {
+            process += THREAD_BYTES * threads;
+            pool = (self.memory_bytes / POOL_SHARE).max(POOL_BYTES_MIN);
+        }
+        if self.listen.is_some() {
+            process += ENDPOINT_BYTES * threads;
+        }
+        if self.tls().is_some() {
+            process += TLS_CONNECTION_BYTES * self.connections_max as u64;
+        }
+        let least = process + pool + SERVED_PARTITION_BYTES_MIN * threads;
+        if self.memory_bytes < least {
+            return Err(ServerError::Config(format!(
                 "{} bytes of memory are too few for {threads} threads: give {least} at least",
                 self.memory_bytes
-            ))),
+            )));
         }
+        Ok((pool, (self.memory_bytes - process - pool) / threads))
     }
 }
 
 /// Parts of the start.
 impl CacheConfig {
-    pub(super) fn shared(
-        &self,
-        inboxes: Box<[Inbox]>,
-        servers: usize,
-        buffer_bytes: u64,
-    ) -> Shared {
+    pub(super) fn shared(&self, inboxes: Box<[Inbox]>, servers: usize, pool_bytes: u64) -> Shared {
         Shared {
             inboxes,
             partitions: self.threads.into(),
@@ -249,12 +262,17 @@ impl CacheConfig {
             clock: Clock::starting_at(unix_seconds()),
             started: Instant::now(),
             connections: ConnectionCounters::default(),
+            clients: Clients::default(),
+            memory_limit: self.memory_bytes.into(),
             limits: Limits {
                 memory_bytes: self.memory_bytes,
                 connections_max: self.connections_max,
                 idle_s: self.idle.map(|idle| idle.as_secs().clamp(1, u32::MAX.into()) as u32),
-                buffer_bytes_max: buffer_bytes as usize,
+                value_bytes_max: VALUE_BYTES_MAX,
+                log_bytes: 0,
+                may_flush: !self.refuses_flush,
             },
+            pool: Pool::new(pool_bytes as usize, servers),
             tls: self.tls(),
             passwords: None,
         }
@@ -295,28 +313,35 @@ impl CacheServer {
     /// [`ServerError`].
     pub fn start(config: &CacheConfig) -> Result<Self, ServerError> {
         config.check()?;
-        let (buffer_bytes, partition_bytes) = config.shares()?;
+        let (pool_bytes, partition_bytes) = config.shares()?;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         let hasher = Hasher::new(u64::from_le_bytes(seed));
         let passwords = config.memcached_auth.clone().map(Passwords::from_file).transpose()?;
-        let socket = config.memcached.map(listen).transpose()?;
-        let memcached = socket.as_ref().map(TcpListener::local_addr).transpose()?;
+        let sockets = Sockets {
+            tcp: config.memcached.map(listen).transpose()?,
+            unix: config.memcached_path.as_deref().map(listen_at).transpose()?,
+        };
+        let memcached = sockets.tcp.as_ref().map(TcpListener::local_addr).transpose()?;
         let bells: Arc<[Bell]> = match config.listen {
             Some(_) => (0..config.threads).map(|_| Bell::default()).collect(),
             None => Arc::new([]),
         };
-        let servers = if socket.is_some() { config.threads } else { 0 };
+        let servers = if config.has_memcached() { config.threads } else { 0 };
         let (polls, inboxes) = polls(servers)?;
         let owners = bells.iter().map(|bell| Inbox::new(bell.wake()));
         let inboxes = owners.chain(inboxes).collect();
-        let shared = Shared { passwords, ..config.shared(inboxes, servers.into(), buffer_bytes) };
         let partition = PartitionConfig {
             mode: config.mode,
             item_bytes_expected: config.item_bytes_expected,
+            value_bytes_max: config.value_bytes_max,
             ..PartitionConfig::new(partition_bytes)
         };
         partition.check()?;
+        let mut shared = config.shared(inboxes, servers.into(), pool_bytes);
+        shared.limits.value_bytes_max = partition.value_bytes_max();
+        shared.limits.log_bytes = partition.log_bytes();
+        let shared = Shared { passwords, ..shared };
         let report = Report::default();
         let mut server = Self {
             memcached,
@@ -337,7 +362,7 @@ impl CacheServer {
             server.endpoints = Some(config.start_endpoints(address, endpoints)?);
         }
         let partition = config.listen.is_none().then_some(partition);
-        server.start_threads(config, polls, socket, partition.as_ref(), &hasher, spawn)
+        server.start_threads(config, polls, sockets, partition.as_ref(), &hasher, spawn)
     }
 
     /// Starts the threads with connections. They own the partitions, unless endpoints do.
@@ -345,13 +370,13 @@ impl CacheServer {
         mut self,
         config: &CacheConfig,
         polls: Vec<Poll>,
-        socket: Option<TcpListener>,
+        sockets: Sockets,
         partition: Option<&PartitionConfig>,
         hasher: &Hasher,
         spawn: Spawn,
     ) -> Result<Self, ServerError> {
         let (started, starts) = mpsc::channel();
-        let mut listener = socket.map(mio::net::TcpListener::from_std);
+        let mut listeners = sockets.into_iter().collect::<Vec<_>>();
         let mut failure = None;
         let first = self.shared.inboxes.len() - self.shared.servers;
         // All parts exist before the first thread starts: if a thread fails to start, the started threads learn of its
@@ -363,7 +388,7 @@ impl CacheServer {
                 number,
                 presence: Presence::new(number, Arc::clone(&self.shared)),
                 poll,
-                listener: listener.take(),
+                listeners: std::mem::take(&mut listeners),
                 partition: partition.cloned(),
                 hasher: hasher.clone(),
                 shared: Arc::clone(&self.shared),
@@ -445,6 +470,34 @@ fn polls(threads: u16) -> io::Result<(Vec<Poll>, Vec<Inbox>)> {
     Ok((polls, inboxes))
 }
 
+/// The sockets on which memcached's clients arrive.
+struct Sockets {
+    tcp: Option<TcpListener>,
+    unix: Option<UnixListener>,
+}
+
+impl Sockets {
+    fn into_iter(self) -> impl Iterator<Item = Listener> {
+        let tcp = self.tcp.map(|socket| Listener::Tcp(mio::net::TcpListener::from_std(socket)));
+        let unix = self.unix.map(|socket| Listener::Unix(mio::net::UnixListener::from_std(socket)));
+        tcp.into_iter().chain(unix)
+    }
+}
+
+/// Listens on a path that only the owner of the process may open. A socket without a server is replaced.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path).map_err(named)?;
+    }
+    let socket = UnixListener::bind(path).map_err(named)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(named)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = TcpListener::bind(address)?;
     socket.set_nonblocking(true)?;
@@ -466,7 +519,7 @@ struct Parts {
     number: usize,
     presence: Presence,
     poll: Poll,
-    listener: Option<mio::net::TcpListener>,
+    listeners: Vec<Listener>,
     partition: Option<PartitionConfig>,
     hasher: Hasher,
     shared: Arc<Shared>,
@@ -488,7 +541,7 @@ impl Parts {
             None => None,
         };
         let router = Router::new(self.number, owner, self.hasher, self.shared);
-        let thread = Thread::new(self.poll, self.listener, router, self.presence)?;
+        let thread = Thread::new(self.poll, self.listeners, router, self.presence)?;
         // Without a listener another thread has failed, and the inbox has an end.
         let _ = self.started.send(());
         drop(self.started);
@@ -541,14 +594,15 @@ mod tests {
     }
 
     #[test]
-    fn shares__leave_memory_for_the_replies_of_batches() {
-        let both = CacheConfig { listen: Some(local()), ..CacheConfig::at(local()) };
-        for (config, owners) in [(CacheConfig::at(local()), 3), (both, 4)] {
-            let config = CacheConfig { threads: 4, memory_bytes: 1 << 30, ..config };
-            let (buffers, partition) = config.shares().unwrap();
-            let batches = owners * BATCH_HELD_BYTES;
-            let used = PROCESS_BYTES + 4 * (buffers + partition + batches);
-            assert!(used <= 1 << 30 && used > (1 << 30) - 5 * ENDPOINT_BYTES, "{used} bytes");
+    fn shares__items_get_four_fifths_however_many_threads_there_are() {
+        for (threads, mebibytes) in [(1, 64), (4, 64), (4, 1024), (64, 256)] {
+            let memory_bytes = mebibytes << 20;
+            let config = CacheConfig { threads, memory_bytes, ..CacheConfig::at(local()) };
+            let (pool, partition) = config.shares().unwrap();
+            let used = PROCESS_BYTES + pool + u64::from(threads) * (partition + THREAD_BYTES);
+            assert!(used <= memory_bytes && used + u64::from(threads) > memory_bytes, "{used}");
+            let log = PartitionConfig::new(partition).log_bytes() * u64::from(threads);
+            assert!(log >= memory_bytes * 4 / 5, "{log} of {memory_bytes} with {threads} threads");
         }
     }
 
@@ -577,7 +631,7 @@ mod tests {
         let started = server.start_threads(
             &config,
             polls,
-            Some(socket),
+            Sockets { tcp: Some(socket), unix: None },
             Some(&partition),
             &Hasher::new(1),
             spawn_first,

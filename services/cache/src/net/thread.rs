@@ -3,25 +3,29 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::batch::{Batch, Ticket};
+use super::clients::Clients;
 use super::connection::{Connection, ReadOutcome};
 use super::drive::{Pause, Router};
 use super::inbox::{Inbox, Parcel};
+use super::pool::Pool;
 use super::report::{self, Snapshot};
 use super::tls::TlsPort;
 use crate::limits::{
     ACCEPTS_MAX, ARRIVALS_MAX, HELD_MS, LIGHT_BYTES, MEMORY_LOOK_MS, READ_BYTES, READS_MAX,
     SAFE_BYTES, STALLED_S,
 };
-use crate::memcached::{Clock, Passwords};
+use crate::memcached::{Clock, Everywhere, Passwords};
 use crate::partition::Mode;
 
 /// The token of the thread's waker.
@@ -57,7 +61,12 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) started: Instant,
     pub(crate) connections: ConnectionCounters,
+    pub(super) clients: Clients,
+    /// The limit that was set last, in bytes.
+    pub(super) memory_limit: AtomicU64,
     pub(crate) limits: Limits,
+    /// For buffers of connections and batches.
+    pub(crate) pool: Pool,
     /// TLS of memcached's port, if spoken.
     pub(crate) tls: Option<TlsPort>,
     /// The passwords of memcached's clients, if needed.
@@ -65,6 +74,30 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Returns the operation as the partitions get it, or the refusal. A limit on memory becomes the bytes of a log that
+    /// stay unused.
+    pub(super) fn permit(&self, everywhere: Everywhere) -> Result<Everywhere, &'static [u8]> {
+        match everywhere {
+            Everywhere::Flush { is_quiet, .. } if !self.limits.may_flush => {
+                Err(if is_quiet { b"" } else { b"CLIENT_ERROR flush_all not allowed\r\n" })
+            }
+            Everywhere::Limit { memory_bytes: wanted, is_quiet } => {
+                let partitions = self.partitions as u64;
+                let unused = self.limits.memory_bytes.checked_sub(wanted);
+                let is_possible = |unused: &u64| *unused <= self.limits.log_bytes / 2;
+                match unused.map(|unused| unused.div_ceil(partitions)).filter(is_possible) {
+                    Some(memory_bytes) if self.mode == Mode::Cache => {
+                        self.memory_limit.store(wanted, Ordering::Relaxed);
+                        Ok(Everywhere::Limit { memory_bytes, is_quiet })
+                    }
+                    _ if is_quiet => Err(b""),
+                    _ => Err(b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
+                }
+            }
+            other => Ok(other),
+        }
+    }
+
     /// The server's second.
     pub(crate) fn second(&self) -> u32 {
         Clock::second(self.started.elapsed())
@@ -76,6 +109,10 @@ impl Shared {
 pub(crate) struct ConnectionCounters {
     pub(crate) open: AtomicUsize,
     pub(crate) accepted: AtomicU64,
+    /// Turns of connections that ended for the others' turn.
+    pub(crate) yields: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
     /// Beyond the limit.
     pub(crate) rejected: AtomicU64,
     /// Closed without a request, for another beyond the limit.
@@ -93,8 +130,12 @@ pub(crate) struct Limits {
     pub(crate) memory_bytes: u64,
     pub(crate) connections_max: usize,
     pub(crate) idle_s: Option<u32>,
-    /// For the buffers of a thread's connections.
-    pub(crate) buffer_bytes_max: usize,
+    /// The longest value that a partition takes.
+    pub(crate) value_bytes_max: usize,
+    /// The log of a partition.
+    pub(crate) log_bytes: u64,
+    /// Whether clients may remove all items.
+    pub(crate) may_flush: bool,
 }
 
 /// The presence of a thread among those with connections. The others wait for its end, even if it ends by a panic.
@@ -126,10 +167,37 @@ impl Drop for Presence {
     }
 }
 
+/// A socket on which memcached's clients arrive.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Tcp(socket) => socket,
+            Self::Unix(socket) => socket,
+        }
+    }
+
+    /// Accepts a connection. A stream of the file system is read and written by the same calls as a stream of TCP.
+    fn accept(&self) -> Option<TcpStream> {
+        match self {
+            Self::Tcp(socket) => socket.accept().ok().map(|(stream, _)| stream),
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept().ok()?;
+                let stream = std::net::TcpStream::from(OwnedFd::from(stream));
+                Some(TcpStream::from_std(stream))
+            }
+        }
+    }
+}
+
 /// A thread with connections.
 pub(super) struct Thread {
     poll: Poll,
-    listener: Option<TcpListener>,
+    listeners: Vec<Listener>,
     router: Router,
     connections: Slab<Connection>,
     generations: u32,
@@ -144,6 +212,8 @@ pub(super) struct Thread {
     looked_at_bytes: usize,
     buffer: Box<[u8]>,
     now: u32,
+    /// Bytes that were read and written and are not in the counters yet.
+    traffic: (u64, u64),
     /// The second of the last look at all connections.
     looked_at: u32,
     /// The thread that gets the next connection.
@@ -162,16 +232,16 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         poll: Poll,
-        mut listener: Option<TcpListener>,
+        mut listeners: Vec<Listener>,
         router: Router,
         presence: Presence,
     ) -> io::Result<Self> {
-        if let Some(listener) = &mut listener {
-            poll.registry().register(listener, LISTENER, Interest::READABLE)?;
+        for listener in &mut listeners {
+            poll.registry().register(listener.source(), LISTENER, Interest::READABLE)?;
         }
         Ok(Self {
             poll,
-            listener,
+            listeners,
             router,
             connections: Slab::new(),
             generations: 0,
@@ -182,6 +252,7 @@ impl Thread {
             looked_at_bytes: 0,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             now: Clock::FIRST,
+            traffic: (0, 0),
             looked_at: 0,
             next_thread: 0,
             has_arrivals: false,
@@ -215,6 +286,7 @@ impl Thread {
             std::mem::swap(&mut self.queue, &mut turn);
             turn.drain(..).for_each(|number| self.drive(number));
             self.dispatch();
+            self.note_traffic();
             self.look_at_waiting();
             self.look_at_all();
             self.finish();
@@ -278,7 +350,7 @@ impl Thread {
             if self.is_crowded {
                 return;
             }
-            let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) else {
+            let Some(socket) = self.listeners.iter().find_map(Listener::accept) else {
                 // An error is that of one connection, or a shortage: the tick tries again.
                 self.has_arrivals = false;
                 return;
@@ -351,7 +423,8 @@ impl Thread {
             return;
         };
         self.generations = self.generations.wrapping_add(1);
-        let connection = Connection::new(socket, self.generations, self.now).with_tls(tls);
+        let place = self.router.shared.clients.add(&socket, self.now);
+        let connection = Connection::new(socket, self.generations, place).with_tls(tls);
         self.connections.insert(connection);
         self.unused.insert(self.generations, number);
         self.enqueue(number);
@@ -360,7 +433,8 @@ impl Thread {
     fn remove(&mut self, number: usize) {
         let mut connection = self.connections.remove(number);
         self.unused.remove(&connection.generation);
-        self.router.release(connection.held_bytes());
+        self.router.change_held(connection.held_bytes(), 0);
+        self.router.shared.clients.remove(&connection.socket);
         // The socket closes here; registration ends with it.
         let _ = self.poll.registry().deregister(&mut connection.socket);
         self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
@@ -413,6 +487,18 @@ impl Thread {
         }
     }
 
+    /// Adds the bytes of a turn to the counters that all threads share.
+    fn note_traffic(&mut self) {
+        let (read, written) = std::mem::take(&mut self.traffic);
+        let counters = &self.router.shared.connections;
+        if read > 0 {
+            counters.bytes_read.fetch_add(read, Ordering::Relaxed);
+        }
+        if written > 0 {
+            counters.bytes_written.fetch_add(written, Ordering::Relaxed);
+        }
+    }
+
     /// Reads from a connection, runs its requests and sends its replies.
     fn drive(&mut self, number: usize) {
         let Some(connection) = self.connections.get_mut(number) else { return };
@@ -422,6 +508,11 @@ impl Thread {
         let (pause, has_advanced) =
             drive(connection, running, &mut self.router, &mut self.buffer, self.now);
         let is_broken = connection.flush(self.now).is_err();
+        let (read, written) = connection.take_traffic();
+        self.traffic = (self.traffic.0 + read, self.traffic.1 + written);
+        if pause == Pause::Others {
+            self.router.shared.connections.yields.fetch_add(1, Ordering::Relaxed);
+        }
         let now_ms = self.router.now_ms;
         connection.note_weight(now_ms, has_advanced);
         // A client without a needed password yields to newcomers.
@@ -463,7 +554,7 @@ impl Thread {
     /// Lets connections that wait for memory try again, the last first: a new client gets a turn before older waiters.
     /// Connections that hold memory without progress end, as many as the last waiter needs.
     fn look_at_waiting(&mut self) {
-        let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes);
+        let (now_ms, held_bytes) = (self.router.now_ms, self.router.held_bytes());
         // A look at each change would run all waiters whenever another client gives some memory back.
         let can_run = |number: &usize| {
             let Some(connection) = self.connections.get(*number) else { return false };
@@ -477,13 +568,16 @@ impl Thread {
         self.look_ms = now_ms + MEMORY_LOOK_MS;
         let wait = self.connections.get(last).and_then(|connection| connection.wait);
         let bytes = wait.map_or(0, |wait| wait.bytes);
-        while !self.router.has_memory(self.router.held_bytes, bytes)
+        if !self.router.has_memory(self.router.held_bytes(), bytes) {
+            self.router.shared.pool.note_wanted(now_ms);
+        }
+        while !self.router.has_memory(self.router.held_bytes(), bytes)
             && let Some(number) =
                 self.heaviest(|since, waits| !waits && now_ms.saturating_sub(since) >= HELD_MS)
         {
             self.end_heavy(number);
         }
-        self.looked_at_bytes = self.router.held_bytes;
+        self.looked_at_bytes = self.router.held_bytes();
         for number in std::mem::take(&mut self.waiting).into_iter().rev() {
             if let Some(connection) = self.connections.get_mut(number) {
                 if let Some(wait) = &mut connection.wait {
@@ -559,6 +653,13 @@ impl Thread {
             }
         }
         ended.into_iter().for_each(|number| self.remove(number));
+        let now_ms = self.router.now_ms;
+        while self.router.is_memory_owed()
+            && let Some(number) =
+                self.heaviest(|since, waits| !waits && now_ms.saturating_sub(since) >= HELD_MS)
+        {
+            self.end_heavy(number);
+        }
         self.resume();
         // A shortage of descriptors may be over.
         self.has_arrivals = true;
@@ -566,7 +667,7 @@ impl Thread {
 
     /// Begins to stop: no connection is taken any more, and no bytes are read. Requests that have come run.
     fn stop(&mut self) {
-        self.listener = None;
+        self.listeners.clear();
         self.ends_at = Some(self.now + STOP_S);
         let numbers: Vec<_> = self.connections.iter().map(|(number, _)| number).collect();
         for number in numbers {

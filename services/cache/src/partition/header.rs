@@ -5,7 +5,7 @@
 //! | 0 to 7 | CAS version |
 //! | 8 to 11 | flags of the client |
 //! | 12 to 15 | expiry, in seconds of the cache's clock; 0 for never |
-//! | 16 to 19 | bit 31: dead; else the second of the last access |
+//! | 16 to 19 | bit 31: dead; 30: referenced; else the second of the last access |
 //! | 20 to 23 | bits 0 to 20: bytes of the value; 21 to 23: fetched, stale, won; 24 to 31: bytes of the key |
 //!
 //! Key and value follow. A key has a byte at least, so a header of zeros is padding.
@@ -13,6 +13,8 @@
 pub(super) const HEADER_BYTES: usize = 24;
 
 const DEAD: u32 = 1 << 31;
+const REFERENCED: u32 = 1 << 30;
+const ACCESS_MASK: u32 = REFERENCED - 1;
 const VALUE_BITS: u32 = 21;
 const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
 const FETCHED: u32 = 1 << VALUE_BITS;
@@ -38,7 +40,7 @@ pub(super) struct Header {
 impl Header {
     /// The header of an item that no client has fetched, without version and sizes.
     pub(super) fn new(flags: u32, expiry: u32, now: u32) -> Self {
-        Self { cas: 0, flags, expiry, access: now & !DEAD, sizes: 0 }
+        Self { cas: 0, flags, expiry, access: now & ACCESS_MASK, sizes: 0 }
     }
 
     #[inline]
@@ -66,10 +68,21 @@ impl Header {
         bytes
     }
 
-    /// The second of the last access; 31 bits.
+    /// The second of the last access; 30 bits.
     #[inline]
     pub(super) fn accessed(&self) -> u32 {
-        self.access & !DEAD
+        self.access & ACCESS_MASK
+    }
+
+    /// Returns true if the item was read or set again since it came to its place in the log.
+    #[inline]
+    pub(super) fn is_referenced(&self) -> bool {
+        self.access & REFERENCED != 0
+    }
+
+    pub(super) fn referenced(self, is_referenced: bool) -> Self {
+        let mark = if is_referenced { REFERENCED } else { 0 };
+        Self { access: self.access & !REFERENCED | mark, ..self }
     }
 
     /// Returns true if the index does not lead to the item any more.
@@ -111,12 +124,13 @@ impl Header {
 
     /// The header after an access other than a fetch.
     pub(super) fn accessed_at(self, now: u32) -> Self {
-        Self { access: self.access & DEAD | now & !DEAD, ..self }
+        Self { access: self.access & !ACCESS_MASK | now & ACCESS_MASK, ..self }
     }
 
     #[inline]
     pub(super) fn fetched_at(self, now: u32) -> Self {
-        Self { access: self.access & DEAD | now & !DEAD, sizes: self.sizes | FETCHED, ..self }
+        let access = self.access & DEAD | REFERENCED | now & ACCESS_MASK;
+        Self { access, sizes: self.sizes | FETCHED, ..self }
     }
 
     /// The header of an item to which the index does not lead any more.
@@ -171,8 +185,8 @@ mod tests {
     proptest! {
         #[test]
         fn decode__reads_each_encoding(
-            cas: u64, flags: u32, expiry: u32, accessed in 0..DEAD, value_bytes in 0..FETCHED, key_bytes: u8,
-            [is_dead, is_fetched, is_stale, is_won]: [bool; 4],
+            cas: u64, flags: u32, expiry: u32, accessed in 0..REFERENCED, value_bytes in 0..FETCHED, key_bytes: u8,
+            [is_dead, is_fetched, is_stale, is_won, is_referenced]: [bool; 5],
         ) {
             let mut header = Header { cas, ..Header::new(flags, expiry, 0) };
             if is_fetched {
@@ -183,12 +197,14 @@ mod tests {
             }
             header = header.won(!is_won).won(is_won);
             header = header.sized(usize::from(key_bytes), value_bytes as usize).accessed_at(accessed);
+            header = header.referenced(is_referenced);
             if is_dead {
                 header = header.dead();
             }
             let header = Header::decode(&header.encode());
             prop_assert_eq!((header.cas, header.flags, header.expiry), (cas, flags, expiry));
             prop_assert_eq!((header.accessed(), header.is_dead()), (accessed, is_dead));
+            prop_assert_eq!(header.is_referenced(), is_referenced);
             let sizes = (header.key_bytes(), header.value_bytes());
             prop_assert_eq!(sizes, (usize::from(key_bytes), value_bytes as usize));
             let marks = [header.is_fetched(), header.is_stale(), header.is_won()];

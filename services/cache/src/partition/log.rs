@@ -21,6 +21,8 @@ const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 pub(super) struct Log {
     memory: Pages,
     capacity: u64,
+    /// Bytes that the items may take: a part of the capacity, at the wish of an operator.
+    limit: u64,
     head: u64,
     tail: u64,
     /// The position of the memory's first byte in the head's lap.
@@ -33,7 +35,7 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Oldest {
     /// Bytes without an item.
-    Padding(u64),
+    Padding { position: u64, bytes: u64 },
     /// An item, perhaps dead.
     Item { position: u64, header: Header },
 }
@@ -46,6 +48,7 @@ impl Log {
         Self {
             memory: Pages::new(capacity as usize),
             capacity,
+            limit: capacity,
             head: start,
             tail: start,
             lap: start,
@@ -74,10 +77,29 @@ impl Log {
         self.capacity
     }
 
+    /// The position of the next item.
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
     /// Bytes that no item takes.
     #[inline]
     pub(super) fn free(&self) -> u64 {
-        self.capacity - (self.head - self.tail)
+        self.limit.saturating_sub(self.head - self.tail)
+    }
+
+    /// Bytes that the items may take.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Leaves some bytes of the memory unused, but for a half of it.
+    pub(super) fn leave_unused(&mut self, bytes: u64) {
+        self.limit = self.capacity - bytes.min(self.capacity / 2);
+    }
+
+    pub(super) fn is_beyond_limit(&self) -> bool {
+        self.head - self.tail > self.limit
     }
 
     /// Bytes from an item to the head: its age.
@@ -193,24 +215,36 @@ impl Log {
 
     /// Returns the object at the tail; `None` if the log is empty.
     pub(super) fn oldest(&self) -> Option<Oldest> {
-        if self.tail == self.head {
+        self.object(self.tail)
+    }
+
+    /// Returns the object behind another; `None` at the head.
+    pub(super) fn after(&self, object: Oldest) -> Option<Oldest> {
+        self.object(match object {
+            Oldest::Padding { position, bytes } => position + bytes,
+            Oldest::Item { position, header } => position + header.space(),
+        })
+    }
+
+    fn object(&self, position: u64) -> Option<Oldest> {
+        if position == self.head {
             return None;
         }
-        let left = self.capacity - self.place(self.tail) as u64;
-        if left < HEADER_BYTES as u64 {
-            return Some(Oldest::Padding(left));
+        let bytes = self.capacity - self.place(position) as u64;
+        if bytes < HEADER_BYTES as u64 {
+            return Some(Oldest::Padding { position, bytes });
         }
-        let header = self.header(self.tail);
+        let header = self.header(position);
         Some(match header.key_bytes() {
-            0 => Oldest::Padding(left),
-            _ => Oldest::Item { position: self.tail, header },
+            0 => Oldest::Padding { position, bytes },
+            _ => Oldest::Item { position, header },
         })
     }
 
     /// Gives the space of the object at the tail back.
     pub(super) fn release(&mut self, oldest: Oldest) {
         self.tail += match oldest {
-            Oldest::Padding(bytes) => bytes,
+            Oldest::Padding { bytes, .. } => bytes,
             Oldest::Item { position, header } => {
                 assert_eq!(position, self.tail, "items are released in their order");
                 header.space()

@@ -3,8 +3,8 @@
 //! The design is MICA's (Lim et al., NSDI 2014), as HERD §4.1 uses it. The *log* has the items, in the order of their
 //! storage; the *index* leads from a key's hash to the item. A look-up reads a line of the index and the item.
 //!
-//! - In [cache mode](Mode::Cache) the log releases the oldest items when it needs room, and a full bucket of the index
-//!   releases its oldest item. The index keeps entries of released items: their positions are before the log's tail.
+//! - In [cache mode](Mode::Cache) the log releases the oldest items when it needs room, unless they were read or set
+//!   again: such an item moves to the head once. A full bucket of the index releases its oldest item. The index keeps entries of released items: their positions are before the log's tail.
 //! - In [store mode](Mode::Store) buckets overflow into others, and a *cleaner* moves the live items at the tail to the
 //!   head. A value that would fill the log beyond 7/8 is refused with [`StoreError::Full`].
 //!
@@ -12,9 +12,8 @@
 //! of APPEND, PREPEND and the cleaner. The owner calls [`Partition::set_time`] and everything else.
 //!
 //! Departures from MICA: an item's header has a *dead* bit, so that the tail can count evictions without the index.
-//! The index is scrubbed by one bucket per append, so an entry cannot outlive the range of its position. A value that
-//! takes the space of its predecessor is written in place only while the item is young: an item that is set again
-//! has not become older.
+//! The index is scrubbed by one bucket per append, so an entry cannot outlive the range of its position. The tail gives
+//! items that are in use another round (as CLOCK does), because eviction in the order of storage loses hot items.
 
 mod arithmetic;
 mod counters;
@@ -38,12 +37,13 @@ use petrel_planted::planted;
 
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
-use self::log::Log;
+use self::log::{Log, Oldest};
 use crate::error::ConfigError;
 use crate::key::{Hasher, Key};
 use crate::limits::{
-    ACCESS_NOTED_EVERY_S, CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT,
+    ACCESS_NOTED_EVERY_S, CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT, KEY_BYTES_MAX,
     LOOKUPS_TOGETHER_MAX, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, STORE_ITEMS_PER_LOG_MIN,
+    VALUE_BYTES_MAX,
 };
 
 /// Cache lines of an item that are prefetched: header, key and value of a small item, wherever it begins.
@@ -68,6 +68,8 @@ pub struct PartitionConfig {
     pub mode: Mode,
     /// The expected mean size of an item (key, value and 24 bytes), from which the index gets its size.
     pub item_bytes_expected: u32,
+    /// The longest value.
+    pub value_bytes_max: usize,
     /// The position of the first item. A test begins shortly before positions repeat in the index.
     #[doc(hidden)]
     pub first_position: u64,
@@ -80,6 +82,7 @@ impl PartitionConfig {
             memory_bytes,
             mode: Mode::Cache,
             item_bytes_expected: ITEM_BYTES_EXPECTED_DEFAULT,
+            value_bytes_max: VALUE_BYTES_MAX,
             first_position: 0,
         }
     }
@@ -95,6 +98,26 @@ impl PartitionConfig {
         }
         Ok(())
     }
+
+    /// The memory of the log, in bytes.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        shares(self).1
+    }
+
+    /// The largest item, with header and key.
+    fn item_bytes_max(&self) -> u64 {
+        let items_min = match self.mode {
+            Mode::Cache => CACHE_ITEMS_PER_LOG_MIN,
+            Mode::Store => STORE_ITEMS_PER_LOG_MIN,
+        };
+        self.log_bytes() / 8 * 8 / items_min
+    }
+
+    /// The longest value that the partition takes under any key.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        let most = self.item_bytes_max() as usize / 8 * 8 - HEADER_BYTES - KEY_BYTES_MAX;
+        most.min(self.value_bytes_max).min(VALUE_BYTES_MAX)
+    }
 }
 
 /// A partition of the cache.
@@ -106,6 +129,7 @@ pub struct Partition {
     memory_bytes: u64,
     /// The largest item, with header and key.
     item_bytes_max: u64,
+    value_bytes_max: usize,
     /// The second of the owner's clock.
     now: u32,
     /// The version of the last change.
@@ -116,6 +140,8 @@ pub struct Partition {
     live_bytes: u64,
     counters: Counters,
     scratch: Vec<u8>,
+    /// The bytes of items that may still move from the tail to the head, in cache mode.
+    renewal_bytes: u64,
     /// The search of a full store for items whose time is over.
     sweep: Sweep,
     /// The second at which all items end.
@@ -182,15 +208,12 @@ impl Partition {
         config.check()?;
         let bytes = config.memory_bytes;
         let (buckets, log_bytes) = shares(config);
-        let items_min = match config.mode {
-            Mode::Cache => CACHE_ITEMS_PER_LOG_MIN,
-            Mode::Store => STORE_ITEMS_PER_LOG_MIN,
-        };
         let log = Log::new(log_bytes, config.first_position);
         assert!(u64::from(buckets) * BUCKET_BYTES + log.capacity() <= bytes, "more than was given");
         Ok(Self {
             index: Index::new(buckets, config.mode == Mode::Store),
-            item_bytes_max: log.capacity() / items_min,
+            item_bytes_max: config.item_bytes_max(),
+            value_bytes_max: config.value_bytes_max.min(VALUE_BYTES_MAX),
             log,
             hasher,
             mode: config.mode,
@@ -201,6 +224,7 @@ impl Partition {
             live_bytes: 0,
             counters: Counters::default(),
             scratch: Vec::new(),
+            renewal_bytes: 0,
             sweep: Sweep::default(),
             flush_due: None,
         })
@@ -233,6 +257,48 @@ impl Partition {
     /// The memory of index and log, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
+    }
+
+    /// The memory of the log that items may take, in bytes.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log.limit()
+    }
+
+    /// The memory of the index, in bytes.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.memory_bytes - self.log.capacity()
+    }
+
+    /// Seconds since the last access to the oldest item.
+    pub(crate) fn age_s(&self) -> u64 {
+        match self.log.oldest() {
+            Some(Oldest::Item { header, .. }) => self.now.saturating_sub(header.accessed()).into(),
+            _ => 0,
+        }
+    }
+
+    /// Calls `each` for the key and the header of the items, from the oldest on, while `each` returns true.
+    pub(crate) fn each_item(&self, mut each: impl FnMut(&[u8], usize, u32) -> bool) {
+        let mut next = self.log.oldest();
+        while let Some(object) = next {
+            if let Oldest::Item { position, header } = object
+                && !header.is_dead()
+                && !header.is_expired(self.now)
+                && !each(self.log.key(position, &header), header.value_bytes(), header.expiry)
+            {
+                return;
+            }
+            next = self.log.after(object);
+        }
+    }
+
+    /// Leaves `bytes` of the log unused. The oldest items make place.
+    pub(crate) fn leave_unused(&mut self, bytes: u64) {
+        self.log.leave_unused(bytes);
+        while self.log.is_beyond_limit() {
+            let Some(oldest) = self.log.oldest() else { unreachable!("an empty log has room") };
+            self.release_oldest(oldest);
+        }
     }
 
     /// The behaviour of a full partition.
@@ -341,7 +407,7 @@ impl Partition {
             return false;
         };
         self.counters.touch_hits += 1;
-        let header = place.header.ending_at(expiry);
+        let header = place.header.ending_at(expiry).referenced(true);
         self.log.set_header(place.position, header);
         true
     }
@@ -460,7 +526,8 @@ impl Partition {
     fn note_access(&mut self, place: &Place) -> Header {
         let Place { position, header, .. } = *place;
         let idle_s = self.now.saturating_sub(header.accessed());
-        if header.is_fetched() && idle_s < ACCESS_NOTED_EVERY_S {
+        let is_noted = header.is_fetched() && header.is_referenced();
+        if is_noted && idle_s < ACCESS_NOTED_EVERY_S {
             return header;
         }
         let header = header.fetched_at(self.now);

@@ -6,18 +6,19 @@ use super::log::Oldest;
 use super::{Header, Inserted, Log, Mode, Partition};
 use crate::error::StoreError;
 use crate::limits::{
-    STORE_FILL_EIGHTHS, SWEEP_BYTES_MAX, SWEEP_BYTES_PER_S_MAX, SWEEP_SHARE_PER_S, VALUE_BYTES_MAX,
+    RENEWAL_BYTES_MAX, RENEWED_PER_BYTE, STORE_FILL_EIGHTHS, SWEEP_BYTES_MAX,
+    SWEEP_BYTES_PER_S_MAX, SWEEP_SHARE_PER_S,
 };
 
 impl Partition {
     /// Checks the size of an item, with header and key.
     pub(super) fn check_size(&mut self, header: &Header) -> Result<(), StoreError> {
         let bytes = header.space();
-        if bytes <= self.item_bytes_max && header.value_bytes() <= VALUE_BYTES_MAX {
+        if bytes <= self.item_bytes_max && header.value_bytes() <= self.value_bytes_max {
             return Ok(());
         }
         self.counters.store_too_large += 1;
-        let max = (self.item_bytes_max as usize).min(VALUE_BYTES_MAX);
+        let max = (self.item_bytes_max as usize).min(self.value_bytes_max);
         Err(StoreError::TooLarge { bytes: bytes as usize, max })
     }
 
@@ -32,20 +33,52 @@ impl Partition {
         Ok(())
     }
 
-    /// Releases the oldest items until an item of this space fits.
+    /// Releases the oldest items until an item of this space fits. An item that was read or set again since it came to
+    /// its place goes to the head once more: so hot items stay, and a scan pushes none out. Each new item earns a budget
+    /// for these moves.
     fn evict(&mut self, space: u64) {
+        let head = self.log.head();
+        self.renewal_bytes = (self.renewal_bytes + RENEWED_PER_BYTE * space).min(RENEWAL_BYTES_MAX);
         while self.log.needed(space) > self.log.free() {
             let Some(oldest) = self.log.oldest() else { unreachable!("an empty log has room") };
-            if let Oldest::Item { header, .. } = oldest
+            if let Oldest::Item { position, header } = oldest
                 && !header.is_dead()
+                && header.is_referenced()
+                && !header.is_expired(self.now)
+                && header.space() <= self.renewal_bytes
+                && self.renew(position, header)
             {
-                self.count_displaced(&header);
-                self.uncount(&header);
+                continue;
             }
-            self.log.release(oldest);
+            self.release_oldest(oldest);
         }
         let Self { index, log, .. } = self;
-        index.scrub(log.needed(space), |offset| log.position(offset).is_some());
+        let bytes = log.needed(space) + log.head() - head;
+        index.scrub(bytes, |offset| log.position(offset).is_some());
+    }
+
+    /// Releases the object at the tail; an item is then evicted, or its time is over.
+    pub(super) fn release_oldest(&mut self, oldest: Oldest) {
+        if let Oldest::Item { header, .. } = oldest
+            && !header.is_dead()
+        {
+            self.count_displaced(&header);
+            self.uncount(&header);
+        }
+        self.log.release(oldest);
+    }
+
+    /// Moves the item at the tail of a full log to the head. Returns false if the item does not fit before the end of
+    /// the memory, where it would need more than its own space.
+    fn renew(&mut self, position: u64, header: Header) -> bool {
+        if self.log.needed(header.space()) > self.log.free() + header.space() {
+            return false;
+        }
+        self.renewal_bytes -= header.space();
+        self.copy_item(position, header.referenced(false), |log| {
+            log.release(Oldest::Item { position, header });
+        });
+        true
     }
 
     /// Moves live items until a new item fits beside two of the greatest size.
@@ -101,7 +134,7 @@ impl Partition {
             let Some(oldest) = self.log.oldest() else { break };
             let before = self.log.free();
             match oldest {
-                Oldest::Padding(_) => self.log.release(oldest),
+                Oldest::Padding { .. } => self.log.release(oldest),
                 Oldest::Item { header, .. } if header.is_dead() => self.log.release(oldest),
                 Oldest::Item { position, header } if header.is_expired(self.now) => {
                     self.count_expired(&header);
@@ -131,6 +164,11 @@ impl Partition {
 
     /// Appends a copy of the item at the tail, and lets its entry lead there.
     fn move_item(&mut self, position: u64, header: Header) {
+        self.copy_item(position, header, |_| ());
+    }
+
+    /// Reads an item, makes room for the copy, appends the copy, and lets the item's entry lead there.
+    fn copy_item(&mut self, position: u64, header: Header, make_room: impl FnOnce(&mut Log)) {
         let key_bytes = header.key_bytes();
         self.scratch.clear();
         self.scratch.extend_from_slice(self.log.key(position, &header));
@@ -138,6 +176,7 @@ impl Partition {
         let (key, value) = self.scratch.split_at(key_bytes);
         let (hash, offset) = (self.hasher.hash(key), Log::offset(position));
         let slot = self.index.find(hash, |found| found == offset);
+        make_room(&mut self.log);
         let copy = self.log.append(header, key, value);
         self.index.set(slot.expect("a live item has an entry"), Log::offset(copy));
         self.counters.moved_items += 1;

@@ -183,9 +183,10 @@ impl Partition {
         self.check_size(&header)?;
         if let Some(place) = place
             && place.header.space() == header.space()
-            && self.is_young(place.position)
         {
             header.cas = self.next_cas();
+            // The item keeps its place. The mark keeps it from the next eviction.
+            header = header.referenced(!planted("cache_set_again_stays_old"));
             self.log.overwrite(place.position, header, value);
             self.counters.total_items += 1;
             return Ok(header.cas);
@@ -195,12 +196,6 @@ impl Partition {
         header.cas = self.next_cas();
         self.append(key, value, header)?;
         Ok(header.cas)
-    }
-
-    /// Returns true if an item may be overwritten in place: in cache mode, if its eviction is not near.
-    fn is_young(&self, position: u64) -> bool {
-        let is_kept = self.mode == Mode::Store || planted("cache_set_again_stays_old");
-        is_kept || self.log.age(position) <= self.log.capacity() / 8 * 7
     }
 
     /// Appends an item to the log, which has room, and lets the index lead to it.

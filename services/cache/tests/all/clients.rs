@@ -72,6 +72,46 @@ fn pymemcache__works() {
     }
 }
 
+/// The tests that pymemcache has of itself, with a server. Its measurements, and its tests of compression and of TLS, are left out.
+#[test]
+fn pymemcaches_tests__pass() {
+    let directory = python().and_then(|python| {
+        let script =
+            "import os, pytest, mock, pymemcache.test as t; print(os.path.dirname(t.__file__))";
+        let output = Command::new(python).args(["-c", script]).output();
+        let output = output.ok().filter(|output| output.status.success());
+        let text = output.and_then(|output| String::from_utf8(output.stdout).ok());
+        let directory =
+            text.ok_or_else(|| format!("{python} has no pytest or mock, or no pymemcache.test"))?;
+        Ok((python, directory.trim().to_owned()))
+    });
+    let (python, directory) = match directory {
+        Ok(found) => found,
+        Err(why) => return skip(Need::Memcached, why),
+    };
+    for threads in [1, 3] {
+        let server = start(threads);
+        let port = format!("--port={}", server.memcached().unwrap().port());
+        let [measurements, compression] =
+            ["benchmark", "compression"].map(|name| format!("--ignore={directory}/test_{name}.py"));
+        let tests = [
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "not tls",
+            &directory,
+            "--server=127.0.0.1",
+        ];
+        let output = run(python, &[&tests[..], &[&port, &measurements, &compression]].concat());
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        server.stop().unwrap();
+    }
+}
+
 /// A running memcached; killed on drop.
 struct Memcached {
     child: Child,
@@ -157,6 +197,13 @@ const DIALOGUE: &str = "
     verbosity|  verbosity 1|  verbosity x|  verbosity 1 noreply|  shutdown|
     flush_all x|  flush_all 0|  flush_all noreply|  get a|  flush_all 100 noreply|  flush_all|
     flush_all 0 noreply|  stats reset|  stats foo|  misbehave|
+    delete k 10 noreply|  incr a x noreply|  touch a x noreply|  touch t noreply|  set a b c d noreply|
+    flush_all x noreply|  cas a 0 0 1 x noreply|  decr a x noreply|  verbosity a b c|  verbosity a b|
+    verbosity noreply|  verbosity x noreply|  set k 0 0 2147483646|  set k 0 0 2147483647|  ms k 2147483646|
+    cache_memlimit|  cache_memlimit x|  cache_memlimit 1|  cache_memlimit x noreply|  cache_memlimit 1 2 3|
+    stats cachedump|  stats cachedump 1|  stats cachedump x 1|  stats cachedump 1 x|  stats cachedump 64 1|
+    stats cachedump 99999 1|  stats cachedump 63 1|  stats detail|  stats detail off|  stats detail dump|  stats detail x|
+    stats sizes|  cache_memlimit 64|  cache_memlimit 60 noreply|
     set 1 5 100 3|abc|  mg|  mg 1|  mg zz|  mg 1 v|  mg 1 s v t f k O123 q|  mg zz q|
     mg zz k O12|  mg 1 q|  mg 1 k q|  mg 1 h t|  mg 1 zz|  mg 1 v v|  mg 1 Txx|  mg 1 T|
     mg 1 T30 t|  mg 1 O|  mg 1 Ooooooooooooooooooooooooooooooooooo|  mg 1 Lfoo Pbar|
@@ -183,8 +230,18 @@ fn memcached__answers_alike() {
         let server = start(threads);
         let (mut theirs, mut ours) =
             (connect(memcached.address), connect(server.memcached().unwrap()));
-        let long = ["get {}", "get a {} a", "set {} 0 0 1", "mg {} v", "delete {}"]
-            .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
+        let long = [
+            "get {}",
+            "get a {} a",
+            "set {} 0 0 1",
+            "mg {} v",
+            "delete {}",
+            "delete {} noreply",
+            "set {} 0 0 1 noreply",
+            "incr {} 1 noreply",
+            "touch {} 1 noreply",
+        ]
+        .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
         let dialogue = DIALOGUE.replace("\n    ", "  ");
         let requests = dialogue.split("  ").map(str::trim).filter(|it| !it.is_empty());
         for request in requests.chain(long.iter().map(String::as_str)) {

@@ -17,8 +17,8 @@ use petrel_cache::{
 use proptest::prelude::*;
 
 const MEMORY_BYTES: u64 = 64 << 10;
-/// Buckets have 64 bytes, for five items of 128.
-const BUCKETS: u64 = MEMORY_BYTES / (5 * 128 + 64);
+/// Buckets have 64 bytes, for five items of 160.
+const BUCKETS: u64 = MEMORY_BYTES / (5 * 160 + 64);
 const ENTRIES_PER_BUCKET: usize = 8;
 /// A line is for the log's alignment.
 const LOG_BYTES: u64 = MEMORY_BYTES - (BUCKETS + 1) * 64;
@@ -85,13 +85,14 @@ struct Item {
     expiry: u32,
     cas: u64,
     is_fetched: bool,
+    is_referenced: bool,
 }
 
 /// The rarer paths of a run.
 #[derive(Debug, Default)]
 struct Paths {
     in_place: u64,
-    aged: u64,
+    renewed: u64,
     ended_at_tail: u64,
     ended_in_bucket: u64,
     largest: u64,
@@ -112,6 +113,8 @@ struct Model {
     cas: u64,
     counters: Counters,
     paths: Paths,
+    /// Bytes that may still move from the tail to the head.
+    renewal_bytes: u64,
     /// Appended items.
     appends: u64,
 }
@@ -130,6 +133,7 @@ impl Model {
             cas: 0,
             counters: Counters::default(),
             paths: Paths::default(),
+            renewal_bytes: 0,
             appends: 0,
         }
     }
@@ -173,26 +177,56 @@ impl Model {
 
     /// Returns the position of a new item at the head. The oldest items make place.
     fn append(&mut self, key: u16, space: u64) -> u64 {
-        let left = LOG_BYTES - (self.head - self.lap);
-        let padding = if left < space { left } else { 0 };
-        while self.head - self.tail + padding + space > LOG_BYTES {
+        self.renewal_bytes = (self.renewal_bytes + 4 * space).min(2 << 20);
+        while !self.has_room(space) {
             let (bytes, oldest) = self.log.pop_front().unwrap();
             let is_there =
                 |key: &u16| self.items.get(key).is_some_and(|it| it.position == self.tail);
-            if let Some(oldest) = oldest.filter(is_there) {
+            let oldest = oldest.filter(is_there);
+            self.tail += bytes;
+            let Some(oldest) = oldest else { continue };
+            let item = &self.items[&oldest];
+            let is_kept = item.is_referenced && !self.has_ended(item);
+            if is_kept && bytes <= self.renewal_bytes && self.has_room(bytes) {
+                self.renew(oldest);
+            } else {
                 self.paths.ended_at_tail += u64::from(!self.displace(oldest));
             }
-            self.tail += bytes;
         }
-        if left < space {
-            self.log.push_back((left, None));
-            self.head += left;
+        self.push(key, space)
+    }
+
+    /// The bytes before the end of the memory that an item of this space leaves out, if it leaves any out.
+    fn padding(&self, space: u64) -> Option<u64> {
+        Some(LOG_BYTES - (self.head - self.lap)).filter(|left| *left < space)
+    }
+
+    fn has_room(&self, space: u64) -> bool {
+        self.head - self.tail + self.padding(space).unwrap_or(0) + space <= LOG_BYTES
+    }
+
+    /// Returns the position of an object at the head.
+    fn push(&mut self, key: u16, space: u64) -> u64 {
+        if let Some(padding) = self.padding(space) {
+            self.log.push_back((padding, None));
+            self.head += padding;
             self.lap = self.head;
         }
         self.log.push_back((space, Some(key)));
         self.head += space;
         self.appends += 1;
         self.head - space
+    }
+
+    /// Moves the item at the tail, which was in use, to the head.
+    fn renew(&mut self, key: u16) {
+        let item = self.take(key).unwrap();
+        self.renewal_bytes -= item.space;
+        let position = self.push(key, item.space);
+        self.bucket(key).insert((position, key));
+        self.items.insert(key, Item { position, is_referenced: false, ..item });
+        self.counters.moved_items += 1;
+        self.paths.renewed += 1;
     }
 
     fn set(&mut self, key: u16, bytes: u64, flags: u32, expiry: u32) -> Option<u64> {
@@ -205,16 +239,11 @@ impl Model {
             return None;
         }
         self.paths.largest += u64::from(space == ITEM_BYTES_MAX);
-        let is_young = |position| self.head - position <= LOG_BYTES / 8 * 7;
-        let position = match old {
-            Some((position, old)) if old == space && is_young(position) => {
-                self.paths.in_place += 1;
-                position
-            }
-            _ => {
-                self.paths.aged += u64::from(old.is_some_and(|(_, old)| old == space));
-                self.append(key, space)
-            }
+        let in_place = old.filter(|(_, old)| *old == space).map(|(position, _)| position);
+        self.paths.in_place += u64::from(in_place.is_some());
+        let position = match in_place {
+            Some(position) => position,
+            None => self.append(key, space),
         };
         self.take(key);
         if self.bucket(key).len() == ENTRIES_PER_BUCKET {
@@ -226,7 +255,9 @@ impl Model {
         self.cas += 1;
         self.counters.total_items += 1;
         self.bucket(key).insert((position, key));
-        let item = Item { position, space, bytes, flags, expiry, cas: self.cas, is_fetched: false };
+        let (cas, is_referenced) = (self.cas, in_place.is_some());
+        let is_fetched = false;
+        let item = Item { position, space, bytes, flags, expiry, cas, is_fetched, is_referenced };
         self.items.insert(key, item);
         Some(self.cas)
     }
@@ -235,7 +266,7 @@ impl Model {
         self.counters.cmd_get += 1;
         let was_there = self.items.contains_key(&key);
         let found = self.find(key).map(|item| {
-            item.is_fetched = true;
+            (item.is_fetched, item.is_referenced) = (true, true);
             (item.cas, item.flags, value_of(item.bytes, item.flags))
         });
         self.counters.get_hits += u64::from(found.is_some());
@@ -265,7 +296,9 @@ impl Cache for Model {
             }
             Request::Touch(key, ttl) => {
                 let expiry = self.expiry(ttl);
-                let found = self.find(key).map(|item| item.expiry = expiry);
+                let found = self.find(key).map(|item| {
+                    (item.expiry, item.is_referenced) = (expiry, true);
+                });
                 self.counters.cmd_touch += 1;
                 self.counters.touch_hits += u64::from(found.is_some());
                 self.counters.touch_misses += u64::from(found.is_none());
@@ -493,8 +526,8 @@ fn compare(cache: &mut impl Cache, mut model: Model, rounds: usize, every: u32, 
     }
     assert_eq!(cache.stats(), model.stats());
     let Model { counters, paths, .. } = model;
-    let Paths { in_place, aged, ended_at_tail, ended_in_bucket, largest } = paths;
-    let rare = [repeats, in_place, aged, ended_at_tail, ended_in_bucket, largest];
+    let Paths { in_place, renewed, ended_at_tail, ended_in_bucket, largest } = paths;
+    let rare = [repeats, in_place, renewed, ended_at_tail, ended_in_bucket, largest];
     let counted = [counters.index_evictions, counters.store_too_large, counters.delete_hits];
     assert!(rare.into_iter().chain(counted).all(|count| count > 0), "{paths:?}, {counters:?}");
 }

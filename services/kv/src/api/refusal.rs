@@ -32,6 +32,10 @@ pub enum Refusal<'a> {
     /// The request is not a message of this service, and the replica did nothing. The client is at fault.
     #[error("malformed request: {0}")]
     Malformed(&'a str),
+    /// The leader takes no writes that store something, and did nothing: its memory or disk is at the bound. Reads and
+    /// deletes go on.
+    #[error("the store is full: {0}")]
+    Full(&'a str),
     /// The replica cannot serve the request at present.
     #[error("{reason}{}", match certainty {
         Certainty::NotApplied => "",
@@ -76,6 +80,7 @@ const SEQUENCE_TOO_OLD: u8 = 130;
 const TOO_MANY_PENDING: u8 = 131;
 const MALFORMED: u8 = 132;
 const UNAVAILABLE: u8 = 133;
+const FULL: u8 = 134;
 
 kinds!(Certainty, "certainty", NotApplied = 1, Unknown = 2);
 
@@ -96,6 +101,10 @@ impl<'a> Refusal<'a> {
             Refusal::TooManyPending => out.put_u8(TOO_MANY_PENDING),
             Refusal::Malformed(text) => {
                 out.put_u8(MALFORMED);
+                out.put_text(text, REASON_BYTES_MAX);
+            }
+            Refusal::Full(text) => {
+                out.put_u8(FULL);
                 out.put_text(text, REASON_BYTES_MAX);
             }
             Refusal::Unavailable { certainty, reason } => {
@@ -129,6 +138,7 @@ impl<'a> Refusal<'a> {
             SEQUENCE_TOO_OLD => Ok(Refusal::SequenceTooOld),
             TOO_MANY_PENDING => Ok(Refusal::TooManyPending),
             MALFORMED => Ok(Refusal::Malformed(reader.text("reason")?)),
+            FULL => Ok(Refusal::Full(reader.text("reason")?)),
             UNAVAILABLE => Ok(Refusal::Unavailable {
                 certainty: Certainty::read(reader)?,
                 reason: reader.text("reason")?,

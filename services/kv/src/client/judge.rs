@@ -44,6 +44,7 @@ fn of_refusal(method: u16, refusal: &Refusal<'_>) -> Verdict {
         Refusal::Unavailable { certainty: Certainty::Unknown, .. } => {
             (CallStatus::Unavailable, Execution::MayHaveExecuted)
         }
+        Refusal::Full(_) => (CallStatus::FailedPrecondition, Execution::Refused),
         // The leader refuses an operator's request for good.
         Refusal::Unavailable { .. } if matches!(method, methods::MEMBER | methods::TRANSFER) => {
             (CallStatus::FailedPrecondition, Execution::Refused)

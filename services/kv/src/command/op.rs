@@ -84,6 +84,15 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Returns true if the operation stores a value, which takes memory.
+    pub(crate) fn stores(&self) -> bool {
+        match self {
+            Op::Put { .. } | Op::Cas { .. } => true,
+            Op::Delete { .. } | Op::CasDelete { .. } => false,
+            Op::Batch(batch) => batch.ops().any(|op| op.stores()),
+        }
+    }
+
     /// The key of a single operation, none for a batch.
     pub(crate) fn first_key(&self) -> Option<&'a [u8]> {
         match *self {

@@ -80,9 +80,36 @@ impl<T> During<T> for io::Result<T> {
     fn during(self, what: &'static str, path: &Path) -> Result<T, DiskError> {
         self.map_err(|source| match source.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                DiskError::damaged(path, source)
+                let (path, what) = located(path, &source.to_string());
+                DiskError::Damaged { path, what }
             }
             _ => DiskError::Io { path: path.to_owned(), what, source },
         })
+    }
+}
+
+/// The file and the cause in an error of the log library, whose text has all steps that led there.
+fn located(path: &Path, text: &str) -> (PathBuf, String) {
+    let segment = text.split_once("ChunkId(").and_then(|(_, rest)| rest.split_once(')'));
+    let path = match segment {
+        Some((number, _)) => path.join(format!("r-{number}.wal")),
+        None => path.to_owned(),
+    };
+    let cause = text.split_once("; when:(").map_or(text, |(cause, _)| cause);
+    (path, cause.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn located__names_the_segment_and_the_cause() {
+        let text =
+            "crc32 mismatch; when:(decode Record at offset 7); when:(iterate ChunkId(00_001))";
+        let (path, cause) = located(Path::new("/srv/kv/log"), text);
+        assert_eq!((path.to_str(), &*cause), (Some("/srv/kv/log/r-00_001.wal"), "crc32 mismatch"));
+        let (path, cause) = located(Path::new("/srv/kv"), "cut");
+        assert_eq!((path.to_str(), &*cause), (Some("/srv/kv"), "cut"));
     }
 }

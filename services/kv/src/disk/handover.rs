@@ -43,6 +43,8 @@ pub(super) struct Counts {
     pub(super) syncs: AtomicU64,
     pub(super) checkpoints: AtomicU64,
     pub(super) checkpoint_bytes: AtomicU64,
+    /// Of the disk.
+    pub(super) free_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]

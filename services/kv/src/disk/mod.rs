@@ -253,6 +253,10 @@ impl LogStore for DiskLog {
         self.handover.durable()
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        Some(self.handover.counts.free_bytes.load(Ordering::Relaxed))
+    }
+
     fn set_waker(&mut self, waker: Waker) {
         self.handover.set_waker(waker);
     }

@@ -148,12 +148,19 @@ impl Writer {
         let (done, outcome) = sync_channel(1);
         let sent = self.wal.send_pending(true, Some(Done(done)));
         match outcome.recv() {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.and_then(|()| self.note_free_bytes()),
             // The syncing thread has ended, and has the error.
             Err(_) => {
                 self.wal.wait_worker_idle().and(sent).and(Err(io::ErrorKind::BrokenPipe.into()))
             }
         }
+    }
+
+    fn note_free_bytes(&self) -> io::Result<()> {
+        let disk = rustix::fs::statvfs(self.directory.segments())?;
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        self.handover.counts.free_bytes.store(free_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Updates the mark with the log's end, after a sync of the whole log. An empty log may be lost and is not noted.

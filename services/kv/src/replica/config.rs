@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::limits::DISK_BYTES_MIN_DEFAULT;
+
 /// The leader's method for linearizable reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
@@ -41,6 +43,10 @@ pub struct ReplicaConfig {
     pub log_entries_kept: usize,
     /// Most writes waiting for a majority. Further writes are refused.
     pub writes_max: usize,
+    /// Memory of keys, values and log at which a leader refuses writes that store something, in bytes.
+    pub memory_bytes_max: u64,
+    /// Free bytes of the log's disk below which a leader refuses such writes.
+    pub disk_bytes_min: u64,
     /// The seed for random numbers: replica names and election timeouts.
     pub seed: u64,
     /// The logger of the replica and of the Raft core.
@@ -65,6 +71,8 @@ impl ReplicaConfig {
             log_bytes_max: 256 << 20,
             log_entries_kept: 20_000,
             writes_max: 100_000,
+            memory_bytes_max: u64::MAX,
+            disk_bytes_min: DISK_BYTES_MIN_DEFAULT,
             seed,
             logger: slog::Logger::root(slog::Discard, slog::o!()),
         }

@@ -48,6 +48,16 @@ pub enum ReplicaError {
     /// The Raft core reported an error.
     #[error("Raft: {0}")]
     Raft(String),
+    /// Another replica has the node's place in the cluster.
+    #[error(
+        "node {node} is at {address} now: another replica has taken the place of this one, which is not needed"
+    )]
+    Replaced {
+        /// The node.
+        node: u16,
+        /// The address of the other replica.
+        address: String,
+    },
     /// The log belongs to another node.
     #[error("the log is that of node {found}, not of node {expected}")]
     OtherNode {
@@ -74,6 +84,8 @@ pub struct ReplicaStats {
     pub applied: u64,
     /// Elections won by this replica.
     pub elections_won: u64,
+    /// Handovers begun because this leader was slower than its followers.
+    pub handovers: u64,
     /// Snapshots made.
     pub snapshots_made: u64,
     /// Snapshot fetches begun.

@@ -3,7 +3,7 @@
 use petrel::endpoint::Handled;
 use petrel::{Context, Request};
 use raft::StateRole;
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 
 use super::hello::Join;
 use super::member::Member;
@@ -117,11 +117,16 @@ impl Member {
             let (certainty, reason) = (Certainty::NotApplied, "that node is no voter");
             return refuse(cx, request, Refusal::Unavailable { certainty, reason });
         };
-        self.no_lease_in = self.raft.raft.term;
-        self.raft.transfer_leader(to);
+        self.hand_over_to(to);
         let (responder, handled) = request.defer(cx);
         self.handovers.push(responder);
         handled
+    }
+
+    /// Begins to hand leadership over to a voter.
+    pub(super) fn hand_over_to(&mut self, voter: u64) {
+        self.no_lease_in = self.raft.raft.term;
+        self.raft.transfer_leader(voter);
     }
 
     /// Handles a replica's request to join. The request is granted if an operator has added the node, or if the node
@@ -149,6 +154,7 @@ impl Member {
             return;
         }
         let conf = self.raft.raft.prs().conf().to_conf_state();
+        self.note_learners(&conf);
         // A node that asked to join may have been removed since.
         let (membership, voters) = (&self.membership, &conf.voters);
         self.joining.retain(|replica, _| {
@@ -170,14 +176,25 @@ impl Member {
         }
     }
 
-    /// Returns true if a learner is close enough to the end of the log. The acknowledged index counts, whatever the
-    /// core's state: after a snapshot the core keeps probing until the next entry, which may never come in a quiet
-    /// cluster.
+    /// Sets the goals of learners that this leader has not seen before.
+    fn note_learners(&mut self, conf: &ConfState) {
+        let committed = self.raft.raft.raft_log.committed;
+        self.learner_goals.retain(|learner, _| conf.learners.contains(learner));
+        for learner in &conf.learners {
+            self.learner_goals.entry(*learner).or_insert(committed);
+        }
+    }
+
+    /// Returns true if a learner has all that was committed when it came, and is close enough to the end of the log. The
+    /// acknowledged index counts, whatever the core's state: after a snapshot the core keeps probing until the next
+    /// entry, which may never come in a quiet cluster.
     fn has_caught_up(&self, peer: u64) -> bool {
         let last_index = self.raft.raft.raft_log.last_index();
+        let goal = self.learner_goals.get(&peer).copied().unwrap_or(u64::MAX);
         self.raft.raft.prs().get(peer).is_some_and(|progress| {
             progress.recent_active
                 && progress.state != raft::ProgressState::Snapshot
+                && progress.matched >= goal
                 && progress.matched + BEHIND_MAX >= last_index
         })
     }
@@ -287,6 +304,23 @@ mod tests {
         let replica = replica_name(2, 9);
         let late = leader.handle_join(Join { cluster: own, replica, address });
         assert_eq!(late, Err("this replica does not lead"));
+    }
+
+    #[test]
+    fn has_caught_up__with_all_that_was_committed_when_the_learner_came() {
+        let (_, mut leader) = test_leader(1);
+        let learner = replica_name(2, 9);
+        let learns =
+            changes(vec![single(ConfChangeType::AddLearnerNode, learner)], &Members::new());
+        leader.raft.apply_conf_change(&learns).unwrap();
+        let last = leader.raft.raft.raft_log.last_index();
+        leader.raft.raft.raft_log.committed = last;
+        leader.note_learners(&leader.raft.raft.prs().conf().to_conf_state());
+        for (matched, is_there) in [(0, false), (last - 1, false), (last, true)] {
+            let progress = leader.raft.raft.mut_prs().get_mut(learner).unwrap();
+            (progress.matched, progress.recent_active) = (matched, true);
+            assert_eq!(leader.has_caught_up(learner), is_there, "{matched} of {last}");
+        }
     }
 
     #[test]

@@ -17,6 +17,22 @@ fn cluster__writes_can_be_read_and_all_replicas_have_them() {
     cluster.wait_for_equal_digests();
 }
 
+/// A majority has the write, and the leader is not needed for it.
+#[test]
+fn cluster__writes_while_the_leaders_disk_is_stuck_and_another_takes_over() {
+    let cluster = Cluster::start(3, Options { has_disks: true, ..Options::default() });
+    let mut client = TestClient::new(cluster.addresses());
+    client.put(b"key", b"one");
+    let leader = cluster.wait_for_leader();
+    cluster.stick(leader);
+    let mut writes = 0u32;
+    while writes < 100 || cluster.wait_for_leader() == leader {
+        client.put(b"key", &writes.to_be_bytes());
+        writes += 1;
+    }
+    assert_eq!(client.get(b"key").as_deref(), Some(&(writes - 1).to_be_bytes()[..]));
+}
+
 #[test]
 fn cluster__takes_in_a_replica_that_has_lost_everything() {
     let mut cluster = Cluster::start(3, Options { log_entries_max: 200, ..Options::default() });

@@ -45,7 +45,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 /// Every refusal, with this text.
-fn refusals(text: &str) -> [Refusal<'_>; 8] {
+fn refusals(text: &str) -> [Refusal<'_>; 9] {
     [
         Refusal::NotLeader { leader: None },
         Refusal::NotLeader { leader: Some(Leader { node: 513, address: text }) },
@@ -53,6 +53,7 @@ fn refusals(text: &str) -> [Refusal<'_>; 8] {
         Refusal::SequenceTooOld,
         Refusal::TooManyPending,
         Refusal::Malformed(text),
+        Refusal::Full(text),
         Refusal::Unavailable { certainty: Certainty::Unknown, reason: text },
         Refusal::Unavailable { certainty: Certainty::NotApplied, reason: text },
     ]
@@ -284,6 +285,7 @@ fn refusals__say_what_is_known() {
     let texts = refusals("x:1").map(|refusal| refusal.to_string());
     assert_eq!(texts[0], "not the leader");
     assert_eq!(texts[1], "not the leader, which is node 513 at x:1");
-    assert_eq!(texts[6], "x:1 (it may be applied nevertheless)");
-    assert_eq!(texts[7], "x:1");
+    assert_eq!(texts[6], "the store is full: x:1");
+    assert_eq!(texts[7], "x:1 (it may be applied nevertheless)");
+    assert_eq!(texts[8], "x:1");
 }

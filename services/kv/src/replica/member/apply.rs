@@ -15,9 +15,7 @@ use crate::wire::Reader;
 
 impl Member {
     pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
-        let log = &self.raft.raft.raft_log;
-        let is_early = planted("kv_answer_before_commit");
-        let certain = if is_early { log.last_index() } else { log.committed.min(log.persisted) };
+        let certain = self.answerable();
         if self.is_next_answered() || self.answer_precomputed(cx, certain) {
             return;
         }
@@ -31,6 +29,12 @@ impl Member {
             }
             self.apply_next(cx, self.raft.raft.term);
         }
+    }
+
+    /// The last entry that a majority has stored, with or without the leader's own log.
+    pub(super) fn answerable(&self) -> u64 {
+        let log = &self.raft.raft.raft_log;
+        if planted("kv_answer_before_commit") { log.last_index() } else { log.committed }
     }
 
     /// Prepares writes for their commit while the followers process the proposal. Computes the answer of a single

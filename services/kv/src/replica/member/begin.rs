@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use raft::RawNode;
 use raft::eraftpb::{ConfState, Entry, HardState};
 
+use super::slowness::Slowness;
 use super::snapshot::unpack;
 use super::{Configured, Member};
 use crate::persist::{Batch, Checkpoint, Identity, LogStore, Recovered};
@@ -161,6 +162,8 @@ impl Member {
             incoming: None,
             offers: BTreeMap::new(),
             joining: BTreeMap::new(),
+            learner_goals: BTreeMap::new(),
+            slowness: Slowness::default(),
             role,
             no_lease_in: 0,
             lease: None,

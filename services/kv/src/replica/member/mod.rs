@@ -8,7 +8,9 @@
 
 mod apply;
 mod begin;
+mod quota;
 mod role;
+mod slowness;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,6 +23,7 @@ use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
+use slowness::Slowness;
 pub(super) use snapshot::Fetch;
 
 use super::codec::message_bytes;
@@ -77,6 +80,9 @@ pub(super) struct Member {
     offers: BTreeMap<u64, (u64, usize)>,
     /// Replicas waiting to join, with addresses.
     pub(super) joining: BTreeMap<u64, String>,
+    /// For each learner, the index that was committed when this leader first saw the learner.
+    pub(super) learner_goals: BTreeMap<u64, u64>,
+    slowness: Slowness,
     /// The term and the core's role when last looked.
     role: (u64, StateRole),
     /// The term in which leases are suspended: a handover of leadership began, and the successor's election overrides
@@ -136,7 +142,7 @@ impl Member {
     }
 
     /// Advances the Raft core's clock by a tick.
-    pub(super) fn tick(&mut self, config: &ReplicaConfig) {
+    pub(super) fn tick(&mut self, now_ns: u64, config: &ReplicaConfig) {
         // The core cannot become a candidate between a snapshot and the report of its application.
         if self.installing.is_none() {
             self.raft.tick();
@@ -145,6 +151,7 @@ impl Member {
         if self.raft.raft.state == StateRole::Leader {
             self.advance_joins();
             self.retry_snapshot_offers(config);
+            self.give_up_if_slow(now_ns, config);
         }
     }
 
@@ -160,6 +167,9 @@ impl Member {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 fetch = fetch.or(self.begin_fetch(message, now_ns));
             } else {
+                if message.get_msg_type() == MessageType::MsgTimeoutNow {
+                    self.slowness.pause(now_ns, config);
+                }
                 self.step(message, now_ns);
             }
         }
@@ -437,13 +447,17 @@ impl Member {
 /// The settings, and a leader of as many replicas as the settings have peers, without an answer of the others.
 #[cfg(test)]
 pub(super) fn test_leader(nodes: u16) -> (ReplicaConfig, Member) {
+    test_leader_with(nodes, Box::<crate::persist::Volatile>::default())
+}
+
+#[cfg(test)]
+fn test_leader_with(nodes: u16, disk: Box<dyn LogStore>) -> (ReplicaConfig, Member) {
     use super::membership::replica_name;
     let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
     let config =
         ReplicaConfig::new(1, at(1), (1..=nodes).map(|node| (node, at(node))).collect(), 7);
     let name = |node| (replica_name(node, 5), at(node).to_string());
     let identity = Identity { cluster: 3, replica: replica_name(1, 5) };
-    let disk = Box::<crate::persist::Volatile>::default();
     let members = (1..=nodes).map(name).collect();
     let mut member = Member::bootstrap(&config, identity, members, disk).expect("valid settings");
     member.raft.raft.become_candidate();

@@ -87,9 +87,11 @@ impl Member {
         self.draw_election_timeout(config);
         if role.1 == StateRole::Leader {
             self.stats.elections_won += 1;
+            self.slowness.restart(cx.now().as_ns());
         }
         if before.1 == StateRole::Leader {
             self.joining.clear();
+            self.learner_goals.clear();
             // The outcome of the change is known to the next leader.
             self.last_membership_change = 0;
             let not_leader = encoded(Refusal::NotLeader { leader: self.leader() });

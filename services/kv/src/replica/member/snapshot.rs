@@ -35,6 +35,11 @@ impl Member {
 
     /// Drops entries that no replica will need, or only few.
     pub(super) fn compact_log(&mut self, config: &ReplicaConfig) {
+        // The own log has to reach a snapshot's index before the snapshot: a leader answers writes that only the others
+        // have stored.
+        if self.applied.0 > self.raft.raft.raft_log.persisted {
+            return;
+        }
         let (entries, bytes) = self.log.size();
         let is_long = entries > config.log_entries_max || bytes > config.log_bytes_max;
         // The log may be too long even right after a snapshot, because the kept entries may hold the bytes.

@@ -8,11 +8,15 @@ use petrel::{Context, Request, Status};
 
 use super::{PEER_TIMEOUT, Shared, State};
 use crate::persist::Identity;
+use crate::replica::ReplicaError;
 use crate::replica::bootstrap::{BootstrapStep, next_step};
 use crate::replica::hello::{Hello, Join};
 use crate::replica::member::Member;
 use crate::replica::membership::{Members, node_of};
 use crate::replica::methods;
+
+/// Election timeouts without a leader after which a replica asks itself whether another has taken its place.
+const REPLACED_ELECTIONS: usize = 20;
 
 impl Shared {
     /// Keeps a session to an address, and reconnects after the session ends.
@@ -116,6 +120,34 @@ impl State {
             if self.session_tasks.insert(address) {
                 self.handle.spawn(shared.clone().maintain_session(address));
             }
+        }
+    }
+
+    /// Stops the replica if another has taken its place: no leader has been heard of for long, and by the hellos of a
+    /// majority of the members the node is elsewhere. A new replica, which lagging members do not know yet, hears of its
+    /// leader.
+    pub(crate) fn note_replacement(&mut self) {
+        let Some(member) = &self.member else { return };
+        let has_leader = member.raft.raft.leader_id != 0;
+        self.leaderless_ticks = if has_leader { 0 } else { self.leaderless_ticks + 1 };
+        if self.leaderless_ticks < REPLACED_ELECTIONS * self.config.election_ticks() {
+            return;
+        }
+        let own = member.identity;
+        let (node, own_address) = (node_of(own.replica), self.config.address.to_string());
+        let place = |hello: &Hello| {
+            let is_known = hello.cluster != own.cluster || hello.members.contains_key(&own.replica);
+            let mut others = hello.members.iter().filter(|(replica, _)| node_of(**replica) == node);
+            let (_, address) = others.next().filter(|_| !is_known)?;
+            // At this address a former replica may be meant, whose disk was lost.
+            (*address != own_address).then(|| address.clone())
+        };
+        let places = self.hellos.values().filter_map(|hello| Some((hello.replica, place(hello)?)));
+        let (sayers, addresses): (Vec<u64>, Vec<String>) = places.unzip();
+        if let (Some(address), true) =
+            (addresses.first(), member.raft.raft.prs().has_quorum(&sayers.into_iter().collect()))
+        {
+            self.failure = Some(ReplicaError::Replaced { node, address: address.clone() });
         }
     }
 

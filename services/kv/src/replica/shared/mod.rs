@@ -46,6 +46,8 @@ pub(super) struct State {
     /// Addresses with a task that keeps a session.
     session_tasks: BTreeSet<SocketAddr>,
     ticks_due: u32,
+    /// Ticks without a leader.
+    leaderless_ticks: usize,
     /// The reason why the replica has to stop.
     failure: Option<ReplicaError>,
     rng: Rng,
@@ -83,6 +85,7 @@ impl Shared {
             hellos_received: BTreeMap::new(),
             session_tasks: BTreeSet::new(),
             ticks_due: 0,
+            leaderless_ticks: 0,
             failure: None,
             rng,
             reply: Vec::new(),
@@ -110,7 +113,7 @@ impl Shared {
             return Ok(false);
         };
         for _ in 0..std::mem::take(&mut state.ticks_due) {
-            member.tick(config);
+            member.tick(cx.now().as_ns(), config);
         }
         let more = member.turn(cx, links, self, config);
         if let Err(failure) = &more {
@@ -130,6 +133,7 @@ impl Shared {
             let state = &mut *self.borrow_mut();
             state.ticks_due = (state.ticks_due + 1).min(TICKS_DUE_MAX);
             state.connect_members(&self);
+            state.note_replacement();
         }
     }
 
@@ -185,8 +189,8 @@ impl Shared {
         let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
         let fetch = member.handle_messages(messages, cx.now().as_ns(), &state.config);
-        // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
-        member.answer_changes(cx);
+        // A follower that has synced reports in a request of its own, and may then send nothing for long.
+        member.handle_progress(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
             let text = "no member that has the snapshot can be reached from here";
             return request.fail(cx, Status::Unavailable, text);

@@ -28,8 +28,16 @@ impl Shared {
             refusal.encode(&mut state.reply);
             return request.reply(cx, &state.reply);
         }
-        if let Err(error) = Command::decode(request.data()) {
-            Refusal::Malformed(&error.to_string()).encode(&mut state.reply);
+        let refusal = match (Command::decode(request.data()), &state.member) {
+            (Err(error), _) => {
+                Refusal::Malformed(&error.to_string()).encode(&mut state.reply);
+                return request.reply(cx, &state.reply);
+            }
+            (Ok(command), Some(member)) => member.refuses(&command, &state.config),
+            (Ok(_), None) => None,
+        };
+        if let Some(reason) = refusal {
+            Refusal::Full(reason).encode(&mut state.reply);
             return request.reply(cx, &state.reply);
         }
         let command = bytes::Bytes::copy_from_slice(request.data());

@@ -1,6 +1,7 @@
 //! Replicas on threads of the process, with a nexus each, and a client.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -11,7 +12,7 @@ use petrel::task::Handle;
 use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::client::{KvClient, KvClientConfig, Put};
-use petrel_kv::persist::Volatile;
+use petrel_kv::persist::{Batch, Checkpoint, LogFailure, LogStore, Volatile};
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
 
 /// Timeout of the tests, far longer than any step takes.
@@ -73,12 +74,45 @@ pub(crate) struct Options {
     /// 0 for the default.
     pub(crate) log_entries_max: usize,
     pub(crate) has_leases: bool,
+    /// Whether replicas acknowledge only what their disks have.
+    pub(crate) has_disks: bool,
+}
+
+/// A disk that syncs at once, unless its node's disk is stuck.
+struct TestDisk {
+    node: u16,
+    stuck: Arc<AtomicU16>,
+    last: u64,
+    durable: u64,
+}
+
+impl LogStore for TestDisk {
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
+    fn write(&mut self, batch: Batch) {
+        self.last = batch.number;
+    }
+
+    fn checkpoint(&mut self, _: Checkpoint) {}
+
+    fn durable(&mut self) -> Result<u64, LogFailure> {
+        if self.stuck.load(Ordering::Relaxed) != self.node {
+            self.durable = self.last;
+        }
+        Ok(self.durable)
+    }
+
+    fn set_waker(&mut self, _: std::task::Waker) {}
 }
 
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
     nodes: Vec<Option<Node>>,
     options: Options,
+    /// The node whose disk is stuck; 0 for none.
+    stuck: Arc<AtomicU16>,
     seed: u64,
 }
 
@@ -97,7 +131,7 @@ impl Cluster {
     pub(crate) fn start(count: usize, options: Options) -> Self {
         let addresses = free_addresses(count);
         let nodes = (0..count).map(|_| None).collect();
-        let mut cluster = Self { addresses, nodes, options, seed: 1 };
+        let mut cluster = Self { addresses, nodes, options, stuck: Arc::default(), seed: 1 };
         (0..count).for_each(|place| cluster.restart(place));
         cluster
     }
@@ -111,6 +145,11 @@ impl Cluster {
         let Node { ask, thread } = self.nodes[place].take().expect("it runs");
         drop(ask);
         thread.join().expect("the replica did not panic");
+    }
+
+    /// Lets the disk of a replica sync nothing any more.
+    pub(crate) fn stick(&self, place: usize) {
+        self.stuck.store(place as u16 + 1, Ordering::Relaxed);
     }
 
     /// Starts another machine with the number of a killed one, at a new address.
@@ -142,7 +181,13 @@ impl Cluster {
             config.reads = ReadMode::Lease;
         }
         let (ask, asked) = channel();
-        let thread = std::thread::spawn(move || run(config, &asked));
+        let stuck = Arc::clone(&self.stuck);
+        let disk = TestDisk { node, stuck, last: 0, durable: 0 };
+        let has_disks = self.options.has_disks;
+        let thread = std::thread::spawn(move || match has_disks {
+            true => run(config, Box::new(disk), &asked),
+            false => run(config, Box::<Volatile>::default(), &asked),
+        });
         self.nodes[place] = Some(Node { ask, thread });
     }
 
@@ -215,11 +260,11 @@ impl Drop for Cluster {
     }
 }
 
-fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
+fn run(config: ReplicaConfig, disk: Box<dyn LogStore>, asked: &Receiver<Sender<View>>) {
     let nexus = Nexus::builder().listen(config.address).start().expect("the address is free");
     let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-    let replica = Replica::start(&mut endpoint, config, Box::<Volatile>::default(), None)
-        .expect("the settings are right");
+    let replica =
+        Replica::start(&mut endpoint, config, disk, None).expect("the settings are right");
     let stop = || match asked.try_recv() {
         Ok(tell) => {
             let view = View { status: replica.status(), digest: replica.digest() };
