@@ -20,6 +20,7 @@ use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::panics::catch;
 use crate::values::State;
+use crate::values::method_table::{self, ServiceTable};
 
 const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 
@@ -48,6 +49,8 @@ pub(super) struct Handlers {
     healths: Healths,
     /// The answer to requests for the service's description.
     description: Vec<u8>,
+    /// The typed services, and the numbers of their methods.
+    tables: Vec<(&'static ServiceTable, Vec<u16>)>,
     /// The methods that clients may call, if some may not call all.
     grants: Option<Rc<Grants>>,
 }
@@ -102,6 +105,7 @@ impl Handlers {
             gathered: Gathered::default(),
             healths: Healths::default(),
             description: service.to_bytes(),
+            tables: Vec::new(),
             grants: None,
         }
     }
@@ -122,6 +126,24 @@ impl Handlers {
         self.in_place.forget(method);
     }
 
+    fn has_handler(&self, method: u16) -> bool {
+        matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
+    }
+
+    /// Adds the table of a typed service, and returns the numbers of its methods.
+    pub(super) fn add_table(&mut self, table: &'static ServiceTable) -> Vec<u16> {
+        let is_taken = |number: u16| number == HEALTH_METHOD || self.has_handler(number);
+        for method in table.methods {
+            let is_free = method.id.is_none_or(|id| !is_taken(id));
+            assert!(is_free, "the id of {}/{} has a handler already", table.name, method.name);
+        }
+        let is_new = self.tables.iter().all(|(other, _)| other.name != table.name);
+        assert!(is_new, "the endpoint serves {} already", table.name);
+        let numbers = table.numbers(is_taken);
+        self.tables.push((table, numbers.clone()));
+        numbers
+    }
+
     /// Lets only granted requests reach the handlers, those set before and those set later.
     pub(super) fn guard(&mut self, grants: &Rc<Grants>) {
         if self.grants.replace(Rc::clone(grants)).is_none() {
@@ -139,8 +161,7 @@ impl Handlers {
 
     /// Sets a handler that stays.
     pub(super) fn take(&mut self, method: u16, handler: Box<dyn Handle>) {
-        let former = self.by_method.get(usize::from(method));
-        assert!(!matches!(former, Some(Some(_))), "method {method} has a handler already");
+        assert!(!self.has_handler(method), "method {method} has a handler already");
         self.set(method, handler);
         self.taken.push(method);
     }
@@ -148,8 +169,7 @@ impl Handlers {
     /// Lets large requests of a method arrive in memory that `placer` returns. The method's handler, which was set before,
     /// takes the memory from [`Local`](super::context::Local).
     pub(super) fn set_placer(&mut self, method: u16, placer: Placer) {
-        let has_handler = matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
-        assert!(has_handler, "the handler of method {method} knows of the memory");
+        assert!(self.has_handler(method), "the handler of method {method} knows of the memory");
         self.placers.push((method, placer));
     }
 
@@ -194,11 +214,22 @@ impl Handlers {
             if payload.data() == DESCRIBE {
                 return answer_own(cx, handle, &self.description);
             }
+            if payload.data() == method_table::TABLES {
+                let mut answer = Vec::new();
+                self.tables.iter().for_each(|(table, numbers)| {
+                    method_table::write(table, numbers, &mut answer);
+                });
+                return answer_own(cx, handle, &answer);
+            }
+            if payload.data() == method_table::DESCRIPTORS {
+                let each: Vec<&[u8]> =
+                    self.tables.iter().map(|(table, _)| table.descriptors).collect();
+                return answer_own(cx, handle, &each.concat());
+            }
             if is_echo(payload.data()) {
                 return answer_own(cx, handle, payload.data());
             }
-            let has_handler =
-                |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
+            let has_handler = |method| self.has_handler(method);
             return answer_health(cx, handle, self.healths.answer(payload.data(), has_handler));
         }
         let text = "the server has no such method";

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::request::{Handled, Request};
-use super::serve::{OwnRequest, Serving};
+use super::serve::{Copied, OwnRequest, Serving};
 use super::{Endpoint, handle};
 use crate::control::ControlPlane;
 use crate::error::Error;
@@ -21,6 +21,7 @@ use crate::panics::Closure;
 use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::values::State;
+use crate::values::method_table::ServiceTable;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
@@ -111,6 +112,19 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Lets the counters of the regions that this endpoint serves be seen with its own.
     pub(crate) fn show_regions(&mut self, view: Arc<View>) {
         self.local.regions = Some(view);
+    }
+
+    /// Adds a typed service with these handlers, by the order of its methods.
+    pub(crate) fn add_service(
+        &mut self,
+        table: &'static ServiceTable,
+        handlers: Vec<Box<dyn handle::Handle>>,
+    ) {
+        assert_eq!(table.methods.len(), handlers.len(), "each method has a handler");
+        let numbers = self.handlers.add_table(table);
+        for (number, handler) in numbers.into_iter().zip(handlers) {
+            self.handlers.set(number, handler);
+        }
     }
 
     /// Sets the only handler of a method that the library answers.
@@ -286,7 +300,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         F: Future<Output = Result<A, Error>> + 'static,
         A: AsRef<[u8]>,
     {
-        let serving = Serving::new(self.handle());
+        let serving = Serving::<_, _, Copied>::new(self.handle());
         self.on(method, move |_, cx, request| serving.begin(cx, request, &mut handler));
     }
 
