@@ -5,7 +5,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, FnArg, GenericArgument, ItemTrait, LitInt, LitStr, Pat, PathArguments,
+    Attribute, Error, Expr, FnArg, GenericArgument, ItemTrait, LitInt, LitStr, Pat, PathArguments,
     ReceiverKind, Result, ReturnType, Token, TraitItem, TraitItemFn, Type, Visibility, parse_quote,
 };
 
@@ -14,6 +14,7 @@ pub(crate) struct Options {
     codec: Type,
     name: Option<LitStr>,
     version: Option<LitStr>,
+    descriptors: Expr,
 }
 
 /// The names that a client has already.
@@ -24,8 +25,12 @@ const RESERVED: u16 = 65_000;
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let mut options =
-            Self { codec: parse_quote!(::petrel::service::Postcard), name: None, version: None };
+        let mut options = Self {
+            codec: parse_quote!(::petrel::service::Postcard),
+            name: None,
+            version: None,
+            descriptors: parse_quote!(&[]),
+        };
         while !input.is_empty() {
             let name: Ident = input.parse()?;
             input.parse::<Token![=]>()?;
@@ -33,7 +38,11 @@ impl Parse for Options {
                 "codec" => options.codec = input.parse()?,
                 "name" => options.name = Some(text(input)?),
                 "version" => options.version = Some(text(input)?),
-                _ => return Err(Error::new(name.span(), "`codec`, `name` or `version` expected")),
+                "descriptors" => options.descriptors = input.parse()?,
+                _ => {
+                    let message = "`codec`, `name`, `version` or `descriptors` expected";
+                    return Err(Error::new(name.span(), message));
+                }
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -64,6 +73,7 @@ pub(crate) struct Definition {
     pub(crate) codec: Type,
     pub(crate) full_name: String,
     pub(crate) version: Option<LitStr>,
+    pub(crate) descriptors: Expr,
     pub(crate) methods: Vec<Method>,
 }
 
@@ -100,9 +110,9 @@ impl Definition {
         }
         check_ids(&methods)?;
         let full_name = options.name.map_or(item.ident.to_string(), |name| name.value());
-        let Options { codec, version, .. } = options;
+        let Options { codec, version, descriptors, .. } = options;
         let (attributes, visibility, name) = (item.attrs, item.vis, item.ident);
-        Ok(Self { attributes, visibility, name, codec, full_name, version, methods })
+        Ok(Self { attributes, visibility, name, codec, full_name, version, descriptors, methods })
     }
 
     pub(crate) fn has_workers(&self) -> bool {

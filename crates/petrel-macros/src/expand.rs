@@ -95,7 +95,7 @@ fn table(of: &Definition) -> TokenStream {
         };
         quote!(::petrel::service::MethodEntry::of::<#marker>(#name, #id, #is_idempotent))
     });
-    let name = &of.full_name;
+    let (name, descriptors) = (&of.full_name, &of.descriptors);
     let version = match &of.version {
         Some(version) => quote!(#version),
         None => quote!(::core::env!("CARGO_PKG_VERSION")),
@@ -105,7 +105,7 @@ fn table(of: &Definition) -> TokenStream {
             name: #name,
             version: #version,
             methods: &[#(#entries),*],
-            descriptors: &[],
+            descriptors: #descriptors,
         };
     }
 }

@@ -26,6 +26,7 @@ mod profile;
 mod report;
 mod rows;
 mod times;
+mod typed;
 mod workload;
 
 use std::process::ExitCode;

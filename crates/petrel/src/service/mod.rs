@@ -50,6 +50,7 @@
 //! | `codec = Raw` | the codec of requests and replies | [`Postcard`], with the cargo feature of the name |
 //! | `name = "greeter.Greeter"` | the name of the service | the name of the trait |
 //! | `version = "2"` | the version, for people | the version of the crate |
+//! | `descriptors = include_bytes!(…)` | the `FileDescriptorSet` of the messages, for tools | none; `petrel-build` sets it |
 //!
 //! # Versions
 //!
@@ -76,6 +77,8 @@ mod postcard;
 #[cfg(feature = "prost")]
 mod prost;
 mod server;
+#[cfg(feature = "postcard")]
+mod shape;
 #[cfg(feature = "zerocopy")]
 mod zerocopy;
 
@@ -92,5 +95,5 @@ pub use server::{Methods, Service};
 pub use zerocopy::Zerocopy;
 
 pub use crate::values::method_table::{
-    MethodEntry, ServedMethod, ServedService, ServiceTable, parse,
+    DESCRIPTORS, MethodEntry, ServedMethod, ServedService, ServiceTable, TABLES, parse,
 };

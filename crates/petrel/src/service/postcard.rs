@@ -4,17 +4,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::codec::{Decode, Encode, Malformed, Read};
+use super::shape::Shape;
 
 /// Types with serde's `Serialize` and `Deserialize`, in the format of postcard: small, fast, and without names. Both ends need
-/// the same fields in the same order.
+/// the same fields in the same order: a client whose types differ from its server's gets UNIMPLEMENTED.
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
 
 /// A message of a type that cannot be written: serde has maps and sequences of unknown length, which postcard lacks.
 const UNSUPPORTED: &str = "the type of the message cannot be written by postcard";
 
-impl<T: Serialize + ?Sized> Encode<T> for Postcard {
+impl<T: Serialize + DeserializeOwned> Encode<T> for Postcard {
     const NAME: &'static str = "postcard";
+
+    fn schema() -> u64 {
+        Shape::of::<T>().fingerprint()
+    }
 
     fn len(message: &T) -> usize {
         postcard::experimental::serialized_size(message).expect(UNSUPPORTED)
@@ -54,7 +59,10 @@ impl<T: Serialize + DeserializeOwned> Read<T> for Postcard {
 fn why<T: DeserializeOwned>(bytes: &[u8]) -> Malformed {
     let reader = &mut postcard::Deserializer::from_bytes(bytes);
     match serde_path_to_error::deserialize::<_, T>(reader) {
-        Err(error) => Malformed::new(format_args!("{}: {}", error.path(), error.inner())),
+        Err(error) => {
+            let place = Shape::of::<T>().place(error.path());
+            Malformed::new(format_args!("{place}: {}", error.inner()))
+        }
         Ok(_) => Malformed::new("a type that reads differently each time"),
     }
 }

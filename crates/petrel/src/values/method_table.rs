@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The request for the tables of methods, to [`HEALTH_METHOD`](crate::endpoint::HEALTH_METHOD).
-pub(crate) const TABLES: [u8; 1] = [3];
+pub const TABLES: [u8; 1] = [3];
 
 /// The request for the descriptors of messages: those that `.proto` files define.
-pub(crate) const DESCRIPTORS: [u8; 1] = [4];
+pub const DESCRIPTORS: [u8; 1] = [4];
 
 /// Numbers of methods without an `id`: a hash of the name chooses, and the next free number is taken instead of a used one. The
 /// range bounds the tables of handlers, which have a place for every number up to the largest.
@@ -308,4 +308,102 @@ impl Expected {
 #[cold]
 pub(crate) fn unfit(why: &str) -> Error {
     Error::not_sent(Status::Unimplemented, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
+
+    fn entry(name: &'static str, id: Option<u16>, is_idempotent: bool) -> MethodEntry {
+        MethodEntry { name, id, is_idempotent, codec: "text", schema: || 0x0102_0304_0506_0708 }
+    }
+
+    fn table(name: &'static str, methods: Vec<MethodEntry>) -> &'static ServiceTable {
+        let methods = methods.leak();
+        Box::leak(Box::new(ServiceTable { name, version: "2.0", methods, descriptors: &[] }))
+    }
+
+    fn served(table: &'static ServiceTable) -> Vec<ServedService> {
+        let mut bytes = Vec::new();
+        write(table, &table.numbers(|_| false), &mut bytes);
+        parse(&bytes).expect("what is written can be read")
+    }
+
+    /// The bytes of the vector with this name in `docs/wire-vectors.md`, §8.9.
+    fn vector(name: &str) -> Vec<u8> {
+        let mut blocks = PAGE.split("\n```table-vector\n").skip(1);
+        let block = blocks.find_map(|block| {
+            let block = block.split("\n```").next().expect("a block");
+            let (of, bytes) = block.split_once('\n').unwrap_or((block, ""));
+            (of == format!("name: {name}")).then_some(bytes)
+        });
+        let digits = block.expect("the page has the vector").split_whitespace();
+        digits.map(|digits| u8::from_str_radix(digits, 16).expect("two digits")).collect()
+    }
+
+    #[test]
+    fn write__as_in_the_specification_and_back() {
+        let key = table("Key", vec![entry("Get", Some(7), true), entry("Put", Some(9), false)]);
+        let mut bytes = Vec::new();
+        write(key, &[7, 9], &mut bytes);
+        assert_eq!(bytes, vector("a service of two methods"));
+        let [service] = &served(key)[..] else { panic!("one service") };
+        assert_eq!((&*service.name, &*service.version), ("Key", "2.0"));
+        let numbers: Vec<_> = service.methods.iter().map(|one| (one.number, one.is_idempotent)).collect();
+        assert_eq!(numbers, [(7, true), (9, false)]);
+        assert_eq!(parse(&vector("an endpoint without typed services")), Some(Vec::new()));
+        let later = parse(&vector("a record of a later version")).expect("tables");
+        assert_eq!((later.len(), &*later[0].version), (1, ""));
+    }
+
+    #[test]
+    fn parse__refuses_parts_of_records_and_wrong_values() {
+        let whole = vector("a service of two methods");
+        for len in 1..whole.len() {
+            let is_some = parse(&whole[..len]).is_some();
+            assert_eq!(is_some, len == 9 || len == 32, "{len} bytes");
+        }
+        let method = &whole[9..32];
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            parse(&bytes)
+        };
+        assert_eq!(parse(method), None, "a method without a service");
+        assert_eq!(parse(&[&whole[..32], method].concat()), None, "a number twice");
+        for (at, byte) in [(3, 7), (3, 0), (5, 0xff), (6, b'\n'), (23, 9), (30, 0)] {
+            assert_eq!(changed(at, byte), None, "byte {at}");
+        }
+        assert!(changed(14, 0xff).is_some(), "unknown flags");
+    }
+
+    #[test]
+    fn numbers__are_the_next_free_ones_by_the_hash_of_the_name() {
+        let one = table("One", vec![entry("A", None, false), entry("B", Some(1), false)]);
+        let [first, 1] = one.numbers(|_| false)[..] else { panic!("the defined number") };
+        assert_eq!(first, FIRST + (hash(["One/A"]) % u64::from(COUNT)) as u16);
+        assert_eq!(one.numbers(|number| number == first)[0], first + 1);
+        let [_, moved] = one.numbers(|number| number == 1)[..] else { panic!("two numbers") };
+        assert!((FIRST..FIRST + COUNT).contains(&moved));
+        let last = FIRST + COUNT - 1;
+        let wrapped = one.numbers(|number| number >= first && number <= last)[0];
+        assert_eq!(wrapped, FIRST);
+    }
+
+    #[test]
+    fn misfits__of_servers_with_other_numbers_and_without_tables() {
+        let own = table("S", vec![entry("A", Some(1), false), entry("B", None, false)]);
+        let expected = Expected::new(own, own.numbers(|_| false));
+        let (a, b) = (expected.numbers()[0], expected.numbers()[1]);
+        assert_eq!(expected.misfits(Some(&served(own))), []);
+        let other = table("S", vec![entry("B", Some(1), false), entry("A", Some(5), false)]);
+        let moved = [(a, Misfit::Number(5)), (b, Misfit::Number(1))];
+        assert_eq!(expected.misfits(Some(&served(other))), moved);
+        let [(number, Misfit::Refused(why))] = &expected.misfits(None)[..] else {
+            panic!("a method without a number")
+        };
+        assert_eq!((*number, why.starts_with("S/B has no number")), (b, true));
+    }
 }

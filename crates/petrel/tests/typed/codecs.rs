@@ -231,13 +231,49 @@ fn codec__of_an_application_and_a_reply_that_is_malformed() {
     assert_eq!(numbers.client().call(4, "5").wait().unwrap(), b"10");
     assert!(malformed(numbers.client(), 4, b"five").contains("invalid digit"));
 
-    let server = petrel::Server::in_process()
-        .serve(|_| (), |endpoint| endpoint.on(4, |_, cx, request| request.reply(cx, b"no number")));
-    let server = server.start().unwrap();
-    let numbers = NumbersClient::new(server.client().unwrap());
-    let error = numbers.double(1).wait().unwrap_err();
+    let (_server, client) = serve(|| wrong::NumbersServer::new(wrong::Number));
+    let error = NumbersClient::new(client).double(1).wait().unwrap_err();
     assert_eq!(error.status, Status::Internal);
     assert!(error.message.starts_with("Numbers/Double: the reply is malformed: "), "{error}");
+}
+
+/// A server whose codec has the same name, and writes something else.
+mod wrong {
+    use super::{Ctx, Decimal, Decode, Encode, Error, Malformed};
+
+    struct Wrong;
+
+    impl Encode<u64> for Wrong {
+        const NAME: &'static str = "decimal";
+
+        fn len(_: &u64) -> usize {
+            9
+        }
+
+        fn encode(_: &u64, out: &mut [u8]) {
+            out.copy_from_slice(b"no number");
+        }
+    }
+
+    impl Decode<u64> for Wrong {
+        fn decode(bytes: &[u8]) -> Result<u64, Malformed> {
+            Decimal::decode(bytes)
+        }
+    }
+
+    #[petrel::service(codec = Wrong)]
+    pub(super) trait Numbers {
+        #[id(4)]
+        async fn double(&self, cx: &Ctx, number: u64) -> Result<u64, Error>;
+    }
+
+    pub(super) struct Number;
+
+    impl Numbers for Number {
+        async fn double(&self, _: &Ctx, number: u64) -> Result<u64, Error> {
+            Ok(number)
+        }
+    }
 }
 
 /// Markers are ordinary types: a method can be written by hand.

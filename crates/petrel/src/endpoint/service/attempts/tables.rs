@@ -111,11 +111,12 @@ impl Attempts<'_, '_> {
     }
 }
 
-/// Asks a server for its tables until there is an answer. Returns `None` if the session ends before; a server without tables
-/// has the answer `None`.
+/// Asks a server for its tables until there is an answer. Returns `None` if the session ends before. A server without typed services,
+/// or of a version before them, has the answer `None`.
 async fn ask(handle: &Handle, session: Session) -> Option<Option<Vec<ServedService>>> {
     while session.is_open() {
         match session.call(HEALTH_METHOD, TABLES).timeout(ANSWER_TIMEOUT).await {
+            Ok(answer) if answer.is_empty() => return Some(None),
             // A malformed answer names no service, and no call gets through.
             Ok(answer) => return Some(Some(parse(&answer).unwrap_or_default())),
             Err(error) if error.status == Status::InvalidArgument => return Some(None),
