@@ -37,12 +37,14 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<Outcome, Failure> 
         output.line(format_args!("{} {}", clean(&service.name), clean(&service.version)))?;
         for method in &service.methods {
             let ServedMethod { name, number, codec, schema, is_idempotent, .. } = method;
-            let (number, is_idempotent, schema) = (*number, *is_idempotent, format!("{schema:016x}"));
+            let (number, is_idempotent, schema) =
+                (*number, *is_idempotent, format!("{schema:016x}"));
             let idempotent = if is_idempotent { ", idempotent" } else { "" };
             let (name_text, codec_text) = (clean(name), clean(codec));
             output.line(format_args!("  {name_text}  {number}, {codec_text}{idempotent}"))?;
             let (service, version) = (&*service.name, &*service.version);
-            let listed = Listed { service, version, method: name, number, codec, schema, is_idempotent };
+            let listed =
+                Listed { service, version, method: name, number, codec, schema, is_idempotent };
             output.record(&listed)?;
         }
     }
@@ -155,7 +157,9 @@ mod json {
             let data = if data.is_empty() { b"{}" } else { data };
             let reader = &mut serde_json::Deserializer::from_slice(data);
             let message = DynamicMessage::deserialize(self.0.input(), reader);
-            let wrong = |error| Failure::because(format!("--data is no {}: {error}", self.0.input().full_name()));
+            let wrong = |error| {
+                Failure::because(format!("--data is no {}: {error}", self.0.input().full_name()))
+            };
             let message = message.map_err(wrong)?;
             reader.end().map_err(wrong)?;
             Ok(message.encode_to_vec())
@@ -163,7 +167,8 @@ mod json {
 
         pub(super) fn reply(&self, reply: &[u8]) -> Result<Vec<u8>, Failure> {
             let message = DynamicMessage::decode(self.0.output(), reply);
-            let message = message.map_err(|error| Failure::because(format!("the reply: {error}")))?;
+            let message =
+                message.map_err(|error| Failure::because(format!("the reply: {error}")))?;
             serde_json::to_vec(&message).map_err(|error| Failure::because(error.to_string()))
         }
     }
@@ -177,7 +182,9 @@ mod json {
 
     impl Messages {
         pub(super) fn read(_: &[u8], _: &str, _: &str) -> Result<Self, Failure> {
-            Err(Failure::because("this build cannot read JSON: call the method by number, with bytes"))
+            Err(Failure::because(
+                "this build cannot read JSON: call the method by number, with bytes",
+            ))
         }
 
         pub(super) fn request(&self, _: &[u8]) -> Result<Vec<u8>, Failure> {

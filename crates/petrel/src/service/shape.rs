@@ -27,9 +27,10 @@ pub(super) struct Shape {
     kind: Kind,
     /// The name of the type.
     name: &'static str,
-    /// The names of an enumeration's variants.
-    variants: &'static [&'static str],
-    parts: Vec<(&'static str, Shape)>,
+    /// The names of fields, or of an enumeration's variants.
+    names: &'static [&'static str],
+    /// The parts that were asked for: those before one that refuses its small value.
+    parts: Vec<Shape>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +43,7 @@ enum Kind {
     Items,
     /// Each part has a place.
     Fields,
+    /// The part is the first variant's.
     Enumeration,
 }
 
@@ -63,13 +65,9 @@ impl Shape {
     }
 
     fn write(&self, out: &mut String) {
-        let Self { kind, name, variants, parts } = self;
-        *out += &format!("{kind:?} {name} {variants:?}(");
-        for (name, part) in parts {
-            *out += name;
-            out.push(' ');
-            part.write(out);
-        }
+        let Self { kind, name, names, parts } = self;
+        *out += &format!("{kind:?} {name} {names:?}(");
+        parts.iter().for_each(|part| part.write(out));
         out.push(')');
     }
 
@@ -78,25 +76,27 @@ impl Shape {
         let (mut text, mut at) = (String::new(), Some(self));
         for segment in path {
             while let Some(around) = at.filter(|shape| shape.kind == Kind::Around) {
-                at = around.parts.first().map(|(_, part)| part);
+                at = around.parts.first();
             }
-            let field = match segment {
-                Segment::Seq { index } if at.is_none_or(|shape| shape.kind == Kind::Items) => {
+            let dot = if text.is_empty() { "" } else { "." };
+            match (segment, at) {
+                (Segment::Seq { index }, Some(shape)) if shape.kind == Kind::Fields => {
+                    text += dot;
+                    text += &shape
+                        .names
+                        .get(*index)
+                        .map_or(index.to_string(), |name| (*name).to_owned());
+                    at = shape.parts.get(*index);
+                }
+                (Segment::Seq { index }, shape) => {
                     text += &format!("[{index}]");
-                    at = at.and_then(|shape| shape.parts.first()).map(|(_, part)| part);
-                    continue;
+                    at = shape.and_then(|shape| shape.parts.first());
                 }
-                Segment::Seq { index } => at.and_then(|shape| shape.parts.get(*index)),
-                other => {
-                    text += &format!("{}{other}", if text.is_empty() { "" } else { "." });
+                (other, _) => {
+                    text += &format!("{dot}{other}");
                     at = None;
-                    continue;
                 }
-            };
-            let name = field.map_or("?", |(name, _)| name);
-            text += if text.is_empty() { "" } else { "." };
-            text += name;
-            at = field.map(|(_, part)| part);
+            }
         }
         if text.is_empty() { "the message".to_owned() } else { text }
     }
@@ -112,14 +112,24 @@ struct Asking<'a> {
 impl<'a> Asking<'a> {
     /// Records the kind and name of the value that is asked for.
     fn note(self, kind: Kind, name: &'static str) -> Result<Parts<'a>, Error> {
+        self.note_named(kind, name, &[])
+    }
+
+    /// Records the kind and name of the value that is asked for, and the names in it.
+    fn note_named(
+        self,
+        kind: Kind,
+        name: &'static str,
+        names: &'static [&'static str],
+    ) -> Result<Parts<'a>, Error> {
         let Self { shape, depth, left } = self;
         let is_bounded = left.get() > 0 && depth < DEPTH_MAX;
         if !is_bounded {
             return Err(Error::custom("a type that is too large"));
         }
         left.set(left.get() - 1);
-        (shape.kind, shape.name) = (kind, name);
-        Ok(Parts { parts: &mut shape.parts, names: &[], count: 0, depth: depth + 1, left })
+        (shape.kind, shape.name, shape.names) = (kind, name, names);
+        Ok(Parts { parts: &mut shape.parts, count: names.len(), depth: depth + 1, left })
     }
 
     fn is_deep(&self) -> bool {
@@ -129,8 +139,7 @@ impl<'a> Asking<'a> {
 
 /// The parts of a value that are still to be asked for.
 struct Parts<'a> {
-    parts: &'a mut Vec<(&'static str, Shape)>,
-    names: &'static [&'static str],
+    parts: &'a mut Vec<Shape>,
     count: usize,
     depth: u32,
     left: &'a Cell<u32>,
@@ -141,15 +150,10 @@ impl Parts<'_> {
         Self { count, ..self }
     }
 
-    fn named(self, names: &'static [&'static str]) -> Self {
-        Self { names, count: names.len(), ..self }
-    }
-
     /// Returns the deserializer of the next part.
     fn next(&mut self) -> Asking<'_> {
-        let name = self.names.get(self.parts.len()).copied().unwrap_or("");
-        self.parts.push((name, Shape::default()));
-        let (_, shape) = self.parts.last_mut().expect("it was just pushed");
+        self.parts.push(Shape::default());
+        let shape = self.parts.last_mut().expect("it was just pushed");
         Asking { shape, depth: self.depth, left: self.left }
     }
 }
@@ -168,16 +172,16 @@ impl<'de> Deserializer<'de> for Asking<'_> {
 
     leaves! {
         deserialize_bool visit_bool "bool" false;
-        deserialize_i8 visit_i8 "i8" 0;
-        deserialize_i16 visit_i16 "i16" 0;
-        deserialize_i32 visit_i32 "i32" 0;
-        deserialize_i64 visit_i64 "i64" 0;
-        deserialize_i128 visit_i128 "i128" 0;
-        deserialize_u8 visit_u8 "u8" 0;
-        deserialize_u16 visit_u16 "u16" 0;
-        deserialize_u32 visit_u32 "u32" 0;
-        deserialize_u64 visit_u64 "u64" 0;
-        deserialize_u128 visit_u128 "u128" 0;
+        deserialize_i8 visit_i8 "i8" 1;
+        deserialize_i16 visit_i16 "i16" 1;
+        deserialize_i32 visit_i32 "i32" 1;
+        deserialize_i64 visit_i64 "i64" 1;
+        deserialize_i128 visit_i128 "i128" 1;
+        deserialize_u8 visit_u8 "u8" 1;
+        deserialize_u16 visit_u16 "u16" 1;
+        deserialize_u32 visit_u32 "u32" 1;
+        deserialize_u64 visit_u64 "u64" 1;
+        deserialize_u128 visit_u128 "u128" 1;
         deserialize_f32 visit_f32 "f32" 0.0;
         deserialize_f64 visit_f64 "f64" 0.0;
         deserialize_char visit_char "char" 'a';
@@ -256,7 +260,7 @@ impl<'de> Deserializer<'de> for Asking<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        visitor.visit_seq(self.note(Kind::Fields, name)?.named(fields))
+        visitor.visit_seq(self.note_named(Kind::Fields, name, fields)?)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -265,8 +269,7 @@ impl<'de> Deserializer<'de> for Asking<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.shape.variants = variants;
-        visitor.visit_enum(self.note(Kind::Enumeration, name)?)
+        visitor.visit_enum(self.note_named(Kind::Enumeration, name, variants)?)
     }
 
     fn is_human_readable(&self) -> bool {
@@ -324,16 +327,20 @@ impl<'de> VariantAccess<'de> for Parts<'_> {
         seed.deserialize(self.next())
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, count: usize, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_seq(self.up_to(count))
+    fn tuple_variant<V: Visitor<'de>>(
+        mut self,
+        count: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.next().deserialize_tuple(count, visitor)
     }
 
     fn struct_variant<V: Visitor<'de>>(
-        self,
+        mut self,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        visitor.visit_seq(self.named(fields))
+        self.next().deserialize_struct("variant", fields, visitor)
     }
 }
 
@@ -413,14 +420,15 @@ mod tests {
     }
 
     #[test]
-    fn shape__of_lists_maps_and_values_that_are_refused() {
+    fn shape__of_lists_maps_and_numbers() {
         let wide = Shape::of::<Wide>();
-        let [("map", map), ("lists", lists)] = &wide.parts[..] else { panic!("{wide:?}") };
+        let ([map, lists], ["map", "lists"]) = (&wide.parts[..], wide.names) else {
+            panic!("{wide:?}")
+        };
         assert_eq!((map.kind, map.parts.len()), (Kind::Items, 2));
-        assert_eq!(lists.parts[0].1.parts[0].1.name, "optional");
+        assert_eq!(lists.parts[0].parts[0].name, "optional");
         assert!(fingerprint::<Wide>() != 0);
-        // A number that is not 0 refuses the small value.
-        assert!(fingerprint::<(u8, NonZeroU8)>() != fingerprint::<(u16, NonZeroU8)>());
+        assert!(fingerprint::<(NonZeroU8, u8)>() != fingerprint::<(NonZeroU8, u16)>());
     }
 
     #[derive(Debug, Serialize, Deserialize)]

@@ -4,9 +4,8 @@
 //! once per session (`docs/wire-protocol.md` §8.9). A call has a number alone: the client's number, or the number that the
 //! server has given to the same name.
 
-use petrel_proto::{Status, limits};
+use petrel_proto::limits;
 
-use crate::error::Error;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The request for the tables of methods, to [`HEALTH_METHOD`](crate::endpoint::HEALTH_METHOD).
@@ -22,6 +21,13 @@ const COUNT: u16 = 16_384;
 
 /// Bytes of the longest name of a service, method, codec or version.
 const TEXT_BYTES_MAX: usize = 255;
+
+/// The most services that a server's answer may have, and the most methods: no client allocates more.
+const SERVICES_MAX: usize = 4_096;
+const METHODS_MAX: usize = u16::MAX as usize;
+
+/// The most services that an error names.
+const NAMED_MAX: usize = 8;
 
 /// The kinds of records.
 const SERVICE: u8 = 1;
@@ -153,17 +159,23 @@ fn push(answer: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
 /// Parses a server's answer to a request for its tables. `None` if it breaks the format. Records of unknown kinds are skipped.
 pub fn parse(mut bytes: &[u8]) -> Option<Vec<ServedService>> {
     let mut services: Vec<ServedService> = Vec::new();
+    let mut methods = 0;
     while let Some((head, rest)) = bytes.split_first_chunk::<3>() {
         let [kind, low, high] = *head;
         let (value, rest) = rest.split_at_checked(u16::from_le_bytes([low, high]).into())?;
         bytes = rest;
         match kind {
+            SERVICE if services.len() == SERVICES_MAX => return None,
+            METHOD if methods == METHODS_MAX => return None,
             SERVICE => {
                 let (name, version) = split_text(value)?;
                 let (name, version) = (name.to_owned(), is_text(version)?.to_owned());
                 services.push(ServedService { name, version, methods: Vec::new() });
             }
-            METHOD => services.last_mut()?.methods.push(method(value)?),
+            METHOD => {
+                services.last_mut()?.methods.push(method(value)?);
+                methods += 1;
+            }
             _ => {}
         }
     }
@@ -280,7 +292,8 @@ impl Expected {
         let ServiceTable { name, version, .. } = self.table;
         let full = format!("{name}/{}", method.name);
         let Some(service) = served.iter().find(|service| service.name == *name) else {
-            let names: Vec<&str> = served.iter().map(|service| &*service.name).collect();
+            let names = served.iter().map(|service| &*service.name);
+            let names: Vec<&str> = names.take(NAMED_MAX).collect();
             let served = if names.is_empty() { "no named one".into() } else { names.join(", ") };
             return Err(format!(
                 "the server has no service {name}, which the client has in version {version}: it serves {served}"
@@ -302,12 +315,6 @@ impl Expected {
             )),
         }
     }
-}
-
-/// Returns the error of a call that the server's version does not understand.
-#[cold]
-pub(crate) fn unfit(why: &str) -> Error {
-    Error::not_sent(Status::Unimplemented, why)
 }
 
 #[cfg(test)]
@@ -351,7 +358,8 @@ mod tests {
         assert_eq!(bytes, vector("a service of two methods"));
         let [service] = &served(key)[..] else { panic!("one service") };
         assert_eq!((&*service.name, &*service.version), ("Key", "2.0"));
-        let numbers: Vec<_> = service.methods.iter().map(|one| (one.number, one.is_idempotent)).collect();
+        let numbers: Vec<_> =
+            service.methods.iter().map(|one| (one.number, one.is_idempotent)).collect();
         assert_eq!(numbers, [(7, true), (9, false)]);
         assert_eq!(parse(&vector("an endpoint without typed services")), Some(Vec::new()));
         let later = parse(&vector("a record of a later version")).expect("tables");
@@ -377,6 +385,8 @@ mod tests {
             assert_eq!(changed(at, byte), None, "byte {at}");
         }
         assert!(changed(14, 0xff).is_some(), "unknown flags");
+        let services = |count: usize| parse(&[SERVICE, 2, 0, 1, b's'].repeat(count));
+        assert!(services(SERVICES_MAX).is_some() && services(SERVICES_MAX + 1).is_none());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Replays the inputs of the fuzz target `table` (`fuzz/README.md`).
 
-#![allow(unreachable_pub, reason = "the files are those of the fuzz targets, which other crates use")]
+#![allow(
+    unreachable_pub,
+    reason = "the files are those of the fuzz targets, which other crates use"
+)]
 
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;

@@ -1,7 +1,8 @@
 //! The agreement of a client's methods with those of a server, which the server's tables show.
 
-use petrel_proto::SessionId;
+use petrel_proto::{SessionId, Status};
 
+use crate::error::Error;
 use crate::values::method_table::{Expected, Misfit, ServedService};
 
 /// The methods of a server, as far as a client needs them.
@@ -28,6 +29,21 @@ pub(super) enum Suits {
     Known(Misfit),
     /// After the server's answer.
     Asked,
+}
+
+impl Suits {
+    /// Returns the error of a call that is not sent.
+    #[cold]
+    pub(super) fn why_not(&self) -> Error {
+        match self {
+            Self::Known(Misfit::Number(_)) => unreachable!("such a call is sent"),
+            Self::Known(Misfit::Refused(why)) => Error::not_sent(Status::Unimplemented, why),
+            Self::Asked => {
+                let text = "the server has not named its methods yet";
+                Error::not_sent(Status::Unavailable, text)
+            }
+        }
+    }
 }
 
 impl Fit {

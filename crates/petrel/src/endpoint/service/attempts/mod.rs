@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
 use crate::values::CallOptions;
-use crate::values::method_table::{Misfit, unfit};
+use crate::values::method_table::Misfit;
 use end::{FirstEnd, HedgeEnd, no_one_session};
 
 pub(crate) use tables::expect_table;
@@ -309,12 +309,9 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let method = match fit {
             None => own,
             Some(Suits::Known(Misfit::Number(number))) => *number,
-            Some(Suits::Known(Misfit::Refused(why))) => {
-                let outcome = Outcome::failed(unfit(why));
+            Some(suits) => {
+                let outcome = Outcome::failed(suits.why_not());
                 return Err(Outcome { session, ..outcome });
-            }
-            Some(Suits::Asked) => {
-                unreachable!("a call waits until the server has named its methods")
             }
         };
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");

@@ -52,6 +52,9 @@ impl Attempts<'_, '_> {
     pub(super) fn ask_after_opening(&mut self, server: Key) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let connection = connections.get_mut(server).expect("it was opened");
+        if !connection.is_called() {
+            return;
+        }
         let service_key = connection.service();
         let service = list.get_mut(service_key).expect("a service stays for its servers");
         let Some(session) = connection.session().cloned() else { return };
