@@ -3,7 +3,7 @@
 use petrel::service::{Decode, Encode, Malformed, Read};
 use petrel::{Context, Error};
 
-use crate::workload::SMALL_BYTES;
+use super::workload::SMALL_BYTES;
 
 type Message = [u8; SMALL_BYTES];
 

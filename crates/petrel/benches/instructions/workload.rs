@@ -14,7 +14,7 @@ use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::{Handle, Session};
 use petrel::{Client, Context, Endpoint, MsgBuf, Reply};
 
-use crate::typed::{Echo, SamplesClient, SamplesServer};
+use super::typed::{Echo, SamplesClient, SamplesServer};
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
 const SAMPLE: u16 = 1;
