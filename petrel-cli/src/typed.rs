@@ -130,8 +130,12 @@ impl Named {
 /// Messages of protobuf as JSON.
 #[cfg(feature = "full")]
 mod json {
+    use std::collections::HashSet;
+    use std::fmt::Display;
+
     use petrel_command::failure::Failure;
     use prost_reflect::prost::Message;
+    use prost_reflect::prost_types::FileDescriptorSet;
     use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
 
     pub(super) struct Messages(MethodDescriptor);
@@ -143,8 +147,14 @@ mod json {
             service: &str,
             method: &str,
         ) -> Result<Self, Failure> {
-            let pool = DescriptorPool::decode(descriptors)
-                .map_err(|error| Failure::because(format!("the server's descriptors: {error}")))?;
+            let wrong =
+                |why: &dyn Display| Failure::because(format!("the server's descriptors: {why}"));
+            let mut set = FileDescriptorSet::decode(descriptors).map_err(|error| wrong(&error))?;
+            // Services may share files, such as those of common types.
+            let mut names = HashSet::new();
+            set.file.retain(|file| names.insert(file.name().to_owned()));
+            let pool =
+                DescriptorPool::from_file_descriptor_set(set).map_err(|error| wrong(&error))?;
             let service = pool.get_service_by_name(service);
             let found = service.and_then(|of| of.methods().find(|one| one.name() == method));
             found.map(Self).ok_or_else(|| {
@@ -154,9 +164,9 @@ mod json {
         }
 
         pub(super) fn request(&self, data: &[u8]) -> Result<Vec<u8>, Failure> {
-            let data = if data.is_empty() { b"{}" } else { data };
+            let data: &[u8] = if data.is_empty() { b"{}" } else { data };
             let reader = &mut serde_json::Deserializer::from_slice(data);
-            let message = DynamicMessage::deserialize(self.0.input(), reader);
+            let message = DynamicMessage::deserialize(self.0.input(), &mut *reader);
             let wrong = |error| {
                 Failure::because(format!("--data is no {}: {error}", self.0.input().full_name()))
             };
