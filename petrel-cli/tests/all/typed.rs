@@ -25,7 +25,8 @@ fn greeter() -> (RunningServer, String) {
 #[test]
 fn list__names_the_methods() {
     let (_server, address) = greeter();
-    let text = stdout(&petrel(&["list", &address]));
+    let listed = petrel(&["list", &address]);
+    let text = stdout(&listed);
     assert!(text.starts_with("greeter.Greeter "), "{text}");
     assert!(text.lines().any(|line| line.starts_with("  Hello  ")), "{text}");
     assert!(text.contains(", prost, idempotent"), "{text}");
@@ -42,8 +43,7 @@ fn call__of_a_method_by_name_with_json() {
     let name = "greeter.Greeter/Hello";
     let call = |data: &str| petrel(&["call", &address, name, "--data", data]);
     let reply: Value =
-        serde_json::from_str(&stdout(&call(r#"{"name": "petrel", "language": "GERMAN"}"#)))
-            .unwrap();
+        serde_json::from_str(stdout(&call(r#"{"name": "petrel", "language": "GERMAN"}"#))).unwrap();
     assert_eq!(reply, json!({"message": "Guten Tag, petrel!"}));
     let nobody = call("{}");
     assert_eq!(nobody.status.code(), Some(1));
