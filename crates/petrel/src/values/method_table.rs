@@ -371,9 +371,9 @@ mod tests {
         let whole = vector("a service of two methods");
         for len in 1..whole.len() {
             let is_some = parse(&whole[..len]).is_some();
-            assert_eq!(is_some, len == 9 || len == 32, "{len} bytes");
+            assert_eq!(is_some, len == 10 || len == 32, "{len} bytes");
         }
-        let method = &whole[9..32];
+        let method = &whole[10..32];
         let changed = |at: usize, byte: u8| {
             let mut bytes = whole.clone();
             bytes[at] = byte;
@@ -381,10 +381,10 @@ mod tests {
         };
         assert_eq!(parse(method), None, "a method without a service");
         assert_eq!(parse(&[&whole[..32], method].concat()), None, "a number twice");
-        for (at, byte) in [(3, 7), (3, 0), (5, 0xff), (6, b'\n'), (23, 9), (30, 0)] {
+        for (at, byte) in [(3, 7), (3, 0), (5, 0xff), (6, b'\n'), (24, 9), (30, 0)] {
             assert_eq!(changed(at, byte), None, "byte {at}");
         }
-        assert!(changed(14, 0xff).is_some(), "unknown flags");
+        assert!(changed(15, 0xff).is_some(), "unknown flags");
         let services = |count: usize| parse(&[SERVICE, 2, 0, 1, b's'].repeat(count));
         assert!(services(SERVICES_MAX).is_some() && services(SERVICES_MAX + 1).is_none());
     }

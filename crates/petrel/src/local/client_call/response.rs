@@ -108,17 +108,17 @@ pub(crate) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes of a request that `append` appends to the memory of a former response.
+/// Returns the bytes of a request that `append` appends to the memory of a former response, which has room for a response of
+/// equal length.
 #[inline]
 pub(crate) fn bytes_by(append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = take_memory();
     append(&mut bytes);
-    bytes.reserve(SERVER_BYTES);
     bytes
 }
 
 /// Returns the empty memory of a former response of the endpoint or thread.
-#[inline]
+#[inline(always)]
 fn take_memory() -> Vec<u8> {
     let kept = Hub::with_current(Hub::take_memory).or_else(memories::take_memory);
     kept.unwrap_or_default()
