@@ -12,6 +12,7 @@
 //! | [`kv`] | messages, commands and images of the replicated store |
 //! | [`index`] | the messages of the ordered index |
 //! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
+//! | [`table`] | a server's tables of its typed services |
 //! | [`tls`] | an end of a connection inside TLS, with bytes that its peer has not sent |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //! | [`worlds`] | whole worlds of the simulator |
@@ -33,5 +34,6 @@ pub mod input;
 pub mod kv;
 pub mod multicast;
 pub mod ring;
+pub mod table;
 pub mod tls;
 pub mod worlds;

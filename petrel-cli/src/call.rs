@@ -18,8 +18,9 @@ use petrel_command::units::format_ns;
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
-use crate::cli::CallArgs;
+use crate::cli::{CallArgs, ServerArgs};
 use crate::health;
+use crate::typed::Named;
 
 /// The reply in the format of `--json`; `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]
@@ -48,17 +49,27 @@ struct Ended<'a> {
 /// Makes the call and prints its reply.
 pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let data = read(&args.data)?;
-    let mut client = Client::<()>::connect(&args.server.address, &client_config(args))?;
+    let mut client = Client::<()>::connect(&args.server.address, &client_config(&args.server))?;
+    let name = args.name.as_deref();
+    let named = name.map(|name| Named::find(&mut client, name, args.server.timeout)).transpose()?;
+    let (method, data) = match &named {
+        Some(named) => (named.number, named.request(data)?),
+        None => (args.method.0, data),
+    };
     let transport = client.transport();
     let started = Instant::now();
     let session = client.sessions[0];
     // The server learns the time limit from the request, and the end of the call from a CANCEL.
-    let call = client.endpoint.call(session, args.method.0, &data).timeout(args.server.timeout);
+    let call = client.endpoint.call(session, method, &data).timeout(args.server.timeout);
     let reply = call.wait().map_err(|failure| explain(failure, args.server.timeout));
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     match reply {
         Ok(response) => {
-            match health_word(args.method.0, &data, &response) {
+            let response = match &named {
+                Some(named) => named.reply(&response)?,
+                None => response.to_vec(),
+            };
+            match health_word(method, &data, &response) {
                 Some(word) if !output.is_json() => output.line(word)?,
                 _ => print_response(&response, transport, elapsed_ns, output)?,
             }
@@ -80,12 +91,12 @@ fn health_word(method: u16, request: &[u8], response: &[u8]) -> Option<&'static 
     }
 }
 
-fn client_config(args: &CallArgs) -> ClientConfig {
+pub(crate) fn client_config(server: &ServerArgs) -> ClientConfig {
     ClientConfig {
-        endpoint: args.server.endpoint,
-        transports: args.server.transport.allowed(),
+        endpoint: server.endpoint,
+        transports: server.transport.allowed(),
         in_flight: 1,
-        timeout: args.server.timeout,
+        timeout: server.timeout,
         idle: IdlePolicy::default(),
         message_bytes_max: MESSAGE_BYTES_DEFAULT,
     }

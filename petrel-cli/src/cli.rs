@@ -36,9 +36,7 @@ pub(crate) use cache::{
     CacheArgs, CacheCommand, CacheIncrArgs, CacheKeyArgs, CacheServeArgs, CacheServerArgs,
     CacheStoreArgs, CacheTouchArgs,
 };
-#[cfg(feature = "full")]
-pub(crate) use client::ServerArgs;
-pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
+pub(crate) use client::{CallArgs, HealthArgs, ListArgs, PingArgs, ServerArgs, StatsArgs};
 #[cfg(feature = "full")]
 pub(crate) use credentials::{
     CertArgs, CertCaArgs, CertCommand, CertIssueArgs, CertShowArgs, CredentialsArgs, KeyArgs,
@@ -203,6 +201,7 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     Ping(PingArgs),
     Call(CallArgs),
+    List(ListArgs),
     Stats(StatsArgs),
     Health(HealthArgs),
     #[cfg(feature = "full")]

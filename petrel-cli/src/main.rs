@@ -33,6 +33,7 @@ mod serve;
 #[cfg(feature = "full")]
 mod sim;
 mod stats;
+mod typed;
 #[cfg(feature = "full")]
 mod xdp_helper;
 
@@ -85,6 +86,7 @@ fn run(cli: &Cli, output: Output) -> Result<Outcome, Failure> {
         Command::Serve(args) => serve::run(args, output),
         Command::Ping(args) => ping::run(args, output),
         Command::Call(args) => call::run(args, output),
+        Command::List(args) => typed::list(args, output),
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
         #[cfg(feature = "full")]

@@ -7,6 +7,7 @@ use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, AtomicBool, Weak};
 use crate::values::CallOptions;
 use crate::values::client::{ClientConfig, Counters, ServiceKey, Target};
+use crate::values::method_table::Expected;
 
 /// A message from another thread to an endpoint.
 pub(crate) enum InboxMessage {
@@ -22,6 +23,8 @@ pub(crate) enum InboxMessage {
     OpenService(Box<OpenService>),
     /// Change the servers of a client.
     SetTargets(ServiceKey, Vec<Target>),
+    /// Expect the methods of a table at the servers of a client.
+    ExpectTable(ServiceKey, Arc<Expected>),
     /// The last handle of a client is gone.
     CloseService(ServiceKey),
     /// Begin a task.

@@ -1,6 +1,7 @@
 //! Petrel: datacenter RPC in microseconds, over plain UDP and shared memory, without special hardware, root, or set-up.
 //!
-//! A server registers handlers by method number, and a client calls, from any thread:
+//! A server registers handlers, and a client calls, from any thread. A [typed service](mod@service) is a trait; here, a method is a number,
+//! and messages are bytes:
 //!
 //! ```
 //! use petrel::{Client, Server};
@@ -42,6 +43,7 @@
 //! | --- | --- |
 //! | [`client`] | threads of clients, their settings, targets, calls and counters |
 //! | [`server`] | setting up, running and ending a server |
+//! | [`service`](mod@service) | typed services: a trait whose methods clients call |
 //! | [`endpoint`] | settings, sessions, handlers, calls with continuations, buffers |
 //! | [`task`] | futures on an endpoint's own thread: handles, sessions, calls, tasks |
 //! | [`workers`] | threads for long handlers; requests that any thread can own |
@@ -89,6 +91,7 @@ mod region_memory;
 mod runtime;
 pub mod security;
 pub mod server;
+pub mod service;
 mod slot_shares;
 mod source;
 mod sync;
@@ -104,6 +107,7 @@ pub use endpoint::{Context, Endpoint, Reply, Request};
 pub use error::Error;
 pub use msgbuf::MsgBuf;
 pub use nexus::Nexus;
+pub use petrel_macros::service;
 pub use petrel_proto::{Execution, Status};
 pub use server::Server;
 pub use time::Time;

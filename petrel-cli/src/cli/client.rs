@@ -108,6 +108,10 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 
+    /// Method of a typed service, as `petrel list` prints it; --data is then JSON if its messages are of protobuf
+    #[arg(value_name = "SERVICE/METHOD", conflicts_with = "method")]
+    pub(crate) name: Option<String>,
+
     /// Method to call, by name or by number
     #[arg(long, short, value_name = "NAME|NUMBER", default_value = "echo")]
     pub(crate) method: Method,
@@ -120,8 +124,25 @@ pub(crate) struct CallArgs {
 const CALL_AFTER_HELP: &str = "\
 Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
+  petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\": \"petrel\"}'
   petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
+
+/// List the methods of a server's typed services
+///
+/// The server names its services with their versions, and each method with its number and its codec. With --json every
+/// method is a record, with the fingerprint of its messages.
+#[derive(Args, Debug)]
+#[command(after_long_help = LIST_AFTER_HELP)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+const LIST_AFTER_HELP: &str = "\
+Examples:
+  petrel list 127.0.0.1:31850
+  petrel list 127.0.0.1:31850 --json";
 
 /// Print the counters of a running process, from outside
 ///

@@ -23,3 +23,4 @@ mod limits;
 mod own_network;
 mod plain_words;
 mod two_networks;
+mod typed;

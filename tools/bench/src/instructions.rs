@@ -10,6 +10,7 @@ mod callgrind;
 mod cost;
 #[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
 mod dump;
+mod typed;
 mod workload;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@
 //! A row runs with N and with 3 N calls, and the difference is divided by 2 N, to exclude one-time costs. Kernel and
 //! waiting are excluded, too.
 //!
-//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` unchanged; therefore they refer to
+//! `petrel bench instructions` includes `callgrind`, `cost`, `dump`, `typed` and `workload` unchanged; therefore they refer to
 //! each other by `super`.
 
 mod budgets;
@@ -26,6 +26,7 @@ mod profile;
 mod report;
 mod rows;
 mod times;
+mod typed;
 mod workload;
 
 use std::process::ExitCode;

@@ -14,11 +14,13 @@ use petrel::region::{Access, Region, RegionKey, RegionMemory, Regions};
 use petrel::task::{Handle, Session};
 use petrel::{Client, Context, Endpoint, MsgBuf, Reply};
 
+use super::typed::{Echo, SamplesClient, SamplesServer};
+
 /// Answers with [`sample`] of the request; an echo, if the request is small.
 const SAMPLE: u16 = 1;
 
 /// Bytes of a small message, and of every reply.
-const SMALL_BYTES: usize = 32;
+pub(crate) const SMALL_BYTES: usize = 32;
 const LARGE_BYTES: usize = 8 << 20;
 
 /// Timeouts are far off: the program runs some fifty times slower under valgrind, and a timeout would change the count.
@@ -63,6 +65,8 @@ pub(crate) enum Way {
     FutureDeadline,
     /// A call of a client, awaited in a task of its endpoint.
     Client,
+    /// A call of a typed service, by the same client.
+    Typed,
     /// A handler that is a future.
     AsyncHandler,
     /// A handler that gets the requests of a burst together.
@@ -114,6 +118,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("future+dl", Way::FutureDeadline),
     with("client", Way::Client),
     Workload { sessions: 1, ..with("client-1", Way::Client) },
+    with("typed", Way::Typed),
     with("async-fn", Way::AsyncHandler),
     with("batch", Way::Batch),
     read("udp-read", small("", Medium::Udp, 60, 3)),
@@ -324,6 +329,11 @@ async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
         stamp(&mut request, number);
         let session = &caller.sessions[number as usize % caller.sessions.len()];
         let is_right = match (&caller.client, caller.way) {
+            (Some(client), Way::Typed) => {
+                let typed = caller.typed.as_ref().unwrap_or_else(|| panic!("{client:?} is typed"));
+                let reply = typed.echo(request).timeout(IN_TIME).await;
+                reply.map(|reply| is_answer(&request, &reply))
+            }
             (Some(client), _) => {
                 let reply = client.call(SAMPLE, request).timeout(IN_TIME).await;
                 reply.map(|reply| is_answer(&request, &reply))
@@ -348,6 +358,7 @@ async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
 struct ByFutures {
     sessions: Vec<Session>,
     client: Option<Client>,
+    typed: Option<SamplesClient>,
     way: Way,
 }
 
@@ -478,10 +489,11 @@ fn run_round(
     };
     assert!(sessions.iter().all(has_paths), "each session has the paths of its row");
     match workload.way {
-        Way::Future | Way::FutureDeadline | Way::Client => {
+        Way::Future | Way::FutureDeadline | Way::Client | Way::Typed => {
             let servers = workload.sessions;
             let reach = || reach(&mut client, &mut server, address, servers);
-            let service = (workload.way == Way::Client).then(reach);
+            let has_client = matches!(workload.way, Way::Client | Way::Typed);
+            let service = has_client.then(reach);
             start_tasks(&mut client, workload, &sessions, service, calls);
         }
         Way::Read => {
@@ -506,6 +518,9 @@ fn run_round(
 }
 
 fn serve(server: &mut Endpoint, way: Way) {
+    if way == Way::Typed {
+        return server.serve(SamplesServer::new(Echo));
+    }
     if way == Way::AsyncHandler {
         return server.on_async(SAMPLE, |_, request| async move { Ok(sample(request.data())) });
     }
@@ -553,7 +568,9 @@ fn start_tasks(
 ) {
     client.state_mut().calls = calls;
     let sessions = sessions.iter().map(|&id| client.session(id)).collect();
-    let caller = ByFutures { sessions, client: service, way: workload.way };
+    let way = workload.way;
+    let typed = service.clone().filter(|_| way == Way::Typed).map(SamplesClient::new);
+    let caller = ByFutures { sessions, client: service, typed, way };
     let handle = client.handle();
     for _ in 0..workload.in_flight {
         let _task = handle.spawn(call_by_futures(handle.clone(), caller.clone()));

@@ -17,13 +17,14 @@ use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
 use crate::local::client_call::places::{Place, TakePlace};
-use crate::local::client_call::response::bytes_of;
+use crate::local::client_call::response::{bytes_by, bytes_of};
 use crate::local::client_call::state::CallState;
 use crate::local::client_call::{Response, places};
 use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::CallOptions;
+use crate::values::method_table::Expected;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -117,6 +118,29 @@ impl Client {
     /// Bytes that are borrowed, or in an array, are copied; a vector or a string is taken as it is.
     pub fn call(&self, method: u16, request: impl Into<Vec<u8>> + AsRef<[u8]>) -> Call {
         Call::reading(self.clone(), method, bytes_of(request), 0, |answer, _| Ok(answer))
+    }
+
+    /// Returns a call whose request a codec appends to memory, and whose response `read` reads.
+    #[inline]
+    pub(crate) fn call_encoded<T>(
+        &self,
+        method: u16,
+        append: impl FnOnce(&mut Vec<u8>),
+        read: fn(Response, u64) -> Result<T, Error>,
+    ) -> Call<T> {
+        Call::reading(self.clone(), method, bytes_by(append), 0, read)
+    }
+
+    /// Expects the methods of a table before the endpoint has taken its messages: calls of its tasks pass those by.
+    #[cold]
+    pub(crate) fn expect_in_task(&self, expected: &Arc<Expected>) {
+        let (clients, key) = (self.endpoint(), self.key());
+        let expect = |local: &mut Local| {
+            if local.is_of(clients) {
+                local.expect_table(key, Arc::clone(expected));
+            }
+        };
+        Hub::with_current(|hub| Local::try_of_task(hub, expect));
     }
 
     /// Asks whether a server can serve: in general, or a method. Ends with INTERNAL if the response is no health

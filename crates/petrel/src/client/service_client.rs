@@ -18,8 +18,9 @@ use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
 use crate::local::client_call::state::{CallState, Pending};
 use crate::security::Security;
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::values::client::{ClientConfig, ClientStats, Counters, ServiceKey, Target};
+use crate::values::method_table::{Expected, ServiceTable};
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
 /// closes the sessions.
@@ -38,6 +39,8 @@ struct Service {
     timeout: Duration,
     endpoint: Arc<ClientShared>,
     counters: Arc<Counters>,
+    /// The methods of typed services.
+    tables: Mutex<Vec<Arc<Expected>>>,
     /// Keeps the threads of the endpoint alive.
     background: Option<Background>,
 }
@@ -130,6 +133,21 @@ impl Client {
     #[inline]
     pub(crate) fn call_timeout(&self) -> Duration {
         self.service.timeout
+    }
+
+    /// Expects the methods of a table at the servers, and returns the client's numbers of the methods.
+    pub(crate) fn expect_methods(&self, table: &'static ServiceTable) -> Arc<Expected> {
+        let mut tables = lock(&self.service.tables);
+        let known = tables.iter().find(|expected| std::ptr::eq(expected.table(), table));
+        if let Some(known) = known {
+            return Arc::clone(known);
+        }
+        let is_taken = |number: u16| tables.iter().any(|other| other.numbers().contains(&number));
+        let expected = Expected::new(table, table.numbers(is_taken));
+        tables.push(Arc::clone(&expected));
+        // Before any call of the methods. Without its endpoint no call is made.
+        self.endpoint().post(InboxMessage::ExpectTable(self.key(), Arc::clone(&expected)));
+        expected
     }
 
     /// Returns an identity shared by clones, and unique otherwise.
@@ -318,7 +336,8 @@ impl Client {
     ) -> Self {
         let (key, timeout) = (endpoint.take_service(), config.timeout);
         let counters = Arc::default();
-        let service = Service { key, timeout, endpoint, counters, background };
+        let tables = Mutex::default();
+        let service = Service { key, timeout, endpoint, counters, tables, background };
         Self { service: Arc::new(service) }
     }
 

@@ -10,13 +10,14 @@ use super::call_builder::{CallRejected, buffers, refused};
 use super::context::continuation::CallKey;
 use super::context::{Context, Local};
 use super::message::IntoMessage;
-use super::service::{CallSpec, RequestBytes, begin_call_at, open_service};
+use super::service::{CallSpec, RequestBytes, begin_call_at, expect_table, open_service};
 use crate::error::Error;
 use crate::inbox_message::{OpenService, StartCall};
 use crate::local::client_call::state::Pending;
 use crate::sync::Arc;
 use crate::values::CallOptions;
 use crate::values::client::ServiceKey;
+use crate::values::method_table::Expected;
 
 /// Begins the call of a client of this endpoint, with a continuation.
 pub(crate) fn call_by_client<M: IntoMessage>(
@@ -48,6 +49,11 @@ impl Local {
     /// Opens the service of a new client.
     pub(crate) fn open_service(&mut self, open: OpenService) {
         open_service(&mut Context::new(self), open);
+    }
+
+    /// Expects the methods of a table at the servers of a client.
+    pub(crate) fn expect_table(&mut self, service: ServiceKey, expected: Arc<Expected>) {
+        expect_table(&mut Context::new(self), service, expected);
     }
 
     /// Begins the call of a client that ends at `end_ns`; `clock_ns` is the time, if just read.

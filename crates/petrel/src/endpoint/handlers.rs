@@ -20,6 +20,7 @@ use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::panics::catch;
 use crate::values::State;
+use crate::values::method_table::{self, ServiceTable};
 
 const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 
@@ -48,6 +49,8 @@ pub(super) struct Handlers {
     healths: Healths,
     /// The answer to requests for the service's description.
     description: Vec<u8>,
+    /// The typed services, and the numbers of their methods.
+    tables: Vec<(&'static ServiceTable, Vec<u16>)>,
     /// The methods that clients may call, if some may not call all.
     grants: Option<Rc<Grants>>,
 }
@@ -102,13 +105,14 @@ impl Handlers {
             gathered: Gathered::default(),
             healths: Healths::default(),
             description: service.to_bytes(),
+            tables: Vec::new(),
             grants: None,
         }
     }
 
     pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
-        assert!(!self.taken.contains(&method), "the endpoint serves regions by method {method}");
+        assert!(!self.taken.contains(&method), "method {method} keeps its handler");
         let is_placed = self.placers.iter().any(|(other, _)| *other == method);
         assert!(!is_placed, "the handler of method {method} stays: requests arrive in its memory");
         let index = usize::from(method);
@@ -120,6 +124,24 @@ impl Handlers {
             None => handler,
         });
         self.in_place.forget(method);
+    }
+
+    fn has_handler(&self, method: u16) -> bool {
+        matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
+    }
+
+    /// Adds the table of a typed service, and returns the numbers of its methods.
+    pub(super) fn add_table(&mut self, table: &'static ServiceTable) -> Vec<u16> {
+        let is_taken = |number: u16| number == HEALTH_METHOD || self.has_handler(number);
+        for method in table.methods {
+            let is_free = method.id.is_none_or(|id| !is_taken(id));
+            assert!(is_free, "the id of {}/{} has a handler already", table.name, method.name);
+        }
+        let is_new = self.tables.iter().all(|(other, _)| other.name != table.name);
+        assert!(is_new, "the endpoint serves {} already", table.name);
+        let numbers = table.numbers(is_taken);
+        self.tables.push((table, numbers.clone()));
+        numbers
     }
 
     /// Lets only granted requests reach the handlers, those set before and those set later.
@@ -139,26 +161,21 @@ impl Handlers {
 
     /// Sets a handler that stays.
     pub(super) fn take(&mut self, method: u16, handler: Box<dyn Handle>) {
-        assert!(!self.has(method), "method {method} has a handler already");
+        assert!(!self.has_handler(method), "method {method} has a handler already");
         self.set(method, handler);
         self.keep(method);
     }
 
     /// Keeps the handler of a method from being replaced.
     pub(super) fn keep(&mut self, method: u16) {
-        assert!(self.has(method), "a handler is kept after it was set");
+        assert!(self.has_handler(method), "a handler is kept after it was set");
         self.taken.push(method);
-    }
-
-    /// Returns true if a method has a handler.
-    pub(super) fn has(&self, method: u16) -> bool {
-        matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
     }
 
     /// Lets large requests of a method arrive in memory that `placer` returns. The method's handler, which was set before,
     /// takes the memory from [`Local`](super::context::Local).
     pub(super) fn set_placer(&mut self, method: u16, placer: Placer) {
-        assert!(self.has(method), "the handler of method {method} knows of the memory");
+        assert!(self.has_handler(method), "the handler of method {method} knows of the memory");
         self.placers.push((method, placer));
     }
 
@@ -203,11 +220,22 @@ impl Handlers {
             if payload.data() == DESCRIBE {
                 return answer_own(cx, handle, &self.description);
             }
+            if payload.data() == method_table::TABLES {
+                let mut answer = Vec::new();
+                self.tables.iter().for_each(|(table, numbers)| {
+                    method_table::write(table, numbers, &mut answer);
+                });
+                return answer_own(cx, handle, &answer);
+            }
+            if payload.data() == method_table::DESCRIPTORS {
+                let each: Vec<&[u8]> =
+                    self.tables.iter().map(|(table, _)| table.descriptors).collect();
+                return answer_own(cx, handle, &each.concat());
+            }
             if is_echo(payload.data()) {
                 return answer_own(cx, handle, payload.data());
             }
-            let has_handler =
-                |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
+            let has_handler = |method| self.has_handler(method);
             return answer_health(cx, handle, self.healths.answer(payload.data(), has_handler));
         }
         let text = "the server has no such method";

@@ -20,6 +20,7 @@ pub(super) fn handle_messages(local: &mut Local) {
             InboxMessage::Cancel(state) => cancel_posted(cx, &state),
             InboxMessage::OpenService(open) => cx.local.open_service(*open),
             InboxMessage::SetTargets(key, targets) => set_targets(cx, key, targets),
+            InboxMessage::ExpectTable(key, expected) => cx.local.expect_table(key, expected),
             InboxMessage::Run(task) => run(cx.local, task),
             InboxMessage::CloseService(key) => {
                 close_service(cx.local, key);

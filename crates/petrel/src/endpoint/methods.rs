@@ -13,7 +13,7 @@ use super::context::Context;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::request::{Handled, Request};
-use super::serve::{OwnRequest, Serving};
+use super::serve::{Copied, OwnRequest, Serving};
 use super::{Endpoint, handle};
 use crate::control::ControlPlane;
 use crate::error::Error;
@@ -22,6 +22,7 @@ use crate::panics::Closure;
 use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::values::State;
+use crate::values::method_table::ServiceTable;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
@@ -121,12 +122,25 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Returns true if a method has a handler.
     pub(crate) fn has_handler(&self, method: u16) -> bool {
-        self.handlers.has(method)
+        self.handlers.has_handler(method)
     }
 
     /// Keeps the handler of a method from being replaced.
     pub(crate) fn keep_method(&mut self, method: u16) {
         self.handlers.keep(method);
+    }
+
+    /// Adds a typed service with these handlers, by the order of its methods.
+    pub(crate) fn add_service(
+        &mut self,
+        table: &'static ServiceTable,
+        handlers: Vec<Box<dyn handle::Handle>>,
+    ) {
+        assert_eq!(table.methods.len(), handlers.len(), "each method has a handler");
+        let numbers = self.handlers.add_table(table);
+        for (number, handler) in numbers.into_iter().zip(handlers) {
+            self.handlers.take(number, handler);
+        }
     }
 
     /// Sets the only handler of a method that the library answers.
@@ -302,7 +316,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         F: Future<Output = Result<A, Error>> + 'static,
         A: AsRef<[u8]>,
     {
-        let serving = Serving::new(self.handle());
+        let serving = Serving::<_, _, Copied>::new(self.handle());
         self.on(method, move |_, cx, request| serving.begin(cx, request, &mut handler));
     }
 

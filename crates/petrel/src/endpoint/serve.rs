@@ -1,6 +1,7 @@
 //! Handlers that are futures.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use petrel_proto::SessionId;
+use petrel_transport::buf::BufPool;
 
 use super::{Context, Handled, Peer, Request, Responder, Watcher};
 use crate::error::Error;
@@ -58,41 +60,57 @@ impl OwnRequest {
     }
 }
 
-/// Runs the requests of an async handler as tasks.
-pub(crate) struct Serving<S, F> {
+/// Writes the answer of a handler into a message.
+pub(crate) trait Answer<A> {
+    fn message(pool: &BufPool, answer: A) -> Result<MsgBuf, Error>;
+}
+
+/// Copies the bytes of an answer.
+pub(crate) struct Copied;
+
+impl<A: AsRef<[u8]>> Answer<A> for Copied {
+    fn message(pool: &BufPool, answer: A) -> Result<MsgBuf, Error> {
+        Ok(MsgBuf::holding(pool, answer.as_ref())?)
+    }
+}
+
+/// Runs the requests of an async handler as tasks, whose answers `W` writes.
+pub(crate) struct Serving<S, F, W = Copied> {
     handle: Handle<S>,
-    home: Rc<Home<F>>,
+    home: Rc<Home<F, W>>,
 }
 
 /// Where the tasks of a handler come from and return to.
-struct Home<F> {
+struct Home<F, W> {
     hub: Rc<Hub>,
     /// Memory of ended tasks, for the next tasks.
-    spares: Spares<Pin<Box<Running<F>>>>,
+    spares: Spares<Pin<Box<Running<F, W>>>>,
+    writes: PhantomData<W>,
 }
 
 /// The task of a request: it answers with the outcome of the handler's future.
-struct Running<F> {
+struct Running<F, W> {
     /// Present while the task runs. Never moved once polled.
     future: Option<F>,
     /// Dropping it answers with INTERNAL, if any caller waits.
     responder: Option<Responder>,
     /// Absent in a task that is kept: otherwise the home would own the home.
-    home: Option<Rc<Home<F>>>,
+    home: Option<Rc<Home<F, W>>>,
 }
 
 /// The largest number of ended tasks of a handler whose memory is kept, and the most bytes of each.
 const TASKS_MAX: usize = 64;
 const TASK_BYTES_MAX: usize = 16 << 10;
 
-impl<S: 'static, F, A> Serving<S, F>
+impl<S: 'static, F, A, W> Serving<S, F, W>
 where
     F: Future<Output = Result<A, Error>> + 'static,
-    A: AsRef<[u8]>,
+    W: Answer<A> + 'static,
 {
     pub(crate) fn new(handle: Handle<S>) -> Self {
-        let room = if size_of::<Running<F>>() <= TASK_BYTES_MAX { TASKS_MAX } else { 0 };
-        let home = Home { hub: Rc::clone(handle.hub()), spares: Spares::new(room) };
+        let room = if size_of::<Running<F, W>>() <= TASK_BYTES_MAX { TASKS_MAX } else { 0 };
+        let home =
+            Home { hub: Rc::clone(handle.hub()), spares: Spares::new(room), writes: PhantomData };
         Self { handle, home: Rc::new(home) }
     }
 
@@ -117,10 +135,10 @@ where
     }
 }
 
-impl<F> Home<F> {
+impl<F, W> Home<F, W> {
     /// Returns the task of a request.
     #[inline(always)]
-    fn task(self: &Rc<Self>, future: F, responder: Responder) -> Pin<Box<Running<F>>> {
+    fn task(self: &Rc<Self>, future: F, responder: Responder) -> Pin<Box<Running<F, W>>> {
         let (responder, home) = (Some(responder), Some(Rc::clone(self)));
         let Some(mut spare) = self.spares.take() else {
             return Box::pin(Running { future: Some(future), responder, home });
@@ -135,10 +153,10 @@ impl<F> Home<F> {
     }
 }
 
-impl<F, A> Future for Running<F>
+impl<F, A, W> Future for Running<F, W>
 where
     F: Future<Output = Result<A, Error>>,
-    A: AsRef<[u8]>,
+    W: Answer<A>,
 {
     type Output = ();
 
@@ -156,17 +174,16 @@ where
         // Dropped before the answer, like the variables of a function that returns.
         *future = None;
         let home = home.as_ref().expect("a task that runs has its home");
-        let answer = |answer: A| Ok(MsgBuf::holding(home.hub.pool(), answer.as_ref())?);
-        let outcome = outcome.and_then(answer);
+        let outcome = outcome.and_then(|answer| W::message(home.hub.pool(), answer));
         answering.expect("a task answers once").answer_later(outcome);
         Poll::Ready(())
     }
 }
 
-impl<F, A> TaskFuture for Running<F>
+impl<F, A, W> TaskFuture for Running<F, W>
 where
     F: Future<Output = Result<A, Error>>,
-    A: AsRef<[u8]>,
+    W: Answer<A>,
 {
     fn retire(mut self: Pin<Box<Self>>) {
         // SAFETY: the home is not pinned.

@@ -1,7 +1,7 @@
 //! Worker threads, for handlers that take too long for an event loop (eRPC §3.2).
 
 mod builder;
-mod on_endpoint;
+pub(crate) mod on_endpoint;
 mod queue;
 mod request;
 mod stats;

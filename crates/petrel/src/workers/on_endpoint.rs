@@ -2,6 +2,7 @@
 
 use petrel_transport::Transport;
 
+use super::queue::Queue;
 use super::{WorkerRequest, Workers};
 use crate::control::ControlPlane;
 use crate::endpoint::{Context, Detached, Endpoint, Handled, Request};
@@ -55,20 +56,28 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let queue = workers.queue();
         self.on(method, move |state, cx, request| {
             let part = prepare(state, &request);
-            let cx = cx.untyped();
-            let (request, handled) = request.detach(cx);
             let handler = std::sync::Arc::clone(&handler);
-            let job = Box::new(move |request| handler(part, request));
-            match queue.push(cx.now().as_ns(), job, request) {
-                Ok(()) => cx.note_woken(),
-                Err(refused) => {
-                    let (handle, reason) = refused.into_parts();
-                    cx.refuse_detached(handle, reason.status(), reason.text());
-                }
-            }
-            handled
+            pass_on(&queue, cx.untyped(), request, move |request| handler(part, request))
         });
     }
+}
+
+/// Has a worker run a handler.
+pub(crate) fn pass_on(
+    queue: &Queue,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    handler: impl FnOnce(WorkerRequest) + Send + 'static,
+) -> Handled {
+    let (request, handled) = request.detach(cx);
+    match queue.push(cx.now().as_ns(), Box::new(handler), request) {
+        Ok(()) => cx.note_woken(),
+        Err(refused) => {
+            let (handle, reason) = refused.into_parts();
+            cx.refuse_detached(handle, reason.status(), reason.text());
+        }
+    }
+    handled
 }
 
 impl Request<'_> {

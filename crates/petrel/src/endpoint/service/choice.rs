@@ -52,7 +52,7 @@ impl Services {
             };
             let last_tried = call.tried().iter().rposition(is_tried);
             let is_asked = asked.contains(key) && !planted("service_hedges_are_not_tries");
-            (is_asked, last_tried)
+            (connection.fit().rank(call.method()), is_asked, last_tried)
         };
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
             let order = match call.key() {
@@ -152,8 +152,9 @@ impl Services {
     /// Returns an available server for a hedge, with a permit, if the budget allows it.
     pub(super) fn hedge_at(&mut self, key: Key, now_ns: u64) -> Option<(Key, AttemptPermit)> {
         let chosen = self.choose(key)?;
+        let method = self.calls.get(key)?.method();
         let connection = self.connections.get_mut(chosen)?;
-        if !connection.queue().is_empty() {
+        if !connection.queue().is_empty() || connection.fit().rank(method) > 0 {
             return None;
         }
         let MayBegin::Now(permit) = connection.begin(now_ns, false) else { return None };

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
+use super::fit::Fit;
 use super::queue::CallQueue;
 use super::servers::Load;
 use super::standing::Standing;
@@ -33,6 +34,8 @@ pub(super) struct Connection {
     /// The service's counters.
     counters: Arc<Counters>,
     session: Option<Session>,
+    /// The methods of the session's server.
+    fit: Fit,
     /// Why there is no session, after a failed attempt to open one.
     failure: Option<String>,
     load: Rc<Load>,
@@ -92,6 +95,7 @@ impl Connection {
             hash: hash_of_server(&target),
             counters,
             session: None,
+            fit: Fit::default(),
             failure: None,
             load,
             is_retired: false,
@@ -154,6 +158,14 @@ impl Connection {
     /// Returns true if there is a session, even without acceptance of further calls.
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
+    }
+
+    pub(super) fn fit(&self) -> &Fit {
+        &self.fit
+    }
+
+    pub(super) fn fit_mut(&mut self) -> &mut Fit {
+        &mut self.fit
     }
 
     /// Returns why there is no session, if the last attempt to open one has failed.
@@ -388,12 +400,14 @@ impl Connection {
         assert!(self.session.is_some(), "a session that is lost was open");
         self.load.set_ready(false);
         self.session = None;
+        self.fit.forget();
     }
 
     /// Records that no session can be opened.
     pub(super) fn fail(&mut self, why: String) {
         self.load.set_ready(false);
         self.session = None;
+        self.fit.forget();
         self.failure = Some(why);
     }
 

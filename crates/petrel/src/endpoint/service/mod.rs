@@ -27,6 +27,7 @@
 //! | `attempts/`, `open` | the steps that make, repeat and end calls, and open and end services |
 //! | `steps`, `outcome` | steps that follow from no other: timers, cancellation, release, notification |
 //! | `keeper` | the task that keeps a session to a server open |
+//! | `fit` | the methods of typed services, as each server has them |
 //! | `choice`, `service`, `call`, `connection` | the objects in the tables, and the choice of a server |
 //! | `spec`, `retry`, `queue`, `servers`, `leader`, `reconnect` | their parts |
 
@@ -34,6 +35,7 @@ mod attempts;
 mod call;
 mod choice;
 mod connection;
+mod fit;
 mod keeper;
 mod leader;
 mod open;
@@ -53,7 +55,7 @@ use std::fmt;
 
 use petrel_proto::Status;
 
-pub(crate) use attempts::{begin_call_at, cancel_call, cancel_posted, run_due};
+pub(crate) use attempts::{begin_call_at, cancel_call, cancel_posted, expect_table, run_due};
 pub(crate) use open::{close_service, open_service, set_targets};
 pub(crate) use outcome::run_ended;
 pub(crate) use spec::{CallSpec, RequestBytes};

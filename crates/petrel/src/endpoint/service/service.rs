@@ -21,6 +21,7 @@ use crate::overload::RetryBudget;
 use crate::sync::Arc;
 use crate::time::as_ns;
 use crate::values::client::{Balance, ClientConfig, Counters, Verdict};
+use crate::values::method_table::Expected;
 
 /// A service, on one or several servers.
 pub(super) struct Service {
@@ -31,8 +32,10 @@ pub(super) struct Service {
     has_avoided: bool,
     /// Processes represented by their endpoints among the servers.
     processes: Vec<Key>,
-    /// Whether an endpoint of a process may have no session yet.
-    has_dormant: bool,
+    /// The circumstances in which calls look closer at their servers: [`DORMANT`] and [`MISFITS`].
+    detours: u8,
+    /// The methods that the client expects at its servers.
+    tables: Vec<Arc<Expected>>,
     budget: RetryBudget,
     /// Asked first by calls without a key.
     leader: Leader,
@@ -78,6 +81,12 @@ impl Resolver {
     }
 }
 
+/// An endpoint of a process may have no session yet.
+const DORMANT: u8 = 1;
+
+/// A server may have a method by another number, or lack the method.
+const MISFITS: u8 = 2;
+
 /// The time between two lookups of the servers.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
@@ -98,7 +107,8 @@ impl Service {
             usual_times: UsualTimes::default(),
             has_avoided: false,
             processes: Vec::new(),
-            has_dormant: false,
+            detours: 0,
+            tables: Vec::new(),
             leader: Leader::default(),
             waiting: Default::default(),
             calls: 0,
@@ -230,11 +240,29 @@ impl Service {
     }
 
     pub(super) fn has_dormant(&self) -> bool {
-        self.has_dormant
+        self.detours & DORMANT != 0
+    }
+
+    /// Adds a table of the client. Returns false if it is there already.
+    pub(super) fn add_table(&mut self, expected: &Arc<Expected>) -> bool {
+        let is_new = !self.tables.iter().any(|table| Arc::ptr_eq(table, expected));
+        if is_new {
+            self.tables.push(Arc::clone(expected));
+        }
+        is_new
+    }
+
+    pub(super) fn tables(&self) -> &[Arc<Expected>] {
+        &self.tables
+    }
+
+    /// Sets whether a server may have a method by another number, or lack the method.
+    pub(super) fn set_has_misfits(&mut self, has_misfits: bool) {
+        self.detours = self.detours & !MISFITS | if has_misfits { MISFITS } else { 0 };
     }
 
     pub(super) fn set_has_dormant(&mut self, has_dormant: bool) {
-        self.has_dormant = has_dormant;
+        self.detours = self.detours & !DORMANT | if has_dormant { DORMANT } else { 0 };
     }
 
     /// Records the time of a measured answer. Returns true if servers are to be [reviewed](super::attempts).
@@ -289,7 +317,9 @@ impl Service {
         let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
         let is_measured = preferred.is_none() && connection.standing().begins_measured(now_ns);
         // Calls need the next endpoint of a process when all sessions are busy.
-        if self.has_dormant && preferred.is_none() && connection.load().busy() > 0 {
+        if self.detours != 0
+            && (self.detours & MISFITS != 0 || preferred.is_none() && connection.load().busy() > 0)
+        {
             return None;
         }
         let measured_ns = if is_measured { now_ns } else { 0 };

@@ -100,13 +100,28 @@ pub(crate) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
     if mem::needs_drop::<R>() {
         return request.into();
     }
-    let kept = Hub::with_current(Hub::take_memory).or_else(memories::take_memory);
-    let (message, mut bytes) = (request.as_ref(), kept.unwrap_or_default());
+    let (message, mut bytes) = (request.as_ref(), take_memory());
     if bytes.capacity() < message.len() + SERVER_BYTES {
         bytes.reserve(message.len() + SERVER_BYTES);
     }
     append_message(message, [], &mut bytes);
     bytes
+}
+
+/// Returns the bytes of a request that `append` appends to the memory of a former response, which has room for a response of
+/// equal length.
+#[inline]
+pub(crate) fn bytes_by(append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = take_memory();
+    append(&mut bytes);
+    bytes
+}
+
+/// Returns the empty memory of a former response of the endpoint or thread.
+#[inline(always)]
+fn take_memory() -> Vec<u8> {
+    let kept = Hub::with_current(Hub::take_memory).or_else(memories::take_memory);
+    kept.unwrap_or_default()
 }
 
 impl Deref for Response {

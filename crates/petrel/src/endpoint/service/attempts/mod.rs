@@ -7,11 +7,13 @@
 mod end;
 mod queues;
 mod servers;
+mod tables;
 
 use petrel_proto::{PendingCall, SessionId};
 
 use super::call::{Attempt, ServiceCall, Step};
 use super::connection::{AttemptPermit, MayBegin};
+use super::fit::Suits;
 use super::outcome::{NO_SESSION, Outcome};
 use super::spec::{CallEnd, CallRequest, CallSpec};
 use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
@@ -23,7 +25,10 @@ use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
 use crate::values::CallOptions;
+use crate::values::method_table::Misfit;
 use end::{FirstEnd, HedgeEnd, no_one_session};
+
+pub(crate) use tables::expect_table;
 
 /// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end
 /// of another.
@@ -200,8 +205,12 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.wake_endpoint(key);
         let services = &mut *self.cx.local.services;
         let Some(chosen) = services.choose(key) else { return self.wait_for_session(key) };
-        let is_outside = services.calls.get(key).is_some_and(|call| is_outside(call.method()));
+        let method = services.calls.get(key).expect("a server was chosen for it").method();
+        let is_outside = is_outside(method);
         let connection = services.connections.get_mut(chosen).expect("it was chosen");
+        if connection.fit().of(method) == Some(&Suits::Asked) {
+            return self.add_waiting(key);
+        }
         if connection.queue().is_empty() || is_outside {
             match connection.begin(now_ns, is_outside) {
                 MayBegin::Now(permit) => return self.make(key, chosen, permit),
@@ -219,13 +228,18 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let (service_key, is_patient) = (call.service(), call.is_patient());
         let services = &mut *self.cx.local.services;
         if is_patient || !services.has_failed(service_key) {
-            let service =
-                services.list.get_mut(service_key).expect("a service stays for its calls");
-            service.add_waiting(key, is_patient);
-            return wait(self.cx.local, key, Step::WaitingForSession);
+            return self.add_waiting(key);
         }
         let failures = services.failures(service_key).expect("all have failed");
         self.fail(None, key, NO_SESSION, unreachable(&failures));
+    }
+
+    /// Lets a call wait for a server, or for the methods of a server.
+    fn add_waiting(&mut self, key: Key) {
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("a call has its service");
+        service.add_waiting(key, call.is_patient());
+        wait(self.cx.local, key, Step::WaitingForSession);
     }
 
     /// Makes the first attempt of a round.
@@ -242,7 +256,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
             arm(self.cx.local, key);
         }
         let tag = Continuation::numbered::<FirstEnd>(key.to_bits());
-        if let Err(outcome) = self.send(key, session, tag) {
+        if let Err(outcome) = self.send(key, (connection, session), tag) {
             self.fail_first(key, outcome);
         }
     }
@@ -277,17 +291,32 @@ impl<'a, 'c> Attempts<'a, 'c> {
         call.retry(service.config().retry_backoff).add_hedge(hedge);
         arm(self.cx.local, key);
         let tag = Continuation::numbered::<HedgeEnd>(hedge.to_bits());
-        if let Err(outcome) = self.send(key, session, tag) {
+        if let Err(outcome) = self.send(key, (connection, session), tag) {
             self.end_hedge(None, hedge, outcome);
         }
     }
 
     /// Sends an attempt, or returns why it cannot be sent.
-    fn send(&mut self, key: Key, session: SessionId, tag: Continuation) -> Result<(), Outcome> {
+    fn send(
+        &mut self,
+        key: Key,
+        (connection, session): (Key, SessionId),
+        tag: Continuation,
+    ) -> Result<(), Outcome> {
         let Local { services, pool, hub, clock, .. } = &mut *self.cx.local;
+        let own = services.calls.get(key).expect("an attempt belongs to a call").method();
+        let fit = services.connections.get(connection).and_then(|one| one.fit().of(own));
+        let method = match fit {
+            None => own,
+            Some(Suits::Known(Misfit::Number(number))) => *number,
+            Some(suits) => {
+                let outcome = Outcome::failed(suits.why_not());
+                return Err(Outcome { session, ..outcome });
+            }
+        };
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
         let end_ns = call.attempt_end_ns(service.config(), || clock.now_ns());
-        let (method, inherited_ns) = (call.method(), call.inherited_ns());
+        let inherited_ns = call.inherited_ns();
         let (request, response) = match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
             Ok(buffers) => buffers,
             Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),

@@ -86,6 +86,7 @@ impl Attempts<'_, '_> {
                     service.counters().servers_ready.decrement();
                 }
                 service.look_up(now_ns);
+                self.review_fit(service_key);
                 self.wake_another(service_key);
                 self.empty_queue(key);
                 self.fail_waiting(service_key);
@@ -95,6 +96,7 @@ impl Attempts<'_, '_> {
                 let (service_key, service) = service_at(self.cx.local, key);
                 service.counters().connects_failed.increment();
                 service.look_up(now_ns);
+                self.review_fit(service_key);
                 self.wake_another(service_key);
                 self.fail_waiting(service_key);
             }
@@ -103,6 +105,7 @@ impl Attempts<'_, '_> {
 
     /// Handles the opening of a connection's session.
     fn on_opened(&mut self, key: Key) {
+        self.ask_after_opening(key);
         let connection = self.cx.local.services.connections.get_mut(key);
         let connection = connection.expect("it was opened");
         let (is_called, server) = (connection.is_called(), *connection.server());

@@ -50,6 +50,7 @@ impl Attempts<'_, '_> {
         let endpoints: Vec<Key> = endpoints.copied().collect();
         before.extend(endpoints);
         self.remove_servers(key, before);
+        self.review_fit(key);
         // Calls waiting for a removed server try the others.
         self.fail_waiting(key);
     }

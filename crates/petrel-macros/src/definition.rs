@@ -1,0 +1,249 @@
+//! The definition of a service: a trait, checked.
+
+use proc_macro2::{Ident, Span};
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, Expr, FnArg, GenericArgument, ItemTrait, LitInt, LitStr, Pat, PathArguments,
+    ReceiverKind, Result, ReturnType, Token, TraitItem, TraitItemFn, Type, Visibility, parse_quote,
+};
+
+/// The arguments of the attribute.
+pub(crate) struct Options {
+    codec: Type,
+    name: Option<LitStr>,
+    version: Option<LitStr>,
+    descriptors: Expr,
+}
+
+/// The names that a client has already.
+const TAKEN: [&str; 5] = ["new", "connect", "connect_wait", "client", "table"];
+
+/// Numbers from here on belong to the library.
+const RESERVED: u16 = 65_000;
+
+impl Parse for Options {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut options = Self {
+            codec: parse_quote!(::petrel::service::Postcard),
+            name: None,
+            version: None,
+            descriptors: parse_quote!(&[]),
+        };
+        while !input.is_empty() {
+            let name: Ident = input.parse()?;
+            input.parse::<Token![=]>()?;
+            match &*name.to_string() {
+                "codec" => options.codec = input.parse()?,
+                "name" => options.name = Some(text(input)?),
+                "version" => options.version = Some(text(input)?),
+                "descriptors" => options.descriptors = input.parse()?,
+                _ => {
+                    let message = "`codec`, `name`, `version` or `descriptors` expected";
+                    return Err(Error::new(name.span(), message));
+                }
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Parses a text that fits into a table.
+fn text(input: ParseStream<'_>) -> Result<LitStr> {
+    let text: LitStr = input.parse()?;
+    let value = text.value();
+    match (1..=255).contains(&value.len()) && !value.contains(char::is_control) {
+        true => Ok(text),
+        false => {
+            let message = "a text has 1 to 255 bytes, and no control characters";
+            Err(Error::new(text.span(), message))
+        }
+    }
+}
+
+/// A service.
+pub(crate) struct Definition {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) visibility: Visibility,
+    pub(crate) name: Ident,
+    pub(crate) codec: Type,
+    pub(crate) full_name: String,
+    pub(crate) version: Option<LitStr>,
+    pub(crate) descriptors: Expr,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// A method of a service.
+pub(crate) struct Method {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) name: Ident,
+    pub(crate) place: Place,
+    pub(crate) id: Option<u16>,
+    pub(crate) is_idempotent: bool,
+    pub(crate) cx: (Box<Pat>, Type),
+    pub(crate) request: (Box<Pat>, Type),
+    pub(crate) output: Type,
+    pub(crate) reply: Type,
+}
+
+/// Where a handler runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Task,
+    Dispatch,
+    Worker,
+}
+
+impl Definition {
+    pub(crate) fn of(options: Options, item: ItemTrait) -> Result<Self> {
+        if !item.generics.params.is_empty() || !item.supertraits.is_empty() {
+            let message = "a service has no generic parameters and no supertraits";
+            return Err(Error::new(item.ident.span(), message));
+        }
+        let methods = item.items.into_iter().map(Method::of).collect::<Result<Vec<_>>>()?;
+        if methods.is_empty() {
+            return Err(Error::new(item.ident.span(), "a service has a method at least"));
+        }
+        check_ids(&methods)?;
+        let full_name = options.name.map_or(item.ident.to_string(), |name| name.value());
+        let Options { codec, version, descriptors, .. } = options;
+        let (attributes, visibility, name) = (item.attrs, item.vis, item.ident);
+        Ok(Self { attributes, visibility, name, codec, full_name, version, descriptors, methods })
+    }
+
+    pub(crate) fn has_workers(&self) -> bool {
+        self.methods.iter().any(|method| method.place == Place::Worker)
+    }
+}
+
+/// Refuses ids that two methods have.
+fn check_ids(methods: &[Method]) -> Result<()> {
+    for (index, method) in methods.iter().enumerate() {
+        let same = methods[..index].iter().find(|other| other.id == method.id);
+        if let (Some(id), Some(other)) = (method.id, same) {
+            let message = format!("`{}` has the id {id} already", other.name);
+            return Err(Error::new(method.name.span(), message));
+        }
+    }
+    Ok(())
+}
+
+impl Method {
+    fn of(item: TraitItem) -> Result<Self> {
+        let TraitItem::Fn(item) = item else {
+            return Err(Error::new(item.span(), "a service has methods alone"));
+        };
+        let TraitItemFn { mut attrs, sig, default, .. } = item;
+        let name = sig.ident.clone();
+        if let Some(body) = default {
+            return Err(Error::new(body.span(), "a method of a service has no body"));
+        }
+        if !sig.generics.params.is_empty() {
+            return Err(Error::new(name.span(), "a method of a service has no generic parameters"));
+        }
+        if TAKEN.iter().any(|taken| name == taken) {
+            let message = format!("the client has a function `{name}` already");
+            return Err(Error::new(name.span(), message));
+        }
+        let id = take_id(&mut attrs)?;
+        let is_idempotent = take(&mut attrs, "idempotent")?;
+        let (is_dispatched, is_worker) =
+            (take(&mut attrs, "dispatch")?, take(&mut attrs, "worker")?);
+        let place = match (sig.asyncness.is_some(), is_dispatched, is_worker) {
+            (true, false, false) => Place::Task,
+            (false, true, false) => Place::Dispatch,
+            (false, false, true) => Place::Worker,
+            _ => {
+                let message = "a method is `async`, or has `#[dispatch]` or `#[worker]`: its handler \
+                               runs as a task, in the event loop, or on a worker";
+                return Err(Error::new(name.span(), message));
+            }
+        };
+        let (cx, request) = arguments(&sig.inputs, name.span())?;
+        let (output, reply) = output(&sig.output, name.span())?;
+        Ok(Self { attributes: attrs, name, place, id, is_idempotent, cx, request, output, reply })
+    }
+
+    /// Returns the type of messages, and whether the handler reads them in place.
+    pub(crate) fn request_type(&self) -> (&Type, bool) {
+        match &self.request.1 {
+            Type::Reference(reference) => (&reference.elem, true),
+            owned => (owned, false),
+        }
+    }
+
+    /// Returns the name in the table: `SayHello` for `say_hello`.
+    pub(crate) fn full_name(&self) -> String {
+        let name = self.name.to_string();
+        let words = name.trim_start_matches("r#").split('_').map(|word| {
+            let (first, rest) = word.split_at(word.len().min(1));
+            first.to_ascii_uppercase() + rest
+        });
+        words.collect()
+    }
+}
+
+/// Takes an attribute without arguments.
+fn take(attributes: &mut Vec<Attribute>, name: &str) -> Result<bool> {
+    let Some(place) = attributes.iter().position(|one| one.path().is_ident(name)) else {
+        return Ok(false);
+    };
+    attributes.remove(place).meta.require_path_only()?;
+    Ok(true)
+}
+
+/// Takes the attribute `#[id(7)]`.
+fn take_id(attributes: &mut Vec<Attribute>) -> Result<Option<u16>> {
+    let Some(place) = attributes.iter().position(|one| one.path().is_ident("id")) else {
+        return Ok(None);
+    };
+    let id: LitInt = attributes.remove(place).parse_args()?;
+    match id.base10_parse::<u16>() {
+        Ok(number) if number < RESERVED => Ok(Some(number)),
+        _ => Err(Error::new(id.span(), format!("an id is a number below {RESERVED}"))),
+    }
+}
+
+type Argument = (Box<Pat>, Type);
+
+/// Returns the context and the request.
+fn arguments(inputs: &Punctuated<FnArg, Token![,]>, at: Span) -> Result<(Argument, Argument)> {
+    let mut arguments = inputs.iter();
+    let is_shared = |receiver: &syn::Receiver| {
+        matches!(receiver.kind, ReceiverKind::Reference(..)) && receiver.mutability.is_none()
+    };
+    match (arguments.next(), arguments.next(), arguments.next(), arguments.next()) {
+        (
+            Some(FnArg::Receiver(receiver)),
+            Some(FnArg::Typed(cx)),
+            Some(FnArg::Typed(request)),
+            None,
+        ) if is_shared(receiver) => {
+            Ok(((cx.pat.clone(), (*cx.ty).clone()), (request.pat.clone(), (*request.ty).clone())))
+        }
+        _ => {
+            let message =
+                "a method of a service has three arguments: `&self`, the context, and the request";
+            Err(Error::new(at, message))
+        }
+    }
+}
+
+/// Returns the type of the output, and that of the reply in it.
+fn output(output: &ReturnType, at: Span) -> Result<(Type, Type)> {
+    if let ReturnType::Type(_, output) = output
+        && let Type::Path(path) = &**output
+        && let Some(last) = path.path.segments.last()
+        && last.ident == "Result"
+        && let PathArguments::AngleBracketed(arguments) = &last.arguments
+        && let Some(GenericArgument::Type(reply)) = arguments.args.first()
+    {
+        return Ok(((**output).clone(), reply.clone()));
+    }
+    let message = "a method of a service returns `Result<Reply, petrel::Error>`";
+    Err(Error::new(at, message))
+}

@@ -1,0 +1,236 @@
+//! The items made of a service.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+use crate::definition::{Definition, Method, Place};
+
+/// Returns the trait, and the client and the server of the service.
+pub(crate) fn expand(of: &Definition) -> TokenStream {
+    let (item, client, server) = (item(of), client(of), server(of));
+    let (markers, table) = (markers(of), table(of));
+    let (client_name, server_name) = names(of);
+    let (visibility, name) = (&of.visibility, &of.name);
+    let client_doc = format!("The client of [`{name}`].");
+    let server_doc =
+        format!("A [`{name}`] with its handlers, for [`serve`](::petrel::Endpoint::serve).");
+    quote! {
+        #item
+
+        #[doc = #client_doc]
+        #[derive(Clone, Debug)]
+        #visibility struct #client_name(::petrel::service::Stub);
+
+        #[doc = #server_doc]
+        #visibility struct #server_name<H> {
+            service: ::std::sync::Arc<H>,
+            workers: ::core::option::Option<::petrel::workers::Workers>,
+        }
+
+        // The types of the methods cannot collide with others here.
+        const _: () = {
+            #markers
+            #table
+            #client
+            #server
+        };
+    }
+}
+
+fn names(of: &Definition) -> (syn::Ident, syn::Ident) {
+    (format_ident!("{}Client", of.name), format_ident!("{}Server", of.name))
+}
+
+/// Returns the trait without the attributes of its methods. A future need not be `Send`: it stays on its endpoint's thread.
+fn item(of: &Definition) -> TokenStream {
+    let Definition { attributes, visibility, name, methods, .. } = of;
+    let bounds = match of.has_workers() {
+        true => quote!(::core::marker::Send + ::core::marker::Sync + 'static),
+        false => quote!('static),
+    };
+    let methods = methods.iter().map(|method| {
+        let Method { attributes, name, cx, request, output, .. } = method;
+        let output = match method.place {
+            Place::Task => quote!(impl ::core::future::Future<Output = #output>),
+            Place::Dispatch | Place::Worker => quote!(#output),
+        };
+        let ((cx, cx_type), (request, request_type)) = (cx, request);
+        quote!(#(#attributes)* fn #name(&self, #cx: #cx_type, #request: #request_type) -> #output;)
+    });
+    quote!(#(#attributes)* #visibility trait #name: #bounds { #(#methods)* })
+}
+
+fn marker(index: usize) -> syn::Ident {
+    format_ident!("__Method{index}")
+}
+
+/// Returns a type for each method.
+fn markers(of: &Definition) -> TokenStream {
+    let codec = &of.codec;
+    let markers = of.methods.iter().enumerate().map(|(index, method)| {
+        let (marker, reply) = (marker(index), &method.reply);
+        let (request, _) = method.request_type();
+        let name = format!("{}/{}", of.full_name, method.full_name());
+        quote! {
+            struct #marker;
+
+            impl ::petrel::service::Method for #marker {
+                type Codec = #codec;
+                type Request = #request;
+                type Reply = #reply;
+                const NAME: &'static str = #name;
+            }
+        }
+    });
+    quote!(#(#markers)*)
+}
+
+fn table(of: &Definition) -> TokenStream {
+    let entries = of.methods.iter().enumerate().map(|(index, method)| {
+        let (marker, name, is_idempotent) =
+            (marker(index), method.full_name(), method.is_idempotent);
+        let id = match method.id {
+            Some(id) => quote!(::core::option::Option::Some(#id)),
+            None => quote!(::core::option::Option::None),
+        };
+        quote!(::petrel::service::MethodEntry::of::<#marker>(#name, #id, #is_idempotent))
+    });
+    let (name, descriptors) = (&of.full_name, &of.descriptors);
+    let version = match &of.version {
+        Some(version) => quote!(#version),
+        None => quote!(::core::env!("CARGO_PKG_VERSION")),
+    };
+    quote! {
+        static TABLE: ::petrel::service::ServiceTable = ::petrel::service::ServiceTable {
+            name: #name,
+            version: #version,
+            methods: &[#(#entries),*],
+            descriptors: #descriptors,
+        };
+    }
+}
+
+fn client(of: &Definition) -> TokenStream {
+    let (client, visibility) = (names(of).0, &of.visibility);
+    let methods = of.methods.iter().enumerate().map(|(index, method)| {
+        let (marker, name, reply) = (marker(index), &method.name, &method.reply);
+        let documentation = method.attributes.iter().filter(|one| one.path().is_ident("doc"));
+        let (request, _) = method.request_type();
+        let idempotent = method.is_idempotent.then(|| quote!(.idempotent()));
+        quote! {
+            #(#documentation)*
+            #visibility fn #name(
+                &self,
+                request: impl ::core::borrow::Borrow<#request>,
+            ) -> ::petrel::client::Call<#reply> {
+                self.0.call::<#marker>(#index, ::core::borrow::Borrow::borrow(&request)) #idempotent
+            }
+        }
+    });
+    quote! {
+        #[allow(dead_code)]
+        impl #client {
+            /// Returns a client of the service at the servers of another client.
+            #visibility fn new(client: ::petrel::Client) -> Self {
+                Self(::petrel::service::Stub::new(client, &TABLE))
+            }
+
+            /// Connects to the service on one or several servers.
+            ///
+            /// # Errors
+            /// No server can be reached.
+            #visibility async fn connect(
+                targets: impl ::core::convert::Into<::petrel::client::Targets>,
+            ) -> ::core::result::Result<Self, ::petrel::Error> {
+                ::core::result::Result::Ok(Self(::petrel::service::Stub::connect(targets, &TABLE).await?))
+            }
+
+            /// Connects to the service, with the thread parked.
+            ///
+            /// # Errors
+            /// No server can be reached.
+            #visibility fn connect_wait(
+                targets: impl ::core::convert::Into<::petrel::client::Targets>,
+            ) -> ::core::result::Result<Self, ::petrel::Error> {
+                ::core::result::Result::Ok(Self(::petrel::service::Stub::connect_wait(targets, &TABLE)?))
+            }
+
+            /// Returns the client of all services at the servers.
+            #visibility fn client(&self) -> &::petrel::Client {
+                self.0.client()
+            }
+
+            /// Returns the table of the methods.
+            #visibility fn table() -> &'static ::petrel::service::ServiceTable {
+                &TABLE
+            }
+
+            #(#methods)*
+        }
+    }
+}
+
+fn server(of: &Definition) -> TokenStream {
+    let ((_, server), visibility, name) = (names(of), &of.visibility, &of.name);
+    let (argument, workers) = match of.has_workers() {
+        true => (
+            quote!(, workers: &::petrel::workers::Workers),
+            quote!(::core::option::Option::Some(::core::clone::Clone::clone(workers))),
+        ),
+        false => (quote!(), quote!(::core::option::Option::None)),
+    };
+    let pass = of.has_workers().then(|| quote!(, workers));
+    let handlers = of.methods.iter().enumerate().map(|(index, method)| handler(of, index, method));
+    quote! {
+        #[allow(dead_code)]
+        impl<H: #name> #server<H> {
+            /// Returns a server of these handlers.
+            #visibility fn new(service: H #argument) -> Self {
+                Self::shared(::std::sync::Arc::new(service) #pass)
+            }
+
+            /// Returns a server of handlers that others have, too: of further threads, or of the application.
+            #visibility fn shared(service: ::std::sync::Arc<H> #argument) -> Self {
+                Self { service, workers: #workers }
+            }
+        }
+
+        impl<H: #name> ::petrel::service::Service for #server<H> {
+            fn table(&self) -> &'static ::petrel::service::ServiceTable {
+                &TABLE
+            }
+
+            fn add_to(self, methods: &mut ::petrel::service::Methods) {
+                let Self { service, workers } = self;
+                let _ = &workers;
+                #(#handlers)*
+            }
+        }
+    }
+}
+
+fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
+    let (service, name, marker) = (&of.name, &method.name, marker(index));
+    let function = quote!(<H as #service>::#name);
+    let suffix = if method.request_type().1 { "_in_place" } else { "" };
+    match method.place {
+        Place::Task => {
+            let add = format_ident!("task{suffix}");
+            quote!(methods.#add::<#marker, H>(&service, #function);)
+        }
+        Place::Dispatch => {
+            let add = format_ident!("dispatch{suffix}");
+            quote! {
+                let own = ::std::sync::Arc::clone(&service);
+                methods.#add::<#marker>(move |cx, message| #function(&own, cx, message));
+            }
+        }
+        Place::Worker => {
+            let add = format_ident!("worker{suffix}");
+            quote! {
+                let pool = workers.as_ref().expect("a server with workers has a pool");
+                methods.#add::<#marker, H>((&service, pool), #function);
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+use petrel::Error;
+use petrel::service::{Ctx, Raw};
+
+#[petrel::service(codec = Raw, colour = "red")]
+trait Greeter {
+    async fn hello(&self, cx: &Ctx, name: String) -> Result<String, Error>;
+}
+
+fn main() {}

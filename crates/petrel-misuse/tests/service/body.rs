@@ -1,0 +1,11 @@
+use petrel::Error;
+use petrel::service::{Ctx, Raw};
+
+#[petrel::service(codec = Raw)]
+trait Greeter {
+    async fn hello(&self, cx: &Ctx, name: String) -> Result<String, Error> {
+        Ok(name)
+    }
+}
+
+fn main() {}

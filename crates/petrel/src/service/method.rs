@@ -1,0 +1,70 @@
+//! A method of a service, as a type.
+
+use petrel_proto::{Execution, Status};
+
+use super::codec::{Decode, Encode, Malformed, Read};
+use crate::error::Error;
+use crate::values::method_table::MethodEntry;
+
+/// A method of a service. Made by the attribute [`service`](macro@crate::service).
+pub trait Method: 'static {
+    /// The codec of both messages.
+    type Codec: Encode<Self::Request> + Decode<Self::Reply>;
+    /// The type of requests.
+    type Request: ?Sized;
+    /// The type of replies.
+    type Reply: 'static;
+    /// The name, with that of the service: `greeter.Greeter/Hello`.
+    const NAME: &'static str;
+}
+
+impl MethodEntry {
+    /// Returns the entry of a method in the table of its service.
+    pub const fn of<M: Method>(name: &'static str, id: Option<u16>, is_idempotent: bool) -> Self {
+        let codec = <M::Codec as Encode<M::Request>>::NAME;
+        Self { name, id, is_idempotent, codec, schema: schema::<M> }
+    }
+}
+
+/// Returns the fingerprint of a method's messages.
+fn schema<M: Method>() -> u64 {
+    let reply = <M::Codec as Encode<M::Reply>>::schema();
+    <M::Codec as Encode<M::Request>>::schema() ^ reply.rotate_left(1)
+}
+
+/// Reads a request for its handler.
+#[inline]
+pub(super) fn decode_request<M: Method>(bytes: &[u8]) -> Result<M::Request, Error>
+where
+    M::Request: Sized,
+    M::Codec: Decode<M::Request>,
+{
+    <M::Codec as Decode<M::Request>>::decode(bytes).map_err(|why| malformed_request::<M>(&why))
+}
+
+/// Reads a request in place.
+#[inline]
+pub(super) fn read_request<'a, M: Method>(
+    bytes: &'a [u8],
+    kept: &'a mut <M::Codec as Read<M::Request>>::Kept,
+) -> Result<&'a M::Request, Error>
+where
+    M::Codec: Read<M::Request>,
+{
+    <M::Codec as Read<M::Request>>::read(bytes, kept).map_err(|why| malformed_request::<M>(&why))
+}
+
+#[cold]
+fn malformed_request<M: Method>(why: &Malformed) -> Error {
+    let text = format!("{}: the request is malformed: {why}", M::NAME);
+    Error::new(Status::InvalidArgument, text)
+}
+
+/// Reads a reply at the client.
+#[inline]
+pub(super) fn decode_reply<M: Method>(bytes: &[u8]) -> Result<M::Reply, Error> {
+    <M::Codec as Decode<M::Reply>>::decode(bytes).map_err(|why| {
+        let text = format!("{}: the reply is malformed: {why}", M::NAME);
+        Error::of(Status::Internal, text, Execution::Answered)
+    })
+}

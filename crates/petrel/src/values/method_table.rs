@@ -1,0 +1,419 @@
+//! Tables of methods: names on the control path, numbers on the data path.
+//!
+//! A typed service has a [`ServiceTable`]. A server answers with the tables of its services, and a client reads the answer
+//! once per session (`docs/wire-protocol.md` §8.9). A call has a number alone: the client's number, or the number that the
+//! server has given to the same name.
+
+use petrel_proto::limits;
+
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// The request for the tables of methods, to [`HEALTH_METHOD`](crate::endpoint::HEALTH_METHOD).
+pub const TABLES: [u8; 1] = [3];
+
+/// The request for the descriptors of messages: those that `.proto` files define.
+pub const DESCRIPTORS: [u8; 1] = [4];
+
+/// Numbers of methods without an `id`: a hash of the name chooses, and the next free number is taken instead of a used one. The
+/// range bounds the tables of handlers, which have a place for every number up to the largest.
+const FIRST: u16 = 4_096;
+const COUNT: u16 = 16_384;
+
+/// Bytes of the longest name of a service, method, codec or version.
+const TEXT_BYTES_MAX: usize = 255;
+
+/// The most services that a server's answer may have, and the most methods: no client allocates more.
+const SERVICES_MAX: usize = 4_096;
+const METHODS_MAX: usize = u16::MAX as usize;
+
+/// The most services that an error names.
+const NAMED_MAX: usize = 8;
+
+/// The kinds of records.
+const SERVICE: u8 = 1;
+const METHOD: u8 = 2;
+
+/// The bit of an idempotent method.
+const IDEMPOTENT: u8 = 1;
+
+/// A typed service: its names and methods. Made by the attribute [`service`](macro@crate::service).
+#[derive(Debug)]
+pub struct ServiceTable {
+    /// The name, with the package if there is one: `greeter.Greeter`.
+    pub name: &'static str,
+    /// The version, for people: by default that of the crate that defines the service.
+    pub version: &'static str,
+    /// The methods, in the order of the definition.
+    pub methods: &'static [MethodEntry],
+    /// The descriptors of the messages, a `FileDescriptorSet` of protobuf. Empty if the service has no `.proto` file.
+    pub descriptors: &'static [u8],
+}
+
+/// A method of a [`ServiceTable`].
+#[derive(Debug)]
+pub struct MethodEntry {
+    /// The name within the service: `Hello`.
+    pub name: &'static str,
+    /// The number, if the definition sets one.
+    pub id: Option<u16>,
+    /// Whether a call may run twice.
+    pub is_idempotent: bool,
+    /// The name of the codec.
+    pub codec: &'static str,
+    /// Returns the fingerprint of the messages: both ends have the same, or cannot understand each other.
+    pub schema: fn() -> u64,
+}
+
+/// A service as a server describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServedService {
+    /// The name, with the package.
+    pub name: String,
+    /// The version, for people.
+    pub version: String,
+    /// The methods.
+    pub methods: Vec<ServedMethod>,
+}
+
+/// A method of a [`ServedService`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServedMethod {
+    /// The name within the service.
+    pub name: String,
+    /// The number of calls.
+    pub number: u16,
+    /// Whether a call may run twice.
+    pub is_idempotent: bool,
+    /// The name of the codec.
+    pub codec: String,
+    /// The fingerprint of the messages.
+    pub schema: u64,
+}
+
+impl ServiceTable {
+    /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others.
+    ///
+    /// # Panics
+    /// When no number is free.
+    pub(crate) fn numbers(&self, is_taken: impl Fn(u16) -> bool) -> Vec<u16> {
+        let defined: Vec<u16> = self.methods.iter().filter_map(|method| method.id).collect();
+        let mut numbers = Vec::with_capacity(self.methods.len());
+        for method in self.methods {
+            let own = method.id.filter(|id| !is_taken(*id) && !numbers.contains(id));
+            let is_free = |number: &u16| {
+                !is_taken(*number) && !defined.contains(number) && !numbers.contains(number)
+            };
+            let hashed = || {
+                let begin = hash([self.name, "/", method.name]) % u64::from(COUNT);
+                let places = (0..COUNT).map(|step| FIRST + (begin as u16 + step) % COUNT);
+                let mut free = places.filter(is_free);
+                free.next().expect("an endpoint has fewer methods than numbers")
+            };
+            let number = own.unwrap_or_else(hashed);
+            numbers.push(number);
+        }
+        numbers
+    }
+}
+
+/// Returns the FNV-1a hash of a text in parts.
+pub(crate) fn hash<'a>(parts: impl IntoIterator<Item = &'a str>) -> u64 {
+    let bytes = parts.into_iter().flat_map(str::bytes);
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Adds the records of a service to a server's answer.
+pub(crate) fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
+    push(answer, SERVICE, &[&text(table.name), table.version.as_bytes()]);
+    for (method, number) in table.methods.iter().zip(numbers) {
+        let flags = if method.is_idempotent { IDEMPOTENT } else { 0 };
+        let parts: [&[u8]; 5] = [
+            &number.to_le_bytes(),
+            &[flags],
+            &(method.schema)().to_le_bytes(),
+            &text(method.codec),
+            method.name.as_bytes(),
+        ];
+        push(answer, METHOD, &parts);
+    }
+}
+
+/// Returns a text behind its length.
+fn text(text: &str) -> Vec<u8> {
+    assert!(text.len() <= TEXT_BYTES_MAX, "a name has at most 255 bytes: {text}");
+    [&[text.len() as u8], text.as_bytes()].concat()
+}
+
+fn push(answer: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
+    let value = parts.concat();
+    let len = u16::try_from(value.len()).expect("a record has a few short texts");
+    answer.push(kind);
+    answer.extend_from_slice(&len.to_le_bytes());
+    answer.extend_from_slice(&value);
+}
+
+/// Parses a server's answer to a request for its tables. `None` if it breaks the format. Records of unknown kinds are skipped.
+pub fn parse(mut bytes: &[u8]) -> Option<Vec<ServedService>> {
+    let mut services: Vec<ServedService> = Vec::new();
+    let mut methods = 0;
+    while let Some((head, rest)) = bytes.split_first_chunk::<3>() {
+        let [kind, low, high] = *head;
+        let (value, rest) = rest.split_at_checked(u16::from_le_bytes([low, high]).into())?;
+        bytes = rest;
+        match kind {
+            SERVICE if services.len() == SERVICES_MAX => return None,
+            METHOD if methods == METHODS_MAX => return None,
+            SERVICE => {
+                let (name, version) = split_text(value)?;
+                let (name, version) = (name.to_owned(), is_text(version)?.to_owned());
+                services.push(ServedService { name, version, methods: Vec::new() });
+            }
+            METHOD => {
+                services.last_mut()?.methods.push(method(value)?);
+                methods += 1;
+            }
+            _ => {}
+        }
+    }
+    let mut numbers: Vec<u16> = services.iter().flat_map(numbers_of).collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    (bytes.is_empty() && numbers.len() == count).then_some(services)
+}
+
+fn numbers_of(service: &ServedService) -> impl Iterator<Item = u16> {
+    service.methods.iter().map(|method| method.number)
+}
+
+fn method(value: &[u8]) -> Option<ServedMethod> {
+    let (number, value) = value.split_first_chunk::<2>()?;
+    let (&flags, value) = value.split_first()?;
+    let (schema, value) = value.split_first_chunk::<8>()?;
+    let (codec, name) = split_text(value)?;
+    let number = u16::from_le_bytes(*number);
+    (number != limits::ENDPOINT_METHOD).then_some(ServedMethod {
+        name: is_text(name).filter(|name| !name.is_empty())?.to_owned(),
+        number,
+        is_idempotent: flags & IDEMPOTENT != 0,
+        codec: codec.to_owned(),
+        schema: u64::from_le_bytes(*schema),
+    })
+}
+
+/// Splits a text behind its length from the bytes after it.
+fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(len.into())?;
+    let text = is_text(text).filter(|text| !text.is_empty())?;
+    Some((text, rest))
+}
+
+fn is_text(bytes: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(bytes).ok()?;
+    let is_short = text.len() <= TEXT_BYTES_MAX;
+    (is_short && !text.contains(char::is_control)).then_some(text)
+}
+
+/// A table that a client expects at its servers, and the client's own numbers.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    table: &'static ServiceTable,
+    numbers: Vec<u16>,
+    /// Whether the endpoint of the client has the table.
+    is_known: AtomicBool,
+}
+
+/// The reason why a method has no call of its own number at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// The server has given the name this number.
+    Number(u16),
+    /// The server lacks the method, or has another of the same name: for people.
+    Refused(String),
+}
+
+impl Expected {
+    pub(crate) fn new(table: &'static ServiceTable, numbers: Vec<u16>) -> Arc<Self> {
+        assert_eq!(numbers.len(), table.methods.len(), "each method has a number");
+        Arc::new(Self { table, numbers, is_known: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn table(&self) -> &'static ServiceTable {
+        self.table
+    }
+
+    /// Returns the client's numbers of the methods.
+    #[inline(always)]
+    pub(crate) fn numbers(&self) -> &[u16] {
+        &self.numbers
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// Records that the endpoint of the client has the table.
+    pub(crate) fn set_known(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the methods that need more than the client's own number at a server with these services; `None` for a server
+    /// that has no tables.
+    pub(crate) fn misfits(&self, served: Option<&[ServedService]>) -> Vec<(u16, Misfit)> {
+        let methods = self.table.methods.iter().zip(&self.numbers);
+        let misfit = |(method, own): (&MethodEntry, &u16)| {
+            let number = match served {
+                Some(served) => self.number_at(method, served),
+                None => method.id.ok_or_else(|| {
+                    let name = format!("{}/{}", self.table.name, method.name);
+                    format!("{name} has no number here: the server names no methods")
+                }),
+            };
+            match number {
+                Ok(number) if number == *own => None,
+                Ok(number) => Some((*own, Misfit::Number(number))),
+                Err(why) => Some((*own, Misfit::Refused(why))),
+            }
+        };
+        methods.filter_map(misfit).collect()
+    }
+
+    /// Returns the number of a method at a server.
+    ///
+    /// # Errors
+    /// The difference between both ends, with the versions of both.
+    fn number_at(&self, method: &MethodEntry, served: &[ServedService]) -> Result<u16, String> {
+        let ServiceTable { name, version, .. } = self.table;
+        let full = format!("{name}/{}", method.name);
+        let Some(service) = served.iter().find(|service| service.name == *name) else {
+            let names = served.iter().map(|service| &*service.name);
+            let names: Vec<&str> = names.take(NAMED_MAX).collect();
+            let served = if names.is_empty() { "no named one".into() } else { names.join(", ") };
+            return Err(format!(
+                "the server has no service {name}, which the client has in version {version}: it serves {served}"
+            ));
+        };
+        let theirs = &service.version;
+        let Some(other) = service.methods.iter().find(|other| other.name == method.name) else {
+            return Err(format!(
+                "the server's {name} of version {theirs} has no method {}; the client's version is {version}",
+                method.name
+            ));
+        };
+        let schema = (method.schema)();
+        match other.codec == method.codec && other.schema == schema {
+            true => Ok(other.number),
+            false => Err(format!(
+                "{full}: the server's version {theirs} has messages of {} {:016x}, and the client's version {version} of {} {schema:016x}",
+                other.codec, other.schema, method.codec
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
+
+    fn entry(name: &'static str, id: Option<u16>, is_idempotent: bool) -> MethodEntry {
+        MethodEntry { name, id, is_idempotent, codec: "text", schema: || 0x0102_0304_0506_0708 }
+    }
+
+    fn table(name: &'static str, methods: Vec<MethodEntry>) -> &'static ServiceTable {
+        let methods = methods.leak();
+        Box::leak(Box::new(ServiceTable { name, version: "2.0", methods, descriptors: &[] }))
+    }
+
+    fn served(table: &'static ServiceTable) -> Vec<ServedService> {
+        let mut bytes = Vec::new();
+        write(table, &table.numbers(|_| false), &mut bytes);
+        parse(&bytes).expect("what is written can be read")
+    }
+
+    /// The bytes of the vector with this name in `docs/wire-vectors.md`, §8.9.
+    fn vector(name: &str) -> Vec<u8> {
+        let mut blocks = PAGE.split("\n```table-vector\n").skip(1);
+        let block = blocks.find_map(|block| {
+            let block = block.split("\n```").next().expect("a block");
+            let (of, bytes) = block.split_once('\n').unwrap_or((block, ""));
+            (of == format!("name: {name}")).then_some(bytes)
+        });
+        let digits = block.expect("the page has the vector").split_whitespace();
+        digits.map(|digits| u8::from_str_radix(digits, 16).expect("two digits")).collect()
+    }
+
+    #[test]
+    fn write__as_in_the_specification_and_back() {
+        let key = table("Key", vec![entry("Get", Some(7), true), entry("Put", Some(9), false)]);
+        let mut bytes = Vec::new();
+        write(key, &[7, 9], &mut bytes);
+        assert_eq!(bytes, vector("a service of two methods"));
+        let [service] = &served(key)[..] else { panic!("one service") };
+        assert_eq!((&*service.name, &*service.version), ("Key", "2.0"));
+        let numbers: Vec<_> =
+            service.methods.iter().map(|one| (one.number, one.is_idempotent)).collect();
+        assert_eq!(numbers, [(7, true), (9, false)]);
+        assert_eq!(parse(&vector("an endpoint without typed services")), Some(Vec::new()));
+        let later = parse(&vector("a record of a later version")).expect("tables");
+        assert_eq!((later.len(), &*later[0].version), (1, ""));
+    }
+
+    #[test]
+    fn parse__refuses_parts_of_records_and_wrong_values() {
+        let whole = vector("a service of two methods");
+        for len in 1..whole.len() {
+            let is_some = parse(&whole[..len]).is_some();
+            assert_eq!(is_some, len == 10 || len == 32, "{len} bytes");
+        }
+        let method = &whole[10..32];
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            parse(&bytes)
+        };
+        assert_eq!(parse(method), None, "a method without a service");
+        assert_eq!(parse(&[&whole[..32], method].concat()), None, "a number twice");
+        for (at, byte) in [(3, 7), (3, 0), (5, 0xff), (6, b'\n'), (24, 9), (30, 0)] {
+            assert_eq!(changed(at, byte), None, "byte {at}");
+        }
+        assert!(changed(15, 0xff).is_some(), "unknown flags");
+        let services = |count: usize| parse(&[SERVICE, 2, 0, 1, b's'].repeat(count));
+        assert!(services(SERVICES_MAX).is_some() && services(SERVICES_MAX + 1).is_none());
+    }
+
+    #[test]
+    fn numbers__are_the_next_free_ones_by_the_hash_of_the_name() {
+        let one = table("One", vec![entry("A", None, false), entry("B", Some(1), false)]);
+        let [first, 1] = one.numbers(|_| false)[..] else { panic!("the defined number") };
+        assert_eq!(first, FIRST + (hash(["One/A"]) % u64::from(COUNT)) as u16);
+        assert_eq!(one.numbers(|number| number == first)[0], first + 1);
+        let [_, moved] = one.numbers(|number| number == 1)[..] else { panic!("two numbers") };
+        assert!((FIRST..FIRST + COUNT).contains(&moved));
+        let last = FIRST + COUNT - 1;
+        let wrapped = one.numbers(|number| number >= first && number <= last)[0];
+        assert_eq!(wrapped, FIRST);
+    }
+
+    #[test]
+    fn misfits__of_servers_with_other_numbers_and_without_tables() {
+        let own = table("S", vec![entry("A", Some(1), false), entry("B", None, false)]);
+        let expected = Expected::new(own, own.numbers(|_| false));
+        let (a, b) = (expected.numbers()[0], expected.numbers()[1]);
+        assert_eq!(expected.misfits(Some(&served(own))), []);
+        let other = table("S", vec![entry("B", Some(1), false), entry("A", Some(5), false)]);
+        let moved = [(a, Misfit::Number(5)), (b, Misfit::Number(1))];
+        assert_eq!(expected.misfits(Some(&served(other))), moved);
+        let [(number, Misfit::Refused(why))] = &expected.misfits(None)[..] else {
+            panic!("a method without a number")
+        };
+        assert_eq!((*number, why.starts_with("S/B has no number")), (b, true));
+    }
+}

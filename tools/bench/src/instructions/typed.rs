@@ -1,0 +1,1 @@
+../../../../crates/petrel/benches/instructions/typed.rs
