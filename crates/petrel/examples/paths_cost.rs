@@ -32,7 +32,7 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "8 MiB", bytes: 8 << 20, outstanding: 1 },
 ];
 
-const POLICIES: [PathPolicy; 3] = [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma];
+const POLICIES: [PathPolicy; 3] = [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)];
 
 struct Side {
     client: Endpoint,

@@ -65,7 +65,7 @@ fn choose__single_is_the_first_path_and_plb_one_path() {
 
 #[test]
 fn choose__every_spreading_policy_uses_every_path() {
-    for policy in [PathPolicy::Coupled, PathPolicy::MpRdma] {
+    for policy in [PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)] {
         let used = run(&mut paths(policy), 0..30, |_| Some(GOOD));
         assert!(used.iter().all(|count| *count > 3), "{policy:?}: {used:?}");
     }
@@ -114,7 +114,7 @@ fn note_answer__late_answers_close_a_slow_path() {
     });
     assert!(used[1] <= 1, "{used:?}");
     // MP-RDMA's path gets only the packets that look for new paths.
-    let used = run(&mut paths(PathPolicy::MpRdma), 0..200, |path| {
+    let used = run(&mut paths(PathPolicy::MpRdma(Disorder::WINDOW)), 0..200, |path| {
         Some(if path.index() == 1 { LATE } else { GOOD })
     });
     assert!(used[1] <= 6, "{used:?}");

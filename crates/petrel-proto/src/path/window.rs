@@ -51,6 +51,11 @@ impl SharedWindow {
         }
     }
 
+    /// Notes that an answer found no packet to send (§3.5).
+    pub(super) fn lose(&mut self) {
+        self.take(ONE);
+    }
+
     /// Begins anew after a pause (§3.5).
     pub(super) fn restart(&mut self, first_packets: u32) {
         self.window = (first_packets * ONE).clamp(ONE, self.most);

@@ -5,6 +5,7 @@ use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::bitmap::for_each_bit;
 use crate::congestion::Congestion;
+use crate::limits::WINDOW_PACKETS;
 use crate::path::{PathId, PathPolicy};
 use crate::recovery::rtt::RtoBounds;
 use crate::session::{NO_PEER, PeerKey};
@@ -165,7 +166,7 @@ impl<B, T> ClientSession<B, T> {
         if state.request_packets() == 1 {
             return 0;
         }
-        let sent = state.request_sent();
+        let (sent, has_new) = (state.request_sent(), !state.is_request_sent());
         let Some(parts) = state.known_parts_mut() else { return 0 };
         let request = parts.request_mut();
         request.forget_acknowledged(from..sent);
@@ -182,7 +183,21 @@ impl<B, T> ClientSession<B, T> {
         if repeats {
             (behind..sent).for_each(look_at);
         }
+        let waits = !self.stalled.is_empty() || !self.paced.is_empty();
+        if !has_new && !waits && !request.has_lost() {
+            let early = paths.early_repetitions() as usize;
+            let missing = (below..sent).filter(|packet| !request.is_acknowledged(*packet));
+            let chosen = missing.filter(|packet| paths.gives_up_early(slot, *packet)).take(early);
+            for packet in chosen.collect::<Vec<_>>() {
+                request.note_lost(packet);
+            }
+        }
         found
+    }
+
+    /// Returns the packets of a message from the lowest unacknowledged one on that may be sent.
+    pub(crate) fn window_packets(&self) -> u32 {
+        self.paths().map_or(WINDOW_PACKETS, ClientPaths::window_packets)
     }
 
     /// Returns true if the arrival of a repetition shows that packets of the response are lost which the server sent
