@@ -141,16 +141,17 @@ impl MpRdma {
         if matches!(what, Feedback::Lost | Feedback::TimedOut) && !planted("proto_loss_clocks") {
             return;
         }
-        // Use it or lose it (§3.5): the sender had no packet for an earlier answer.
-        if now_ns > self.answered_ns && self.clocked.pop().is_some() {
-            self.window.lose();
-        }
         self.answered_ns = now_ns;
         if what != Feedback::Late {
             self.good = path;
             let promised = set.in_flight() + self.clocked.count();
             let room = self.window.packets().saturating_sub(promised);
-            (0..room.min(CLOCKED_MAX)).for_each(|_| self.clocked.push(path));
+            for _ in 0..room.min(CLOCKED_MAX) {
+                // Use it or lose it (§3.5): the sender had no packet for the oldest of 32 answers.
+                if self.clocked.push(path).is_some() {
+                    self.window.lose();
+                }
+            }
         }
     }
 }

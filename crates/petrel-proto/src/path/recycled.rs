@@ -14,13 +14,14 @@ pub(super) struct Recycled {
 }
 
 impl Recycled {
-    pub(super) fn push(&mut self, path: PathId) {
-        if usize::from(self.count) == PLACES {
-            self.pop();
-        }
+    /// Appends a path. Returns the path that a full queue drops.
+    pub(super) fn push(&mut self, path: PathId) -> Option<PathId> {
+        let is_full = usize::from(self.count) == PLACES;
+        let dropped = if is_full { self.pop() } else { None };
         self.ring[usize::from(self.head + self.count) % PLACES] = path;
         self.count += 1;
         assert!(usize::from(self.count) <= PLACES, "a path that is kept has a place");
+        dropped
     }
 
     pub(super) fn pop(&mut self) -> Option<PathId> {
@@ -59,11 +60,10 @@ mod tests {
                     }
                     1..12 => prop_assert_eq!(ring.pop(), model.pop_front()),
                     path => {
-                        ring.push(PathId(path % 32));
+                        let dropped = ring.push(PathId(path % 32));
                         model.push_back(PathId(path % 32));
-                        if model.len() > PLACES {
-                            model.pop_front();
-                        }
+                        let oldest = if model.len() > PLACES { model.pop_front() } else { None };
+                        prop_assert_eq!(dropped, oldest);
                     }
                 }
             }
