@@ -347,7 +347,7 @@ impl Paths {
                 window.packets().saturating_sub(in_flight)
             }
             State::Coupled(coupled) => coupled.room(&self.set),
-            State::MpRdma(mp_rdma) => mp_rdma.packets().saturating_sub(in_flight),
+            State::MpRdma(mp_rdma) => mp_rdma.room(&self.set),
         }
     }
 
@@ -468,7 +468,7 @@ impl Paths {
         self.set.note_gone(path);
         if let State::MpRdma(mp_rdma) = &mut self.state {
             let what = if is_marked { Feedback::Marked } else { Feedback::Good };
-            mp_rdma.note(now_ns, path, what, &self.set);
+            mp_rdma.note(now_ns, path, what, &self.set, &mut self.random);
         }
     }
 
@@ -562,7 +562,7 @@ impl Paths {
                 plb.note(now_ns, path, what, set, random);
             }
             State::Coupled(coupled) => coupled.note(now_ns, path, what, set),
-            State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set),
+            State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set, random),
         }
     }
 }
