@@ -61,7 +61,9 @@ pub(crate) fn run_lossy(
     output: Output,
     on_figure: &mut (dyn FnMut(&LossFigure) + Send),
 ) -> Result<Vec<LossFigure>, Failure> {
-    veth::between(veth::MTU, plan.pace.is_realtime, |test_bed| plan.run(&test_bed?, output, on_figure))
+    veth::between(veth::MTU, plan.pace.is_realtime, |test_bed| {
+        plan.run(&test_bed?, output, on_figure)
+    })
 }
 
 impl LossPlan {

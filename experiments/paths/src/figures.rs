@@ -120,8 +120,7 @@ impl Disordered {
     /// Runs Figure 14a: the distance from the first missing packet that one packet in 1 000 exceeds, without a bitmap's
     /// limit.
     pub fn tail_packets(self, seed: u64, disorder: Disorder) -> usize {
-        let mut world =
-            World::new(&Setup { is_endless: true, ..self.setup(seed, disorder) });
+        let mut world = World::new(&Setup { is_endless: true, ..self.setup(seed, disorder) });
         world.run_until(5 * MS);
         world.begin_span();
         world.run_until(25 * MS);

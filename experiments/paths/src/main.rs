@@ -1,6 +1,7 @@
 //! The command: prints the measurements of one policy, or of all.
 //!
-//! `petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256] [marking=step|slope] [seeds=11-16]`
+//! `petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256] [marking=step|slope] [seeds=11-16]
+//! [disorder=32-64]`: MP-RDMA's limits Δ and L
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
     let Some((policies, table)) = parse(&words) else {
         let names: Vec<&str> = PathPolicy::ALL.iter().map(|policy| policy.name()).collect();
         eprintln!("petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256]");
-        eprintln!("    [marking=step|slope] [seeds=FIRST-LAST]");
+        eprintln!("    [marking=step|slope] [seeds=FIRST-LAST] [disorder=LATE-WINDOW]");
         eprintln!("policies: {}", names.join(", "));
         return ExitCode::FAILURE;
     };
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
 /// Reads the settings. Returns `None` for an unknown name or a value out of range.
 fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
     let (mut policies, mut table) = (PathPolicy::ALL.to_vec(), Table::default());
+    let mut disorder = Disorder::WINDOW;
     for word in words {
         let (name, value) = word.split_once('=')?;
         match name {
@@ -38,6 +40,10 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
             "ports" => table.ports = value.parse().ok()?,
             "packets" => table.packets_most = value.parse().ok()?,
             "threshold" => table.threshold = value.parse().ok()?,
+            "disorder" => {
+                let (late, window) = value.split_once('-')?;
+                disorder = Disorder::new(late.parse().ok()?, window.parse().ok()?)?;
+            }
             "marking" if value == "step" => table.marking = STEP,
             "marking" if value == "slope" => table.marking = SLOPE,
             "seeds" => {
@@ -45,6 +51,11 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
                 table.seeds = first.parse().ok()?..=last.parse().ok()?;
             }
             _ => return None,
+        }
+    }
+    for policy in &mut policies {
+        if let PathPolicy::MpRdma(_) = policy {
+            *policy = PathPolicy::MpRdma(disorder);
         }
     }
     let is_valid = (1..=32).contains(&table.ports)
@@ -92,7 +103,8 @@ fn print_cuts(table: &Table) {
 fn print_figures(seeds: &RangeInclusive<u64>) {
     for row in figures::queues(*seeds.start()) {
         let figures::QueueRow { name, share, mean_packets, deviation_packets, .. } = row;
-        let predicted = row.predicted_packets.map(|packets| format!(" (by equations {packets:.0})"));
+        let predicted =
+            row.predicted_packets.map(|packets| format!(" (by equations {packets:.0})"));
         let predicted = predicted.unwrap_or_default();
         println!("figure 4, {name}:");
         println!(
@@ -107,7 +119,8 @@ fn print_figures(seeds: &RangeInclusive<u64>) {
     println!("figure 5, marked on 20, 40, 60, 80 Gbit/s: {means:.4?}, ratio {spread:.3}");
     let of = |late, window| Disorder::new(late, window).unwrap_or(Disorder::WINDOW);
     for network in figures::DISORDERED {
-        let tail = |limits| mean(seeds.clone().map(|seed| network.tail_packets(seed, limits) as f64));
+        let tail =
+            |limits| mean(seeds.clone().map(|seed| network.tail_packets(seed, limits) as f64));
         let share = |limits| mean(seeds.clone().map(|seed| network.share(seed, limits)));
         let (paper, window, none) =
             (tail(Disorder::PAPER), tail(Disorder::WINDOW), tail(of(256, 256)));
