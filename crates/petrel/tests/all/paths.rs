@@ -1,7 +1,7 @@
 //! Sessions of several paths over UDP: the source ports of two endpoints (`docs/paths.md`).
 
 use petrel::Endpoint;
-use petrel::endpoint::{EndpointConfig, PathPolicy, SessionId};
+use petrel::endpoint::{Disorder, EndpointConfig, PathPolicy, SessionId};
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
