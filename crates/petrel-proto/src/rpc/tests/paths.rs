@@ -505,26 +505,6 @@ fn handle_frame_from__before_the_offered_port_is_proven() {
     }
 }
 
-/// Returns the share of the packets of large requests that MP-RDMA sends on the first three of four ways, which are `bad`.
-fn share_of_bad_ways(bad: Way) -> f64 {
-    let policy = PathPolicy::MpRdma(Disorder::PAPER);
-    let mut world = World::new(policy, &[bad, bad, bad, GOOD], 4, 5);
-    for call in 1..=40 {
-        world.call(call, 200_000);
-        world.run(call as usize, 300 * SECOND);
-    }
-    let packets: Vec<u64> = world.counts().iter().map(|counts| counts.packets).collect();
-    world.end();
-    packets[..3].iter().sum::<u64>() as f64 / packets.iter().sum::<u64>() as f64
-}
-
-#[test]
-fn run__mp_rdma_leaves_lossy_and_slow_ways() {
-    let lossy = share_of_bad_ways(Way { loss: 100, ..GOOD });
-    let slow = share_of_bad_ways(Way { delay_ns: 20 * GOOD.delay_ns, ..GOOD });
-    assert!(lossy < 0.3 && slow < 0.3, "{lossy} {slow}");
-}
-
 /// Calls of these sizes over paths of these delays, losses and marks: `together` at a time, so that later ones are in slots of
 /// earlier ones. Path `cut`, if it is not 0, drops everything: the policy `Single` keeps to path 0.
 fn run_over_bad_paths(
