@@ -138,18 +138,15 @@ impl Disordered {
 /// Runs Figure 11b: cuts of one, two and three of four paths of 10 Gbit/s, 20 ms each. Returns the goodput between two cuts as a share
 /// of the paths that are left.
 pub fn cuts(table: &Table, seed: u64) -> [f64; 3] {
-    let mut world = cut_world(table, seed);
+    let cut = |path: usize| ((5 + 20 * path as u64) * MS, Change::Cut(path));
+    let setup = Setup { changes: (0..3).map(cut).collect(), ..table.setup(seed, &[10.0; 4]) };
+    let mut world = World::new(&setup);
     world.run_until(65 * MS);
     [1, 2, 3].map(|cut: u64| {
         let from_ns = (20 * cut - 15) * MS;
         let left = 10.0 * (4 - cut) as f64;
         world.goodput_gbit(from_ns, from_ns + 20 * MS) / goodput_of(left)
     })
-}
-pub fn cut_world(table: &Table, seed: u64) -> World {
-    let cut = |path: usize| ((5 + 20 * path as u64) * MS, Change::Cut(path));
-    let setup = Setup { changes: (0..3).map(cut).collect(), ..table.setup(seed, &[10.0; 4]) };
-    World::new(&setup)
 }
 
 fn setup(seed: u64, disorder: Disorder, links: Vec<Link>) -> Setup {

@@ -98,7 +98,7 @@ impl Ord for Scheduled {
 /// The sender's end of a flow.
 enum Sends {
     Window(Box<Sender>),
-    Endless(EndlessSender),
+    Endless(Box<EndlessSender>),
 }
 
 impl Sends {
@@ -198,7 +198,7 @@ impl World {
             let paths = Paths::new(setup.policy, setup.ports, setup.packets_most, random.next());
             Flow {
                 sender: match setup.is_endless {
-                    true => Sends::Endless(EndlessSender::new(flow, paths)),
+                    true => Sends::Endless(Box::new(EndlessSender::new(flow, paths))),
                     false => Sends::Window(Box::new(Sender::new(flow, paths, setup.threshold))),
                 },
                 host: Link::of_host(setup.host_gbit),

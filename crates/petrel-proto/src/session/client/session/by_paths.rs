@@ -187,7 +187,8 @@ impl<B, T> ClientSession<B, T> {
         if !has_new && !waits && !request.has_lost() {
             let early = paths.early_repetitions() as usize;
             let missing = (below..sent).filter(|packet| !request.is_acknowledged(*packet));
-            let chosen = missing.filter(|packet| paths.gives_up_early(slot, *packet)).take(early);
+            let chosen = missing.filter(|packet| paths.gives_up_early(now_ns, slot, *packet));
+            let chosen = chosen.take(early);
             for packet in chosen.collect::<Vec<_>>() {
                 request.note_lost(packet);
             }
