@@ -153,7 +153,7 @@ impl<B, T> ClientSession<B, T> {
 
     /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number. The packets
     /// below `from` were acknowledged before. After the arrival of a repetition all packets are looked at: packets
-    /// behind the last acknowledged packet may have been lost together, long before.
+    /// behind the last acknowledged packet may have been lost together, long before. Packets that are repeated early count, too.
     pub(crate) fn find_lost_by_paths(
         &mut self,
         now_ns: u64,
@@ -191,6 +191,7 @@ impl<B, T> ClientSession<B, T> {
             let chosen = chosen.take(early);
             for packet in chosen.collect::<Vec<_>>() {
                 request.note_lost(packet);
+                found += 1;
             }
         }
         found
