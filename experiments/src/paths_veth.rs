@@ -11,7 +11,7 @@ mod network;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use petrel::endpoint::{EndpointConfig, PathPolicy};
+use petrel::endpoint::{Disorder, EndpointConfig, PathPolicy};
 use petrel_command::failure::Failure;
 use petrel_proto::Recovery;
 use serde::Serialize;
@@ -81,7 +81,9 @@ impl Column {
             (PathPolicy::Single, _) => |_| (),
             (PathPolicy::Plb, _) => |config| several(config, PathPolicy::Plb),
             (PathPolicy::Coupled, _) => |config| several(config, PathPolicy::Coupled),
-            (PathPolicy::MpRdma, _) => |config| several(config, PathPolicy::MpRdma),
+            (PathPolicy::MpRdma(_), _) => {
+                |config| several(config, PathPolicy::MpRdma(Disorder::WINDOW))
+            }
         }
     }
 }

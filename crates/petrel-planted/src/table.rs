@@ -201,6 +201,8 @@ pub const DEFECTS: &[Defect] = &[
         "proto_largest_message_refused",
         "a session with the largest messages that the protocol has is refused",
     ),
+    defect("proto_late_is_never", "MP-RDMA never takes an answer for late"),
+    defect("proto_loss_clocks", "a lost packet clocks a packet out on its path"),
     defect(
         "proto_marks_of_another_request",
         "a CREDIT also names the marked packets of the request before",
@@ -247,6 +249,7 @@ pub const DEFECTS: &[Defect] = &[
         "proto_repeat_is_not_awaited",
         "the burst of a repetition ends before the device reads it",
     ),
+    defect("proto_repetition_on_lost_path", "MP-RDMA repeats a packet on the path that lost it"),
     defect(
         "proto_second_question_measured",
         "a question that follows another is measured, though the first may be answered",

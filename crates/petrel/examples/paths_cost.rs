@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::{
-    AllowedTransports, EndpointConfig, IdlePolicy, PathPolicy, Reply, SessionId, SessionState,
+    AllowedTransports, Disorder, EndpointConfig, IdlePolicy, PathPolicy, Reply, SessionId,
+    SessionState,
 };
 use petrel::{Endpoint, Nexus};
 
@@ -32,7 +33,8 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "8 MiB", bytes: 8 << 20, outstanding: 1 },
 ];
 
-const POLICIES: [PathPolicy; 3] = [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma];
+const POLICIES: [PathPolicy; 3] =
+    [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)];
 
 struct Side {
     client: Endpoint,

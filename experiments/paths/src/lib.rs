@@ -11,9 +11,12 @@
 //! | [`World`], [`Setup`] | a world to run |
 //! | [`Link`], [`Marking`] | a link with a queue, marks, loss, and cuts |
 //! | [`rows`] | the measurements of `docs/design/12-a-window-for-each-path.md` |
+//! | [`figures`] | MP-RDMA's figures of queues, marks, cuts and disorder |
 //!
 //! [`Paths`]: petrel_proto::path::Paths
 
+mod endless;
+pub mod figures;
 mod link;
 mod random;
 pub mod rows;

@@ -36,7 +36,9 @@ pub struct Link {
     pub is_up: bool,
     free_ns: u64,
     passed: u64,
+    marked: u64,
     queue_bytes_seen: u64,
+    queue_squares_seen: f64,
 }
 
 /// The time from the end of a link's transmission to the next device.
@@ -53,7 +55,9 @@ impl Link {
             is_up: true,
             free_ns: 0,
             passed: 0,
+            marked: 0,
             queue_bytes_seen: 0,
+            queue_squares_seen: 0.0,
         }
     }
 
@@ -76,13 +80,33 @@ impl Link {
         let is_marked = self.marking.is_some_and(|marking| marking.marks(queue_bytes, random));
         self.free_ns = start_ns + (WIRE_BYTES as f64 * 8.0 / self.gbit) as u64;
         self.passed += 1;
+        self.marked += u64::from(is_marked);
         self.queue_bytes_seen += queue_bytes;
+        self.queue_squares_seen += (queue_bytes as f64).powi(2);
         Some((self.free_ns + DELAY_NS, is_marked))
     }
 
     /// Returns the mean queue that packets found, in packets.
     pub fn mean_queue_packets(&self) -> f64 {
         self.queue_bytes_seen as f64 / (self.passed.max(1) * WIRE_BYTES) as f64
+    }
+
+    /// Returns the standard deviation of the queues that packets found, in packets.
+    pub fn queue_deviation_packets(&self) -> f64 {
+        let mean = self.queue_bytes_seen as f64 / self.passed.max(1) as f64;
+        let square = self.queue_squares_seen / self.passed.max(1) as f64;
+        (square - mean * mean).max(0.0).sqrt() / WIRE_BYTES as f64
+    }
+
+    /// Returns the share of packets that were marked.
+    pub fn mark_ratio(&self) -> f64 {
+        self.marked as f64 / self.passed.max(1) as f64
+    }
+
+    /// Forgets the packets so far, for the figures of a span.
+    pub(crate) fn begin_span(&mut self) {
+        (self.passed, self.marked) = (0, 0);
+        (self.queue_bytes_seen, self.queue_squares_seen) = (0, 0.0);
     }
 }
 

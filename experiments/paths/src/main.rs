@@ -1,24 +1,30 @@
 //! The command: prints the measurements of one policy, or of all.
 //!
-//! `petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256] [marking=step|slope] [seeds=11-16]`
+//! `petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256] [marking=step|slope] [seeds=11-16]
+//! [disorder=32-64]`: MP-RDMA's limits Δ and L
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
+use petrel_paths::figures;
 use petrel_paths::rows::{Row, Table};
 use petrel_paths::{SLOPE, STEP};
-use petrel_proto::path::PathPolicy;
+use petrel_proto::path::{Disorder, PathPolicy};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((policies, table)) = parse(&words) else {
         let names: Vec<&str> = PathPolicy::ALL.iter().map(|policy| policy.name()).collect();
         eprintln!("petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256]");
-        eprintln!("    [marking=step|slope] [seeds=FIRST-LAST]");
+        eprintln!("    [marking=step|slope] [seeds=FIRST-LAST] [disorder=LATE-WINDOW]");
         eprintln!("policies: {}", names.join(", "));
         return ExitCode::FAILURE;
     };
     for policy in policies {
         print_table(&Table { policy, ..table.clone() });
+        if let PathPolicy::MpRdma(_) = policy {
+            print_figures(&table.seeds);
+        }
     }
     ExitCode::SUCCESS
 }
@@ -26,6 +32,7 @@ fn main() -> ExitCode {
 /// Reads the settings. Returns `None` for an unknown name or a value out of range.
 fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
     let (mut policies, mut table) = (PathPolicy::ALL.to_vec(), Table::default());
+    let mut disorder = Disorder::WINDOW;
     for word in words {
         let (name, value) = word.split_once('=')?;
         match name {
@@ -33,6 +40,10 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
             "ports" => table.ports = value.parse().ok()?,
             "packets" => table.packets_most = value.parse().ok()?,
             "threshold" => table.threshold = value.parse().ok()?,
+            "disorder" => {
+                let (late, window) = value.split_once('-')?;
+                disorder = Disorder::new(late.parse().ok()?, window.parse().ok()?)?;
+            }
             "marking" if value == "step" => table.marking = STEP,
             "marking" if value == "slope" => table.marking = SLOPE,
             "seeds" => {
@@ -40,6 +51,11 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
                 table.seeds = first.parse().ok()?..=last.parse().ok()?;
             }
             _ => return None,
+        }
+    }
+    for policy in &mut policies {
+        if let PathPolicy::MpRdma(_) = policy {
+            *policy = PathPolicy::MpRdma(disorder);
         }
     }
     let is_valid = (1..=32).contains(&table.ports)
@@ -65,11 +81,65 @@ fn print_table(table: &Table) {
     print_row(&table.unequal());
     print_row(&table.slow_path());
     table.cut().iter().for_each(print_row);
+    print_cuts(table);
     for flows in [2, 4, 9, 16, 40] {
         let (row, jain, queue) = table.incast(flows);
         print_row(&row);
         println!("{:34} Jain {jain:.3}, queue {queue:.0} packets", "");
     }
+}
+
+fn print_cuts(table: &Table) {
+    let runs: Vec<[f64; 3]> = table.seeds.clone().map(|seed| figures::cuts(table, seed)).collect();
+    for (cut, name) in ["one path cut", "two", "three"].iter().enumerate() {
+        let shares = || runs.iter().map(|run| run[cut]);
+        let name = format!("4 × 10, {name}: all the time");
+        let least = shares().fold(f64::INFINITY, f64::min);
+        println!("{name:34} {:13} {:6.3} {least:6.3}", "", mean(shares()));
+    }
+}
+
+/// Prints MP-RDMA's figures of queues, marks and disorder.
+fn print_figures(seeds: &RangeInclusive<u64>) {
+    for row in figures::queues(*seeds.start()) {
+        let figures::QueueRow { name, share, mean_packets, deviation_packets, .. } = row;
+        let predicted =
+            row.predicted_packets.map(|packets| format!(" (by equations {packets:.0})"));
+        let predicted = predicted.unwrap_or_default();
+        println!("figure 4, {name}:");
+        println!(
+            "    share {share:.3}, queue {mean_packets:.1}{predicted}, deviation {deviation_packets:.1}"
+        );
+    }
+    let ratios: Vec<Vec<f64>> = seeds.clone().map(figures::mark_ratios).collect();
+    let of_path = |path| mean(ratios.iter().map(|run| run[path]));
+    let means: Vec<f64> = (0..4).map(of_path).collect();
+    let spread = means.iter().fold(0.0, |most: f64, mean| most.max(*mean))
+        / means.iter().fold(1.0, |least: f64, mean| least.min(*mean));
+    println!("figure 5, marked on 20, 40, 60, 80 Gbit/s: {means:.4?}, ratio {spread:.3}");
+    let of = |late, window| Disorder::new(late, window).unwrap_or(Disorder::WINDOW);
+    for network in figures::DISORDERED {
+        let tail =
+            |limits| mean(seeds.clone().map(|seed| network.tail_packets(seed, limits) as f64));
+        let share = |limits| mean(seeds.clone().map(|seed| network.share(seed, limits)));
+        let (paper, window, none) =
+            (tail(Disorder::PAPER), tail(Disorder::WINDOW), tail(of(256, 256)));
+        println!("figure 14, {}:", network.name);
+        println!(
+            "    disorder p99.9 {paper:.0} by 32, {window:.0} by 128, {none:.0} without: {:.1} times less by 32",
+            none / paper
+        );
+        println!(
+            "    share with a bitmap of 64 {:.3}, without a limit {:.3}",
+            share(Disorder::PAPER),
+            share(of(64, 64))
+        );
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
 }
 
 fn print_row(row: &Row) {

@@ -69,7 +69,7 @@ impl Row {
 }
 
 /// The goodput of links with this sum of rates, in Gbit/s.
-fn goodput_of(wire_gbit: f64) -> f64 {
+pub(crate) fn goodput_of(wire_gbit: f64) -> f64 {
     wire_gbit * PAYLOAD_BYTES as f64 / WIRE_BYTES as f64
 }
 
@@ -82,13 +82,16 @@ struct Run {
 }
 
 impl Table {
-    fn setup(&self, seed: u64, rates_gbit: &[f64]) -> Setup {
+    pub(crate) fn setup(&self, seed: u64, rates_gbit: &[f64]) -> Setup {
         let marking = Some(self.marking);
         Setup {
             links: rates_gbit.iter().map(|gbit| Link::new(*gbit, marking)).collect(),
             ports: self.ports,
             flows: 1,
             host_gbit: 40.0,
+            receiver_gbit: 40.0,
+            back_ns: 6_000,
+            is_endless: false,
             marking: self.marking,
             policy: self.policy,
             packets_most: self.packets_most,

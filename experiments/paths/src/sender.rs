@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use petrel_proto::bitmap::{Window, Words};
-use petrel_proto::limits::WINDOW_PACKETS;
 use petrel_proto::path::{Answer, PacketPaths, PathId, Paths};
 
 /// A packet on its way.
@@ -101,7 +100,7 @@ impl Sender {
             if is_echo && !echo.is_repeat {
                 self.paths.note_false_alarm();
             }
-            return self.paths.note_unknown(copy.path);
+            return self.paths.note_repeat_answer(now_ns, copy.path, is_echo && echo.is_marked);
         }
         let answer = Answer {
             rtt_ns: copy.rtt_ns.filter(|_| is_echo),
@@ -143,14 +142,15 @@ impl Sender {
 
     /// Returns the next packet to send now.
     pub(crate) fn poll_transmit(&mut self, now_ns: u64) -> Option<Packet> {
-        let (number, path, is_repeat) = if let Some(number) = self.lost.pop_front() {
-            let path = self.paths.choose_again(self.packets.path(number));
+        let (number, path, is_repeat) = if let Some(&number) = self.lost.front() {
+            let path = self.paths.choose_again(now_ns, self.packets.path(number))?;
+            self.lost.pop_front();
             self.packets.note_repeat(now_ns, number, path);
             self.paths.note_repeat(path);
             self.counts.repeated += 1;
             (number, path, true)
         } else {
-            if self.next >= self.acked.cumulative() + WINDOW_PACKETS {
+            if self.next >= self.acked.cumulative() + self.paths.window_packets() {
                 return None;
             }
             let (number, path) = (self.next, self.paths.choose(now_ns)?);

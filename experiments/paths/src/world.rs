@@ -3,9 +3,10 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use petrel_proto::bitmap::{Insert, Window};
+use petrel_proto::bitmap::{Insert, Window, Words};
 use petrel_proto::path::{PathPolicy, Paths};
 
+use crate::endless::{Arrivals, EndlessSender};
 use crate::link::{Link, Marking};
 use crate::random::Random;
 use crate::sender::{Counts, Credit, Packet, Sender};
@@ -29,8 +30,14 @@ pub struct Setup {
     pub ports: usize,
     /// Senders, on separate hosts.
     pub flows: usize,
-    /// The rate of every host's link, in Gbit/s.
+    /// The rate of every sender's link, in Gbit/s.
     pub host_gbit: f64,
+    /// The rate of the receiver's link, in Gbit/s.
+    pub receiver_gbit: f64,
+    /// The way back of a CREDIT, in nanoseconds: its links are empty.
+    pub back_ns: u64,
+    /// Whether senders and receiver track any number of packets, instead of those of a window. Then no packet may be lost.
+    pub is_endless: bool,
     /// Marks of the queue before the receiver's link.
     pub marking: Marking,
     /// How senders choose paths.
@@ -88,12 +95,76 @@ impl Ord for Scheduled {
     }
 }
 
+/// The sender's end of a flow.
+enum Sends {
+    Window(Box<Sender>),
+    Endless(Box<EndlessSender>),
+}
+
+impl Sends {
+    fn handle_credit(&mut self, now_ns: u64, credit: &Credit) {
+        match self {
+            Self::Window(sender) => sender.handle_credit(now_ns, credit),
+            Self::Endless(sender) => sender.handle_credit(now_ns, credit),
+        }
+    }
+
+    fn handle_tick(&mut self, now_ns: u64) {
+        if let Self::Window(sender) = self {
+            sender.handle_tick(now_ns);
+        }
+    }
+
+    fn poll_transmit(&mut self, now_ns: u64) -> Option<Packet> {
+        match self {
+            Self::Window(sender) => sender.poll_transmit(now_ns),
+            Self::Endless(sender) => sender.poll_transmit(now_ns),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self {
+            Self::Window(sender) => sender.counts(),
+            Self::Endless(sender) => sender.counts(),
+        }
+    }
+}
+
+/// The receiver's end of a flow.
+enum Received {
+    Window(Window),
+    Endless(Arrivals),
+}
+
+impl Received {
+    fn cumulative(&self) -> u32 {
+        match self {
+            Self::Window(window) => window.cumulative(),
+            Self::Endless(arrivals) => arrivals.cumulative(),
+        }
+    }
+
+    fn words(&self) -> Words {
+        match self {
+            Self::Window(window) => *window.words(),
+            Self::Endless(_) => Words::default(),
+        }
+    }
+
+    fn is_new(&mut self, packet: u32) -> bool {
+        match self {
+            Self::Window(window) => window.insert(packet) == Insert::New,
+            Self::Endless(arrivals) => arrivals.insert(packet),
+        }
+    }
+}
+
 struct Flow {
-    sender: Sender,
+    sender: Sends,
     host: Link,
     /// The link that each source port reaches.
     route: Vec<usize>,
-    received: Window,
+    received: Received,
     delivered: u64,
     needless: u64,
 }
@@ -106,16 +177,16 @@ pub struct World {
     random: Random,
     links: Vec<Link>,
     last_link: Link,
+    back_ns: u64,
     flows: Vec<Flow>,
     /// Packets delivered in each tenth of a millisecond.
     bins: Vec<u64>,
+    /// Packets by their distance from the first missing packet of their flow.
+    disorder: Vec<u64>,
 }
 
 /// Width of a bin of delivered packets, in nanoseconds.
 const BIN_NS: u64 = 100_000;
-
-/// The way back of a CREDIT, in nanoseconds: its links are empty.
-const BACK_NS: u64 = 6_000;
 
 impl World {
     /// Builds a world.
@@ -126,10 +197,16 @@ impl World {
             let route = route(setup, &mut random);
             let paths = Paths::new(setup.policy, setup.ports, setup.packets_most, random.next());
             Flow {
-                sender: Sender::new(flow, paths, setup.threshold),
+                sender: match setup.is_endless {
+                    true => Sends::Endless(Box::new(EndlessSender::new(flow, paths))),
+                    false => Sends::Window(Box::new(Sender::new(flow, paths, setup.threshold))),
+                },
                 host: Link::of_host(setup.host_gbit),
                 route,
-                received: Window::new(),
+                received: match setup.is_endless {
+                    true => Received::Endless(Arrivals::default()),
+                    false => Received::Window(Window::new()),
+                },
                 delivered: 0,
                 needless: 0,
             }
@@ -141,9 +218,11 @@ impl World {
             scheduled: 0,
             random,
             links: setup.links.clone(),
-            last_link: Link::new(setup.host_gbit, marking),
+            last_link: Link::new(setup.receiver_gbit, marking),
+            back_ns: setup.back_ns,
             flows,
             bins: Vec::new(),
+            disorder: Vec::new(),
         };
         for flow in 0..setup.flows {
             let at_ns = world.random.next() % TICK_NS;
@@ -207,7 +286,10 @@ impl World {
     /// Takes a packet, and answers with a CREDIT over the packet's path.
     fn receive(&mut self, packet: Packet) {
         let flow = &mut self.flows[packet.flow];
-        if flow.received.insert(packet.number) == Insert::New {
+        let ahead = packet.number.saturating_sub(flow.received.cumulative()) as usize;
+        self.disorder.resize(self.disorder.len().max(ahead + 1), 0);
+        self.disorder[ahead] += 1;
+        if flow.received.is_new(packet.number) {
             flow.delivered += 1;
             let bin = (self.now_ns / BIN_NS) as usize;
             self.bins.resize(self.bins.len().max(bin + 1), 0);
@@ -215,11 +297,11 @@ impl World {
         } else {
             flow.needless += 1;
         }
-        let (cumulative, words) = (flow.received.cumulative(), *flow.received.words());
+        let (cumulative, words) = (flow.received.cumulative(), flow.received.words());
         let link = &self.links[flow.route[packet.path.index()]];
         if link.is_up && !self.random.happens(link.loss) {
             let credit = Credit { cumulative, words, echo: packet };
-            self.schedule(self.now_ns + BACK_NS, Event::Credit(credit));
+            self.schedule(self.now_ns + self.back_ns, Event::Credit(credit));
         }
     }
 
@@ -255,6 +337,28 @@ impl World {
             repeated: sum.repeated + flow.repeated,
             probes: sum.probes + flow.probes,
         })
+    }
+
+    /// Forgets the figures of links and of disorder so far.
+    pub fn begin_span(&mut self) {
+        self.links.iter_mut().for_each(Link::begin_span);
+        self.disorder.clear();
+    }
+
+    /// Returns the parallel links.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// Returns the distance from the first missing packet of its flow that a packet in this many exceeds when it arrives.
+    pub fn disorder_packets(&self, one_in: u64) -> usize {
+        let all: u64 = self.disorder.iter().sum();
+        let mut above = 0;
+        let exceeds = self.disorder.iter().rposition(|packets| {
+            above += packets;
+            above > all / one_in
+        });
+        exceeds.unwrap_or(0)
     }
 
     /// Returns the mean queue before the receiver's link, in packets.

@@ -50,6 +50,7 @@ Examples:
   petrel-experiment overload --load 100,200 --policy none,default
   petrel-experiment paths loss
   petrel-experiment cc-cost --quick
+  petrel-experiment papers docs/papers.md
   petrel-experiment puts
   petrel-experiment card --figure 9
   petrel-experiment one-sided --card rxe0
@@ -78,6 +79,8 @@ pub(crate) enum ExperimentCommand {
     Paths(PathsArgs),
     /// Cost of congestion control when nothing is congested
     CcCost(CcCostArgs),
+    /// Run the commands of pages again, and tell which of their figures have changed
+    Papers(PapersArgs),
     /// Latency of replicated puts in the network of eRPC's paper, with measured costs
     Puts(PutsArgs),
     /// HERD beside Pilaf and FaRM, on a model of its network card
@@ -95,6 +98,18 @@ pub(crate) enum ExperimentCommand {
     Batch(BatchArgs),
     /// On this machine: ways of looking the cache's items up, with further accesses to memory
     Lookups(LookupsArgs),
+}
+
+/// Arguments of `petrel-experiment papers`.
+#[derive(Args, Debug)]
+pub(crate) struct PapersArgs {
+    /// Pages with blocks of commands and their output
+    #[arg(value_name = "PAGE.md", default_value = "docs/papers.md")]
+    pub(crate) pages: Vec<PathBuf>,
+
+    /// Fail for any difference, in place of figures that have changed by more than a tenth
+    #[arg(long)]
+    pub(crate) equal: bool,
 }
 
 /// Flags of every experiment.

@@ -7,6 +7,7 @@ mod cc_cost;
 mod incast;
 mod loss;
 mod overload;
+mod papers;
 mod paths;
 mod puts;
 mod scale;
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
                 sim::cc_cost::run(&config, on_row)
             })
         }
+        ExperimentCommand::Papers(args) => papers::run(args, output),
         ExperimentCommand::Puts(args) => puts::run(args, output),
         ExperimentCommand::Card(args) => card::run(args, output),
         ExperimentCommand::OneSided(args) => one_sided::run(args, output),

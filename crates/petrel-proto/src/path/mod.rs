@@ -59,6 +59,7 @@ pub(crate) use senders::{LastSpan, Senders};
 
 use coupled::Coupled;
 use mp_rdma::MpRdma;
+use petrel_planted::planted;
 use plb::Plb;
 use random::Random;
 use set::{PACKET, PathSet};
@@ -105,12 +106,39 @@ pub enum PathPolicy {
     /// A window for each path, coupled to a sum.
     Coupled,
     /// MP-RDMA's scheme, which US patent 11,934,340 describes: chosen by name only, never by a default.
-    MpRdma,
+    MpRdma(Disorder),
+}
+
+/// MP-RDMA's limits to the disorder of packets (§3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disorder {
+    late_packets: u16,
+    window_packets: u16,
+}
+
+impl Disorder {
+    /// The paper's limits: 32 and 64 packets (§5.1), for the memory of a network card.
+    pub const PAPER: Self = Self { late_packets: 32, window_packets: 64 };
+
+    /// Petrel's limits: the whole window of a message, and half of it.
+    pub const WINDOW: Self =
+        Self { late_packets: LATE_PACKETS as u16, window_packets: WINDOW_PACKETS as u16 };
+
+    /// Makes limits: an answer more than `late_packets` behind others is late (Δ), and no packet is sent
+    /// `window_packets` or more beyond the lowest unacknowledged one of its message (L). `None` unless the window has 1 to
+    /// 256 packets, and Δ is no more.
+    pub const fn new(late_packets: u16, window_packets: u16) -> Option<Self> {
+        let is_valid = late_packets <= window_packets
+            && 0 < window_packets
+            && window_packets as u32 <= WINDOW_PACKETS;
+        if is_valid { Some(Self { late_packets, window_packets }) } else { None }
+    }
 }
 
 impl PathPolicy {
     /// All policies.
-    pub const ALL: [Self; 4] = [Self::Single, Self::Plb, Self::Coupled, Self::MpRdma];
+    pub const ALL: [Self; 4] =
+        [Self::Single, Self::Plb, Self::Coupled, Self::MpRdma(Disorder::WINDOW)];
 
     /// Returns the name in commands and documents.
     pub const fn name(self) -> &'static str {
@@ -118,7 +146,7 @@ impl PathPolicy {
             Self::Single => "single",
             Self::Plb => "plb",
             Self::Coupled => "coupled",
-            Self::MpRdma => "mp-rdma",
+            Self::MpRdma(_) => "mp-rdma",
         }
     }
 }
@@ -165,7 +193,7 @@ enum Feedback {
     TimedOut,
 }
 
-/// MP-RDMA's Δ: an answer this far behind others is late (§3.3). Half of the window: the other half of a message
+/// An answer this far behind others is late, as by MP-RDMA's Δ (§3.3). Half of the window: the other half of a message
 /// still flows while a slow path delivers. With a quarter, four paths of 20, 10, 5 and 5 Gbit/s lost 4 %.
 const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
 
@@ -197,7 +225,8 @@ enum State {
 ///
 /// [`Paths::choose`] gives the path of the next new packet, [`Paths::choose_again`] the path of a repetition. The owner
 /// notes each sent copy, and later exactly one of its ends: [`note_answer`](Paths::note_answer),
-/// [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout) and [`note_unknown`](Paths::note_unknown).
+/// [`note_repeat_answer`](Paths::note_repeat_answer), [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout)
+/// and [`note_unknown`](Paths::note_unknown).
 ///
 /// All policies bound the packets in flight, in place of the session's congestion controller: `Coupled` by a window
 /// for each path, the others by MP-RDMA's window.
@@ -229,7 +258,7 @@ impl Paths {
             PathPolicy::Single => State::Single(shared),
             PathPolicy::Plb => State::Plb(Plb::new(set.random(&mut random, None)), shared),
             PathPolicy::Coupled => State::Coupled(Coupled::new(packets_most)),
-            PathPolicy::MpRdma => State::MpRdma(MpRdma::new(packets_most)),
+            PathPolicy::MpRdma(disorder) => State::MpRdma(MpRdma::new(packets_most, disorder)),
         };
         let (burst_path, burst_ns) = (PathId::FIRST, u32::MAX);
         Self { set, random, next: None, burst_path, burst_ns, margin_ns: 0, state }
@@ -318,7 +347,7 @@ impl Paths {
                 window.packets().saturating_sub(in_flight)
             }
             State::Coupled(coupled) => coupled.room(&self.set),
-            State::MpRdma(mp_rdma) => mp_rdma.packets().saturating_sub(in_flight),
+            State::MpRdma(mp_rdma) => mp_rdma.room(&self.set),
         }
     }
 
@@ -330,7 +359,23 @@ impl Paths {
         }
     }
 
-    /// Returns the time from which [`Paths::choose`] has a path for a window with room.
+    /// Returns the packets of a message from the lowest unacknowledged one on that may be sent.
+    pub fn window_packets(&self) -> u32 {
+        match &self.state {
+            State::MpRdma(mp_rdma) => mp_rdma.disorder().window_packets.into(),
+            _ => WINDOW_PACKETS,
+        }
+    }
+
+    /// Returns how many packets are to be repeated early, if there is no new packet to send (MP-RDMA §3.5, after FUSO).
+    pub fn early_repetitions(&self) -> u32 {
+        match &self.state {
+            State::MpRdma(mp_rdma) => mp_rdma.clocked(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the time from which [`Paths::choose`] has a path for a window with room, and [`Paths::choose_again`] one.
     pub fn resume_ns(&self) -> u64 {
         match &self.state {
             State::MpRdma(mp_rdma) => mp_rdma.burst_ns(&self.set),
@@ -339,14 +384,15 @@ impl Paths {
     }
 
     /// Returns the path for a repetition of a packet whose last copy took `last`: another path, if the policy has a
-    /// choice. Repetitions need no room in the window.
-    pub fn choose_again(&mut self, last: PathId) -> PathId {
+    /// choice. Repetitions need no room in the window. `None` if the repetition waits for an answer: see
+    /// [`Paths::resume_ns`].
+    pub fn choose_again(&mut self, now_ns: u64, last: PathId) -> Option<PathId> {
         let Self { set, random, state, .. } = self;
         match state {
-            State::Single(_) => PathId::FIRST,
-            State::Plb(plb, _) => plb.path(),
-            State::Coupled(coupled) => coupled.choose_again(set, last, random),
-            State::MpRdma(_) => set.random(random, Some(last)),
+            State::Single(_) => Some(PathId::FIRST),
+            State::Plb(plb, _) => Some(plb.path()),
+            State::Coupled(coupled) => Some(coupled.choose_again(set, last, random)),
+            State::MpRdma(mp_rdma) => mp_rdma.choose_again(now_ns, last, set, random),
         }
     }
 
@@ -396,16 +442,37 @@ impl Paths {
             self.set.note_rtt(path, rtt_ns);
         }
         self.margin_ns -= self.margin_ns >> MARGIN_DECAY_LOG2;
-        let late_from = if self.set.is_open(path) { LATE_PACKETS } else { LATE_LOOK_PACKETS };
-        let what = match answer {
-            Answer { is_marked: true, .. } => Feedback::Marked,
-            _ if answer.behind_packets > late_from => Feedback::Late,
-            _ => Feedback::Good,
+        let is_late = answer.behind_packets > self.late_from(path);
+        let what = match answer.is_marked {
+            // MP-RDMA leaves a slow path, whose queue marks packets as well (§3.3).
+            _ if is_late && matches!(self.state, State::MpRdma(_)) => Feedback::Late,
+            true => Feedback::Marked,
+            false if is_late => Feedback::Late,
+            false => Feedback::Good,
         };
         self.note(now_ns, path, what);
     }
 
-    /// Notes the round trip of a copy that is noted as [unknown](Paths::note_unknown): the only repetition of its packet.
+    fn late_from(&self, path: PathId) -> u32 {
+        match &self.state {
+            State::MpRdma(_) if planted("proto_late_is_never") => u32::MAX,
+            State::MpRdma(mp_rdma) => mp_rdma.disorder().late_packets.into(),
+            _ if self.set.is_open(path) => LATE_PACKETS,
+            _ => LATE_LOOK_PACKETS,
+        }
+    }
+
+    /// Notes the answer to a packet that was repeated. No answer says which copy has arrived, so only MP-RDMA's clock hears
+    /// of this one: the path of the last copy counts as good (§3.3).
+    pub fn note_repeat_answer(&mut self, now_ns: u64, path: PathId, is_marked: bool) {
+        self.set.note_gone(path);
+        if let State::MpRdma(mp_rdma) = &mut self.state {
+            let what = if is_marked { Feedback::Marked } else { Feedback::Good };
+            mp_rdma.note(now_ns, path, what, &self.set, &mut self.random);
+        }
+    }
+
+    /// Notes the round trip of the only repetition of a packet.
     pub fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
         self.set.note_rtt(path, rtt_ns);
     }
@@ -420,8 +487,8 @@ impl Paths {
         self.note(now_ns, path, Feedback::TimedOut);
     }
 
-    /// Notes that a copy is in flight no longer, and that nothing is known about its path: its packet was
-    /// acknowledged after a repetition, or its request has ended.
+    /// Notes that a copy is in flight no longer, and that nothing is known about its path: its request has ended, or its
+    /// packet is repeated for another reason than a loss.
     pub fn note_unknown(&mut self, path: PathId) {
         self.set.note_gone(path);
     }
@@ -495,7 +562,7 @@ impl Paths {
                 plb.note(now_ns, path, what, set, random);
             }
             State::Coupled(coupled) => coupled.note(now_ns, path, what, set),
-            State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set),
+            State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set, random),
         }
     }
 }

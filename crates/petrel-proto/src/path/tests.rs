@@ -65,7 +65,7 @@ fn choose__single_is_the_first_path_and_plb_one_path() {
 
 #[test]
 fn choose__every_spreading_policy_uses_every_path() {
-    for policy in [PathPolicy::Coupled, PathPolicy::MpRdma] {
+    for policy in [PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)] {
         let used = run(&mut paths(policy), 0..30, |_| Some(GOOD));
         assert!(used.iter().all(|count| *count > 3), "{policy:?}: {used:?}");
     }
@@ -114,7 +114,7 @@ fn note_answer__late_answers_close_a_slow_path() {
     });
     assert!(used[1] <= 1, "{used:?}");
     // MP-RDMA's path gets only the packets that look for new paths.
-    let used = run(&mut paths(PathPolicy::MpRdma), 0..200, |path| {
+    let used = run(&mut paths(PathPolicy::MpRdma(Disorder::WINDOW)), 0..200, |path| {
         Some(if path.index() == 1 { LATE } else { GOOD })
     });
     assert!(used[1] <= 6, "{used:?}");
@@ -174,11 +174,11 @@ fn note_timeout__plb_takes_another_path() {
     let before = sent[0];
     paths.note_answer(12 * US, before, GOOD);
     paths.note_timeout(150 * US, before);
-    let after = paths.choose_again(before);
-    assert_ne!(after, before);
+    let after = paths.choose_again(150 * US, before);
+    assert_ne!(after, Some(before));
     // Packets that were on the former path say nothing about the present one.
     paths.note_timeout(150 * US, before);
-    assert_eq!(paths.choose_again(before), after);
+    assert_eq!(paths.choose_again(150 * US, before), after);
 }
 
 #[test]
@@ -277,6 +277,64 @@ fn path_id__of_32_ports() {
     assert_eq!(PathPolicy::default(), PathPolicy::Single);
 }
 
+/// A session of MP-RDMA with all of its first window in flight, after a first answer.
+fn mp_rdma(disorder: Disorder) -> (Paths, Vec<PathId>) {
+    let mut paths = paths(PathPolicy::MpRdma(disorder));
+    let sent = fill(&mut paths, 0);
+    assert_eq!(sent.len(), 32);
+    (paths, sent)
+}
+
+#[test]
+fn choose_again__mp_rdma_waits_for_an_answer_and_takes_its_path() {
+    let (mut paths, sent) = mp_rdma(Disorder::WINDOW);
+    paths.note_answer(12 * US, sent[0], GOOD);
+    let _ = fill(&mut paths, 12 * US);
+    paths.note_lost(13 * US, sent[1]);
+    assert_eq!(paths.choose(13 * US), None, "a loss clocks nothing out");
+    assert_eq!(paths.choose_again(13 * US, sent[1]), None);
+    paths.note_answer(14 * US, sent[2], GOOD);
+    assert_eq!(paths.choose_again(14 * US, sent[1]), Some(sent[2]));
+    paths.note_repeat(sent[2]);
+    // The answer to the repetition clocks a packet out on the same path.
+    let _ = fill(&mut paths, 14 * US);
+    paths.note_repeat_answer(26 * US, sent[2], false);
+    assert_eq!(paths.choose(26 * US), Some(sent[2]));
+}
+
+/// After half a round trip without an answer, new packets and repetitions leave; losses in between do not put this off.
+#[test]
+fn resume_ns__losses_do_not_move_the_burst_timer() {
+    let (mut paths, sent) = mp_rdma(Disorder::WINDOW);
+    paths.note_answer(12 * US, sent[0], GOOD);
+    let _ = fill(&mut paths, 12 * US);
+    for at in 13..18 {
+        paths.note_lost(at * US, sent[at as usize]);
+        assert_eq!(paths.resume_ns(), 18 * US);
+    }
+    assert_eq!(paths.choose_again(17 * US, sent[13]), None);
+    assert_eq!(paths.choose_again(18 * US, sent[13]), Some(sent[0]), "the last good path");
+    assert!(paths.choose(18 * US).is_some());
+}
+
+#[test]
+fn note_answer__mp_rdma_leaves_a_path_by_its_limit() {
+    for (disorder, behind_packets, clocks) in [
+        (Disorder::PAPER, 32, true),
+        (Disorder::PAPER, 33, false),
+        (Disorder::WINDOW, 128, true),
+        (Disorder::WINDOW, 129, false),
+    ] {
+        let (mut paths, sent) = mp_rdma(disorder);
+        paths.note_answer(12 * US, sent[0], Answer { behind_packets, ..GOOD });
+        assert_eq!(paths.choose(12 * US).is_some(), clocks, "{behind_packets}");
+    }
+    assert_eq!(Disorder::new(65, 64), None);
+    assert_eq!(Disorder::new(32, 257), None);
+    assert_eq!(Disorder::new(32, 64), Some(Disorder::PAPER));
+    assert_eq!(mp_rdma(Disorder::PAPER).0.window_packets(), 64);
+}
+
 /// Any feedback, in any order, to any policy: packets in flight stay counted and bounded, and the window never
 /// closes for ever.
 fn any_feedback(policy: PathPolicy, count: usize, most: u32, steps: &[(u8, u16, u16)]) {
@@ -298,10 +356,11 @@ fn any_feedback(policy: PathPolicy, count: usize, most: u32, steps: &[(u8, u16, 
             2 => paths.note_unknown(path),
             3 => {
                 paths.note_lost(now_ns, path);
-                let again = paths.choose_again(path);
-                paths.note_repeat(again);
-                sent.push(again);
-                repeats += 1;
+                if let Some(again) = paths.choose_again(now_ns, path) {
+                    paths.note_repeat(again);
+                    sent.push(again);
+                    repeats += 1;
+                }
             }
             4 => paths.note_answer(now_ns, path, LATE),
             5 => paths.note_answer(now_ns, path, MARKED),

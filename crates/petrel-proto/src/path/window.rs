@@ -1,6 +1,6 @@
 //! MP-RDMA's controller (§3.2): one window for all paths, moved by every answer.
 
-use super::Feedback;
+use super::{Feedback, Random};
 
 /// Units of the window per packet.
 const ONE: u32 = 256;
@@ -32,6 +32,20 @@ impl SharedWindow {
         self.window / ONE
     }
 
+    /// Returns how many packets an answer clocks out while `packets` are in flight: two at most (§3.5).
+    ///
+    /// An answer in place of which one packet fits clocks one out; a marked one does so in half of the cases, as the paper's
+    /// fluid model has it (§3.2.1). With the whole packets of the window alone, paths in a steady rotation met the same
+    /// fraction of the window each time: one of them lost all its packets to the others.
+    pub(super) fn clocked(&self, packets: u32, is_marked: bool, random: &mut Random) -> u32 {
+        let clocked = match self.window.checked_sub(packets * ONE) {
+            None => 0,
+            Some(room) if room < 2 * ONE => 1,
+            Some(_) => 2,
+        };
+        clocked - u32::from(clocked > 0 && is_marked && random.below(2) == 0)
+    }
+
     #[inline]
     pub(super) fn is_widest(&self) -> bool {
         self.window == self.most
@@ -49,6 +63,11 @@ impl SharedWindow {
             Feedback::Late => self.take(ONE),
             Feedback::Lost | Feedback::TimedOut => {}
         }
+    }
+
+    /// Notes that an answer found no packet to send (§3.5).
+    pub(super) fn lose(&mut self) {
+        self.take(ONE);
     }
 
     /// Begins anew after a pause (§3.5).

@@ -1,7 +1,7 @@
 //! Worlds in which sessions have several paths (`docs/wire-protocol.md` §14): networks with parallel ways of unequal
 //! rates and delays, source ports, policies, and ways that are cut.
 
-use petrel::endpoint::{EndpointConfig, PathPolicy};
+use petrel::endpoint::{Disorder, EndpointConfig, PathPolicy};
 use petrel_proto::limits::WINDOW_PACKETS;
 
 use super::nemesis::FaultAction;
@@ -107,7 +107,10 @@ impl Scenario {
             _ => rng.between(2, u64::from(SOURCE_PORTS_MAX)),
         };
         let policy = PathPolicy::ALL[rng.below(PathPolicy::ALL.len() as u64) as usize];
-        config.sessions.path_policy = policy;
+        config.sessions.path_policy = match policy {
+            PathPolicy::MpRdma(_) if ports % 2 == 0 => PathPolicy::MpRdma(Disorder::PAPER),
+            _ => policy,
+        };
         config.sessions.path_credits = match rng.below(4) {
             0 => config.sessions.credits,
             1 => rng.between(1, 300) as u16,

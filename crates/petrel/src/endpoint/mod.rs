@@ -98,7 +98,7 @@ pub use petrel_proto::congestion::{
     CongestionConfig, CongestionConfigError, CongestionControl, DcqcnConfig, SwiftConfig,
     TimelyConfig,
 };
-pub use petrel_proto::path::{PathCounts, PathPolicy};
+pub use petrel_proto::path::{Disorder, PathCounts, PathPolicy};
 pub use petrel_proto::recovery::rtt::RtoBounds;
 pub use petrel_proto::{Recovery, counters::Counters};
 pub use petrel_transport::buf::PoolConfig;

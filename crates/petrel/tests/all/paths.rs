@@ -1,11 +1,12 @@
 //! Sessions of several paths over UDP: the source ports of two endpoints (`docs/paths.md`).
 
 use petrel::Endpoint;
-use petrel::endpoint::{EndpointConfig, PathPolicy, SessionId};
+use petrel::endpoint::{Disorder, EndpointConfig, PathPolicy, SessionId};
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
-const POLICIES: [PathPolicy; 3] = [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma];
+const POLICIES: [PathPolicy; 3] =
+    [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)];
 
 /// An endpoint over UDP with this number of further source ports.
 fn with_ports(further_ports: u8, path_policy: PathPolicy) -> EndpointConfig {

@@ -46,8 +46,8 @@ pub struct CutRow {
     pub goodput_gbit: f64,
     /// Goodput divided by this capacity.
     pub share: f64,
-    /// Time from the change to the end of the first sample with 0.95 of this capacity; `None` if there was
-    /// none.
+    /// Time from the change to the first 2 ms with a mean of 0.95 of this capacity; `None` without. A single sample may have
+    /// packets that queues have kept.
     pub full_after_ns: Option<u64>,
     /// When the time began, since the first.
     pub start_ns: u64,
@@ -70,6 +70,9 @@ const CHANGES: [(&str, Option<(usize, bool)>); 7] = [
 
 /// The least share of the capacity that counts as full.
 const FULL_SHARE: f64 = 0.95;
+
+/// Samples of 2 ms.
+const FULL_SAMPLES: usize = 8;
 
 /// The times of the experiment.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +124,10 @@ pub fn cut(
     Ok(rows)
 }
 
+fn mean(samples_gbit: &[f64]) -> f64 {
+    samples_gbit.iter().sum::<f64>() / samples_gbit.len() as f64
+}
+
 /// A session during the changes.
 struct Run {
     streams: Streams,
@@ -143,9 +150,9 @@ impl Run {
         let up_bps: u64 =
             network.path_bps.iter().zip(is_up).filter(|path| *path.1).map(|path| path.0).sum();
         let capacity_gbit = up_bps as f64 / 1e9 * payload_share();
-        let full = samples_gbit.iter().position(|&sample| sample >= FULL_SHARE * capacity_gbit);
-        let sum = samples_gbit.iter().fold(0.0, |sum, sample| sum + sample);
-        let goodput_gbit = sum / samples_gbit.len() as f64;
+        let is_full = |samples: &[f64]| mean(samples) >= FULL_SHARE * capacity_gbit;
+        let full = samples_gbit.windows(FULL_SAMPLES).position(is_full);
+        let goodput_gbit = mean(&samples_gbit);
         let start_ns = self.start_ns;
         self.start_ns += between_ns;
         CutRow {
@@ -156,7 +163,7 @@ impl Run {
             capacity_gbit,
             goodput_gbit,
             share: goodput_gbit / capacity_gbit,
-            full_after_ns: full.map(|sample| (sample as u64 + 1) * sample_ns),
+            full_after_ns: full.map(|sample| sample as u64 * sample_ns),
             start_ns,
             sample_ns,
             samples_gbit,

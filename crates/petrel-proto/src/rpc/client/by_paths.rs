@@ -2,7 +2,6 @@
 
 use super::send::{pull, send_request};
 use crate::buffer::Buffer;
-use crate::limits::WINDOW_PACKETS;
 use crate::path::{PathId, SentUs};
 use crate::rpc::turn::{Out, Then, Turn};
 use crate::rpc::{FrameSink, Shared};
@@ -87,6 +86,7 @@ fn send_run<B: Buffer, T, S: FrameSink>(
 ) -> Turn {
     let allowed = client.credits().0.min(client.message_credits(slot)).min(out.budget as u32);
     let (to, packet_bytes) = (client.to(), client.packet_bytes() as usize);
+    let window_packets = client.window_packets();
     let (peer, _) = client.destination(slot);
     let state = client.slot(slot);
     let (first, packets) = (state.request_sent(), state.request_packets());
@@ -104,7 +104,7 @@ fn send_run<B: Buffer, T, S: FrameSink>(
     if sent.has_lost() || parts.due_announcement().is_some() {
         return Turn::NOTHING;
     }
-    let window_end = sent.acknowledged_below() + WINDOW_PACKETS;
+    let window_end = sent.acknowledged_below() + window_packets;
     let end = (first + allowed).min(window_end).min(packets - 1);
     let Some((state, mut places)) = client.slot_with_packets(slot) else { return Turn::NOTHING };
     let header = to.words(Kind::RequestPart, Flags::NONE, state.method(), state.number());
@@ -156,16 +156,16 @@ fn choose<B, T>(
     slot: usize,
     copy: NextCopy,
 ) -> Option<(NextCopy, bool)> {
-    let is_reserved = client.is_reserved(slot);
+    let needs_room = !copy.repeats && !client.is_reserved(slot);
     let paths = client.paths_mut()?;
-    if copy.repeats || is_reserved {
-        let path = paths.choose_again(slot, copy.packet);
-        return Some((NextCopy { path, ..copy }, false));
-    }
-    match paths.choose(now_ns, copy.is_single) {
-        Ok(path) => Some((NextCopy { path, ..copy }, true)),
+    let chosen = match needs_room {
+        true => paths.choose(now_ns, copy.is_single),
+        false => paths.choose_again(now_ns, slot, copy.packet),
+    };
+    match chosen {
+        Ok(path) => Some((NextCopy { path, ..copy }, needs_room)),
         // Without room the packet waits like a packet without a credit.
-        Err(_) if paths.room() == 0 => Some((copy, true)),
+        Err(_) if needs_room && paths.room() == 0 => Some((copy, true)),
         Err(resume_ns) => {
             client.wait_for_path(slot);
             if !client.awaits_release() {

@@ -218,7 +218,7 @@ fn next_request_packet<B: Buffer, T>(
         return Some((packet, true));
     }
     let packet = state.request_sent();
-    let window_end = state.acknowledged_below() + WINDOW_PACKETS;
+    let window_end = state.acknowledged_below() + client.window_packets();
     if state.is_request_sent() || packet >= window_end {
         return None;
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::counters::Counters;
-use crate::path::{PathCounts, PathPolicy};
+use crate::path::{Disorder, PathCounts, PathPolicy};
 
 /// Frames with the source port that each left from.
 #[derive(Default)]
@@ -540,7 +540,14 @@ fn run_over_bad_paths(
 fn run__repetitions_measure_the_round_trip() {
     let (ways, sizes) = ([(53_594, 189, 193), (58_527, 87, 458)], [200_000, 30]);
     let random = 14_688_650_773_290_037_452;
-    let world = run_over_bad_paths(PathPolicy::MpRdma, &ways, (2, 1), (&sizes, 2), random, true);
+    let world = run_over_bad_paths(
+        PathPolicy::MpRdma(Disorder::WINDOW),
+        &ways,
+        (2, 1),
+        (&sizes, 2),
+        random,
+        true,
+    );
     assert!(world.done.values().all(|status| *status == Status::Ok), "{:?}", world.done);
     assert!(world.pair.now < 30 * SECOND, "{} ns", world.pair.now);
     world.end();

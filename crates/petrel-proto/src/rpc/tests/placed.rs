@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::paths::{Ports, takes_part};
 use super::*;
 use crate::buffer::{BufferPool, Destination, Placed};
-use crate::path::PathPolicy;
+use crate::path::{Disorder, PathPolicy};
 
 /// Memory whose owner sees arrived bytes and the drop.
 #[derive(Clone)]
@@ -171,7 +171,7 @@ fn next_part_destination__is_as_the_general_path() {
 #[test]
 fn a_placed_request__over_several_paths() {
     const LEN: usize = 9 * P as usize + 5;
-    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma] {
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::MpRdma(Disorder::WINDOW)] {
         let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
         let choice = PathChoice { policy, ports: 4, seed: 7 };
         assert!(pair.client.use_paths(pair.session, choice));

@@ -5,6 +5,7 @@ use super::super::slot::{ClientSlot, ClientState};
 use super::ClientSession;
 use crate::bitmap::for_each_bit;
 use crate::congestion::Congestion;
+use crate::limits::WINDOW_PACKETS;
 use crate::path::{PathId, PathPolicy};
 use crate::recovery::rtt::RtoBounds;
 use crate::session::{NO_PEER, PeerKey};
@@ -152,7 +153,7 @@ impl<B, T> ClientSession<B, T> {
 
     /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number. The packets
     /// below `from` were acknowledged before. After the arrival of a repetition all packets are looked at: packets
-    /// behind the last acknowledged packet may have been lost together, long before.
+    /// behind the last acknowledged packet may have been lost together, long before. Packets that are repeated early count, too.
     pub(crate) fn find_lost_by_paths(
         &mut self,
         now_ns: u64,
@@ -165,7 +166,7 @@ impl<B, T> ClientSession<B, T> {
         if state.request_packets() == 1 {
             return 0;
         }
-        let sent = state.request_sent();
+        let (sent, has_new) = (state.request_sent(), !state.is_request_sent());
         let Some(parts) = state.known_parts_mut() else { return 0 };
         let request = parts.request_mut();
         request.forget_acknowledged(from..sent);
@@ -182,7 +183,23 @@ impl<B, T> ClientSession<B, T> {
         if repeats {
             (behind..sent).for_each(look_at);
         }
+        let waits = !self.stalled.is_empty() || !self.paced.is_empty();
+        if !has_new && !waits && !request.has_lost() {
+            let early = paths.early_repetitions() as usize;
+            let missing = (below..sent).filter(|packet| !request.is_acknowledged(*packet));
+            let chosen = missing.filter(|packet| paths.gives_up_early(now_ns, slot, *packet));
+            let chosen = chosen.take(early);
+            for packet in chosen.collect::<Vec<_>>() {
+                request.note_lost(packet);
+                found += 1;
+            }
+        }
         found
+    }
+
+    /// Returns the packets of a message from the lowest unacknowledged one on that may be sent.
+    pub(crate) fn window_packets(&self) -> u32 {
+        self.paths().map_or(WINDOW_PACKETS, ClientPaths::window_packets)
     }
 
     /// Returns true if the arrival of a repetition shows that packets of the response are lost which the server sent
