@@ -126,7 +126,7 @@ impl Handlers {
         self.in_place.forget(method);
     }
 
-    fn has_handler(&self, method: u16) -> bool {
+    pub(super) fn has_handler(&self, method: u16) -> bool {
         matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
     }
 
