@@ -29,9 +29,6 @@ const KEY_BYTES: usize = 16;
 
 type Key = [u8; KEY_BYTES];
 
-/// The share of places that are taken in the tables, in percent: Pilaf's (HERD §5.1.1).
-const FILLED: usize = 75;
-
 /// The GETs of a scheme.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OneSidedRow {

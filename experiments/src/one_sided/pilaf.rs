@@ -10,12 +10,13 @@ use petrel_command::failure::Failure;
 use petrel_transport::verbs::{AccessError, Card};
 use petrel_transport::words::WordMemory;
 
-use super::{
-    Carried, FILLED, Gets, KEY_BYTES, Key, Remote, hash, key_of, memory, place_of, value_of,
-};
+use super::{Carried, Gets, KEY_BYTES, Key, Remote, hash, key_of, memory, place_of, value_of};
 
 const BUCKET_BYTES: usize = 32;
 const SUM_BYTES: usize = 8;
+
+/// The share of places that are taken, in percent (HERD §5.1.1).
+const FILLED: usize = 75;
 
 /// The places of a key.
 const FUNCTIONS: u64 = 3;
