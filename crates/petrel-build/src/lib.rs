@@ -217,8 +217,8 @@ mod tests {
             "/// Sightings.\n#[::petrel::service(name = \"birds.v1.Birds\"",
             "descriptors = include_bytes!(\"birds.descriptors\")",
             "/// Notes a bird.\n    #[name = \"NoteOne\"] #[idempotent]\n    async fn note_one(&self, cx: &::petrel::service::Ctx, request: Bird)",
-            "#[name = \"GetURL\"] \n    async fn get_url(",
-            "#[name = \"New\"] \n    async fn new_(",
+            "#[name = \"GetURL\"]\n    async fn get_url(",
+            "#[name = \"New\"]\n    async fn new_(",
             "#[name = \"Count\"] #[dispatch] #[id(7)]\n    fn count(&self, cx: &mut ::petrel::Context<'_>, request: &Bird)",
         ] {
             assert!(result.contains(part), "{part} in\n{result}");

@@ -23,7 +23,7 @@ use crate::local::client_call::{Response, places};
 use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
 use crate::values::{CallOptions, MethodNumber};
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in

@@ -7,7 +7,8 @@ use super::method::{Method, decode_reply};
 use crate::client::{Call, Client, Response, Targets};
 use crate::error::Error;
 use crate::sync::Arc;
-use crate::values::method_table::{Expected, ServiceTable};
+use crate::values::expected::Expected;
+use crate::values::method_table::ServiceTable;
 
 /// A [`Client`], and the numbers of a service's methods. The attribute [`service`](macro@crate::service) makes a type of it for each
 /// service. Clones are the same client.

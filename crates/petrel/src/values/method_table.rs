@@ -4,11 +4,9 @@
 //! once per session (`docs/wire-protocol.md` §8.9). A call has a number alone: the client's number, or the number that the
 //! server has given to the same name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use petrel_proto::limits;
-
-use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// The request for the tables of methods, to [`HEALTH_METHOD`](crate::endpoint::HEALTH_METHOD).
 pub const TABLES: [u8; 1] = [3];
@@ -27,9 +25,6 @@ const TEXT_BYTES_MAX: usize = 255;
 /// The most services that a server's answer may have, and the most methods: a client keeps the answers of all its servers.
 const SERVICES_MAX: usize = 1_024;
 const METHODS_MAX: usize = 4_096;
-
-/// The most services that an error names.
-const NAMED_MAX: usize = 8;
 
 /// The kinds of records.
 const SERVICE: u8 = 1;
@@ -278,154 +273,24 @@ fn is_text(bytes: &[u8]) -> Option<&str> {
     (is_short && !text.contains(char::is_control)).then_some(text)
 }
 
-/// A table that a client expects at its servers, and the client's own numbers.
-#[derive(Debug)]
-pub(crate) struct Expected {
-    table: &'static ServiceTable,
-    numbers: Vec<u16>,
-    /// The fingerprints of the methods' messages.
-    schemas: Vec<u64>,
-    /// Whether the endpoint of the client has the table.
-    is_known: AtomicBool,
-}
-
-/// A server's answer to the request for its tables.
-#[derive(Debug)]
-pub(crate) enum Served {
-    Services(Vec<ServedService>),
-    /// The server does not know the request: both sides know the numbers.
-    Nothing,
-    Malformed,
-}
-
-/// The reason why a method has no call of its own number at a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
-    /// The server has given the name this number, or does not let calls run twice.
-    Other { number: u16, is_idempotent: bool },
-    /// The server lacks the method, or has another of the same name: for people.
-    Refused(String),
-}
-
-impl Expected {
-    pub(crate) fn new(table: &'static ServiceTable, numbers: Vec<u16>) -> Arc<Self> {
-        assert_eq!(numbers.len(), table.methods.len(), "each method has a number");
-        let schemas = table.methods.iter().map(|method| (method.schema)()).collect();
-        Arc::new(Self { table, numbers, schemas, is_known: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn table(&self) -> &'static ServiceTable {
-        self.table
-    }
-
-    /// Returns the client's numbers of the methods.
-    #[inline(always)]
-    pub(crate) fn numbers(&self) -> &[u16] {
-        &self.numbers
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_known(&self) -> bool {
-        self.is_known.load(Ordering::Relaxed)
-    }
-
-    /// Records that the endpoint of the client has the table.
-    pub(crate) fn set_known(&self) {
-        self.is_known.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the methods that need more than the client's own number at a server with this answer.
-    pub(crate) fn misfits(&self, served: &Served) -> Vec<(u16, Misfit)> {
-        let service = self.service_at(served);
-        let others = service.iter().flat_map(|service| service.iter());
-        let others = others.flat_map(|service| &service.methods);
-        let others: BTreeMap<&str, &ServedMethod> =
-            others.map(|other| (&*other.name, other)).collect();
-        let methods = self.table.methods.iter().zip(&self.schemas).zip(&self.numbers);
-        let misfit = |((method, schema), own): ((&MethodEntry, &u64), &u16)| {
-            let number = match &service {
-                Ok(Some(service)) => {
-                    let other = others.get(method.name).copied();
-                    self.number_at(service, other, (method, *schema))
-                }
-                Ok(None) => method.id.map(|id| (id, true)).ok_or_else(|| {
-                    let name = format!("{}/{}", self.table.name, method.name);
-                    format!("{name} has no number here: the server names no methods")
-                }),
-                Err(why) => Err(why.clone()),
-            };
-            match number {
-                Ok((number, is_idempotent)) => {
-                    let is_same = number == *own && (is_idempotent || !method.is_idempotent);
-                    (!is_same).then_some((*own, Misfit::Other { number, is_idempotent }))
-                }
-                Err(why) => Some((*own, Misfit::Refused(why))),
-            }
-        };
-        methods.filter_map(misfit).collect()
-    }
-
-    /// Returns the service at a server; `None` at a server that has no tables.
-    ///
-    /// # Errors
-    /// The server has no such service.
-    fn service_at<'a>(&self, served: &'a Served) -> Result<Option<&'a ServedService>, String> {
-        let served = match served {
-            Served::Services(served) => served,
-            Served::Nothing => return Ok(None),
-            Served::Malformed => return Err("the server's tables of methods are malformed".into()),
-        };
-        let ServiceTable { name, version, .. } = self.table;
-        if let Some(service) = served.iter().find(|service| service.name == *name) {
-            return Ok(Some(service));
-        }
-        let names: Vec<&str> =
-            served.iter().map(|service| &*service.name).take(NAMED_MAX).collect();
-        let served = if names.is_empty() { "no named one".into() } else { names.join(", ") };
-        Err(format!(
-            "the server has no service {name}, which the client has in version {version}: it serves {served}"
-        ))
-    }
-
-    /// Returns the number of a method at a server, and whether calls may run twice.
-    ///
-    /// # Errors
-    /// The difference between both ends, with the versions of both.
-    fn number_at(
-        &self,
-        service: &ServedService,
-        other: Option<&ServedMethod>,
-        (method, schema): (&MethodEntry, u64),
-    ) -> Result<(u16, bool), String> {
-        let ServiceTable { name, version, .. } = self.table;
-        let theirs = &service.version;
-        let Some(other) = other else {
-            return Err(format!(
-                "the server's {name} of version {theirs} has no method {}; the client's version is {version}",
-                method.name
-            ));
-        };
-        match other.codec == method.codec && other.schema == schema {
-            true => Ok((other.number, other.is_idempotent)),
-            false => Err(format!(
-                "{name}/{}: the server's version {theirs} has messages of {} {:016x}, and the client's version {version} of {} {schema:016x}",
-                method.name, other.codec, other.schema, method.codec
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
-    fn entry(name: &'static str, id: Option<u16>, is_idempotent: bool) -> MethodEntry {
+    pub(in crate::values) fn entry(
+        name: &'static str,
+        id: Option<u16>,
+        is_idempotent: bool,
+    ) -> MethodEntry {
         MethodEntry { name, id, is_idempotent, codec: "text", schema: || 0x0102_0304_0506_0708 }
     }
 
-    fn table(name: &'static str, methods: Vec<MethodEntry>) -> &'static ServiceTable {
+    pub(in crate::values) fn table(
+        name: &'static str,
+        methods: Vec<MethodEntry>,
+    ) -> &'static ServiceTable {
         let methods = methods.leak();
         Box::leak(Box::new(ServiceTable { name, version: "2.0", methods, descriptors: &[] }))
     }
@@ -434,7 +299,7 @@ mod tests {
         format!("{number:04}")
     }
 
-    fn served(table: &'static ServiceTable) -> Vec<ServedService> {
+    pub(in crate::values) fn served(table: &'static ServiceTable) -> Vec<ServedService> {
         let mut bytes = Vec::new();
         write(table, &table.numbers(|_| false), &mut bytes);
         parse(&bytes).expect("what is written can be read")
@@ -540,30 +405,5 @@ mod tests {
         let last = FIRST + COUNT - 1;
         let wrapped = one.numbers(|number| number >= first && number <= last)[0];
         assert_eq!(wrapped, FIRST);
-    }
-
-    #[test]
-    fn misfits__of_servers_with_other_numbers_and_without_tables() {
-        let own = table("S", vec![entry("A", Some(1), false), entry("B", None, false)]);
-        let expected = Expected::new(own, own.numbers(|_| false));
-        let (a, b) = (expected.numbers()[0], expected.numbers()[1]);
-        let services = |table| Served::Services(served(table));
-        assert_eq!(expected.misfits(&services(own)), []);
-        let other = table("S", vec![entry("B", Some(1), false), entry("A", Some(5), false)]);
-        let moved = |number| Misfit::Other { number, is_idempotent: false };
-        let moved = [(a, moved(5)), (b, moved(1))];
-        assert_eq!(expected.misfits(&services(other)), moved);
-        let [(number, Misfit::Refused(why))] = &expected.misfits(&Served::Nothing)[..] else {
-            panic!("a method without a number")
-        };
-        assert_eq!((*number, why.starts_with("S/B has no number")), (b, true));
-        let why = |served| match &expected.misfits(&served)[..] {
-            [(_, Misfit::Refused(first)), (_, Misfit::Refused(second))] if first == second => {
-                first.clone()
-            }
-            misfits => panic!("{misfits:?}"),
-        };
-        assert_eq!(why(Served::Malformed), "the server's tables of methods are malformed");
-        assert!(why(Served::Services(Vec::new())).ends_with("it serves no named one"));
     }
 }

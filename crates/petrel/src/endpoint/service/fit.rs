@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use petrel_proto::{SessionId, Status};
 
 use crate::error::Error;
-use crate::values::method_table::{Expected, Misfit, Served};
+use crate::values::expected::{Expected, Misfit, Served};
 
 /// The methods of a server, as far as a client needs them.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ use crate::overload::RetryBudget;
 use crate::sync::Arc;
 use crate::time::as_ns;
 use crate::values::client::{Balance, ClientConfig, Counters, Verdict};
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
 
 /// A service, on one or several servers.
 pub(super) struct Service {

@@ -24,7 +24,7 @@ use crate::endpoint::context::{CallKind, Context, Local};
 use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
-use crate::values::method_table::Misfit;
+use crate::values::expected::Misfit;
 use crate::values::{CallOptions, MethodNumber};
 use end::{FirstEnd, HedgeEnd, no_one_session};
 

@@ -13,7 +13,8 @@ use crate::local::{Handle, Key, Session};
 use crate::panics::Closure;
 use crate::sync::Arc;
 use crate::values::client::ServiceKey;
-use crate::values::method_table::{Expected, Served, TABLES, parse};
+use crate::values::expected::{Expected, Served};
+use crate::values::method_table::{TABLES, parse};
 
 /// How long a server with an open session may take to name its methods, and the pause after a failure.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
