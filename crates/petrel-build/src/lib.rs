@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use prost::Message;
-use prost_build::{Config, Method, Service, ServiceGenerator};
+use prost_build::{Comments, Config, Method, Service, ServiceGenerator};
 
 /// Compiles `.proto` files, which may import others of the folders `includes`, into `OUT_DIR`: a file for each package, by its name.
 ///
@@ -123,7 +123,7 @@ impl ServiceGenerator for Traits {
         let methods: Vec<String> =
             service.methods.iter().map(|method| self.method(&name, method)).collect();
         let (comments, trait_name, methods) =
-            (docs(&service.comments.leading, ""), service.name, methods.concat());
+            (docs(&service.comments, 0), service.name, methods.concat());
         let descriptors = &self.descriptors;
         // Writing to a string cannot fail.
         let _ = write!(
@@ -142,6 +142,7 @@ impl Traits {
             .get(&format!("{service}/{}", method.proto_name))
             .cloned()
             .unwrap_or_default();
+        attributes.insert(0, format!("#[name = {:?}]", method.proto_name));
         if method.options.idempotency_level.is_some_and(|level| level != 0) {
             attributes.push("#[idempotent]".to_owned());
         }
@@ -152,22 +153,28 @@ impl Traits {
             (false, false) => ("async fn", "&::petrel::service::Ctx"),
         };
         let (input, output) = (&method.input_type, &method.output_type);
+        // A client has functions of its own.
+        let is_taken = TAKEN.contains(&&*method.name);
+        let name = if is_taken { format!("{}_", method.name) } else { method.name.clone() };
         // Other handlers read the message in place, and keep its memory for the next.
         let input = if keyword == "fn" { format!("&{input}") } else { input.clone() };
         format!(
-            "{}    {}\n    {keyword} {}(&self, cx: {cx}, request: {input}) \
+            "{}    {}\n    {keyword} {name}(&self, cx: {cx}, request: {input}) \
              -> ::core::result::Result<{output}, ::petrel::Error>;\n",
-            docs(&method.comments.leading, "    "),
+            docs(&method.comments, 1),
             attributes.join(" "),
-            method.name
         )
     }
 }
 
-/// Returns comments as documentation.
-fn docs(comments: &[String], indent: &str) -> String {
-    let lines = comments.iter().flat_map(|comment| comment.lines());
-    lines.map(|line| format!("{indent}///{line}\n")).collect()
+/// The names of functions that a client has already.
+const TAKEN: [&str; 5] = ["new", "connect", "connect_wait", "client", "table"];
+
+/// Returns comments as documentation, without examples that would be compiled.
+fn docs(comments: &Comments, indent: u8) -> String {
+    let mut text = String::new();
+    comments.append_with_indent(indent, &mut text);
+    text
 }
 
 #[cfg(test)]
@@ -196,6 +203,8 @@ mod tests {
             // Notes a bird.
             rpc NoteOne(Bird) returns (Bird) { option idempotency_level = IDEMPOTENT; }
             rpc Count(Bird) returns (Bird);
+            rpc GetURL(Bird) returns (Bird);
+            rpc New(Bird) returns (Bird);
         }
     "#;
 
@@ -207,8 +216,10 @@ mod tests {
         for part in [
             "/// Sightings.\n#[::petrel::service(name = \"birds.v1.Birds\"",
             "descriptors = include_bytes!(\"birds.descriptors\")",
-            "/// Notes a bird.\n    #[idempotent]\n    async fn note_one(&self, cx: &::petrel::service::Ctx, request: Bird)",
-            "#[dispatch] #[id(7)]\n    fn count(&self, cx: &mut ::petrel::Context<'_>, request: &Bird)",
+            "/// Notes a bird.\n    #[name = \"NoteOne\"] #[idempotent]\n    async fn note_one(&self, cx: &::petrel::service::Ctx, request: Bird)",
+            "#[name = \"GetURL\"]\n    async fn get_url(",
+            "#[name = \"New\"]\n    async fn new_(",
+            "#[name = \"Count\"] #[dispatch] #[id(7)]\n    fn count(&self, cx: &mut ::petrel::Context<'_>, request: &Bird)",
         ] {
             assert!(result.contains(part), "{part} in\n{result}");
         }

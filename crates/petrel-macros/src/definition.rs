@@ -1,12 +1,15 @@
 //! The definition of a service: a trait, checked.
 
+use std::ops::Range;
+
 use proc_macro2::{Ident, Span};
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, Expr, FnArg, GenericArgument, ItemTrait, LitInt, LitStr, Pat, PathArguments,
-    ReceiverKind, Result, ReturnType, Token, TraitItem, TraitItemFn, Type, Visibility, parse_quote,
+    Attribute, Error, Expr, ExprLit, FnArg, GenericArgument, ItemTrait, Lit, LitInt, LitStr, Pat,
+    PathArguments, ReceiverKind, Result, ReturnType, Token, TraitItem, TraitItemFn, Type,
+    Visibility, parse_quote,
 };
 
 /// The arguments of the attribute.
@@ -22,6 +25,12 @@ const TAKEN: [&str; 5] = ["new", "connect", "connect_wait", "client", "table"];
 
 /// Numbers from here on belong to the library.
 const RESERVED: u16 = 65_000;
+
+/// Numbers of methods without an id: an endpoint chooses them, and may have given an id's number away.
+const HASHED: Range<u16> = 4_096..20_480;
+
+/// Attributes that would change a method, but not its client, server and table.
+const REFUSED: [&str; 2] = ["cfg", "cfg_attr"];
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
@@ -56,12 +65,14 @@ impl Parse for Options {
 fn text(input: ParseStream<'_>) -> Result<LitStr> {
     let text: LitStr = input.parse()?;
     let value = text.value();
-    match (1..=255).contains(&value.len()) && !value.contains(char::is_control) {
-        true => Ok(text),
-        false => {
-            let message = "a text has 1 to 255 bytes, and no control characters";
-            Err(Error::new(text.span(), message))
-        }
+    check_text(&value, text.span())?;
+    Ok(text)
+}
+
+fn check_text(text: &str, at: Span) -> Result<()> {
+    match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
+        true => Ok(()),
+        false => Err(Error::new(at, "a text has 1 to 255 bytes, and no control characters")),
     }
 }
 
@@ -81,6 +92,8 @@ pub(crate) struct Definition {
 pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) name: Ident,
+    /// The name in the table: `SayHello` for `say_hello`, unless the attribute `name` sets another.
+    pub(crate) full_name: String,
     pub(crate) place: Place,
     pub(crate) id: Option<u16>,
     pub(crate) is_idempotent: bool,
@@ -100,15 +113,17 @@ pub(crate) enum Place {
 
 impl Definition {
     pub(crate) fn of(options: Options, item: ItemTrait) -> Result<Self> {
-        if !item.generics.params.is_empty() || !item.supertraits.is_empty() {
-            let message = "a service has no generic parameters and no supertraits";
+        let has_bounds = !item.supertraits.is_empty() || item.generics.where_clause.is_some();
+        if !item.generics.params.is_empty() || has_bounds || item.unsafety.is_some() {
+            let message =
+                "a service has no generic parameters and no supertraits, and is not unsafe";
             return Err(Error::new(item.ident.span(), message));
         }
         let methods = item.items.into_iter().map(Method::of).collect::<Result<Vec<_>>>()?;
         if methods.is_empty() {
             return Err(Error::new(item.ident.span(), "a service has a method at least"));
         }
-        check_ids(&methods)?;
+        check_distinct(&methods)?;
         let full_name = options.name.map_or(item.ident.to_string(), |name| name.value());
         let Options { codec, version, descriptors, .. } = options;
         let (attributes, visibility, name) = (item.attrs, item.vis, item.ident);
@@ -120,9 +135,14 @@ impl Definition {
     }
 }
 
-/// Refuses ids that two methods have.
-fn check_ids(methods: &[Method]) -> Result<()> {
+/// Refuses ids and names that two methods have.
+fn check_distinct(methods: &[Method]) -> Result<()> {
     for (index, method) in methods.iter().enumerate() {
+        let is_same = |other: &&Method| other.full_name == method.full_name;
+        if let Some(other) = methods[..index].iter().find(is_same) {
+            let message = format!("`{}` has the name {} already", other.name, other.full_name);
+            return Err(Error::new(method.name.span(), message));
+        }
         let same = methods[..index].iter().find(|other| other.id == method.id);
         if let (Some(id), Some(other)) = (method.id, same) {
             let message = format!("`{}` has the id {id} already", other.name);
@@ -142,14 +162,26 @@ impl Method {
         if let Some(body) = default {
             return Err(Error::new(body.span(), "a method of a service has no body"));
         }
-        if !sig.generics.params.is_empty() {
+        if !sig.generics.params.is_empty() || sig.generics.where_clause.is_some() {
             return Err(Error::new(name.span(), "a method of a service has no generic parameters"));
+        }
+        if !matches!(sig.safety, syn::Safety::Default)
+            || sig.abi.is_some()
+            || sig.constness.is_some()
+        {
+            return Err(Error::new(name.span(), "a method of a service is safe, and not const"));
+        }
+        let refused = |one: &&Attribute| REFUSED.iter().any(|name| one.path().is_ident(name));
+        if let Some(attribute) = attrs.iter().find(refused) {
+            return Err(Error::new(attribute.span(), "a method of a service has no condition"));
         }
         if TAKEN.iter().any(|taken| name == taken) {
             let message = format!("the client has a function `{name}` already");
             return Err(Error::new(name.span(), message));
         }
         let id = take_id(&mut attrs)?;
+        let full_name = take_name(&mut attrs)?.unwrap_or_else(|| table_name(&name));
+        check_text(&full_name, name.span())?;
         let is_idempotent = take(&mut attrs, "idempotent")?;
         let (is_dispatched, is_worker) =
             (take(&mut attrs, "dispatch")?, take(&mut attrs, "worker")?);
@@ -165,7 +197,19 @@ impl Method {
         };
         let (cx, request) = arguments(&sig.inputs, name.span())?;
         let (output, reply) = output(&sig.output, name.span())?;
-        Ok(Self { attributes: attrs, name, place, id, is_idempotent, cx, request, output, reply })
+        let attributes = attrs;
+        Ok(Self {
+            attributes,
+            name,
+            full_name,
+            place,
+            id,
+            is_idempotent,
+            cx,
+            request,
+            output,
+            reply,
+        })
     }
 
     /// Returns the type of messages, and whether the handler reads them in place.
@@ -175,15 +219,28 @@ impl Method {
             owned => (owned, false),
         }
     }
+}
 
-    /// Returns the name in the table: `SayHello` for `say_hello`.
-    pub(crate) fn full_name(&self) -> String {
-        let name = self.name.to_string();
-        let words = name.trim_start_matches("r#").split('_').map(|word| {
-            let (first, rest) = word.split_at(word.len().min(1));
-            first.to_ascii_uppercase() + rest
-        });
-        words.collect()
+/// Returns the name in the table: `SayHello` for `say_hello`.
+fn table_name(method: &Ident) -> String {
+    let name = method.to_string();
+    let words = name.trim_start_matches("r#").split('_').flat_map(|word| {
+        let mut letters = word.chars();
+        let first = letters.next();
+        first.into_iter().flat_map(char::to_uppercase).chain(letters)
+    });
+    words.collect()
+}
+
+/// Takes the attribute `#[name = "SayHello"]`.
+fn take_name(attributes: &mut Vec<Attribute>) -> Result<Option<String>> {
+    let Some(place) = attributes.iter().position(|one| one.path().is_ident("name")) else {
+        return Ok(None);
+    };
+    let meta = attributes.remove(place).meta;
+    match &meta.require_name_value()?.value {
+        Expr::Lit(ExprLit { lit: Lit::Str(name), .. }) => Ok(Some(name.value())),
+        other => Err(Error::new(other.span(), "a name is a text")),
     }
 }
 
@@ -203,8 +260,12 @@ fn take_id(attributes: &mut Vec<Attribute>) -> Result<Option<u16>> {
     };
     let id: LitInt = attributes.remove(place).parse_args()?;
     match id.base10_parse::<u16>() {
-        Ok(number) if number < RESERVED => Ok(Some(number)),
-        _ => Err(Error::new(id.span(), format!("an id is a number below {RESERVED}"))),
+        Ok(number) if number < RESERVED && !HASHED.contains(&number) => Ok(Some(number)),
+        _ => {
+            let Range { start, end } = HASHED;
+            let message = format!("an id is below {start}, or from {end} to {}", RESERVED - 1);
+            Err(Error::new(id.span(), message))
+        }
     }
 }
 

@@ -70,7 +70,7 @@ fn markers(of: &Definition) -> TokenStream {
     let markers = of.methods.iter().enumerate().map(|(index, method)| {
         let (marker, reply) = (marker(index), &method.reply);
         let (request, _) = method.request_type();
-        let name = format!("{}/{}", of.full_name, method.full_name());
+        let name = format!("{}/{}", of.full_name, method.full_name);
         quote! {
             struct #marker;
 
@@ -88,7 +88,7 @@ fn markers(of: &Definition) -> TokenStream {
 fn table(of: &Definition) -> TokenStream {
     let entries = of.methods.iter().enumerate().map(|(index, method)| {
         let (marker, name, is_idempotent) =
-            (marker(index), method.full_name(), method.is_idempotent);
+            (marker(index), &method.full_name, method.is_idempotent);
         let id = match method.id {
             Some(id) => quote!(::core::option::Option::Some(#id)),
             None => quote!(::core::option::Option::None),
@@ -101,12 +101,8 @@ fn table(of: &Definition) -> TokenStream {
         None => quote!(::core::env!("CARGO_PKG_VERSION")),
     };
     quote! {
-        static TABLE: ::petrel::service::ServiceTable = ::petrel::service::ServiceTable {
-            name: #name,
-            version: #version,
-            methods: &[#(#entries),*],
-            descriptors: #descriptors,
-        };
+        static TABLE: ::petrel::service::ServiceTable =
+            ::petrel::service::ServiceTable::new((#name, #version), &[#(#entries),*], #descriptors);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, AtomicBool, Weak};
 use crate::values::CallOptions;
 use crate::values::client::{ClientConfig, Counters, ServiceKey, Target};
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
 
 /// A message from another thread to an endpoint.
 pub(crate) enum InboxMessage {

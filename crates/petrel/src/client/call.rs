@@ -23,8 +23,8 @@ use crate::local::client_call::{Response, places};
 use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
-use crate::values::CallOptions;
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
+use crate::values::{CallOptions, MethodNumber};
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -125,15 +125,22 @@ impl Client {
     pub(crate) fn call_encoded<T>(
         &self,
         method: u16,
+        expected: &Arc<Expected>,
         append: impl FnOnce(&mut Vec<u8>),
         read: fn(Response, u64) -> Result<T, Error>,
     ) -> Call<T> {
-        Call::reading(self.clone(), method, bytes_by(append), 0, read)
+        let mut call = Call::reading(self.clone(), method, bytes_by(append), 0, read);
+        call.options.number = match expected.is_known() || self.expect_in_task(expected) {
+            true => MethodNumber::Clients,
+            false => MethodNumber::ClientsBehindTable,
+        };
+        call
     }
 
-    /// Expects the methods of a table before the endpoint has taken its messages: calls of its tasks pass those by.
+    /// Expects the methods of a table before the endpoint has taken its messages: calls of its tasks pass those by. Returns whether the
+    /// endpoint has the table.
     #[cold]
-    pub(crate) fn expect_in_task(&self, expected: &Arc<Expected>) {
+    fn expect_in_task(&self, expected: &Arc<Expected>) -> bool {
         let (clients, key) = (self.endpoint(), self.key());
         let expect = |local: &mut Local| {
             if local.is_of(clients) {
@@ -141,6 +148,7 @@ impl Client {
             }
         };
         Hub::with_current(|hub| Local::try_of_task(hub, expect));
+        expected.is_known()
     }
 
     /// Asks whether a server can serve: in general, or a method. Ends with INTERNAL if the response is no health
@@ -227,10 +235,10 @@ impl<T> Call<T> {
 
     /// Replaces all options of the call.
     pub fn options(mut self, options: CallOptions) -> Self {
-        // `head_last` describes the request, and only `ordered` asks for an order.
-        let CallOptions { head_last, ordered, .. } = self.options;
+        // `head_last` and `number` describe the request, and only `ordered` asks for an order.
+        let CallOptions { head_last, number, ordered, .. } = self.options;
         let options = if ordered { options.in_order() } else { options };
-        self.options = CallOptions { head_last, ..options };
+        self.options = CallOptions { head_last, number, ..options };
         self
     }
 
@@ -427,9 +435,13 @@ impl<T> Call<T> {
         }
     }
 
-    /// Runs a closure if this is a task of the client's endpoint. Returns false elsewhere.
+    /// Runs a closure if this is a task of the client's endpoint. Returns false elsewhere, and if the call must follow its table through
+    /// the inbox.
     #[inline(always)]
     fn in_task(&mut self, run: impl FnOnce(&mut Self, &Hub, &mut Local) -> bool) -> bool {
+        if self.options.number == MethodNumber::ClientsBehindTable {
+            return false;
+        }
         let done = Hub::with_current(|hub| {
             Local::try_of_task(hub, |local| {
                 local.is_of(self.client.endpoint()) && run(self, hub, local)

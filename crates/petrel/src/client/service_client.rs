@@ -20,7 +20,8 @@ use crate::local::client_call::state::{CallState, Pending};
 use crate::security::Security;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::values::client::{ClientConfig, ClientStats, Counters, ServiceKey, Target};
-use crate::values::method_table::{Expected, ServiceTable};
+use crate::values::expected::Expected;
+use crate::values::method_table::ServiceTable;
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
 /// closes the sessions.

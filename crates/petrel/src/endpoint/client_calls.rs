@@ -17,7 +17,7 @@ use crate::local::client_call::state::Pending;
 use crate::sync::Arc;
 use crate::values::CallOptions;
 use crate::values::client::ServiceKey;
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
 
 /// Begins the call of a client of this endpoint, with a continuation.
 pub(crate) fn call_by_client<M: IntoMessage>(

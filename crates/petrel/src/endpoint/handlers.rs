@@ -20,7 +20,7 @@ use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::panics::catch;
 use crate::values::State;
-use crate::values::method_table::{self, ServiceTable};
+use crate::values::method_table::{ServiceTable, TypedServices};
 
 const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 
@@ -49,8 +49,7 @@ pub(super) struct Handlers {
     healths: Healths,
     /// The answer to requests for the service's description.
     description: Vec<u8>,
-    /// The typed services, and the numbers of their methods.
-    tables: Vec<(&'static ServiceTable, Vec<u16>)>,
+    typed: TypedServices,
     /// The methods that clients may call, if some may not call all.
     grants: Option<Rc<Grants>>,
 }
@@ -105,7 +104,7 @@ impl Handlers {
             gathered: Gathered::default(),
             healths: Healths::default(),
             description: service.to_bytes(),
-            tables: Vec::new(),
+            typed: TypedServices::default(),
             grants: None,
         }
     }
@@ -137,10 +136,8 @@ impl Handlers {
             let is_free = method.id.is_none_or(|id| !is_taken(id));
             assert!(is_free, "the id of {}/{} has a handler already", table.name, method.name);
         }
-        let is_new = self.tables.iter().all(|(other, _)| other.name != table.name);
-        assert!(is_new, "the endpoint serves {} already", table.name);
         let numbers = table.numbers(is_taken);
-        self.tables.push((table, numbers.clone()));
+        self.typed.add(table, &numbers);
         numbers
     }
 
@@ -220,17 +217,8 @@ impl Handlers {
             if payload.data() == DESCRIBE {
                 return answer_own(cx, handle, &self.description);
             }
-            if payload.data() == method_table::TABLES {
-                let mut answer = Vec::new();
-                self.tables.iter().for_each(|(table, numbers)| {
-                    method_table::write(table, numbers, &mut answer);
-                });
-                return answer_own(cx, handle, &answer);
-            }
-            if payload.data() == method_table::DESCRIPTORS {
-                let each: Vec<&[u8]> =
-                    self.tables.iter().map(|(table, _)| table.descriptors).collect();
-                return answer_own(cx, handle, &each.concat());
+            if let Some(answer) = self.typed.answer(payload.data()) {
+                return answer_own(cx, handle, answer);
             }
             if is_echo(payload.data()) {
                 return answer_own(cx, handle, payload.data());

@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::codec::Encode;
 use super::method::{Method, decode_reply};
-use crate::client::{Call, Client, Targets};
+use crate::client::{Call, Client, Response, Targets};
 use crate::error::Error;
 use crate::sync::Arc;
-use crate::values::method_table::{Expected, ServiceTable};
+use crate::values::expected::Expected;
+use crate::values::method_table::ServiceTable;
 
 /// A [`Client`], and the numbers of a service's methods. The attribute [`service`](macro@crate::service) makes a type of it for each
 /// service. Clones are the same client.
@@ -54,12 +55,10 @@ impl Stub {
     /// Returns a call of the method at this place of the table.
     #[inline]
     pub fn call<M: Method>(&self, index: usize, request: &M::Request) -> Call<M::Reply> {
-        if !self.expected.is_known() {
-            self.client.expect_in_task(&self.expected);
-        }
         let append = |out: &mut Vec<u8>| <M::Codec as Encode<M::Request>>::append(request, out);
         let number = self.expected.numbers()[index];
-        self.client.call_encoded(number, append, |reply, _| decode_reply::<M>(&reply))
+        let read = |reply: Response, _| decode_reply::<M>(&reply);
+        self.client.call_encoded(number, &self.expected, append, read)
     }
 }
 

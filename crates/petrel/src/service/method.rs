@@ -4,7 +4,7 @@ use petrel_proto::{Execution, Status};
 
 use super::codec::{Decode, Encode, Malformed, Read};
 use crate::error::Error;
-use crate::values::method_table::MethodEntry;
+use crate::values::method_table::{MethodEntry, hash};
 
 /// A method of a service. Made by the attribute [`service`](macro@crate::service).
 pub trait Method: 'static {
@@ -26,10 +26,16 @@ impl MethodEntry {
     }
 }
 
-/// Returns the fingerprint of a method's messages.
+/// Returns the fingerprint of a method's messages. The table has the name of the request's codec; that of the reply's codec is here.
 fn schema<M: Method>() -> u64 {
+    let request = <M::Codec as Encode<M::Request>>::schema();
     let reply = <M::Codec as Encode<M::Reply>>::schema();
-    <M::Codec as Encode<M::Request>>::schema() ^ reply.rotate_left(1)
+    let of_request = <M::Codec as Encode<M::Request>>::NAME;
+    let of_reply = <M::Codec as Encode<M::Reply>>::NAME;
+    match (request, reply) {
+        (0, 0) if of_request == of_reply => 0,
+        _ => hash([&*format!("{request:x} {reply:x} "), of_reply]),
+    }
 }
 
 /// Reads a request for its handler.

@@ -38,10 +38,11 @@
 //! | `#[worker] fn` | on a thread of [`Workers`](crate::workers::Workers), which the server's `new` takes | [`&WorkerRequest`](crate::workers::WorkerRequest) |
 //!
 //! A method has a context, a request and a `Result` with the reply and an [`Error`](crate::Error). A request that is a reference is read in
-//! place ([`Read`]): out of the receive buffer, or out of a message that the handler keeps.
+//! place ([`Read`]): out of the receive buffer, or out of a message that a handler in the event loop keeps, unless the request is large.
 //!
-//! `#[idempotent]` declares that calls may run twice. `#[id(7)]` sets the number of a method, which other languages and raw
-//! calls may use. Without it, the server chooses a number by the name, and the client learns the number.
+//! `#[idempotent]` declares that calls may run twice: the declaration of the server's version counts. `#[name = "GetURL"]` sets the name in the table,
+//! `GetUrl` otherwise. `#[id(7)]` sets the number of a method, which other languages and raw calls may use, below 4 096 or from 20 480 to 64 999.
+//! Without an id, the server chooses a number by the name, and the client learns the number.
 //!
 //! # The attribute
 //!
@@ -76,6 +77,8 @@ mod method;
 mod postcard;
 #[cfg(feature = "prost")]
 mod prost;
+#[cfg(feature = "postcard")]
+mod reader;
 mod server;
 #[cfg(feature = "postcard")]
 mod shape;

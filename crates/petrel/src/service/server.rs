@@ -23,6 +23,9 @@ use crate::values::method_table::ServiceTable;
 use crate::workers::on_endpoint::pass_on;
 use crate::workers::{WorkerRequest, Workers};
 
+/// Bytes of the largest request whose message a handler keeps: a client's large request must not hold memory for good.
+const KEPT_BYTES_MAX: usize = 16 * 1024;
+
 /// A service with its handlers, for [`Endpoint::serve`]. Made by the attribute [`service`](macro@crate::service).
 pub trait Service {
     /// Returns the table of the methods.
@@ -116,7 +119,10 @@ impl Methods {
     {
         let mut kept = <M::Codec as Read<M::Request>>::Kept::default();
         self.push(move |_, cx, request| {
-            let message = read_request::<M>(request.data(), &mut kept);
+            let is_small = request.data().len() <= KEPT_BYTES_MAX;
+            let (kept, mut own) = (&mut kept, Default::default());
+            let kept = if is_small { kept } else { &mut own };
+            let message = read_request::<M>(request.data(), kept);
             let outcome = message.and_then(|message| handler(cx, message));
             answer::<M>(cx, request, outcome)
         });

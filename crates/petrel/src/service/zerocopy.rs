@@ -5,7 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::codec::{Decode, Encode, Malformed, Read};
 
 /// Types whose memory is the message, with zerocopy's traits. A request that is a reference is read where it lies in the receive buffer:
-/// the type has no alignment (`zerocopy::little_endian` has integers without).
+/// the type has no alignment (`zerocopy::little_endian` has integers without). Types of the same size count as the same: a changed field needs a
+/// method of another name.
 #[derive(Clone, Copy, Debug)]
 pub struct Zerocopy;
 

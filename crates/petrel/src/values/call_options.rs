@@ -33,6 +33,19 @@ pub struct CallOptions {
     pub(crate) is_rare: bool,
     /// The number of the request's last bytes that are sent first: a large request thus gets a header without a copy.
     pub(crate) head_last: u8,
+    pub(crate) number: MethodNumber,
+}
+
+/// Whose number a call has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MethodNumber {
+    /// The server's number: no table changes the call.
+    #[default]
+    Servers,
+    /// The number of a [typed](crate::service) client, which a server's table may replace.
+    Clients,
+    /// The same, while the endpoint lacks the client's table: the call follows the table through the inbox.
+    ClientsBehindTable,
 }
 
 impl CallOptions {
@@ -49,6 +62,7 @@ impl CallOptions {
             ordered: false,
             is_rare: false,
             head_last: 0,
+            number: MethodNumber::Servers,
         }
     }
 

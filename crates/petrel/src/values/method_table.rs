@@ -4,9 +4,9 @@
 //! once per session (`docs/wire-protocol.md` §8.9). A call has a number alone: the client's number, or the number that the
 //! server has given to the same name.
 
-use petrel_proto::limits;
+use std::collections::BTreeSet;
 
-use crate::sync::{Arc, AtomicBool, Ordering};
+use petrel_proto::limits;
 
 /// The request for the tables of methods, to [`HEALTH_METHOD`](crate::endpoint::HEALTH_METHOD).
 pub const TABLES: [u8; 1] = [3];
@@ -22,12 +22,9 @@ const COUNT: u16 = 16_384;
 /// Bytes of the longest name of a service, method, codec or version.
 const TEXT_BYTES_MAX: usize = 255;
 
-/// The most services that a server's answer may have, and the most methods: no client allocates more.
-const SERVICES_MAX: usize = 4_096;
-const METHODS_MAX: usize = u16::MAX as usize;
-
-/// The most services that an error names.
-const NAMED_MAX: usize = 8;
+/// The most services that a server's answer may have, and the most methods: a client keeps the answers of all its servers.
+const SERVICES_MAX: usize = 1_024;
+const METHODS_MAX: usize = 4_096;
 
 /// The kinds of records.
 const SERVICE: u8 = 1;
@@ -38,6 +35,7 @@ const IDEMPOTENT: u8 = 1;
 
 /// A typed service: its names and methods. Made by the attribute [`service`](macro@crate::service).
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ServiceTable {
     /// The name, with the package if there is one: `greeter.Greeter`.
     pub name: &'static str,
@@ -51,6 +49,7 @@ pub struct ServiceTable {
 
 /// A method of a [`ServiceTable`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct MethodEntry {
     /// The name within the service: `Hello`.
     pub name: &'static str,
@@ -93,6 +92,15 @@ pub struct ServedMethod {
 }
 
 impl ServiceTable {
+    #[doc(hidden)]
+    pub const fn new(
+        (name, version): (&'static str, &'static str),
+        methods: &'static [MethodEntry],
+        descriptors: &'static [u8],
+    ) -> Self {
+        Self { name, version, methods, descriptors }
+    }
+
     /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others.
     ///
     /// # Panics
@@ -127,7 +135,11 @@ pub(crate) fn hash<'a>(parts: impl IntoIterator<Item = &'a str>) -> u64 {
 }
 
 /// Adds the records of a service to a server's answer.
-pub(crate) fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
+///
+/// # Panics
+/// When a text of the table breaks the format.
+fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
+    assert!(is_text(table.version.as_bytes()).is_some(), "a version is short: {}", table.version);
     push(answer, SERVICE, &[&text(table.name), table.version.as_bytes()]);
     for (method, number) in table.methods.iter().zip(numbers) {
         let flags = if method.is_idempotent { IDEMPOTENT } else { 0 };
@@ -136,15 +148,56 @@ pub(crate) fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>)
             &[flags],
             &(method.schema)().to_le_bytes(),
             &text(method.codec),
-            method.name.as_bytes(),
+            &text(method.name)[1..],
         ];
         push(answer, METHOD, &parts);
     }
 }
 
+/// The typed services of an endpoint, and the answers to requests for them.
+#[derive(Debug, Default)]
+pub(crate) struct TypedServices {
+    services: Vec<&'static ServiceTable>,
+    tables: Vec<u8>,
+    descriptors: Vec<u8>,
+}
+
+impl TypedServices {
+    /// Adds a service. Services of one file have the same descriptors, which the answer has once.
+    ///
+    /// # Panics
+    /// When the endpoint serves the name already, the services exceed the limits of an answer, or a text breaks the format.
+    pub(crate) fn add(&mut self, table: &'static ServiceTable, numbers: &[u16]) {
+        let is_new = self.services.iter().all(|other| other.name != table.name);
+        assert!(is_new, "the endpoint serves {} already", table.name);
+        let has_descriptors =
+            self.services.iter().any(|other| other.descriptors == table.descriptors);
+        if !has_descriptors {
+            self.descriptors.extend_from_slice(table.descriptors);
+        }
+        write(table, numbers, &mut self.tables);
+        self.services.push(table);
+        let methods: usize = self.services.iter().map(|service| service.methods.len()).sum();
+        let fits = self.services.len() <= SERVICES_MAX && methods <= METHODS_MAX;
+        assert!(fits, "an endpoint has at most {SERVICES_MAX} services, {METHODS_MAX} methods");
+    }
+
+    /// Returns the answer to a request of the endpoint's own method, if the request is for services.
+    pub(crate) fn answer(&self, request: &[u8]) -> Option<&[u8]> {
+        if request == TABLES {
+            Some(&self.tables)
+        } else if request == DESCRIPTORS {
+            Some(&self.descriptors)
+        } else {
+            None
+        }
+    }
+}
+
 /// Returns a text behind its length.
 fn text(text: &str) -> Vec<u8> {
-    assert!(text.len() <= TEXT_BYTES_MAX, "a name has at most 255 bytes: {text}");
+    let is_valid = !text.is_empty() && is_text(text.as_bytes()).is_some();
+    assert!(is_valid, "a name has 1 to 255 bytes, and no control characters: {text:?}");
     [&[text.len() as u8], text.as_bytes()].concat()
 }
 
@@ -179,15 +232,16 @@ pub fn parse(mut bytes: &[u8]) -> Option<Vec<ServedService>> {
             _ => {}
         }
     }
-    let mut numbers: Vec<u16> = services.iter().flat_map(numbers_of).collect();
-    let count = numbers.len();
-    numbers.sort_unstable();
-    numbers.dedup();
-    (bytes.is_empty() && numbers.len() == count).then_some(services)
+    let all = || services.iter().flat_map(|service| &service.methods);
+    let is_clear = are_distinct(all().map(|method| method.number))
+        && are_distinct(services.iter().map(|service| &service.name))
+        && services.iter().all(|one| are_distinct(one.methods.iter().map(|method| &method.name)));
+    (bytes.is_empty() && is_clear).then_some(services)
 }
 
-fn numbers_of(service: &ServedService) -> impl Iterator<Item = u16> {
-    service.methods.iter().map(|method| method.number)
+fn are_distinct<T: Ord>(mut items: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    items.all(|item| seen.insert(item))
 }
 
 fn method(value: &[u8]) -> Option<ServedMethod> {
@@ -219,120 +273,33 @@ fn is_text(bytes: &[u8]) -> Option<&str> {
     (is_short && !text.contains(char::is_control)).then_some(text)
 }
 
-/// A table that a client expects at its servers, and the client's own numbers.
-#[derive(Debug)]
-pub(crate) struct Expected {
-    table: &'static ServiceTable,
-    numbers: Vec<u16>,
-    /// Whether the endpoint of the client has the table.
-    is_known: AtomicBool,
-}
-
-/// The reason why a method has no call of its own number at a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
-    /// The server has given the name this number.
-    Number(u16),
-    /// The server lacks the method, or has another of the same name: for people.
-    Refused(String),
-}
-
-impl Expected {
-    pub(crate) fn new(table: &'static ServiceTable, numbers: Vec<u16>) -> Arc<Self> {
-        assert_eq!(numbers.len(), table.methods.len(), "each method has a number");
-        Arc::new(Self { table, numbers, is_known: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn table(&self) -> &'static ServiceTable {
-        self.table
-    }
-
-    /// Returns the client's numbers of the methods.
-    #[inline(always)]
-    pub(crate) fn numbers(&self) -> &[u16] {
-        &self.numbers
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_known(&self) -> bool {
-        self.is_known.load(Ordering::Relaxed)
-    }
-
-    /// Records that the endpoint of the client has the table.
-    pub(crate) fn set_known(&self) {
-        self.is_known.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the methods that need more than the client's own number at a server with these services; `None` for a server
-    /// that has no tables.
-    pub(crate) fn misfits(&self, served: Option<&[ServedService]>) -> Vec<(u16, Misfit)> {
-        let methods = self.table.methods.iter().zip(&self.numbers);
-        let misfit = |(method, own): (&MethodEntry, &u16)| {
-            let number = match served {
-                Some(served) => self.number_at(method, served),
-                None => method.id.ok_or_else(|| {
-                    let name = format!("{}/{}", self.table.name, method.name);
-                    format!("{name} has no number here: the server names no methods")
-                }),
-            };
-            match number {
-                Ok(number) if number == *own => None,
-                Ok(number) => Some((*own, Misfit::Number(number))),
-                Err(why) => Some((*own, Misfit::Refused(why))),
-            }
-        };
-        methods.filter_map(misfit).collect()
-    }
-
-    /// Returns the number of a method at a server.
-    ///
-    /// # Errors
-    /// The difference between both ends, with the versions of both.
-    fn number_at(&self, method: &MethodEntry, served: &[ServedService]) -> Result<u16, String> {
-        let ServiceTable { name, version, .. } = self.table;
-        let full = format!("{name}/{}", method.name);
-        let Some(service) = served.iter().find(|service| service.name == *name) else {
-            let names = served.iter().map(|service| &*service.name);
-            let names: Vec<&str> = names.take(NAMED_MAX).collect();
-            let served = if names.is_empty() { "no named one".into() } else { names.join(", ") };
-            return Err(format!(
-                "the server has no service {name}, which the client has in version {version}: it serves {served}"
-            ));
-        };
-        let theirs = &service.version;
-        let Some(other) = service.methods.iter().find(|other| other.name == method.name) else {
-            return Err(format!(
-                "the server's {name} of version {theirs} has no method {}; the client's version is {version}",
-                method.name
-            ));
-        };
-        let schema = (method.schema)();
-        match other.codec == method.codec && other.schema == schema {
-            true => Ok(other.number),
-            false => Err(format!(
-                "{full}: the server's version {theirs} has messages of {} {:016x}, and the client's version {version} of {} {schema:016x}",
-                other.codec, other.schema, method.codec
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
 
-    fn entry(name: &'static str, id: Option<u16>, is_idempotent: bool) -> MethodEntry {
+    pub(in crate::values) fn entry(
+        name: &'static str,
+        id: Option<u16>,
+        is_idempotent: bool,
+    ) -> MethodEntry {
         MethodEntry { name, id, is_idempotent, codec: "text", schema: || 0x0102_0304_0506_0708 }
     }
 
-    fn table(name: &'static str, methods: Vec<MethodEntry>) -> &'static ServiceTable {
+    pub(in crate::values) fn table(
+        name: &'static str,
+        methods: Vec<MethodEntry>,
+    ) -> &'static ServiceTable {
         let methods = methods.leak();
         Box::leak(Box::new(ServiceTable { name, version: "2.0", methods, descriptors: &[] }))
     }
 
-    fn served(table: &'static ServiceTable) -> Vec<ServedService> {
+    fn named(number: usize) -> String {
+        format!("{number:04}")
+    }
+
+    pub(in crate::values) fn served(table: &'static ServiceTable) -> Vec<ServedService> {
         let mut bytes = Vec::new();
         write(table, &table.numbers(|_| false), &mut bytes);
         parse(&bytes).expect("what is written can be read")
@@ -385,8 +352,46 @@ mod tests {
             assert_eq!(changed(at, byte), None, "byte {at}");
         }
         assert!(changed(15, 0xff).is_some(), "unknown flags");
-        let services = |count: usize| parse(&[SERVICE, 2, 0, 1, b's'].repeat(count));
+        let service = |number| [&[SERVICE, 5, 0, 4][..], named(number).as_bytes()].concat();
+        let services = |count: usize| parse(&(0..count).flat_map(service).collect::<Vec<u8>>());
         assert!(services(SERVICES_MAX).is_some() && services(SERVICES_MAX + 1).is_none());
+        assert_eq!(parse(&service(1).repeat(2)), None, "a service twice");
+        let method = |number: usize| {
+            let record = [METHOD, 17, 0, number as u8, (number >> 8) as u8, 0];
+            [&record[..], &[0; 8], &[1, b'c'], named(number).as_bytes()].concat()
+        };
+        let methods = |count: usize| {
+            let methods: Vec<u8> = (0..count).flat_map(method).collect();
+            parse(&[service(1), methods].concat())
+        };
+        assert!(methods(METHODS_MAX).is_some() && methods(METHODS_MAX + 1).is_none());
+        let mut same = method(2);
+        let end = same.len() - 1;
+        same[end] = b'1';
+        assert_eq!(parse(&[service(1), method(1), same].concat()), None, "a method twice");
+    }
+
+    #[test]
+    fn answer__of_services_of_one_file_has_its_descriptors_once() {
+        let mut services = TypedServices::default();
+        for (name, number) in [("A", 1), ("B", 2)] {
+            let methods = vec![entry("M", None, false)].leak();
+            let table = ServiceTable { name, version: "", methods, descriptors: b"file" };
+            services.add(Box::leak(Box::new(table)), &[number]);
+        }
+        assert_eq!(services.answer(&DESCRIPTORS), Some(&b"file"[..]));
+        let tables = parse(services.answer(&TABLES).expect("tables")).expect("two services");
+        assert_eq!((tables.len(), services.answer(&[9])), (2, None));
+    }
+
+    #[test]
+    fn write__refuses_texts_that_no_client_reads() {
+        let long = "x".repeat(256).leak();
+        for name in ["", "a\nb", long] {
+            let table = table("S", vec![entry(name, None, false)]);
+            let written = std::panic::catch_unwind(|| write(table, &[1], &mut Vec::new()));
+            assert!(written.is_err(), "{name:?}");
+        }
     }
 
     #[test]
@@ -400,20 +405,5 @@ mod tests {
         let last = FIRST + COUNT - 1;
         let wrapped = one.numbers(|number| number >= first && number <= last)[0];
         assert_eq!(wrapped, FIRST);
-    }
-
-    #[test]
-    fn misfits__of_servers_with_other_numbers_and_without_tables() {
-        let own = table("S", vec![entry("A", Some(1), false), entry("B", None, false)]);
-        let expected = Expected::new(own, own.numbers(|_| false));
-        let (a, b) = (expected.numbers()[0], expected.numbers()[1]);
-        assert_eq!(expected.misfits(Some(&served(own))), []);
-        let other = table("S", vec![entry("B", Some(1), false), entry("A", Some(5), false)]);
-        let moved = [(a, Misfit::Number(5)), (b, Misfit::Number(1))];
-        assert_eq!(expected.misfits(Some(&served(other))), moved);
-        let [(number, Misfit::Refused(why))] = &expected.misfits(None)[..] else {
-            panic!("a method without a number")
-        };
-        assert_eq!((*number, why.starts_with("S/B has no number")), (b, true));
     }
 }

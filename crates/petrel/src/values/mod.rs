@@ -7,11 +7,13 @@
 //! | `session_state`, `session_end` | [`SessionState`] and [`SessionEnd`] |
 //! | `shared_msg` | [`SharedMsg`]: a message for many receivers |
 //! | `state` | [`State`]: the application's state, lent without its type |
+//! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
 //! | `method_table` | [`ServiceTable`]: the methods of a typed service, by name |
 //! | `client/` | the servers, settings and counters of a client |
 
 mod call_options;
 pub(crate) mod client;
+pub(crate) mod expected;
 pub(crate) mod method_table;
 mod session_end;
 mod session_state;
@@ -23,5 +25,5 @@ pub use session_end::SessionEnd;
 pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
 
-pub(crate) use call_options::limits;
+pub(crate) use call_options::{MethodNumber, limits};
 pub(crate) use state::State;

@@ -1,6 +1,8 @@
 //! Each codec: messages, malformed messages, and old and new versions of messages.
 
-use petrel::service::{Ctx, Decode, Encode, Malformed, Method, Postcard, Prost, Zerocopy};
+use std::marker::PhantomData;
+
+use petrel::service::{Ctx, Decode, Encode, Malformed, Method, Postcard, Prost, Raw, Zerocopy};
 use petrel::{Client, Context, Error, Status};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
@@ -290,4 +292,31 @@ impl Method for ByHand {
 fn entry__has_the_codec_of_its_method() {
     let entry = petrel::service::MethodEntry::of::<ByHand>("Double", None, true);
     assert_eq!((entry.codec, (entry.schema)(), entry.id), ("decimal", 0, None));
+}
+
+/// A method of these types.
+struct Of<C, Q, A>(PhantomData<(C, Q, A)>);
+
+impl<C: Encode<Q> + Decode<A> + 'static, Q: 'static, A: 'static> Method for Of<C, Q, A> {
+    type Codec = C;
+    type Request = Q;
+    type Reply = A;
+    const NAME: &'static str = "S/M";
+}
+
+#[test]
+fn entry__has_a_fingerprint_of_both_messages() {
+    fn of<M: Method>() -> u64 {
+        (petrel::service::MethodEntry::of::<M>("M", None, false).schema)()
+    }
+    let all = [
+        of::<Of<Zerocopy, [u8; 16], [u8; 8]>>(),
+        of::<Of<Zerocopy, [u8; 32], [u8; 16]>>(),
+        of::<Of<Zerocopy, [u8; 8], [u8; 16]>>(),
+        of::<Of<Raw, String, Vec<u8>>>(),
+        of::<Of<Raw, String, String>>(),
+    ];
+    for (index, fingerprint) in all.iter().enumerate() {
+        assert!(!all[..index].contains(fingerprint), "{index}");
+    }
 }

@@ -155,3 +155,31 @@ fn call__from_many_threads_with_clones() {
     let right: Vec<_> = replies.iter().collect();
     assert_eq!((right.len(), right.iter().all(|reply| *reply == Ok(true))), (200, true));
 }
+
+#[petrel::service(codec = Raw)]
+trait Places {
+    #[dispatch]
+    fn place(&self, cx: &mut Context<'_>, _: &str) -> Result<String, Error>;
+}
+
+struct Thread;
+
+impl Places for Thread {
+    fn place(&self, _: &mut Context<'_>, _: &str) -> Result<String, Error> {
+        Ok(format!("{:?}", thread::current().id()))
+    }
+}
+
+/// Also a first call, while the owner is asked for its tables.
+#[test]
+fn call__with_a_key_goes_to_the_keys_owner() {
+    let server = Server::bind("127.0.0.1:0").threads(2);
+    let server = server.serve(|_| (), |endpoint| endpoint.serve(PlacesServer::new(Thread)));
+    let server = server.start().expect("a server");
+    let client = PlacesClient::connect_wait(server.local_addr()).expect("a client");
+    let place = |key: u8| client.place("").key([key]).wait().expect("a reply");
+    let first: Vec<String> = (0..32).map(place).collect();
+    let second: Vec<String> = (0..32).map(place).collect();
+    assert_eq!(first, second);
+    assert!(first.iter().any(|place| *place != first[0]), "both threads own keys");
+}

@@ -1,6 +1,10 @@
 //! Clients ahead of their server, and behind: no call reaches another method's handler.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use petrel::service::{Ctx, Raw, ServedMethod, ServedService, parse};
+use petrel::task::Handle;
 use petrel::{Client, Error, Execution, Server, Status};
 
 use crate::serve;
@@ -89,11 +93,13 @@ fn a_client_behind_its_server__gets_methods_by_name_or_both_versions() {
     let words = first::WordsClient::new(client);
     assert_eq!(words.read(word()).wait().unwrap(), "read tern, 2");
     assert_eq!(words.erase(word()).wait().unwrap(), "erase tern, 2");
-    assert_eq!(
-        refused(words.count(word()).wait()),
-        "test.Words/Count: the server's version 2 has messages of bytes 0000000000000000, and the \
-         client's version 1 of text 0000000000000000"
-    );
+    // Calls by number have the server's numbers.
+    for (number, reply) in [(1, "erase tern, 2"), (2, "read tern, 2"), (3, "count 4, 2")] {
+        assert_eq!(words.client().call(number, "tern").wait().unwrap(), reply.as_bytes());
+    }
+    let why = refused(words.count(word()).wait());
+    assert!(why.starts_with("test.Words/Count: the server's version 2 has messages of bytes "));
+    assert!(why.ends_with(", and the client's version 1 of text 0000000000000000"), "{why}");
 }
 
 #[test]
@@ -134,17 +140,94 @@ fn a_server_without_the_service__names_its_services() {
     assert!(why.ends_with(": it serves test.Words"), "{why}");
 }
 
-/// Such as one of another language: it has the numbers that the definition sets, and cannot know the others.
+/// Its numbers may be those of anything: a typed client does not call them.
 #[test]
-fn a_server_by_numbers__has_no_tables() {
+fn a_server_by_numbers__has_no_service() {
     let server = Server::in_process();
     let server =
         server.serve(|_| (), |endpoint| endpoint.on(1, |_, cx, request| request.reply(cx, b"raw")));
     let server = server.start().unwrap();
     let other = OtherClient::new(server.client().unwrap());
-    let why = refused(other.read(word()).wait());
-    assert!(why.starts_with("test.Other/Read has no number here"), "{why}");
-    assert_eq!(other.copy(word()).wait().unwrap(), "raw");
+    for outcome in [other.read(word()).wait(), other.copy(word()).wait()] {
+        let why = refused(outcome);
+        assert!(why.ends_with(": it serves no named one"), "{why}");
+    }
+    assert_eq!(other.client().call(1, "").wait().unwrap(), b"raw");
+}
+
+/// The call must not overtake the table, which is on its way to the endpoint.
+#[test]
+fn a_call_of_another_thread__follows_its_table() {
+    let server = Server::bind("127.0.0.1:0");
+    let server =
+        server.serve(|_| (), |endpoint| endpoint.serve(second::WordsServer::new(second::Book)));
+    let server = server.start().unwrap();
+    let nexus = petrel::Nexus::builder().start().unwrap();
+    let mut endpoint = nexus.endpoint(Default::default()).unwrap();
+    let (handle, address): (Handle, _) = (endpoint.handle(), server.local_addr());
+    let client = endpoint.block_on(async move {
+        let client = handle.client([address], Default::default());
+        client.health(None).wait_for_ready().await.unwrap();
+        client
+    });
+    let make = move || first::WordsClient::new(client).read(word());
+    let call = std::thread::spawn(make).join().unwrap();
+    assert_eq!(endpoint.block_on(call).unwrap(), "read tern, 2");
+}
+
+/// Two versions of a service: calls of a method may run twice by the later one alone.
+mod twice {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::{Ctx, Error, Raw, Status};
+
+    #[petrel::service(name = "test.Twice", codec = Raw)]
+    pub(super) trait Earlier {
+        async fn add(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+    }
+
+    #[petrel::service(name = "test.Twice", codec = Raw)]
+    pub(super) trait Later {
+        #[idempotent]
+        async fn add(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+    }
+
+    pub(super) struct Failing(pub(super) Arc<AtomicU32>);
+
+    impl Failing {
+        fn fail(&self) -> Result<String, Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(Error::new(Status::Unavailable, "it may have run"))
+        }
+    }
+
+    impl Earlier for Failing {
+        async fn add(&self, _: &Ctx, _: String) -> Result<String, Error> {
+            self.fail()
+        }
+    }
+
+    impl Later for Failing {
+        async fn add(&self, _: &Ctx, _: String) -> Result<String, Error> {
+            self.fail()
+        }
+    }
+}
+
+#[test]
+fn a_method_that_is_idempotent_by_the_client_alone__runs_once() {
+    let count = Arc::new(AtomicU32::new(0));
+    let made = Arc::clone(&count);
+    let (_server, client) =
+        serve(move || twice::EarlierServer::new(twice::Failing(Arc::clone(&made))));
+    twice::LaterClient::new(client).add(word()).wait().unwrap_err();
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    let made = Arc::clone(&count);
+    let (_server, client) =
+        serve(move || twice::LaterServer::new(twice::Failing(Arc::clone(&made))));
+    twice::LaterClient::new(client).add(word()).wait().unwrap_err();
+    assert!(count.load(Ordering::Relaxed) > 2, "retried, as both ends declare");
 }
 
 /// Two services with the number 1 cannot share an endpoint; at a client, each call finds its server's number.
@@ -173,6 +256,8 @@ fn calls__go_to_the_servers_that_have_the_method() {
     }
     for _ in 0..20 {
         assert_eq!(words.sort(word()).wait().unwrap(), "sort tern, 2");
+        let hedged = words.sort(word()).hedge_after(std::time::Duration::ZERO);
+        assert_eq!(hedged.wait().unwrap(), "sort tern, 2");
         let read = words.read(word()).wait().unwrap();
         assert!(["read tern", "read tern, 2"].contains(&&*read), "{read}");
     }
@@ -283,4 +368,12 @@ fn serve__of_an_id_in_use() {
     );
     let error = server.start().map(drop).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
+    let server = Server::in_process().serve(
+        |_| (),
+        |endpoint| {
+            endpoint.serve(first::WordsServer::new(first::Book));
+            endpoint.on(1, |_, cx, request| request.reply(cx, b"raw"));
+        },
+    );
+    server.start().map(drop).unwrap_err();
 }

@@ -18,8 +18,8 @@ use crate::local::{Key, TimerId};
 use crate::msgbuf::MsgBuf;
 use crate::overload::BackoffConfig;
 use crate::time::as_ns;
-use crate::values::CallOptions;
 use crate::values::client::{ClientConfig, Target};
+use crate::values::{CallOptions, MethodNumber};
 
 /// A call that has not ended.
 pub(super) struct ServiceCall {
@@ -27,6 +27,8 @@ pub(super) struct ServiceCall {
     method: u16,
     is_idempotent: bool,
     wait_for_ready: bool,
+    /// Whether the method's number is a typed client's.
+    is_typed: bool,
     /// Whether its attempts have [rules](super::Service::has_attempt_rules) of their own.
     has_attempt_rules: bool,
     rare: Option<Box<RareOptions>>,
@@ -135,12 +137,13 @@ impl ServiceCall {
         inherited_ns: Option<u64>,
     ) -> Self {
         let CallSpec { method, request, response, options, end_ns, end } = spec;
-        let &CallOptions { idempotent, wait_for_ready, .. } = options;
+        let &CallOptions { idempotent, wait_for_ready, number, .. } = options;
         Self {
             service,
             method,
             is_idempotent: idempotent,
             wait_for_ready,
+            is_typed: number != MethodNumber::Servers,
             has_attempt_rules,
             rare: RareOptions::of(options),
             end_ns,
@@ -178,6 +181,16 @@ impl ServiceCall {
     #[inline(always)]
     pub(super) fn method(&self) -> u16 {
         self.method
+    }
+
+    /// Returns the client's number of a typed method, which the server's table may replace.
+    pub(super) fn typed_method(&self) -> Option<u16> {
+        self.is_typed.then_some(self.method)
+    }
+
+    /// Lets the call run once: the server's table does not declare the method idempotent. A caller that asks for hedges knows better.
+    pub(super) fn run_once(&mut self) {
+        self.is_idempotent &= self.is_hedged();
     }
 
     pub(super) fn is_patient(&self) -> bool {

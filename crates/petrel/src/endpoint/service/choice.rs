@@ -45,28 +45,30 @@ impl Services {
             // A call with a key waits for the key's owner.
             (is_ready || has_key && connection.may_be_waited_for()).then_some((key, connection))
         });
-        let tried = |(key, connection): &(Key, &Connection)| {
+        let method = call.typed_method();
+        let tried = |(key, connection): (Key, &Connection)| {
             let is_tried = |target: &Target| {
                 target.is_server(&connection.target())
                     && !planted("service_retries_where_it_failed")
             };
             let last_tried = call.tried().iter().rposition(is_tried);
-            let is_asked = asked.contains(key) && !planted("service_hedges_are_not_tries");
-            (connection.fit().rank(call.method()), is_asked, last_tried)
+            let is_asked = asked.contains(&key) && !planted("service_hedges_are_not_tries");
+            (connection.fit().rank(method, has_key), is_asked, last_tried)
         };
-        let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
-            let order = match call.key() {
-                Some(key) => {
-                    let by_rank = b.1.rank(key).total_cmp(&a.1.rank(key));
-                    by_rank.then(b.1.owns(key).cmp(&a.1.owns(key)))
-                }
-                None if is_less_busy(a.1.load().get(), b.1.load().get()) => Ordering::Less,
-                None if is_less_busy(b.1.load().get(), a.1.load().get()) => Ordering::Greater,
-                None => Ordering::Equal,
-            };
-            tried(a).cmp(&tried(b)).then(order)
+        let by_load = |a: &Connection, b: &Connection| match call.key() {
+            Some(key) => {
+                let by_rank = b.rank(key).total_cmp(&a.rank(key));
+                by_rank.then(b.owns(key).cmp(&a.owns(key)))
+            }
+            None if is_less_busy(a.load().get(), b.load().get()) => Ordering::Less,
+            None if is_less_busy(b.load().get(), a.load().get()) => Ordering::Greater,
+            None => Ordering::Equal,
         };
-        let (key, connection) = ready.min_by(by_load)?;
+        let ranked = ready.map(|one| (tried(one), one));
+        let (_, (key, connection)) =
+            ranked.min_by(|(tried, (_, one)), (other_tried, (_, other))| {
+                tried.cmp(other_tried).then_with(|| by_load(one, other))
+            })?;
         connection.session().map(|_| key)
     }
 
@@ -118,6 +120,10 @@ impl Services {
             let message = format!("{}; no server can be reached: {failures}", error.message);
             return error.with_message(message);
         }
+        if let Some(why) = self.unnamed(call) {
+            let message = format!("{}; no server has named its methods: {why}", error.message);
+            return error.with_message(message);
+        }
         if service.config().judge.is_none() || call.key().is_some() || service.leader().is_some() {
             return error;
         }
@@ -128,6 +134,16 @@ impl Services {
         let (count, message) = (service.servers().len(), &error.message);
         let message = format!("no leader: {ready} of {count} servers can be called; {message}");
         error.with_message(message)
+    }
+
+    /// Returns why a waiting call has no server that has named its methods, if a server failed to.
+    fn unnamed(&self, call: &ServiceCall) -> Option<String> {
+        call.typed_method().filter(|_| call.step() == Step::WaitingForSession)?;
+        let servers = self.list.get(call.service())?.servers();
+        servers.keys().find_map(|server| {
+            let connection = self.connections.get(server)?;
+            Some(at_server(connection.target().address, connection.fit().failure()?))
+        })
     }
 
     /// Returns the calls of a service that pause before their next attempt.
@@ -152,9 +168,9 @@ impl Services {
     /// Returns an available server for a hedge, with a permit, if the budget allows it.
     pub(super) fn hedge_at(&mut self, key: Key, now_ns: u64) -> Option<(Key, AttemptPermit)> {
         let chosen = self.choose(key)?;
-        let method = self.calls.get(key)?.method();
+        let method = self.calls.get(key)?.typed_method();
         let connection = self.connections.get_mut(chosen)?;
-        if !connection.queue().is_empty() || connection.fit().rank(method) > 0 {
+        if !connection.queue().is_empty() || !connection.fit().is_callable(method) {
             return None;
         }
         let MayBegin::Now(permit) = connection.begin(now_ns, false) else { return None };

@@ -21,7 +21,7 @@ use crate::overload::RetryBudget;
 use crate::sync::Arc;
 use crate::time::as_ns;
 use crate::values::client::{Balance, ClientConfig, Counters, Verdict};
-use crate::values::method_table::Expected;
+use crate::values::expected::Expected;
 
 /// A service, on one or several servers.
 pub(super) struct Service {
@@ -301,7 +301,7 @@ impl Service {
         connections: &'a mut Slab<Connection>,
         random: impl FnOnce() -> u64,
         now_ns: u64,
-        is_outside: bool,
+        (method, is_typed, is_outside): (u16, bool, bool),
     ) -> Option<Chosen<'a>> {
         let preferred = self.preferred();
         let key = match (preferred, self.config.balance) {
@@ -317,10 +317,13 @@ impl Service {
         let may_begin = connection.queue().is_empty() && connection.may_begin(now_ns) || is_outside;
         let is_measured = preferred.is_none() && connection.standing().begins_measured(now_ns);
         // Calls need the next endpoint of a process when all sessions are busy.
-        if self.detours != 0
-            && (self.detours & MISFITS != 0 || preferred.is_none() && connection.load().busy() > 0)
-        {
-            return None;
+        if self.detours != 0 {
+            let typed = Some(method).filter(|_| is_typed && self.detours & MISFITS != 0);
+            let is_busy = preferred.is_none() && connection.load().busy() > 0;
+            let needs_another = self.has_dormant() && is_busy;
+            if needs_another || connection.fit().of(typed).is_some() {
+                return None;
+            }
         }
         let measured_ns = if is_measured { now_ns } else { 0 };
         may_begin.then_some(Chosen { key, connection, session, measured_ns })

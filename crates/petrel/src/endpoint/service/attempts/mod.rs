@@ -24,8 +24,8 @@ use crate::endpoint::context::{CallKind, Context, Local};
 use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
-use crate::values::CallOptions;
-use crate::values::method_table::Misfit;
+use crate::values::expected::Misfit;
+use crate::values::{CallOptions, MethodNumber};
 use end::{FirstEnd, HedgeEnd, no_one_session};
 
 pub(crate) use tables::expect_table;
@@ -57,7 +57,11 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     // Most calls go to a server at once, and end with its answer.
     let chosen = match options.is_special() {
         true => None,
-        false => service.choose_at_once(connections, || hub.random(), *now_ns, is_outside(method)),
+        false => {
+            let is_typed = options.number != MethodNumber::Servers;
+            let of = (method, is_typed, is_outside(method));
+            service.choose_at_once(connections, || hub.random(), *now_ns, of)
+        }
     };
     let Some(Chosen { key: at, connection, session, measured_ns }) = chosen else {
         let (request, end) = (request.into(), end.into());
@@ -205,8 +209,8 @@ impl<'a, 'c> Attempts<'a, 'c> {
         self.wake_endpoint(key);
         let services = &mut *self.cx.local.services;
         let Some(chosen) = services.choose(key) else { return self.wait_for_session(key) };
-        let method = services.calls.get(key).expect("a server was chosen for it").method();
-        let is_outside = is_outside(method);
+        let call = services.calls.get(key).expect("a server was chosen for it");
+        let (method, is_outside) = (call.typed_method(), is_outside(call.method()));
         let connection = services.connections.get_mut(chosen).expect("it was chosen");
         if connection.fit().of(method) == Some(&Suits::Asked) {
             return self.add_waiting(key);
@@ -304,17 +308,20 @@ impl<'a, 'c> Attempts<'a, 'c> {
         tag: Continuation,
     ) -> Result<(), Outcome> {
         let Local { services, pool, hub, clock, .. } = &mut *self.cx.local;
-        let own = services.calls.get(key).expect("an attempt belongs to a call").method();
-        let fit = services.connections.get(connection).and_then(|one| one.fit().of(own));
-        let method = match fit {
-            None => own,
-            Some(Suits::Known(Misfit::Number(number))) => *number,
+        let call = services.calls.get(key).expect("an attempt belongs to a call");
+        let at = services.connections.get(connection);
+        let (method, is_idempotent) = match at.and_then(|one| one.fit().of(call.typed_method())) {
+            None => (call.method(), true),
+            Some(&Suits::Known(Misfit::Other { number, is_idempotent })) => (number, is_idempotent),
             Some(suits) => {
                 let outcome = Outcome::failed(suits.why_not());
                 return Err(Outcome { session, ..outcome });
             }
         };
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        if !is_idempotent {
+            call.run_once();
+        }
         let end_ns = call.attempt_end_ns(service.config(), || clock.now_ns());
         let inherited_ns = call.inherited_ns();
         let (request, response) = match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {

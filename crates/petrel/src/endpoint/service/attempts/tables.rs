@@ -13,7 +13,8 @@ use crate::local::{Handle, Key, Session};
 use crate::panics::Closure;
 use crate::sync::Arc;
 use crate::values::client::ServiceKey;
-use crate::values::method_table::{Expected, ServedService, TABLES, parse};
+use crate::values::expected::{Expected, Served};
+use crate::values::method_table::{TABLES, parse};
 
 /// How long a server with an open session may take to name its methods, and the pause after a failure.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -85,7 +86,15 @@ impl Attempts<'_, '_> {
             let handle = handle.clone();
             async move {
                 let id = session.id();
-                let Some(served) = ask(&handle, session).await else { return };
+                let note = |why: String| {
+                    Local::of_task(&hub, |local| {
+                        let connection = local.services.connections.get_mut(server);
+                        if let Some(one) = connection {
+                            one.fit_mut().failed(id, why);
+                        }
+                    });
+                };
+                let Some(served) = ask(&handle, session, note).await else { return };
                 Local::of_task(&hub, |local| {
                     Attempts::of(&mut Context::new(local)).told(server, id, served);
                 });
@@ -96,7 +105,7 @@ impl Attempts<'_, '_> {
     }
 
     /// Compares the server's methods with the client's. Calls that waited for the answer go on.
-    fn told(&mut self, server: Key, session: SessionId, served: Option<Vec<ServedService>>) {
+    fn told(&mut self, server: Key, session: SessionId, served: Served) {
         let Services { list, connections, .. } = &mut *self.cx.local.services;
         let Some(connection) = connections.get_mut(server) else { return };
         if !connection.fit_mut().told(session, served) {
@@ -114,17 +123,16 @@ impl Attempts<'_, '_> {
     }
 }
 
-/// Asks a server for its tables until there is an answer. Returns `None` if the session ends before. A server without typed services,
-/// or of a version before them, has the answer `None`.
-async fn ask(handle: &Handle, session: Session) -> Option<Option<Vec<ServedService>>> {
+/// Asks a server for its tables until there is an answer, and notes each failure. Returns `None` if the session ends before.
+async fn ask(handle: &Handle, session: Session, note: impl Fn(String)) -> Option<Served> {
     while session.is_open() {
         match session.call(HEALTH_METHOD, TABLES).timeout(ANSWER_TIMEOUT).await {
-            Ok(answer) if answer.is_empty() => return Some(None),
-            // A malformed answer names no service, and no call gets through.
-            Ok(answer) => return Some(Some(parse(&answer).unwrap_or_default())),
-            Err(error) if error.status == Status::InvalidArgument => return Some(None),
-            Err(_) => handle.sleep(PAUSE).await,
+            Ok(answer) => return Some(parse(&answer).map_or(Served::Malformed, Served::Services)),
+            // A server of another kind or version does not know the request.
+            Err(error) if error.status == Status::InvalidArgument => return Some(Served::Nothing),
+            Err(error) => note(error.message.clone()),
         }
+        handle.sleep(PAUSE).await;
     }
     None
 }
