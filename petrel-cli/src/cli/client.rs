@@ -124,7 +124,7 @@ pub(crate) struct CallArgs {
 const CALL_AFTER_HELP: &str = "\
 Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
-  petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\": \"petrel\"}'
+  petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}'
   petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
 
