@@ -14,7 +14,6 @@ mod device_calls;
 mod device_faults;
 mod devices;
 mod dpdk;
-mod guest;
 mod index;
 mod kv;
 mod kv_chaos;

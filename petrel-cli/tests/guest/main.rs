@@ -1,4 +1,7 @@
-//! The command over an RDMA card of the kernel (rdma_rxe), in an emulated machine.
+//! The command over an RDMA card of the kernel (rdma_rxe), in an emulated machine: a program of its own, since two busy CPUs more disturb
+//! the other tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
 
 use std::path::Path;
 
