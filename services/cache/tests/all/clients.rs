@@ -156,7 +156,10 @@ fn ask(socket: &mut BufReader<TcpStream>, request: &[u8]) -> Vec<u8> {
     socket.get_mut().write_all(&[request, b"mn\r\n"].concat()).unwrap();
     let mut reply = Vec::new();
     while !reply.ends_with(b"MN\r\n") {
-        assert!(socket.read_until(b'\n', &mut reply).unwrap() > 0, "{}", reply.escape_ascii());
+        let read = socket.read_until(b'\n', &mut reply);
+        let is_more = read.as_ref().is_ok_and(|bytes| *bytes > 0);
+        let (request, reply) = (request.escape_ascii(), reply.escape_ascii());
+        assert!(is_more, "{read:?} for {request}, after {reply}");
     }
     reply
 }
