@@ -113,7 +113,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// The [identity](Peer::identity) is proven if both processes have [credentials](crate::nexus::NexusBuilder::credentials); over shared memory
     /// the kernel vouches for the [process](Peer::process) and its user. A client that is refused gets PERMISSION_DENIED with the
     /// text, for the session or for each call of another method. Questions for the health and the description of the service are always
-    /// answered. Grants are for numbers: a method of a [typed service](crate::service) needs an `id` to be granted alone.
+    /// answered. Grants are for numbers: a method of a [typed service](mod@crate::service) needs an `id` to be granted alone.
     ///
     /// ```
     /// # use petrel::endpoint::EndpointConfig;

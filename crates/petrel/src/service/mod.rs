@@ -48,7 +48,7 @@
 //!
 //! | argument | meaning | default |
 //! | --- | --- | --- |
-//! | `codec = Raw` | the codec of requests and replies | [`Postcard`], with the cargo feature of the name |
+//! | `codec = Raw` | the codec of requests and replies | `Postcard`, with the cargo feature of the name |
 //! | `name = "greeter.Greeter"` | the name of the service | the name of the trait |
 //! | `version = "2"` | the version, for people | the version of the crate |
 //! | `descriptors = include_bytes!(…)` | the `FileDescriptorSet` of the messages, for tools | none; `petrel-build` sets it |
@@ -63,9 +63,9 @@
 //! | codec | messages | feature |
 //! | --- | --- | --- |
 //! | [`Raw`] | bytes and text as they are | |
-//! | [`Postcard`] | types with serde's traits; both ends have the same fields | `postcard` |
-//! | [`Prost`] | messages of protobuf, whose fields may be added and removed | `prost` |
-//! | [`Zerocopy`] | types that are their own bytes; read in place | `zerocopy` |
+//! | `Postcard` | types with serde's traits; both ends have the same fields | `postcard` |
+//! | `Prost` | messages of protobuf, whose fields may be added and removed | `prost` |
+//! | `Zerocopy` | types that are their own bytes; read in place | `zerocopy` |
 //!
 //! A codec of your own is a type with [`Encode`] and [`Decode`].
 

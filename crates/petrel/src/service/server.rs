@@ -42,7 +42,7 @@ pub struct Methods {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Serves a [typed service](crate::service): an endpoint may serve several, beside methods by number.
+    /// Serves a [typed service](mod@crate::service): an endpoint may serve several, beside methods by number.
     ///
     /// # Panics
     /// When the endpoint serves a service of the name already, or has a handler for a method's `id`.

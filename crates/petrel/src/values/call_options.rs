@@ -42,7 +42,7 @@ pub(crate) enum MethodNumber {
     /// The server's number: no table changes the call.
     #[default]
     Servers,
-    /// The number of a [typed](crate::service) client, which a server's table may replace.
+    /// The number of a [typed](mod@crate::service) client, which a server's table may replace.
     Clients,
     /// The same, while the endpoint lacks the client's table: the call follows the table through the inbox.
     ClientsBehindTable,
