@@ -161,6 +161,25 @@ pub(super) struct SendRequest {
     pub(super) rest: [u64; 9],
 }
 
+impl SendRequest {
+    /// A request of one piece, to be filled in.
+    pub(super) fn of(id: u64, operation: c_uint) -> Self {
+        Self {
+            id,
+            next: ptr::null_mut(),
+            pieces: ptr::null_mut(),
+            count: 1,
+            operation,
+            flags: 0,
+            immediate: 0,
+            handle: ptr::null_mut(),
+            pair: 0,
+            key: 0,
+            rest: [0; 9],
+        }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ReceiveRequest {

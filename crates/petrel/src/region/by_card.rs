@@ -122,20 +122,18 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             }
         };
         let (regions, lender) = (regions.clone(), card.clone());
-        self.on_worker_with(
-            REACH,
-            &card.workers,
-            prepare,
-            move |borrower, request: WorkerRequest| match answer(
-                &regions, &lender, borrower, &request,
-            ) {
+        let handler = move |borrower, request: WorkerRequest| {
+            let answer = answer(&regions, &lender, borrower, &request);
+            match answer {
                 Ok(answer) => request.reply(&answer),
                 Err(error) => request.fail(error.status, &error.message),
-            },
-        );
+            }
+        };
+        self.on_worker_with(REACH, &card.workers, prepare, handler);
         self.keep_method(REACH);
     }
 }
+
 /// The lendings to sessions of an endpoint, which end with the endpoint.
 struct OfEndpoint {
     number: u32,

@@ -74,23 +74,11 @@ impl Accessor {
         let registration = unsafe {
             connection.register(buffer.start().as_ptr(), CHAIN_BYTES, ACCESS_LOCAL_WRITE)?
         };
-        let request = SendRequest {
-            id: 0,
-            next: ptr::null_mut(),
-            pieces: ptr::null_mut(),
-            count: 1,
-            operation: WR_RDMA_READ,
-            flags: 0,
-            immediate: 0,
-            handle: ptr::null_mut(),
-            pair: 0,
-            key: 0,
-            rest: [0; 9],
-        };
         // SAFETY: a registration is a structure with its key.
         let local_key = unsafe { (*registration.get()).local_key };
         let piece = Piece { address: 0, length: 0, local_key };
-        let requests = vec![(request, piece); CHAIN_REQUESTS].into_boxed_slice();
+        let requests =
+            vec![(SendRequest::of(0, WR_RDMA_READ), piece); CHAIN_REQUESTS].into_boxed_slice();
         Ok(Self {
             _registration: registration,
             connection,
