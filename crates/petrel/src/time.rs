@@ -55,8 +55,9 @@ impl Add<Duration> for Time {
 
 /// Returns a span in nanoseconds; a span over 584 years counts as that.
 #[inline]
-pub(crate) fn as_ns(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) const fn as_ns(span: Duration) -> u64 {
+    let ns = span.as_nanos();
+    if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 }
 }
 
 #[cfg(test)]

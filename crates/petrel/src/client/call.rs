@@ -24,7 +24,7 @@ use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::expected::Expected;
-use crate::values::{CallOptions, MethodNumber};
+use crate::values::{CallOptions, Marks};
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// Returns a call whose request a codec appends to memory, and whose response `read` reads.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn call_encoded<T>(
         &self,
         method: u16,
@@ -129,12 +129,14 @@ impl Client {
         append: impl FnOnce(&mut Vec<u8>),
         read: fn(Response, u64) -> Result<T, Error>,
     ) -> Call<T> {
-        let mut call = Call::reading(self.clone(), method, bytes_by(append), 0, read);
-        call.options.number = match expected.is_known() || self.expect_in_task(expected) {
-            true => MethodNumber::Clients,
-            false => MethodNumber::ClientsBehindTable,
+        let marks = match expected.is_known() || self.expect_in_task(expected) {
+            true => Marks::TYPED,
+            false => Marks::TYPED.with(Marks::BEHIND_TABLE),
         };
-        call
+        let (client, request, options) =
+            (self.clone(), bytes_by(append), CallOptions::marked(marks));
+        // In place: a call that were changed after its making would be moved once more.
+        Call { client, method, options, request, step: Step::New, read, expected: 0 }
     }
 
     /// Expects the methods of a table before the endpoint has taken its messages: calls of its tasks pass those by. Returns whether the
@@ -235,10 +237,8 @@ impl<T> Call<T> {
 
     /// Replaces all options of the call.
     pub fn options(mut self, options: CallOptions) -> Self {
-        // `head_last` and `number` describe the request, and only `ordered` asks for an order.
-        let CallOptions { head_last, number, ordered, .. } = self.options;
-        let options = if ordered { options.in_order() } else { options };
-        self.options = CallOptions { head_last, number, ..options };
+        let before = mem::replace(&mut self.options, options);
+        self.options.keep_of(&before);
         self
     }
 
@@ -439,7 +439,7 @@ impl<T> Call<T> {
     /// the inbox.
     #[inline(always)]
     fn in_task(&mut self, run: impl FnOnce(&mut Self, &Hub, &mut Local) -> bool) -> bool {
-        if self.options.number == MethodNumber::ClientsBehindTable {
+        if self.options.marks.has(Marks::BEHIND_TABLE) {
             return false;
         }
         let done = Hub::with_current(|hub| {

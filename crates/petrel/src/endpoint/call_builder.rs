@@ -1,6 +1,7 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
 use std::cell::Cell;
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -216,8 +217,8 @@ impl<P, M, C> CallBuilder<P, M, C> {
     /// Replaces all options of the call. A session has one server and rejects hedging and waiting for a server.
     #[inline(always)]
     pub fn options(mut self, options: CallOptions) -> Self {
-        // `ordered` alone sets this.
-        self.options = if self.options.ordered { options.in_order() } else { options };
+        let before = mem::replace(&mut self.options, options);
+        self.options.keep_of(&before);
         self
     }
 
@@ -410,7 +411,7 @@ pub(super) fn buffers<M: IntoMessage>(
         Ok(request) => request,
         Err(error) => return Err(CallRejected::new(error.into(), None, response)),
     };
-    match response.map_or_else(|| local.hub.alloc_response(options.response_bytes), Ok) {
+    match response.map_or_else(|| local.hub.alloc_response(options.buffer_bytes()), Ok) {
         Ok(response) => Ok((request, response)),
         Err(error) => {
             let request = own::<M>(request);

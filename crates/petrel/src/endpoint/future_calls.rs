@@ -24,7 +24,7 @@ impl Local {
         let kind = match deadline_ns {
             Some(end_ns) if !ordered => CallKind::Until { end_ns, clock_ns: None },
             None if !ordered && !is_reference => CallKind::InBurst,
-            _ => CallKind::Limited { timeout: None, deadline_ns, ordered },
+            _ => CallKind::Limited { timeout_ns: None, deadline_ns, ordered },
         };
         if let Err(rejected) = Context::<()>::new(self).start(session, call, kind) {
             self.refuse_call(key, session, rejected);

@@ -77,9 +77,9 @@ fn start_message(
     response: Option<MsgBuf>,
     options: &CallOptions,
 ) -> Call {
-    let &CallOptions { deadline_ns, response_bytes, ordered, .. } = options;
+    let (deadline_ns, ordered) = (options.deadline_ns(), options.is_ordered());
     let key = hub.begin_call(session);
-    let response = response.map_or_else(|| hub.alloc_response(response_bytes), Ok);
+    let response = response.map_or_else(|| hub.alloc_response(options.buffer_bytes()), Ok);
     let response = response.map_err(Error::from);
     let failure = match (request, response) {
         _ if hub.is_closed() => Some(endpoint_gone()),

@@ -53,7 +53,7 @@ impl Stub {
     }
 
     /// Returns a call of the method at this place of the table.
-    #[inline]
+    #[inline(always)]
     pub fn call<M: Method>(&self, index: usize, request: &M::Request) -> Call<M::Reply> {
         let append = |out: &mut Vec<u8>| <M::Codec as Encode<M::Request>>::append(request, out);
         let number = self.expected.numbers()[index];

@@ -25,5 +25,5 @@ pub use session_end::SessionEnd;
 pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
 
-pub(crate) use call_options::{MethodNumber, limits};
+pub(crate) use call_options::{Marks, limits};
 pub(crate) use state::State;

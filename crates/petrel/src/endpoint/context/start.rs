@@ -1,7 +1,5 @@
 //! The start of calls on sessions.
 
-use std::time::Duration;
-
 use petrel_proto::{CallLimits, PendingCall, SessionId};
 
 use super::continuation::Continuation;
@@ -23,16 +21,17 @@ pub(in crate::endpoint) enum CallKind {
     Until { end_ns: u64, clock_ns: Option<u64> },
     /// The call has any of these limits, or its request refers to a message of the application. It runs only after all
     /// earlier calls of its session if `ordered`.
-    Limited { timeout: Option<Duration>, deadline_ns: Option<u64>, ordered: bool },
+    Limited { timeout_ns: Option<u64>, deadline_ns: Option<u64>, ordered: bool },
 }
 
 impl CallKind {
     /// Returns the kind of a call with these options; `is_shared` if its request refers to a message of the application.
     #[inline(always)]
     pub(in crate::endpoint) fn of(options: &CallOptions, is_shared: bool) -> Self {
-        let &CallOptions { timeout, deadline_ns, ordered, .. } = options;
+        let (timeout_ns, deadline_ns) = (options.timeout_ns(), options.deadline_ns());
+        let ordered = options.is_ordered();
         match options.has_limits() || ordered || is_shared {
-            true => Self::Limited { timeout, deadline_ns, ordered },
+            true => Self::Limited { timeout_ns, deadline_ns, ordered },
             false => Self::Plain,
         }
     }
@@ -60,11 +59,11 @@ impl<S: 'static> Context<'_, S> {
                 let limits = CallLimits { deadline_ns: Some(end_ns), ..CallLimits::default() };
                 core.call_with_at_once(*now_ns, session, call, limits, &mut route)
             }
-            CallKind::Limited { timeout, deadline_ns, ordered: false } => {
-                self.start_limited(session, call, timeout, deadline_ns)
+            CallKind::Limited { timeout_ns, deadline_ns, ordered: false } => {
+                self.start_limited(session, call, timeout_ns, deadline_ns)
             }
-            CallKind::Limited { timeout, deadline_ns, ordered: true } => {
-                self.start_in_order(session, call, timeout, deadline_ns)
+            CallKind::Limited { timeout_ns, deadline_ns, ordered: true } => {
+                self.start_in_order(session, call, timeout_ns, deadline_ns)
             }
         }
     }
@@ -87,13 +86,13 @@ impl<S: 'static> Context<'_, S> {
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
-        timeout: Option<Duration>,
+        timeout_ns: Option<u64>,
         deadline_ns: Option<u64>,
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, clock, .. } = &mut *self.local;
-        let has_limits = timeout.is_some() || deadline_ns.is_some();
+        let has_limits = timeout_ns.is_some() || deadline_ns.is_some();
         let clock_ns = if has_limits { clock.now_ns() } else { *now_ns };
-        let limits = limits(timeout, deadline_ns, clock_ns);
+        let limits = limits(timeout_ns, deadline_ns, clock_ns);
         // Referenced messages cannot use the fast path.
         if limits == CallLimits::default() && !call.request.is_reference() {
             return self.start_plain(session, call, false);
@@ -108,13 +107,13 @@ impl<S: 'static> Context<'_, S> {
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
-        timeout: Option<Duration>,
+        timeout_ns: Option<u64>,
         deadline_ns: Option<u64>,
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, clock, .. } = &mut *self.local;
         let clock_ns = clock.now_ns();
         core.set_time(clock_ns);
-        let limits = CallLimits { ordered: true, ..limits(timeout, deadline_ns, clock_ns) };
+        let limits = CallLimits { ordered: true, ..limits(timeout_ns, deadline_ns, clock_ns) };
         core.call_with(*now_ns, session, call, limits)
     }
 }

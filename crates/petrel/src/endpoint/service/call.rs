@@ -18,19 +18,14 @@ use crate::local::{Key, TimerId};
 use crate::msgbuf::MsgBuf;
 use crate::overload::BackoffConfig;
 use crate::time::as_ns;
+use crate::values::Marks;
 use crate::values::client::{ClientConfig, Target};
-use crate::values::{CallOptions, MethodNumber};
 
 /// A call that has not ended.
 pub(super) struct ServiceCall {
     service: Key,
     method: u16,
-    is_idempotent: bool,
-    wait_for_ready: bool,
-    /// Whether the method's number is a typed client's.
-    is_typed: bool,
-    /// Whether its attempts have [rules](super::Service::has_attempt_rules) of their own.
-    has_attempt_rules: bool,
+    marks: Marks,
     rare: Option<Box<RareOptions>>,
     /// The end of all attempts, whenever they are made.
     end_ns: u64,
@@ -133,18 +128,14 @@ impl ServiceCall {
         service: Key,
         spec: CallSpec<'_, R, E>,
         first: Option<Attempt>,
-        has_attempt_rules: bool,
+        rules: Marks,
         inherited_ns: Option<u64>,
     ) -> Self {
         let CallSpec { method, request, response, options, end_ns, end } = spec;
-        let &CallOptions { idempotent, wait_for_ready, number, .. } = options;
         Self {
             service,
             method,
-            is_idempotent: idempotent,
-            wait_for_ready,
-            is_typed: number != MethodNumber::Servers,
-            has_attempt_rules,
+            marks: options.marks.with(rules),
             rare: RareOptions::of(options),
             end_ns,
             inherited_ns,
@@ -185,16 +176,22 @@ impl ServiceCall {
 
     /// Returns the client's number of a typed method, which the server's table may replace.
     pub(super) fn typed_method(&self) -> Option<u16> {
-        self.is_typed.then_some(self.method)
+        self.marks.has(Marks::TYPED).then_some(self.method)
     }
 
     /// Lets the call run once: the server's table does not declare the method idempotent. A caller that asks for hedges knows better.
     pub(super) fn run_once(&mut self) {
-        self.is_idempotent &= self.is_hedged();
+        if !self.is_hedged() {
+            self.marks = self.marks.without(Marks::IDEMPOTENT);
+        }
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.marks.has(Marks::IDEMPOTENT)
     }
 
     pub(super) fn is_patient(&self) -> bool {
-        self.wait_for_ready
+        self.marks.has(Marks::WAIT_FOR_READY)
     }
 
     /// Returns when the call ends, whatever its attempts do.
@@ -271,7 +268,10 @@ impl ServiceCall {
     /// ends the call, and nothing else is to be done.
     #[inline(always)]
     pub(super) fn simple_attempt(&mut self) -> Option<(Key, &mut Attempt)> {
-        if self.has_attempt_rules || !self.is_simple() || !matches!(self.end, CallEnd::Posted(_)) {
+        if self.marks.has(Marks::ATTEMPT_RULES)
+            || !self.is_simple()
+            || !matches!(self.end, CallEnd::Posted(_))
+        {
             return None;
         }
         Some((self.service, self.first.as_mut()?))
@@ -349,7 +349,7 @@ impl ServiceCall {
 
     /// Returns the timeout of this call's attempts, if its client has one: only calls that may be repeated, in any order, have one.
     fn attempt_timeout(&self, config: &ClientConfig) -> Option<Duration> {
-        config.attempt_timeout.filter(|_| self.is_idempotent && !self.is_ordered())
+        config.attempt_timeout.filter(|_| self.is_idempotent() && !self.is_ordered())
     }
 
     /// Returns when an attempt ends that begins now.
@@ -452,7 +452,7 @@ impl ServiceCall {
 
     /// Returns true if the call allows another attempt after a failure.
     pub(super) fn may_retry(&self, failure: &CallFailure, attempts_max: u32) -> bool {
-        self.attempts.count() < attempts_max && may_retry(failure, self.is_idempotent)
+        self.attempts.count() < attempts_max && may_retry(failure, self.is_idempotent())
     }
 
     /// Returns the failure of the call after its deadline. Outstanding attempts may be executed.
@@ -516,6 +516,7 @@ impl ServiceCall {
 mod tests {
     use super::*;
     use crate::local::client_call::state::CallState;
+    use crate::values::CallOptions;
 
     fn key(bits: u64) -> Key {
         Key::from_bits(bits)
@@ -536,7 +537,7 @@ mod tests {
             end_ns: 9,
             end: CallState::new(None).1,
         };
-        ServiceCall::begun(key(0), spec, None, false, None)
+        ServiceCall::begun(key(0), spec, None, Marks::default(), None)
     }
 
     #[test]
@@ -550,7 +551,7 @@ mod tests {
         let mut call = call();
         assert_eq!(call.attempt_end_ns(&config, || 3), 9, "it may not be repeated");
         assert_eq!(status(&mut call, Execution::MayHaveExecuted, 5), Status::DeadlineExceeded);
-        call.is_idempotent = true;
+        call.marks = call.marks.with(Marks::IDEMPOTENT);
         assert_eq!(call.attempt_end_ns(&config, || 3), 5);
         assert_eq!(status(&mut call, Execution::MayHaveExecuted, 5), Status::Unavailable);
         assert_eq!(call.attempt_end_ns(&config, || 3), 7, "the next one has twice the time");

@@ -20,6 +20,7 @@ use crate::local::{Key, Slab};
 use crate::overload::RetryBudget;
 use crate::sync::Arc;
 use crate::time::as_ns;
+use crate::values::Marks;
 use crate::values::client::{Balance, ClientConfig, Counters, Verdict};
 use crate::values::expected::Expected;
 
@@ -46,8 +47,9 @@ pub(super) struct Service {
     calls: usize,
     /// Whether its client is gone.
     is_closing: bool,
-    /// Whether its attempts have rules of their own: a judge, or a timeout. Few clients have either.
-    has_attempt_rules: bool,
+    /// [`Marks::ATTEMPT_RULES`] if the end of an attempt may depend on the client's configuration: on its judge, or its timeout of
+    /// attempts. Few clients have either.
+    attempt_rules: Marks,
     resolver: Option<Resolver>,
     counters: Arc<Counters>,
     /// The waiter for the first session.
@@ -101,7 +103,10 @@ impl Service {
     ) -> Self {
         Self {
             budget: RetryBudget::new(config.retry_budget, now_ns),
-            has_attempt_rules: config.judge.is_some() || config.attempt_timeout.is_some(),
+            attempt_rules: match config.judge.is_some() || config.attempt_timeout.is_some() {
+                true => Marks::ATTEMPT_RULES,
+                false => Marks::default(),
+            },
             config,
             servers: Servers::default(),
             usual_times: UsualTimes::default(),
@@ -186,11 +191,9 @@ impl Service {
         self.config.judge.is_some()
     }
 
-    /// Returns true if the end of an attempt may depend on the client's configuration: on its judge, or its timeout of
-    /// attempts.
     #[inline(always)]
-    pub(super) fn has_attempt_rules(&self) -> bool {
-        self.has_attempt_rules
+    pub(super) fn attempt_rules(&self) -> Marks {
+        self.attempt_rules
     }
 
     /// Begins to end the service, whose client is gone. Returns true if it has no calls.

@@ -1,15 +1,13 @@
 //! The parameters of a service's call.
 
 use std::mem;
-use std::time::Duration;
 
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use crate::endpoint::context::continuation::Continuation;
 use crate::local::client_call::state::Pending;
 use crate::msgbuf::MsgBuf;
-use crate::time::as_ns;
-use crate::values::CallOptions;
+use crate::values::{CallOptions, Marks};
 
 /// The parameters of a call of a service. The request and the end are of one kind at each place where calls begin: they
 /// are put together only in the table.
@@ -139,7 +137,7 @@ impl CallRequest {
 pub(super) struct RareOptions {
     /// The hash of the key, for the choice of a server.
     key: Option<u64>,
-    hedge_after: Option<Duration>,
+    hedge_after_ns: Option<u64>,
     /// When the next hedge is due.
     hedge_ns: Option<u64>,
     response_bytes: Option<usize>,
@@ -149,13 +147,18 @@ pub(super) struct RareOptions {
 impl RareOptions {
     #[inline(always)]
     pub(super) fn of(options: &CallOptions) -> Option<Box<Self>> {
-        options.is_rare.then(|| Self::new(options))
+        options.marks.has(Marks::RARE).then(|| Self::new(options))
     }
 
     #[inline(never)]
     fn new(options: &CallOptions) -> Box<Self> {
-        let &CallOptions { response_bytes, hedge_after, key, ordered, .. } = options;
-        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes, ordered })
+        Box::new(Self {
+            key: options.key_hash(),
+            hedge_after_ns: options.hedge_after_ns(),
+            hedge_ns: None,
+            response_bytes: options.buffer_bytes(),
+            ordered: options.is_ordered(),
+        })
     }
 
     pub(super) fn key(&self) -> Option<u64> {
@@ -176,12 +179,12 @@ impl RareOptions {
     }
 
     pub(super) fn is_hedged(&self) -> bool {
-        self.hedge_after.is_some()
+        self.hedge_after_ns.is_some()
     }
 
     /// Restarts the time until the next hedge.
     pub(super) fn restart_hedge_timer(&mut self, now_ns: u64) {
-        self.hedge_ns = self.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
+        self.hedge_ns = self.hedge_after_ns.map(|after_ns| now_ns.saturating_add(after_ns));
     }
 
     /// Makes no further hedges.

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::local::Key;
 use crate::local::client_call::state::CallState;
 use crate::values::expected::Misfit;
-use crate::values::{CallOptions, MethodNumber};
+use crate::values::{CallOptions, Marks};
 use end::{FirstEnd, HedgeEnd, no_one_session};
 
 pub(crate) use tables::expect_table;
@@ -53,12 +53,12 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     let service = list.get_mut(service_key).expect("a client has its service");
     service.begin_call();
     let end_ns = inherited_ns.map_or(end_ns, |at_ns| at_ns.min(end_ns));
-    let has_attempt_rules = service.has_attempt_rules();
+    let rules = service.attempt_rules();
     // Most calls go to a server at once, and end with its answer.
     let chosen = match options.is_special() {
         true => None,
         false => {
-            let is_typed = options.number != MethodNumber::Servers;
+            let is_typed = options.marks.has(Marks::TYPED);
             let of = (method, is_typed, is_outside(method));
             service.choose_at_once(connections, || hub.random(), *now_ns, of)
         }
@@ -66,25 +66,19 @@ pub(crate) fn begin_call_at<R: Into<CallRequest>, E: Into<CallEnd>>(
     let Some(Chosen { key: at, connection, session, measured_ns }) = chosen else {
         let (request, end) = (request.into(), end.into());
         let spec = CallSpec { method, request, response, options, end_ns, end };
-        return begin_later(cx, service_key, spec, has_attempt_rules, inherited_ns);
+        return begin_later(cx, service_key, spec, rules, inherited_ns);
     };
     let vacant = calls.vacant();
     let key = vacant.key();
     let first =
         Some(Attempt::new(key, at, session, AttemptPermit::NONE).measured_from(measured_ns));
     let spec = CallSpec { method, request, response, options, end_ns, end };
-    let call = vacant.insert(ServiceCall::begun(
-        service_key,
-        spec,
-        first,
-        has_attempt_rules,
-        inherited_ns,
-    ));
+    let call = vacant.insert(ServiceCall::begun(service_key, spec, first, rules, inherited_ns));
     call.set_key(key);
     if let Some(permit) = connection.begin_allowed(*now_ns, is_outside(method)) {
         call.set_permit(permit);
     }
-    let attempt_end_ns = match has_attempt_rules {
+    let attempt_end_ns = match rules.has(Marks::ATTEMPT_RULES) {
         true => call.attempt_end_ns(service.config(), || clock_ns.unwrap_or(*now_ns)),
         false => end_ns,
     };
@@ -119,14 +113,12 @@ fn begin_later(
     cx: &mut Context<'_>,
     service: Key,
     spec: CallSpec<'_, CallRequest, CallEnd>,
-    has_attempt_rules: bool,
+    rules: Marks,
     inherited_ns: Option<u64>,
 ) -> Key {
     let (vacant, options) = (cx.local.services.calls.vacant(), spec.options);
     let key = vacant.key();
-    vacant
-        .insert(ServiceCall::begun(service, spec, None, has_attempt_rules, inherited_ns))
-        .set_key(key);
+    vacant.insert(ServiceCall::begun(service, spec, None, rules, inherited_ns)).set_key(key);
     Attempts::of(cx).begin_later(key, options);
     key
 }
@@ -174,7 +166,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
     /// Begins a call of the table that cannot be made at once, or that is special.
     fn begin_later(&mut self, key: Key, options: &CallOptions) {
         let now_ns = self.cx.local.now_ns;
-        if options.hedge_after.is_some() {
+        if options.hedge_after_ns().is_some() {
             let call = self.call(key);
             call.copy_message();
             call.restart_hedge_timer(now_ns);
@@ -190,7 +182,7 @@ impl<'a, 'c> Attempts<'a, 'c> {
         let services = &mut *self.cx.local.services;
         let (_, service) = services.service_of(key).expect("a call has its service");
         let has_one_session = service.servers().len() <= 1 && !service.is_judged();
-        match options.ordered && (options.hedge_after.is_some() || !has_one_session) {
+        match options.is_ordered() && (options.hedge_after_ns().is_some() || !has_one_session) {
             true => Err(no_one_session()),
             false => Ok(()),
         }
@@ -328,8 +320,8 @@ impl<'a, 'c> Attempts<'a, 'c> {
             Ok(buffers) => buffers,
             Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),
         };
-        let (timeout, deadline_ns, ordered) = (None, Some(end_ns), call.is_ordered());
-        let kind = CallKind::Limited { timeout, deadline_ns, ordered };
+        let (timeout_ns, deadline_ns, ordered) = (None, Some(end_ns), call.is_ordered());
+        let kind = CallKind::Limited { timeout_ns, deadline_ns, ordered };
         services.calls_made += 1;
         let to_make = PendingCall { method, tag, request, response };
         let start = |cx: &mut Context<'_>| cx.start(session, to_make, kind);
