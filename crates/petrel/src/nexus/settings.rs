@@ -140,6 +140,11 @@ impl Settings {
             || is_within_host(remote)
     }
 
+    /// Returns true if frames of the process must not leave its host unencrypted.
+    pub(super) fn keeps_to_host(&self) -> bool {
+        !self.insecure
+    }
+
     /// Returns the media of the process.
     pub(super) fn transports(&self) -> AllowedTransports {
         self.transports

@@ -34,6 +34,12 @@ const TRIES: u32 = 64;
 const MALFORMED: Refusal =
     Refusal::new(Status::InvalidArgument, "a request for a card has an address behind its header");
 
+/// A client inside TLS is promised that its frames are sealed.
+const ENCRYPTED: Refusal = Refusal::new(
+    Status::FailedPrecondition,
+    "the client's connection is encrypted, and accesses by an RDMA card are not",
+);
+
 /// The bytes of memory that a card pins for clients, unless set.
 const PINNED_BYTES_MAX: u64 = 4 << 30;
 
@@ -157,6 +163,9 @@ fn answer(
     let far = rest.try_into().ok().and_then(PairAddress::from_bytes).filter(names_a_host);
     let far = far.filter(|_| header.offset() == 0).ok_or_else(|| refused(MALFORMED))?;
     match header.len() {
+        LEND if request.peer().is_some_and(|peer| peer.identity.is_some()) => {
+            Err(refused(ENCRYPTED))
+        }
         LEND => lend(regions, lender, (borrower, far), (&header, request)),
         GIVE_BACK => {
             lender.lendings.give_back(borrower, far);
@@ -234,7 +243,7 @@ impl RemoteRegion {
     ///
     /// # Errors
     /// UNAVAILABLE if a card is missing or cannot reach the other one, UNIMPLEMENTED if the server serves no regions by a card,
-    /// PERMISSION_DENIED if the key is revoked or grants neither reads nor writes.
+    /// FAILED_PRECONDITION if the client's connection is encrypted, since accesses by cards are not, PERMISSION_DENIED if the key is revoked or grants neither reads nor writes.
     pub fn by_card_wait(&self, card: &str) -> Result<CardRegion, Error> {
         let card = Card::open(card).map_err(|error| unavailable(&error))?;
         let near = Accessor::open(&card, Kind::Reliable).map_err(|error| unavailable(&error))?;

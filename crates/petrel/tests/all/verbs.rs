@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::{AllowedTransports, EndpointConfig, SessionId, SessionState};
+use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
@@ -49,8 +50,17 @@ impl Pair {
         client: Option<VerbsConfig>,
         transports: AllowedTransports,
     ) -> Self {
-        let server_nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
-        let client_nexus = Nexus::builder().start().unwrap();
+        let nexuses = [Nexus::builder().insecure(), Nexus::builder().insecure()];
+        Self::of(nexuses, [server, client], transports)
+    }
+
+    fn of(
+        [server_nexus, client_nexus]: [NexusBuilder; 2],
+        [server, client]: [Option<VerbsConfig>; 2],
+        transports: AllowedTransports,
+    ) -> Self {
+        let server_nexus = server_nexus.listen(([127, 0, 0, 1], 0).into()).start().unwrap();
+        let client_nexus = client_nexus.start().unwrap();
         let mut server = endpoint(&server_nexus, server.as_ref(), transports);
         server.on(ECHO, |(), cx, request| {
             let message = request.data().to_vec();
@@ -153,6 +163,29 @@ fn connect__to_a_peer_without_a_card_goes_by_udp() {
         assert_eq!((medium, pair.echo(session, 100_000)), ("udp", Ok(())));
         assert_eq!(pair.client_nexus.stats().links_unreached, 0);
     }
+}
+
+/// The other card may be on another host, whatever the addresses of the processes are.
+#[test]
+fn connect__of_a_process_that_keeps_to_its_host_uses_no_card() {
+    for is_server in [true, false] {
+        let keep = |keeps: bool| match keeps {
+            true => Nexus::builder(),
+            false => Nexus::builder().insecure(),
+        };
+        let mut pair = Pair::of(
+            [keep(is_server), keep(!is_server)],
+            [card("fake0"), card("fake0")],
+            OVER_NETWORKS,
+        );
+        let (session, medium) = pair.connect();
+        assert_eq!((medium, pair.echo(session, 1_000)), ("udp", Ok(())));
+        assert_eq!(pair.by_cards(), [(0, 0); 2]);
+    }
+    let only = AllowedTransports { udp: false, stream: false, ..OVER_NETWORKS };
+    let mut pair =
+        Pair::of([Nexus::builder(), Nexus::builder()], [card("fake0"), card("fake0")], only);
+    assert_eq!(pair.try_connect(), None, "no other medium is allowed");
 }
 
 /// A card drops a packet that finds no request: the credits of all sessions have room, and further sessions are refused.

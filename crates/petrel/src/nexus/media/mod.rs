@@ -124,6 +124,7 @@ pub struct Ends<'a> {
     process: AllowedTransports,
     meeting: Meeting,
     is_secured: bool,
+    keeps_to_host: bool,
     path_mtu: &'a dyn Fn() -> io::Result<usize>,
 }
 
@@ -144,10 +145,11 @@ impl<'a> Ends<'a> {
     pub(super) fn new(
         (local, remote): (SocketAddr, SocketAddr),
         process: AllowedTransports,
-        (meeting, is_secured): (Meeting, bool),
+        meeting: Meeting,
+        (is_secured, keeps_to_host): (bool, bool),
         path_mtu: &'a dyn Fn() -> io::Result<usize>,
     ) -> Self {
-        Self { local, remote, process, meeting, is_secured, path_mtu }
+        Self { local, remote, process, meeting, is_secured, keeps_to_host, path_mtu }
     }
 
     /// The address of this process's end.
@@ -170,6 +172,12 @@ impl<'a> Ends<'a> {
     /// user can read them.
     pub fn is_secured(&self) -> bool {
         self.is_secured
+    }
+
+    /// Returns true if frames of this process must not leave its host unencrypted. A medium whose peer may be on another host whatever the
+    /// addresses of the control connection is then impossible.
+    pub fn keeps_to_host(&self) -> bool {
+        self.keeps_to_host
     }
 
     /// Returns the MTU of the path, in bytes of IP packet.

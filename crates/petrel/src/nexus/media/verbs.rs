@@ -46,6 +46,10 @@ impl<L: From<VerbsLink>> Medium<L> for Card {
         if !ends.process.verbs {
             return Err(Obstacle::new(ObstacleAt::Process, "RDMA cards are off in the process"));
         }
+        if ends.keeps_to_host() {
+            let text = "the process keeps to its host (`insecure` is not set), and an RDMA card need not be on it";
+            return Err(Obstacle::new(ObstacleAt::Process, text));
+        }
         if self.life.strong_count() == 0 {
             return Err(Obstacle::new(
                 ObstacleAt::Endpoint,

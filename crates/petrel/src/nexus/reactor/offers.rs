@@ -16,6 +16,7 @@ use crate::nexus::rendezvous::LocalRendezvous;
 pub(super) struct Offering<'a, N: Network> {
     net: &'a N,
     process: AllowedTransports,
+    keeps_to_host: bool,
     rendezvous: Option<&'a LocalRendezvous<N>>,
     counters: &'a Counters,
     connection: &'a Connection<N>,
@@ -32,6 +33,7 @@ impl<'a, N: Network> Offering<'a, N> {
         Self {
             net,
             process: relay.settings().transports(),
+            keeps_to_host: relay.settings().keeps_to_host(),
             rendezvous,
             counters: relay.counters(),
             connection,
@@ -123,8 +125,8 @@ impl<'a, N: Network> Offering<'a, N> {
         let stream = self.connection.stream();
         let path_mtu =
             || stream.path_mtu().map_or_else(|| self.net.path_mtu(local.ip(), remote), Ok);
-        let state = (self.meeting(), !self.connection.channel().is_plain());
-        look(&Ends::new((local, remote), self.process, state, &path_mtu))
+        let protection = (!self.connection.channel().is_plain(), self.keeps_to_host);
+        look(&Ends::new((local, remote), self.process, self.meeting(), protection, &path_mtu))
     }
 
     fn meeting(&self) -> Meeting {
