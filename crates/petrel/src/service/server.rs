@@ -13,7 +13,7 @@ use super::method::{Method, decode_request, read_request};
 use crate::control::ControlPlane;
 use crate::endpoint::handle::Handle as Handler;
 use crate::endpoint::serve::{Answer, Serving};
-use crate::endpoint::{Context, Endpoint, Handled, Request};
+use crate::endpoint::{Callbacks, Context, Endpoint, Handled, Request};
 use crate::error::Error;
 use crate::local::Handle;
 use crate::msgbuf::MsgBuf;
@@ -49,10 +49,27 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub fn serve(&mut self, service: impl Service) {
         let table = service.table();
         let handle = Handle::new(self.handle().hub().clone());
-        let mut methods = Methods { handlers: Vec::new(), handle };
-        service.add_to(&mut methods);
-        self.add_service(table, methods.handlers);
+        self.add_service(table, handlers_of(service, handle));
     }
+}
+
+impl Callbacks {
+    /// Serves a [typed service](mod@crate::service) to the servers of the client.
+    ///
+    /// # Panics
+    /// When a service of the name is there already, or a method's `id` has a handler.
+    pub fn serve(&mut self, service: impl Service) {
+        let table = service.table();
+        let handlers = handlers_of(service, self.handle().clone());
+        self.add_service(table, handlers);
+    }
+}
+
+/// Returns the handlers of a service, in the order of its table.
+fn handlers_of(service: impl Service, handle: Handle) -> Vec<Box<dyn Handler>> {
+    let mut methods = Methods { handlers: Vec::new(), handle };
+    service.add_to(&mut methods);
+    methods.handlers
 }
 
 /// Writes the reply of a method.

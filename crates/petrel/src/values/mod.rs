@@ -6,6 +6,7 @@
 //! | `call_options` | [`CallOptions`]: the options of a call |
 //! | `session_state`, `session_end` | [`SessionState`] and [`SessionEnd`] |
 //! | `shared_msg` | [`SharedMsg`]: a message for many receivers |
+//! | `reverse` | [`Reverse`]: whose handlers the server of a link may call |
 //! | `state` | [`State`]: the application's state, lent without its type |
 //! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
 //! | `method_table` | [`ServiceTable`]: the methods of a typed service, by name |
@@ -15,6 +16,7 @@ mod call_options;
 pub(crate) mod client;
 pub(crate) mod expected;
 pub(crate) mod method_table;
+mod reverse;
 mod session_end;
 mod session_state;
 mod shared_msg;
@@ -26,4 +28,5 @@ pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
 
 pub(crate) use call_options::{Marks, limits};
+pub(crate) use reverse::{CallbacksKey, Reverse};
 pub(crate) use state::State;

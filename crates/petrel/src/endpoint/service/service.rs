@@ -8,6 +8,7 @@ use petrel_proto::SessionId;
 
 use super::call::ServiceCall;
 use super::connection::Connection;
+use super::keeper::Way;
 use super::leader::Leader;
 use super::outcome::Outcome;
 use super::queue::CallQueue;
@@ -27,6 +28,7 @@ use crate::values::expected::Expected;
 /// A service, on one or several servers.
 pub(super) struct Service {
     config: ClientConfig,
+    way: Way,
     servers: Servers,
     usual_times: UsualTimes,
     /// Whether a server may be avoided.
@@ -95,9 +97,9 @@ const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 impl Service {
     /// Creates a service without servers.
     pub(super) fn new(
-        counters: Arc<Counters>,
-        look_up: Option<LookUp>,
+        (counters, look_up): (Arc<Counters>, Option<LookUp>),
         config: ClientConfig,
+        way: Way,
         opened: Pending,
         now_ns: u64,
     ) -> Self {
@@ -108,6 +110,7 @@ impl Service {
                 false => Marks::default(),
             },
             config,
+            way,
             servers: Servers::default(),
             usual_times: UsualTimes::default(),
             has_avoided: false,
@@ -126,6 +129,11 @@ impl Service {
 
     pub(super) fn config(&self) -> &ClientConfig {
         &self.config
+    }
+
+    /// Returns how the servers are reached.
+    pub(super) fn way(&self) -> Way {
+        self.way
     }
 
     #[inline(always)]
@@ -405,7 +413,7 @@ mod tests {
 
     fn service() -> Service {
         let (_, opened) = crate::local::client_call::state::CallState::new(None);
-        Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
+        Service::new((Arc::default(), None), ClientConfig::default(), Way::To(None), opened, 0)
     }
 
     #[test]
