@@ -89,7 +89,7 @@ pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::panics::PanicPolicy;
-pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg};
+pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg, StreamConfig};
 /// The settings of all sessions of an endpoint.
 pub use petrel_proto::Config as ProtocolConfig;
 pub use petrel_proto::SessionId;
