@@ -76,6 +76,11 @@ impl Authorizer {
         self.limit(session, methods);
     }
 
+    /// Returns true if the client of a session may call a method.
+    pub(super) fn allows(&self, session: SessionId, method: u16) -> bool {
+        self.grants.allow(session, method)
+    }
+
     /// Forgets a session that has ended.
     pub(super) fn forget(&self, session: SessionId) {
         self.grants.0.borrow_mut().remove(&session);

@@ -258,6 +258,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             waker.clone(),
         );
 
+        hub.set_stream_config(config.streams);
+
         let rules = control.authorization();
         let mut endpoint = Self {
             transport,
@@ -268,7 +270,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 (pool, hub),
                 (
                     LateAnswers::new(work_flag.clone()),
-                    Remote::new(work_flag.clone(), waker, config.client_calls_max),
+                    Remote::new(
+                        work_flag.clone(),
+                        waker,
+                        config.client_calls_max,
+                        (config.streams, message_bytes_max as usize),
+                    ),
                 ),
                 (Sessions::new(config.sessions, config.transports, receive_queue), panics),
             ),

@@ -10,13 +10,14 @@ use petrel_transport::buf::BufPool;
 use super::codec::{Decode, Encode, Read};
 use super::ctx::Ctx;
 use super::method::{Method, decode_request, read_request};
-use crate::control::ControlPlane;
+use crate::control::{ControlPlane, EndpointId};
 use crate::endpoint::handle::Handle as Handler;
 use crate::endpoint::serve::{Answer, Serving};
 use crate::endpoint::{Context, Endpoint, Handled, Request};
 use crate::error::Error;
 use crate::local::Handle;
 use crate::msgbuf::MsgBuf;
+use crate::stream::{Begin, Place};
 use crate::task::OwnRequest;
 use crate::values::State;
 use crate::values::method_table::ServiceTable;
@@ -38,7 +39,10 @@ pub trait Service {
 /// The handlers of a service, in the order of its table.
 pub struct Methods {
     handlers: Vec<Box<dyn Handler>>,
+    /// The handlers of streams, by the place of their methods.
+    streams: Vec<(usize, Begin)>,
     handle: Handle,
+    endpoint: EndpointId,
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
@@ -49,9 +53,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub fn serve(&mut self, service: impl Service) {
         let table = service.table();
         let handle = Handle::new(self.handle().hub().clone());
-        let mut methods = Methods { handlers: Vec::new(), handle };
+        let endpoint = self.id();
+        let mut methods = Methods { handlers: Vec::new(), streams: Vec::new(), handle, endpoint };
         service.add_to(&mut methods);
-        self.add_service(table, methods.handlers);
+        let Methods { handlers, streams, .. } = methods;
+        let numbers = self.add_service(table, handlers);
+        for (index, begin) in streams {
+            self.serve_streams(numbers[index], begin);
+        }
     }
 }
 
@@ -88,6 +97,16 @@ fn answer<M: Method>(
 }
 
 impl Methods {
+    /// Adds the handler of streams, and the answer to clients that ask for their place.
+    pub(super) fn push_stream(&mut self, begin: Begin) {
+        let endpoint = self.endpoint;
+        self.streams.push((self.handlers.len(), begin));
+        self.push(move |_, cx, request| {
+            let place = Place::answer(endpoint, request.method());
+            request.reply(cx, &place)
+        });
+    }
+
     fn push(
         &mut self,
         handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,

@@ -45,11 +45,6 @@ impl Outgoing {
         self.records.len() - self.begin
     }
 
-    /// Returns true if nothing waits, not even the end.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting() == 0 && self.end.is_none()
-    }
-
     pub(super) fn is_finished(&self) -> bool {
         self.is_finished
     }

@@ -97,6 +97,8 @@ pub(super) struct Pair<T> {
     /// Bytes of received records that wait for their readers.
     held_bytes: usize,
     events: VecDeque<Event>,
+    /// The values of streams that are gone.
+    gone: Vec<T>,
     deadlines: BTreeSet<(u64, Key)>,
     /// The sequence number of the next batch, and those of unanswered ones.
     sequence: u64,
@@ -141,6 +143,7 @@ impl<T: Default> Pair<T> {
             ready_bytes: 0,
             held_bytes: 0,
             events: VecDeque::new(),
+            gone: Vec::new(),
             deadlines: BTreeSet::new(),
             sequence: 0,
             under_way: VecDeque::new(),
@@ -215,6 +218,17 @@ impl<T: Default> Pair<T> {
         self.streams.get(key).map_or(u64::MAX, |stream| stream.end_ns)
     }
 
+    #[inline]
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Takes the values of streams that are gone, to be dropped by the caller.
+    #[inline]
+    pub(super) fn take_gone(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.gone)
+    }
+
     pub(super) fn pop_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -268,6 +282,15 @@ impl<T: Default> Pair<T> {
 
     /// Ends a stream at both sides at once, whatever waits.
     pub(super) fn reset(&mut self, key: Key, status: Status, text: &str) {
+        self.reset_by(key, End::new(status, text));
+    }
+
+    /// Ends a stream whose handler has not run.
+    pub(super) fn refuse(&mut self, key: Key, status: Status, text: &str) {
+        self.reset_by(key, End::refusal(status, text));
+    }
+
+    fn reset_by(&mut self, key: Key, end: End) {
         let is_client = self.role == Role::Client;
         let Some(stream) = self.streams.get_mut(key) else { return };
         if !self.by_number.contains_key(&stream.number) {
@@ -278,11 +301,17 @@ impl<T: Default> Pair<T> {
             (true, false) => Execution::NotSent,
             _ => Execution::MayHaveExecuted,
         };
-        self.end(key, Err(Error::of(status, text, execution)));
+        self.end(key, Err(Error::of(end.status, &*end.text, execution)));
         self.leave(key);
         if is_opened {
-            self.controls.push_back(Control::Reset(number, End::new(status, text)));
+            self.controls.push_back(Control::Reset(number, end));
         }
+    }
+
+    /// Returns true if a stream is over for this side.
+    #[inline]
+    pub(super) fn is_over(&self, key: Key) -> bool {
+        self.streams.get(key).is_none_or(|stream| stream.over.is_some())
     }
 
     /// Records how a stream ended for this side, once.
@@ -315,6 +344,7 @@ impl<T: Default> Pair<T> {
             let stream = self.streams.remove(key).expect("it was just there");
             self.held_bytes -= stream.inc.held();
             assert_eq!(stream.queued, Queued::No, "a stream that is over waits for no batch");
+            self.gone.push(stream.user);
         }
     }
 

@@ -118,6 +118,11 @@ impl End {
         Self { status, is_refusal: false, text: text[..end].to_owned() }
     }
 
+    /// The end of a stream whose handler has not run.
+    pub(super) fn refusal(status: Status, text: &str) -> Self {
+        Self { is_refusal: true, ..Self::new(status, text) }
+    }
+
     pub(super) fn ok() -> Self {
         Self { status: Status::Ok, is_refusal: false, text: String::new() }
     }

@@ -110,6 +110,11 @@ impl Local {
         }
     }
 
+    /// Has a function told of each session that ends.
+    pub(crate) fn on_session_end(&mut self, tell: impl Fn(SessionId) + 'static) {
+        self.session_ends.push(Box::new(tell));
+    }
+
     /// Counts and reports a panic of a closure, or lets it unwind further.
     #[cold]
     pub(super) fn settle_panic(&self, of: Closure, payload: PanicPayload) {
@@ -392,6 +397,11 @@ impl<'a, S: 'static> Context<'a, S> {
     #[inline]
     pub fn prefetch_session(&mut self, session: SessionId) {
         self.local.announce(session);
+    }
+
+    /// Returns true if the client of a session may call a method.
+    pub(crate) fn may_call(&self, session: SessionId, method: u16) -> bool {
+        self.local.authorizer.allows(session, method)
     }
 
     /// Runs a closure whose calls inherit `deadline_ns`.

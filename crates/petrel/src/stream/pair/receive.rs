@@ -99,7 +99,7 @@ impl<T: Default> Pair<T> {
         if number < self.next_number || number == u32::MAX {
             return Err(Breach("a stream whose number is not above all before"));
         }
-        let refused = |status, text: &str| Control::Reset(number, refusal(status, text));
+        let refused = |status, text: &str| Control::Reset(number, End::refusal(status, text));
         let Some(open) = Open::read(bytes) else {
             self.next_number = number + 1;
             self.controls.push_back(refused(Status::InvalidArgument, "OPEN is malformed"));
@@ -265,10 +265,6 @@ fn run(records: &[u8], stream: u32, limit: usize) -> Run {
         }
     }
     run
-}
-
-fn refusal(status: Status, text: &str) -> End {
-    End { is_refusal: true, ..End::new(status, text) }
 }
 
 /// Returns the error with which the peer has ended a stream.
