@@ -110,6 +110,8 @@ pub enum ToNexus {
         remote_endpoint: EndpointId,
         /// Transports that this endpoint accepts.
         transports: AllowedTransports,
+        /// Whether the other endpoint may propose sessions on the link (`docs/wire-protocol.md` §8.5).
+        reverse: bool,
     },
     /// Datagrams do not get through on a link that is up: counted.
     Unreached {
@@ -127,7 +129,7 @@ pub enum ToNexus {
         /// The link.
         link: LinkId,
     },
-    /// Open a session over a link that is up. Answered by [`FromNexus::SessionOpened`] or
+    /// Open a session over a link that is up, and was requested by the endpoint or has reverse sessions. Answered by [`FromNexus::SessionOpened`] or
     /// [`FromNexus::SessionRefused`] with the same `open.request`, or ended by the link's [`FromNexus::LinkDown`].
     OpenSession {
         /// The link.
@@ -234,12 +236,12 @@ pub enum FromNexus<L> {
         incarnation: u64,
         /// The proven identity of the other process, on a connection inside TLS.
         identity: Option<Arc<PeerIdentity>>,
-        /// The features that both sides have: ordered calls, and several paths with the peer's further source ports
-        /// (`docs/wire-protocol.md` §14).
+        /// The features that both sides have: ordered calls, several paths with the peer's further source ports
+        /// (`docs/wire-protocol.md` §14), and reverse sessions (§8.5).
         features: LinkFeatures,
     },
-    /// The shortest round trip to the peer process on the control connection, for a link requested by this endpoint
-    /// that is up. Sent again when it gets shorter.
+    /// The shortest round trip to the peer process on the control connection, for a link that is up, on which the
+    /// endpoint may be a client. Sent again when it gets shorter.
     PathMeasured {
         /// The link.
         link: LinkId,

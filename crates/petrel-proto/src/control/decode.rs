@@ -51,9 +51,9 @@ const fn tags(kind: Kind) -> &'static Tags {
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
         Kind::LinkOpen => {
-            const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11, 13], repeated: Some(4) } }
+            const { &Tags { single: &[1, 2, 3, 8, 9, 10, 11, 13, 14], repeated: Some(4) } }
         }
-        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11, 12, 13]) },
+        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10, 11, 12, 13, 14]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
         Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
@@ -123,6 +123,7 @@ fn read_features(records: &Records<'_>) -> Result<LinkFeatures, DecodeError> {
         paths: read_paths(records)?,
         order: records.flag(10)?,
         probe: records.flag(11)?,
+        reverse: records.flag(14)?,
         key_path: records.optional_array(13)?.map(u32::from_le_bytes),
     })
 }

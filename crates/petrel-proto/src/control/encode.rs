@@ -139,6 +139,7 @@ fn write_features(out: &mut Vec<u8>, features: &LinkFeatures) {
     if let Some(key_path) = features.key_path {
         write(out, 13, &key_path.to_le_bytes());
     }
+    write_flag(out, 14, features.reverse);
 }
 
 fn write_offer(out: &mut Vec<u8>, offer: Offer) {

@@ -268,14 +268,21 @@ pub struct LinkFeatures {
     pub order: bool,
     /// True if the side answers probes (§8.10).
     pub probe: bool,
+    /// In LINK_OPEN, true if the acceptor may propose sessions on the link; in LINK_ACCEPT, true if it knows that it may (§8.5).
+    pub reverse: bool,
     /// Inside TLS, over UDP: the number by which sealed datagrams to the side name the link, below 2²⁴ (§17.2).
     pub key_path: Option<u32>,
 }
 
 impl LinkFeatures {
     /// No feature.
-    pub const NONE: Self =
-        Self { paths: PathPorts::NONE, order: false, probe: false, key_path: None };
+    pub const NONE: Self = Self {
+        paths: PathPorts::NONE,
+        order: false,
+        probe: false,
+        reverse: false,
+        key_path: None,
+    };
 }
 
 /// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.

@@ -77,12 +77,12 @@ fn hello() -> impl Strategy<Value = Hello> {
 fn link_open() -> impl Strategy<Value = LinkOpen> {
     let endpoint = 0..u16::MAX;
     let offers = vec(offer(), 1..=OFFERS_MAX);
-    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), key_path());
+    let extras = (any::<bool>(), path_ports(), any::<[bool; 3]>(), key_path());
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
-        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order, probe, key_path))| {
+        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, [order, probe, reverse], key_path))| {
             let paths = ports_besides(ports, &offers);
             let probe = probe || offers.iter().any(|offer| offer.kind() == 4);
-            let features = LinkFeatures { paths, order, probe, key_path };
+            let features = LinkFeatures { paths, order, probe, reverse, key_path };
             LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
     )
@@ -90,13 +90,13 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
     let ticket = any::<[u8; 16]>();
-    let extras = (any::<bool>(), path_ports(), any::<bool>(), any::<bool>(), data_ip(), key_path());
+    let extras = (any::<bool>(), path_ports(), any::<[bool; 3]>(), data_ip(), key_path());
     (any::<u32>(), offer(), ticket, extras).prop_map(|(link, offer, ticket, extras)| {
-        let (ecn, ports, order, probe, data_ip, key_path) = extras;
+        let (ecn, ports, [order, probe, reverse], data_ip, key_path) = extras;
         let ticket = offer.has_ticket().then_some(ticket);
         let paths = ports_besides(ports, &[offer]);
         let probe = probe || offer.kind() == 4;
-        let features = LinkFeatures { paths, order, probe, key_path };
+        let features = LinkFeatures { paths, order, probe, reverse, key_path };
         LinkAccept { link, offer, ticket, ecn, features, data_ip }
     })
 }

@@ -67,6 +67,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (10, vec![], Optional),
             (11, vec![], Optional),
             (13, vec![1, 0, 0, 0], Optional),
+            (14, vec![], Optional),
         ],
         Kind::LinkAccept => vec![
             u32_(1, 71),
@@ -77,6 +78,7 @@ fn records(kind: Kind) -> Vec<Record> {
             (10, vec![], Optional),
             (11, vec![], Optional),
             (13, vec![1, 0, 0, 0], Optional),
+            (14, vec![], Optional),
             (12, vec![10, 0, 0, 1], Optional),
         ],
         Kind::LinkRefuse | Kind::LinkClose => vec![u32_(1, 71), status(6), text(7, 256)],

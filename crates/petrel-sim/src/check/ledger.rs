@@ -37,6 +37,8 @@ pub(super) struct Ledger {
     pub(super) has_short_timeouts: bool,
     /// Whether worker pools execute deferred requests; pools may be overloaded.
     pub(super) has_worker_pools: bool,
+    /// Whether servers open sessions to their clients, which leave a link with its server.
+    pub(super) has_reverse: bool,
     /// Whether servers may refuse sessions.
     pub(super) has_few_sessions: bool,
     /// How long after its deadline a call may end if its endpoint is not stopped.
@@ -133,6 +135,8 @@ pub(super) struct Counts {
     pub(super) cancelled: u64,
     /// Requests with handlers notified of the end of their caller's wait.
     pub(super) notified: u64,
+    /// Sessions that servers opened to their clients.
+    pub(super) reverse: u64,
     /// Succeeded, with a message of the largest size.
     pub(super) largest: u64,
 }
@@ -196,9 +200,11 @@ impl Ledger {
         self.closed_here.contains(&(client, session))
     }
 
-    /// Returns true if the call's server was draining.
+    /// Returns true if the call's server was draining. A client that drains loses the links on which it serves, and its sessions to their
+    /// openers with them.
     fn drains(&self, call: &Call) -> bool {
-        self.fault_windows.drains(call.server.host, call.issued_ns, self.now_ns)
+        let drains = |host| self.fault_windows.drains(host, call.issued_ns, self.now_ns);
+        drains(call.server.host) || self.has_reverse && drains(call.client_at.host)
     }
 
     fn is_too_large(&self, call: &Call) -> bool {

@@ -379,13 +379,36 @@ impl Node {
             let first = [0, 64, (1 << 47) - 64][self.shared.rng.borrow_mut().below(3) as usize];
             *self.scripted.borrow_mut() = [None, Some(first)].into();
         }
-        let session = self.endpoint.connect_to(target.remote, target.endpoint).ok()?;
+        let session = match self.connect_back(target) {
+            Some(session) => session,
+            None => self.endpoint.connect_to(target.remote, target.endpoint).ok()?,
+        };
         self.open.push(Open { session, target, is_nested });
         if is_nested {
             let mut nested_sessions = self.shared.nested_sessions.borrow_mut();
             nested_sessions.retain(|former| former.server != target.at);
             nested_sessions.push(NestedSession { session, server: target.at });
         }
+        Some(session)
+    }
+
+    /// Opens a session to a client of the node, if the target is one: mostly in worlds whose servers do so.
+    fn connect_back(&mut self, target: Target) -> Option<SessionId> {
+        let Common { scenario, phase, .. } = &*self.shared.common;
+        let may = scenario.has_reverse && phase.get() < Phase::Probing;
+        if !may || self.shared.rng.borrow_mut().below(4) == 0 {
+            return None;
+        }
+        let is_of_target = |session: &&SessionId| {
+            let peer = self.endpoint.session_peer(**session);
+            peer.is_some_and(|peer| {
+                let name = peer.name;
+                (name.address, name.endpoint.0) == (target.remote, target.at.port)
+            })
+        };
+        let served = self.shared.served.borrow().iter().find(is_of_target).copied()?;
+        let session = self.endpoint.connect_back(served).ok()?;
+        self.shared.ledger().counts.reverse += 1;
         Some(session)
     }
 

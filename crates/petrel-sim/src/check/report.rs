@@ -57,6 +57,7 @@ impl Report {
             ("calls_nested", self.counts.nested),
             ("calls_succeeded", self.counts.succeeded),
             ("calls_of_largest_size", self.counts.largest),
+            ("sessions_opened_to_clients", self.counts.reverse),
             ("calls_failed_by_server", self.counts.answered),
             ("calls_refused_by_server", self.counts.refused),
             ("calls_cancelled_by_caller", self.counts.cancelled),

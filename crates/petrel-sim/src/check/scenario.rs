@@ -78,6 +78,8 @@ pub(super) struct Scenario {
     pub(super) has_leaders: bool,
     /// Whether sessions keep an order, and most calls are ordered.
     pub(super) has_order: bool,
+    /// Whether servers open sessions to their clients.
+    pub(super) has_reverse: bool,
     /// The ways between the hosts, if endpoints have several source ports.
     pub(super) ways: Option<Ways>,
     /// Hosts whose first endpoint serves regions, from the first host on.
@@ -165,6 +167,7 @@ impl Scenario {
             has_rings: false,
             has_leaders: false,
             has_order: false,
+            has_reverse: false,
             ways: None,
             region_hosts: 0,
             epoch_bits: None,
@@ -230,6 +233,7 @@ impl Scenario {
         }
         config.memory.poison = true;
         config.sessions.ordered = self.has_order;
+        config.sessions.reverse = self.has_reverse;
         config
     }
 

@@ -60,6 +60,8 @@ pub(super) enum Feature {
     Cuts,
     /// Operations on regions.
     Regions,
+    /// Sessions from servers to clients.
+    Reverse,
 }
 
 /// The omitted features of a world, as bits.

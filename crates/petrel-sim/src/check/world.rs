@@ -62,6 +62,12 @@ const WORLDS_PER_REGIONS: u64 = 3;
 /// Worlds per world with sealed links and an attacker.
 const WORLDS_PER_SEALING: u64 = 4;
 
+/// Worlds per world whose servers open sessions to their clients.
+const WORLDS_PER_REVERSE: u64 = 3;
+
+/// A stream of its own decides on them: earlier seeds keep their worlds.
+const STREAM_OF_REVERSE: u32 = 872_972;
+
 /// The stream for the decision on sealing.
 const STREAM_OF_SEALING: u32 = 872_971;
 
@@ -139,6 +145,9 @@ impl World {
             if rng.below(WORLDS_PER_REGIONS) == 0 && scenario.swarm.allows(Feature::Regions) {
                 scenario.region_hosts = rng.between(1, REGION_HOSTS_MAX) as u16;
             }
+            let rng = &mut Rng::stream(seed, u32::MAX, STREAM_OF_REVERSE);
+            scenario.has_reverse =
+                rng.below(WORLDS_PER_REVERSE) == 0 && scenario.swarm.allows(Feature::Reverse);
             let rng = &mut Rng::stream(seed, u32::MAX, STREAM_OF_SEALING);
             let is_sealed = rng.below(WORLDS_PER_SEALING) == 0;
             scenario.epoch_bits = is_sealed.then(|| scenario.draw_epoch_bits(rng));
@@ -160,6 +169,7 @@ impl World {
         ledger.late_ns_max = scenario.late_ns_max();
         ledger.has_few_sessions = scenario.has_few_sessions;
         ledger.has_worker_pools = scenario.has_client_calls();
+        ledger.has_reverse = scenario.has_reverse;
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
         let wire_checker = Rc::new(RefCell::new(WireChecker::of_calls(Rc::clone(&ledger))));

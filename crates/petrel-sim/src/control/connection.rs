@@ -93,7 +93,7 @@ impl End {
         self.doubts = false;
     }
 
-    /// Returns when the opener's side asks next, or else gives the peer up.
+    /// Returns when the side asks next, or else gives the peer up. An acceptor asks only if in doubt.
     fn next_ns(&self, heartbeat_ns: u64) -> u64 {
         match (self.awaits, self.doubts) {
             (true, _) => self.asked_ns + SILENT_HEARTBEATS_MAX * heartbeat_ns,
@@ -184,12 +184,13 @@ impl Network {
         let Some(link) = self.process(host).links.get(link) else { return };
         let id = link.connection;
         let heartbeat_ns = self.config.heartbeat_ns;
+        let Some(side) = self.side_of(host, id) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let end = &mut connection.ends[0];
+        let end = &mut connection.ends[side];
         if end.is_open && end.peer.is_some() && !end.awaits {
             end.doubts = true;
             let next_ns = end.next_ns(heartbeat_ns);
-            self.tick_at(id, 0, next_ns);
+            self.tick_at(id, side, next_ns);
         }
     }
 
@@ -353,29 +354,31 @@ impl Network {
             }
             return self.tick_at(id, side, now_ns + heartbeat_ns);
         }
-        let silence_ns = match side {
-            0 if !end.awaits => u64::MAX,
-            0 => SILENT_HEARTBEATS_MAX * heartbeat_ns,
-            _ => SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat_ns,
-        };
-        let since_ns = if side == 0 { end.asked_ns } else { end.heard_ns };
-        if now_ns - since_ns >= silence_ns {
+        let unheard_ns =
+            end.heard_ns + SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat_ns;
+        let is_unanswered =
+            end.awaits && now_ns >= end.asked_ns + SILENT_HEARTBEATS_MAX * heartbeat_ns;
+        if is_unanswered || side == 1 && now_ns >= unheard_ns {
             self.stats.silences += 1;
             return self.close(id, side, "the peer gives no sign of life");
         }
-        let mut next_ns = since_ns + SILENT_HEARTBEATS_MAX * KEEP_ALIVE_HEARTBEATS * heartbeat_ns;
-        if side == 0 {
-            if !end.awaits && now_ns >= end.next_ns(heartbeat_ns) {
-                end.asked_ns = now_ns;
-                end.pause_ns =
-                    (PAUSE_GROWTH * end.pause_ns).min(KEEP_ALIVE_HEARTBEATS * heartbeat_ns);
-                (end.awaits, end.doubts) = (true, false);
+        let may_ask = !end.awaits && (side == 0 || end.doubts);
+        if may_ask && now_ns >= end.next_ns(heartbeat_ns) {
+            end.asked_ns = now_ns;
+            end.pause_ns = (PAUSE_GROWTH * end.pause_ns).min(KEEP_ALIVE_HEARTBEATS * heartbeat_ns);
+            (end.awaits, end.doubts) = (true, false);
+            if side == 0 {
                 self.measure_path(id);
-                self.push_item(id, side, Item::Ping);
             }
-            let Some(connection) = self.connections.get(&id) else { return };
-            next_ns = connection.ends[side].next_ns(heartbeat_ns);
+            self.push_item(id, side, Item::Ping);
         }
+        let Some(connection) = self.connections.get(&id) else { return };
+        let end = &connection.ends[side];
+        let next_ns = match side {
+            0 => end.next_ns(heartbeat_ns),
+            _ if end.awaits || end.doubts => end.next_ns(heartbeat_ns).min(unheard_ns),
+            _ => unheard_ns,
+        };
         if !self.needs_no_heartbeats(id) {
             self.tick_at(id, side, next_ns);
         }

@@ -3,6 +3,7 @@
 
 use petrel::endpoint::Reason;
 use petrel::unstable::control::{FromNexus, LinkId};
+use petrel_proto::Status;
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
 use super::connection::ConnectionId;
@@ -14,6 +15,14 @@ impl Network {
     /// Offers multicast from an endpoint to its peer.
     pub(super) fn offer_group(&mut self, host: HostId, id: LinkId, join: GroupJoin) {
         let Some((connection, side, link)) = self.place_of(host, id) else { return };
+        if side == 1 {
+            let Some(endpoint) = self.process(host).links.get(id).map(|link| link.endpoint) else {
+                return;
+            };
+            let answer = Err(Reason::new(Status::FailedPrecondition, "the client takes no multicast"));
+            let answered = FromNexus::GroupAnswered { link: id, request: join.request, answer };
+            return self.tell(host, endpoint, answered);
+        }
         self.send(connection, side, GroupJoin { link, ..join });
     }
 
@@ -37,7 +46,9 @@ impl Network {
     /// Reports that an endpoint no longer sends to a group.
     pub(super) fn leave_group(&mut self, host: HostId, id: LinkId, group: u32) {
         let Some((connection, side, link)) = self.place_of(host, id) else { return };
-        self.send(connection, side, GroupLeave { link, group });
+        if side == 0 {
+            self.send(connection, side, GroupLeave { link, group });
+        }
     }
 
     pub(super) fn on_group_join(&mut self, id: ConnectionId, side: Side, join: GroupJoin) {
@@ -69,7 +80,7 @@ impl Network {
     }
 
     /// Returns the connection of a process's link, its side of the connection, and the link's number there.
-    fn place_of(&mut self, host: HostId, id: LinkId) -> Option<(ConnectionId, Side, u32)> {
+    pub(super) fn place_of(&mut self, host: HostId, id: LinkId) -> Option<(ConnectionId, Side, u32)> {
         let link = self.process(host).links.get(id)?;
         let (connection, number) = (link.connection, link.number);
         Some((connection, self.side_of(host, connection)?, number))

@@ -25,8 +25,10 @@ pub(super) struct Link {
     pub(super) number: u32,
     pub(super) endpoint: EndpointId,
     pub(super) stage: Stage,
-    /// Proposed and unanswered sessions, by the client's number.
-    pub(super) proposals: BTreeMap<u32, SessionOpen>,
+    /// Proposed and unanswered sessions, by the side and number of their client.
+    pub(super) proposals: BTreeMap<ProposalName, SessionOpen>,
+    /// Whether both endpoints may be clients.
+    pub(super) has_reverse: bool,
     /// The data path to the peer, once the link is up.
     pub(super) transport: Option<DataLink>,
     /// The further source ports of this end and of the peer, if the link has several paths.
@@ -80,6 +82,9 @@ impl Links {
     }
 }
 
+/// The side that proposes a session, and its number.
+pub(super) type ProposalName = (Side, u32);
+
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Requested by this end.
@@ -98,6 +103,7 @@ fn agreed(own: LinkFeatures, peers: LinkFeatures) -> LinkFeatures {
         paths,
         order: own.order && peers.order,
         probe: own.probe && peers.probe,
+        reverse: own.reverse && peers.reverse,
         key_path: None,
     }
 }
@@ -116,8 +122,8 @@ impl Network {
         &mut self,
         from: EndpointKey,
         request: u64,
-        remote: SocketAddr,
-        to: EndpointId,
+        (remote, to): (SocketAddr, EndpointId),
+        reverse: bool,
     ) {
         let (host, endpoint) = (from.host, from.endpoint);
         let Some(remote) = self.host_of(remote) else {
@@ -138,6 +144,7 @@ impl Network {
             features: LinkFeatures {
                 paths: local.asked_paths(),
                 order: true,
+                reverse,
                 key_path,
                 ..LinkFeatures::NONE
             },
@@ -146,8 +153,9 @@ impl Network {
         let proposals = BTreeMap::new();
         let number = id.0 as u32;
         let ports = [PathPorts::NONE; 2];
-        let transport = None;
-        let link = Link { connection, number, endpoint, stage, proposals, transport, ports };
+        let (transport, has_reverse) = (None, false);
+        let link =
+            Link { connection, number, endpoint, stage, proposals, has_reverse, transport, ports };
         self.process(host).links.insert(id, link);
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, Event::LinkDue(host, id));
         if self.has_greeted(connection, 0) {
@@ -211,7 +219,9 @@ impl Network {
             self.data_link((id, number, 1), host, SimAddr::new(opener, port), key_paths);
         let ports = used_ports(&data_link, features, open.features);
         let (stage, transport) = (Stage::Up, Some(data_link));
-        let entry = Link { connection, number, endpoint, stage, proposals, transport, ports };
+        let has_reverse = features.reverse;
+        let entry =
+            Link { connection, number, endpoint, stage, proposals, has_reverse, transport, ports };
         self.process(host).links.insert(link, entry);
         self.send(
             id,
@@ -243,6 +253,7 @@ impl Network {
         let agreed = agreed(own, peers);
         link.ports = used_ports(&transport, own, peers);
         (link.stage, link.transport) = (Stage::Up, Some(transport));
+        link.has_reverse = agreed.reverse;
         let endpoint = link.endpoint;
         self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }
@@ -307,7 +318,7 @@ impl Network {
             features,
         };
         self.tell(host, endpoint, up);
-        if request.is_some() {
+        if request.is_some() || features.reverse {
             let rtt_ns = self.connections[&connection].path_rtt_ns;
             self.tell(host, endpoint, FromNexus::PathMeasured { link, rtt_ns });
         }

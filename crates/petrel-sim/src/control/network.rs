@@ -8,7 +8,7 @@ use petrel_proto::Status;
 use petrel_proto::control::{PathPorts, SessionAccept, SessionOpen};
 
 use super::connection::{Connection, ConnectionId};
-use super::links::Links;
+use super::links::{Links, ProposalName};
 use super::{ControlConfig, CrashKind, Inbox};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::queue::EventQueue;
@@ -144,7 +144,7 @@ pub(super) enum Event {
     /// The time limit of a link's opening ends.
     LinkDue(HostId, LinkId),
     /// The time limit of a proposal ends.
-    ProposalDue(HostId, LinkId, u32),
+    ProposalDue(HostId, LinkId, ProposalName),
 }
 
 /// A side of a connection: the opener is 0.
@@ -208,7 +208,7 @@ impl Network {
             Event::Pump(connection, side) => self.on_pump(connection, side),
             Event::Tick(connection, side) => self.on_tick(connection, side),
             Event::LinkDue(host, link) => self.on_link_due(host, link),
-            Event::ProposalDue(host, link, request) => self.on_proposal_due(host, link, request),
+            Event::ProposalDue(host, link, name) => self.on_proposal_due(host, link, name),
         }
     }
 
@@ -303,8 +303,8 @@ impl Network {
         }
         let EndpointKey { host, .. } = from;
         match message {
-            ToNexus::OpenLink { request, remote, remote_endpoint, .. } => {
-                self.open_link(from, request, remote, remote_endpoint);
+            ToNexus::OpenLink { request, remote, remote_endpoint, reverse, .. } => {
+                self.open_link(from, request, (remote, remote_endpoint), reverse);
             }
             ToNexus::OpenSession { link, open } => self.propose_session(host, link, open),
             ToNexus::AnswerSession { link, request, answer } => {

@@ -7,6 +7,7 @@ use petrel_proto::control::{
 };
 
 use super::connection::ConnectionId;
+use super::links::ProposalName;
 use super::network::{Agreement, Event, Network, Side, unavailable};
 use crate::fabric::HostId;
 
@@ -14,27 +15,37 @@ impl Network {
     /// Proposes a session for an endpoint, as its client.
     pub(super) fn propose_session(&mut self, host: HostId, id: LinkId, mut open: SessionOpen) {
         // If the link is gone, the endpoint has been or is being notified of its end.
+        let Some((connection, side, number)) = self.place_of(host, id) else { return };
         let Some(link) = self.process(host).links.get_mut(id) else { return };
-        open.link = link.number;
-        let (connection, endpoint) = (link.connection, link.endpoint);
+        open.link = number;
+        let endpoint = link.endpoint;
         if let Err(error) = open.check() {
             return self.report(format!("endpoint {endpoint:?} proposed {open:?}: {error}"));
         }
-        link.proposals.insert(open.request, open);
-        let due = Event::ProposalDue(host, id, open.request);
+        if side == 1 && !link.has_reverse {
+            return self.report(format!("endpoint {endpoint:?} proposed {open:?} to its client"));
+        }
+        let name = (side, open.request);
+        link.proposals.insert(name, open);
+        let due = Event::ProposalDue(host, id, name);
         // The server's process has half of the time, and refuses first.
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, due);
-        self.send(connection, 0, open);
+        self.send(connection, side, open);
     }
 
     /// Handles a session proposal of a peer.
     pub(super) fn on_session_open(&mut self, id: ConnectionId, side: Side, open: SessionOpen) {
         let host = self.host_at(id, side);
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, open.link) else { return };
-        if let Some(link) = self.process(host).links.get_mut(link_id) {
-            link.proposals.insert(open.request, open);
+        let name = (1 - side, open.request);
+        let link = self.process(host).links.get_mut(link_id);
+        if link.as_ref().is_some_and(|link| side == 0 && !link.has_reverse) {
+            return self.report(format!("SESSION_OPEN on a link without reverse sessions: {open:?}"));
         }
-        let due = Event::ProposalDue(host, link_id, open.request);
+        if let Some(link) = link {
+            link.proposals.insert(name, open);
+        }
+        let due = Event::ProposalDue(host, link_id, name);
         self.schedule(self.now_ns() + self.config.step_timeout_ns, due);
         self.tell(host, endpoint, FromNexus::SessionProposed { link: link_id, open });
     }
@@ -47,13 +58,14 @@ impl Network {
         request: u32,
         answer: Result<SessionAccept, Reason>,
     ) {
+        let Some((connection, side, number)) = self.place_of(host, id) else { return };
         let Some(link) = self.process(host).links.get_mut(id) else { return };
-        let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
-        let is_awaited = link.proposals.remove(&request).is_some();
+        let endpoint = link.endpoint;
+        let is_awaited = link.proposals.remove(&(1 - side, request)).is_some();
         match answer {
             Ok(accept) if is_awaited => {
                 self.stats.sessions_accepted += 1;
-                self.send(connection, 1, SessionAccept { link: number, request, ..accept });
+                self.send(connection, side, SessionAccept { link: number, request, ..accept });
             }
             Ok(accept) => {
                 let closed = FromNexus::SessionClosed {
@@ -67,14 +79,20 @@ impl Network {
             }
             Err(reason) => {
                 self.stats.sessions_refused += 1;
-                self.refuse(connection, number, request, reason);
+                self.refuse((connection, side), number, request, reason);
             }
         }
     }
 
-    fn refuse(&mut self, id: ConnectionId, link: u32, request: u32, reason: Reason) {
+    fn refuse(
+        &mut self,
+        (id, side): (ConnectionId, Side),
+        link: u32,
+        request: u32,
+        reason: Reason,
+    ) {
         let Reason { status, message: text } = reason;
-        self.send(id, 1, SessionRefuse { link, request, status, text });
+        self.send(id, side, SessionRefuse { link, request, status, text });
     }
 
     /// Handles a peer's acceptance.
@@ -88,7 +106,7 @@ impl Network {
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, accept.link) else {
             return;
         };
-        if let Some(open) = self.take_proposal(host, link_id, accept.request) {
+        if let Some(open) = self.take_proposal(host, link_id, (side, accept.request)) {
             self.note_agreement(host, link_id, open, accept);
             return self.tell(host, endpoint, FromNexus::SessionOpened { link: link_id, accept });
         }
@@ -105,7 +123,7 @@ impl Network {
     ) {
         let host = self.host_at(id, side);
         let Some((link, endpoint)) = self.link_and_endpoint(id, side, refuse.link) else { return };
-        if self.take_proposal(host, link, refuse.request).is_some() {
+        if self.take_proposal(host, link, (side, refuse.request)).is_some() {
             let reason = Reason::new(refuse.status, refuse.text);
             let refused = FromNexus::SessionRefused { link, request: refuse.request, reason };
             self.tell(host, endpoint, refused);
@@ -114,18 +132,21 @@ impl Network {
 
     /// Handles an unanswered proposal: the client's side gives up, or the server's side refuses on behalf
     /// of its endpoint.
-    pub(super) fn on_proposal_due(&mut self, host: HostId, id: LinkId, request: u32) {
-        if self.take_proposal(host, id, request).is_none() {
+    pub(super) fn on_proposal_due(&mut self, host: HostId, id: LinkId, name: ProposalName) {
+        if self.take_proposal(host, id, name).is_none() {
             return;
         }
         self.stats.sessions_unanswered += 1;
-        let Some(link) = self.process(host).links.get(id) else { return };
-        let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
+        let Some((connection, side, number)) = self.place_of(host, id) else { return };
+        let Some(endpoint) = self.process(host).links.get(id).map(|link| link.endpoint) else {
+            return;
+        };
         let reason = unavailable("the server did not answer in time");
-        if self.side_of(host, connection) == Some(0) {
+        let (client_side, request) = name;
+        if side == client_side {
             self.tell(host, endpoint, FromNexus::SessionRefused { link: id, request, reason });
         } else {
-            self.refuse(connection, number, request, reason);
+            self.refuse((connection, side), number, request, reason);
         }
     }
 
@@ -178,8 +199,13 @@ impl Network {
         self.tell(host, endpoint, FromNexus::SessionDraining { link, session, token, message });
     }
 
-    fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> Option<SessionOpen> {
-        self.process(host).links.get_mut(link)?.proposals.remove(&request)
+    fn take_proposal(
+        &mut self,
+        host: HostId,
+        link: LinkId,
+        name: ProposalName,
+    ) -> Option<SessionOpen> {
+        self.process(host).links.get_mut(link)?.proposals.remove(&name)
     }
 
     fn note_agreement(

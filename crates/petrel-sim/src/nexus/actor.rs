@@ -171,7 +171,13 @@ impl Actor {
         let number = self.next_request;
         self.next_request += 1;
         self.requests.insert(number, request);
-        self.nexus.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
+        self.nexus.post(ToNexus::OpenLink {
+            request: number,
+            remote,
+            remote_endpoint,
+            transports,
+            reverse: false,
+        });
     }
 
     /// Draws an active link opened by this endpoint.

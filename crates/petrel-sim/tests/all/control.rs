@@ -36,6 +36,7 @@ impl Pair {
             remote: ControlNetwork::address_of(H1),
             remote_endpoint: EndpointId(0),
             transports: AllowedTransports::UDP,
+            reverse: false,
         });
     }
 
@@ -281,6 +282,7 @@ fn link__endpoint_that_is_gone_or_never_was() {
         remote: ControlNetwork::address_of(H1),
         remote_endpoint: EndpointId(9),
         transports: AllowedTransports::UDP,
+        reverse: false,
     });
     pair.run(1_000_000);
     pair.assert_link_failed();
@@ -289,6 +291,7 @@ fn link__endpoint_that_is_gone_or_never_was() {
         remote: ControlNetwork::address_of(HostId(600)),
         remote_endpoint: EndpointId(0),
         transports: AllowedTransports::UDP,
+        reverse: false,
     });
     pair.run(1_000_000);
     pair.assert_link_failed();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
 
+use super::callbacks::{Confined, SharedCallbacks};
 use super::context::Context;
 use super::handle::Handle;
 use super::request::{Handled, Request};
@@ -32,18 +33,28 @@ pub(super) struct Authorizer {
     grants: Rc<Grants>,
 }
 
-/// The sessions that may call some methods alone. A session that may call all has no entry, and a call of it costs nothing while no session has one.
-#[derive(Debug, Default)]
-pub(super) struct Grants(RefCell<HashMap<SessionId, Rc<Methods>>>);
+/// The sessions that may not call all handlers of the endpoint. Other sessions have no entry, and a call of them costs nothing while no session has one.
+#[derive(Default)]
+pub(super) struct Grants {
+    /// Those that may call some methods alone.
+    limited: RefCell<HashMap<SessionId, Rc<Methods>>>,
+    /// Those that reach the callbacks of a client alone.
+    confined: Confined,
+}
 
 impl Grants {
     /// Returns true if all sessions may call all methods.
     pub(super) fn are_unlimited(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.limited.borrow().is_empty() && self.confined.is_empty()
     }
 
-    fn allow(&self, session: SessionId, method: u16) -> bool {
-        let limited = self.0.borrow();
+    /// Returns the handlers of clients, and the sessions that are confined to them.
+    pub(super) fn confined(&self) -> &Confined {
+        &self.confined
+    }
+
+    pub(super) fn allow(&self, session: SessionId, method: u16) -> bool {
+        let limited = self.limited.borrow();
         let may_call = |methods: &Rc<Methods>| methods.iter().any(|some| some.contains(&method));
         limited.is_empty() || limited.get(&session).is_none_or(may_call)
     }
@@ -65,14 +76,14 @@ impl Authorizer {
     /// Limits a new session.
     pub(super) fn limit(&self, session: SessionId, methods: Option<Rc<Methods>>) {
         if let Some(methods) = methods {
-            let former = self.grants.0.borrow_mut().insert(session, methods);
+            let former = self.grants.limited.borrow_mut().insert(session, methods);
             assert!(former.is_none(), "a session is judged once: {session:?}");
         }
     }
 
     /// Limits a session after a further judgement.
     pub(super) fn change(&self, session: SessionId, methods: Option<Rc<Methods>>) {
-        self.forget(session);
+        self.grants.limited.borrow_mut().remove(&session);
         self.limit(session, methods);
     }
 
@@ -81,9 +92,21 @@ impl Authorizer {
         self.grants.allow(session, method)
     }
 
+    /// Confines a new session to the callbacks of a client.
+    pub(super) fn confine(&self, session: SessionId, callbacks: Option<SharedCallbacks>) {
+        if let Some(callbacks) = callbacks {
+            self.grants.confined.confine(session, callbacks);
+        }
+    }
+
+    pub(super) fn grants(&self) -> &Rc<Grants> {
+        &self.grants
+    }
+
     /// Forgets a session that has ended.
     pub(super) fn forget(&self, session: SessionId) {
-        self.grants.0.borrow_mut().remove(&session);
+        self.grants.limited.borrow_mut().remove(&session);
+        self.grants.confined.forget(session);
     }
 }
 
@@ -101,14 +124,25 @@ impl Guarded {
 
 impl Handle for Guarded {
     fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        if self.grants.allow(request.session(), request.method()) {
+        if !self.grants.allow(request.session(), request.method()) {
+            return refuse_ungranted(cx, request);
+        }
+        if self.grants.confined.is_empty() {
             return self.handler.handle(state, cx, request);
         }
+        match self.grants.confined.run(state, cx, request) {
+            Ok(handled) => handled,
+            Err((state, request)) => self.handler.handle(state, cx, request),
+        }
+    }
+}
+
+/// Refuses a request that its client may not make.
+pub(super) fn refuse_ungranted(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let peer = request.peer(cx);
         let identity = peer.and_then(|peer| peer.identity.as_deref());
         events::not_granted(peer.map(|peer| peer as _), identity, request.method());
         request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
-    }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {

@@ -163,6 +163,9 @@ pub struct SessionConfig {
     pub message_bytes_max: u32,
     /// Whether other endpoints may open sessions to the endpoint; true by default.
     pub accept: bool,
+    /// Whether the servers of the endpoint's sessions may call the endpoint's handlers, on sessions that they open back to it; false by
+    /// default. A [`Client`](crate::Client) with [callbacks](crate::client::ClientBuilder::serve) needs no setting.
+    pub reverse: bool,
     /// Whether clients of the endpoint's sessions may send requests by multicast, too: the endpoint then listens at the
     /// clients' multicast addresses. True by default.
     pub accept_multicast: bool,
@@ -185,6 +188,7 @@ impl Default for SessionConfig {
             credits: limits::CREDITS_DEFAULT,
             message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
             accept: true,
+            reverse: false,
             accept_multicast: true,
             ordered: false,
             path_policy: PathPolicy::Single,

@@ -40,7 +40,21 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         remote: SocketAddr,
         endpoint: EndpointId,
     ) -> Result<SessionId, Error> {
-        self.session_control().connect(remote, endpoint)
+        self.session_control().connect(remote, endpoint, None)
+    }
+
+    /// Opens a session back to the client of a session: on the same link, with this endpoint as the client. Each call opens another session.
+    /// The client must have set [`SessionConfig::reverse`](super::SessionConfig::reverse) or
+    /// [callbacks](crate::client::ClientBuilder::serve).
+    ///
+    /// Returns at once, like [`Endpoint::connect`]. The session ends with the link, at the latest.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the client takes no calls; NOT_FOUND if the session has ended; RESOURCE_EXHAUSTED when the endpoint has no room
+    /// for another session.
+    pub fn connect_back(&mut self, session: SessionId) -> Result<SessionId, Error> {
+        let link = self.local.sessions.link_of(session);
+        self.session_control().connect_on(link)
     }
 
     /// Opens a session and runs the event loop until it is open.

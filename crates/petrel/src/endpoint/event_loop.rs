@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use petrel_planted::planted;
-use petrel_proto::{Event, Status};
+use petrel_proto::{Event, SessionId, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
@@ -23,9 +23,10 @@ use super::inbox_turn::handle_messages;
 use super::service::{run_due, run_ended};
 use super::stop::Stop;
 use crate::control::ControlPlane;
+use crate::error::Error;
 use crate::events;
 use crate::inbox::NEVER_NS;
-use crate::local::{Command, Hub, MainWaker};
+use crate::local::{Command, Destination, Hub, MainWaker};
 use crate::msgbuf::MsgBuf;
 use crate::sync::{hint, thread};
 use crate::time::{Time, as_ns};
@@ -520,15 +521,28 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
         while let Some(command) = hub.next_command() {
             match command {
-                Command::Connect(_, _, answer) if answer.is_cancelled() => {}
-                Command::Connect(remote, endpoint, answer) => {
-                    let opened = self.connect_to(remote, endpoint);
+                Command::Connect(_, answer) if answer.is_cancelled() => {}
+                Command::Connect(destination, answer) => {
+                    let opened = self.open_to(destination);
                     answer
                         .put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
                 }
                 Command::Close(id) => self.close(id),
                 Command::Leave(id) => self.session_control().leave_session(id),
+                Command::KeepApart => self.handlers.guard(self.local.authorizer.grants()),
+                Command::EndCallbacks(key) => self.session_control().end_callbacks(key),
             }
+        }
+    }
+
+    /// Opens a session for a future.
+    fn open_to(&mut self, destination: Destination) -> Result<SessionId, Error> {
+        match destination {
+            Destination::To(remote, endpoint, callbacks) => {
+                self.session_control().connect(remote, endpoint, callbacks)
+            }
+            Destination::BackOf(session) => self.connect_back(session),
+            Destination::BackOn(link) => self.session_control().connect_on(Some(link)),
         }
     }
 

@@ -7,12 +7,12 @@ use petrel_proto::buffer::Placed;
 use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
-use super::authorize::{Grants, Guarded};
+use super::authorize::{Grants, Guarded, refuse_ungranted};
 use super::burst::{Batch, Gathered, Locators};
 use super::context::Context;
 use super::description::{DESCRIBE, ServiceDescription};
 use super::handle::Handle;
-use super::health::{HEALTH_METHOD, Health, Healths, is_echo};
+use super::health::{HEALTH_METHOD, Health, Healths, INVALID_HEALTH_REQUEST, is_echo};
 use super::in_place::{InPlace, InPlaceRequest};
 use super::late_answers::LateAnswers;
 use super::request::{Handled, Payload, Request};
@@ -224,10 +224,12 @@ impl Handlers {
         cx: &mut Context<'_>,
         handle: RequestHandle,
         method: u16,
-        payload: Payload<'_>,
+        (payload, spare): (Payload<'_>, Option<MsgBuf>),
     ) {
+        let left = self.run_confined(cx, &handle, method, (payload, spare));
+        let Some((payload, spare)) = left else { return };
         if let Some((_, handler)) = self.own.iter_mut().find(|(other, _)| *other == method) {
-            let request = Request::new(&handle, method, payload, None);
+            let request = Request::new(&handle, method, payload, spare);
             let state = State::of(&mut *self.state);
             return match catch(|| handler.handle(state, cx, request)) {
                 Ok(handled) => {
@@ -255,6 +257,39 @@ impl Handlers {
         cx.local.core.refuse(handle, Status::Unimplemented, text);
     }
 
+    /// Runs the handler of a request of a session that is confined to the callbacks of a client. Returns the message of other sessions.
+    fn run_confined<'a>(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: &'a RequestHandle,
+        method: u16,
+        (payload, spare): (Payload<'a>, Option<MsgBuf>),
+    ) -> Option<(Payload<'a>, Option<MsgBuf>)> {
+        let Some(grants) = self.grants.as_ref().filter(|grants| !grants.confined().is_empty())
+        else {
+            return Some((payload, spare));
+        };
+        let request = Request::new(handle, method, payload, spare);
+        let state = State::of(&mut *self.state);
+        let ran = catch(|| match method == HEALTH_METHOD || grants.allow(handle.session, method) {
+            true => grants.confined().run(state, cx, request),
+            false => Ok(refuse_ungranted(cx, request)),
+        });
+        match ran {
+            Ok(Ok(handled)) => {
+                if let Some(message) = handled.into_message() {
+                    cx.respond_at_once(*handle, message);
+                }
+                None
+            }
+            Ok(Err((_, request))) => Some(request.into_payload()),
+            Err(panic) => {
+                cx.end_panicked(*handle, panic);
+                None
+            }
+        }
+    }
+
     /// Runs the handler of a request, and sends the response, if the handler returns one.
     #[inline(always)]
     pub(super) fn run(
@@ -266,7 +301,7 @@ impl Handlers {
         spare: Option<MsgBuf>,
     ) {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
-            return self.answer_other(cx, handle, method, payload);
+            return self.answer_other(cx, handle, method, (payload, spare));
         };
         if spare.is_none() && !cx.local.pool.has_room_for_small() {
             return self.run_in_last_room(cx, handle, method, payload);
@@ -378,8 +413,7 @@ fn answer_health(cx: &mut Context<'_>, handle: RequestHandle, health: Option<Hea
     match health {
         Some(health) => answer_own(cx, handle, &[health as u8]),
         None => {
-            let text = "a request for health is empty, or the two bytes of a method";
-            cx.respond_error(handle, Status::InvalidArgument, text);
+            cx.respond_error(handle, Status::InvalidArgument, INVALID_HEALTH_REQUEST);
         }
     }
 }

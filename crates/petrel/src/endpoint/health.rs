@@ -59,6 +59,10 @@ impl Health {
     }
 }
 
+/// The text for a request that asks for none of the answers.
+pub(super) const INVALID_HEALTH_REQUEST: &str =
+    "a request for health is empty, or the two bytes of a method";
+
 /// The health set by the application.
 #[derive(Debug, Default)]
 pub(super) struct Healths {

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | the front | `mod`, `methods`, `connect`, `open`, `event_loop`, `driver/` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
-//! | frames to handlers and continuations | `burst/`, `dispatch`, `handlers`, `in_place`, `handle`, `request`, `serve` |
+//! | frames to handlers and continuations | `burst/`, `dispatch`, `handlers`, `callbacks`, `in_place`, `handle`, `request`, `serve` |
 //! | calls | `call_builder`, `session_call`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `client_shared`, `inbox_turn`, `worker_requests`, `remote`, `in_loop` |
 //! | the view of handlers and continuations | `context/` |
@@ -18,6 +18,7 @@ mod authorize;
 mod broadcast;
 mod burst;
 mod call_builder;
+mod callbacks;
 mod client_calls;
 mod client_shared;
 #[cfg(all(debug_assertions, not(test)))]
@@ -71,6 +72,7 @@ pub use burst::Batch;
 #[cfg(feature = "factors")]
 pub use burst::Optimisations;
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
+pub use callbacks::Callbacks;
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
 pub use context::continuation::{CallKey, Continuation, Reply};

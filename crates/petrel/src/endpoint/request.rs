@@ -121,6 +121,11 @@ impl<'a> Request<'a> {
         self.spare.take()
     }
 
+    /// Returns the message and the spare buffer, without the duty to answer.
+    pub(super) fn into_payload(self) -> (Payload<'a>, Option<MsgBuf>) {
+        (self.payload, self.spare)
+    }
+
     /// Returns the request's name and message, without the duty to answer.
     pub(super) fn into_parts(self) -> (RequestHandle, u16, Payload<'a>) {
         (*self.handle, self.method, self.payload)

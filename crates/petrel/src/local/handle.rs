@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::connect::Connecting;
+use petrel_proto::SessionId;
+
+use super::connect::open;
 use super::hub::Hub;
-use super::orders::{Command, ConnectAnswer};
+use super::orders::Destination;
 use super::session::Session;
 use super::sleep::{Sleep, Timeout};
 use super::task::Task;
@@ -91,16 +93,20 @@ impl<S> Handle<S> {
         remote: SocketAddr,
         endpoint: EndpointId,
     ) -> Result<Session, Error> {
-        let answer = Rc::new(ConnectAnswer::default());
-        self.hub.command(Command::Connect(remote, endpoint, Rc::clone(&answer)));
-        let mut connecting = Connecting::new(&self.hub, &answer);
-        let session = connecting.begun().await?;
-        let opened = session.opened().await;
-        connecting.finish();
-        match opened {
-            Ok(()) => Ok(session),
-            Err(reason) => Err(Error::cannot_connect(remote, &reason)),
-        }
+        open(&self.hub, Destination::To(remote, endpoint, None)).await
+    }
+
+    /// Opens a session back to the client of a session that this endpoint serves, named by a request: see [`Session::reverse`].
+    ///
+    /// # Errors
+    /// As [`Session::reverse`].
+    pub async fn reverse(&self, session: SessionId) -> Result<Session, Error> {
+        open(&self.hub, Destination::BackOf(session)).await
+    }
+
+    /// Opens a session, and waits until it is open. Dropping the future earlier closes the session.
+    pub(crate) async fn open(&self, destination: Destination) -> Result<Session, Error> {
+        open(&self.hub, destination).await
     }
 
     /// Spawns a future: the event loop polls it until ready, beside other work. A future spawned by a task of a request

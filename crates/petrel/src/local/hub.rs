@@ -292,9 +292,9 @@ impl Hub {
         assert_eq!(self.tasks.len(), 0, "no task is spawned at an endpoint that ends");
         self.calls.finish_all(&self.tasks, endpoint_gone);
         while let Some(command) = self.next_command() {
-            if let Command::Connect(remote, _, answer) = command {
+            if let Command::Connect(destination, answer) = command {
                 let reason = Reason::new(Status::Unavailable, ENDPOINT_GONE);
-                answer.put(Err(Error::cannot_connect(remote, &reason)));
+                answer.put(Err(destination.failed(&reason)));
             }
         }
     }

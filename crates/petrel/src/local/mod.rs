@@ -46,7 +46,7 @@ pub use task::Task;
 
 pub(crate) use calls::Start;
 pub(crate) use hub::{Hub, endpoint_gone};
-pub(crate) use orders::Command;
+pub(crate) use orders::{Command, Destination};
 pub(crate) use ready::MainWaker;
 pub(crate) use slab::{Key, Slab};
 pub(crate) use spares::Spares;

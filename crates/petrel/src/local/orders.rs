@@ -9,16 +9,44 @@ use std::task::{Context, Poll, Waker};
 use petrel_proto::SessionId;
 
 use super::watch::SessionWatch;
-use crate::control::EndpointId;
+use crate::control::{EndpointId, LinkId, Reason};
 use crate::error::Error;
+use crate::values::CallbacksKey;
 
 /// An order of a future to the event loop.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
+    Connect(Destination, Rc<ConnectAnswer>),
     Close(SessionId),
     /// Close a session after its pending calls.
     Leave(SessionId),
+    /// Keep sessions of clients' callbacks from the endpoint's own handlers.
+    KeepApart,
+    /// Close the links that were opened for callbacks.
+    EndCallbacks(CallbacksKey),
+}
+
+/// The server of a session to open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Destination {
+    /// An endpoint of another process, which may call these callbacks.
+    To(SocketAddr, EndpointId, Option<CallbacksKey>),
+    /// The peer of a session, on its link.
+    BackOf(SessionId),
+    /// The peer of a link.
+    BackOn(LinkId),
+}
+
+impl Destination {
+    /// Returns the error of a session that could not be opened for this reason.
+    pub(super) fn failed(&self, reason: &Reason) -> Error {
+        match self {
+            Self::To(remote, ..) => Error::cannot_connect(*remote, reason),
+            Self::BackOf(_) | Self::BackOn(_) => {
+                Error::not_sent(reason.status, reason.message.clone())
+            }
+        }
+    }
 }
 
 /// The orders, oldest first.

@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use petrel_proto::{SessionId, Status};
 
+use super::connect::open;
 use super::hub::Hub;
-use super::orders::Command;
+use super::orders::{Command, Destination};
 use super::watch::SessionWatch;
 use crate::control::Reason;
+use crate::error::Error;
 use crate::values::SessionState;
 
 /// A session, to make calls on as futures. Clones name one session. A handle stays on its thread, and dropping the
@@ -110,6 +112,15 @@ impl Session {
     /// Makes no further calls on the session, which ends with its last pending call.
     pub(crate) fn leave(&self) {
         self.hub.command(Command::Leave(self.id()));
+    }
+
+    /// Opens a session back to the client of a session that this endpoint serves: on the same link, with this endpoint as the client. Waits
+    /// until it is open. Each call opens another session, which ends with the link at the latest.
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect_back`](crate::Endpoint::connect_back), or why the client has refused.
+    pub async fn reverse(&self) -> Result<Session, Error> {
+        open(&self.hub, Destination::BackOf(self.id())).await
     }
 
     /// Closes the session. Its pending calls end with CANCELLED.

@@ -567,7 +567,11 @@ impl<N: Network> Connection<N> {
         let heartbeat = self.peer()?.heartbeat();
         match self.is_opener {
             true => self.signs.unanswered_at(heartbeat),
-            false => Some(self.signs.unasked_at(heartbeat)),
+            false => {
+                let unasked = self.signs.unasked_at(heartbeat);
+                let unanswered = self.signs.unanswered_at(heartbeat);
+                Some(unanswered.map_or(unasked, |sooner| sooner.min(unasked)))
+            }
         }
     }
 
@@ -654,7 +658,10 @@ impl<N: Network> Connection<N> {
                 let silent = self.silent_at().filter(|_| !self.is_paused);
                 let slow = self.midway_since.filter(|_| !self.is_paused);
                 let idle = self.links.is_empty().then(|| self.links.idle_since() + self.idle_max());
-                let ask = self.signs.ask_at().filter(|_| self.is_opener);
+                let ask = match self.is_opener {
+                    true => self.signs.ask_at(),
+                    false => self.signs.doubt_at(),
+                };
                 let actions = [
                     (stalled, DueAction::NotReading),
                     (silent, DueAction::Silent),

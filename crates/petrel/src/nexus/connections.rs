@@ -12,7 +12,10 @@ use super::connection::{Connection, Idle};
 use super::due::DueAction;
 use super::idle_connections::IdleConnections;
 use super::ids::ConnectionId;
-use super::limits::{Capacity, PROPOSALS_PER_CONNECTION_MAX, session_bytes, slots_left};
+use super::limits::{
+    Capacity, PROPOSALS_PER_CONNECTION_MAX, REVERSE_SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
+    slots_left,
+};
 use super::link::{Link, Proposal};
 use super::net::Network;
 use super::usage::{Exhausted, UsageTable};
@@ -247,7 +250,7 @@ impl<N: Network> Connections<N> {
         id: ConnectionId,
         slots: u16,
     ) -> Option<ConnectionId> {
-        let source = self.by_id.get(&id)?.source();
+        let source = self.by_id.get(&id).filter(|connection| !connection.is_opener())?.source();
         let among = match self.usage.check_session(source, slots.min(SLOTS_MIN)).err()? {
             Exhausted::Source(_) => Some(source),
             Exhausted::All(_) => None,
@@ -307,7 +310,7 @@ impl<N: Network> Connections<N> {
         let at = link.connection();
         if let Some(connection) = self.by_id.get_mut(&at) {
             for proposal in link.proposals() {
-                let bytes = proposed_bytes(connection, proposal);
+                let bytes = proposed_bytes(proposal);
                 connection.links_mut().remove_proposal(bytes, now);
             }
             if link.session_bytes() > 0 {
@@ -324,9 +327,9 @@ impl<N: Network> Connections<N> {
     /// Counts a proposal, and charges its memory.
     pub(super) fn add_proposal(&mut self, id: ConnectionId, proposal: &Proposal) {
         if let Some(connection) = self.by_id.get_mut(&id) {
-            let bytes = proposed_bytes(connection, proposal);
+            let bytes = proposed_bytes(proposal);
             connection.links_mut().add_proposal(bytes);
-            if !connection.is_opener() {
+            if bytes > 0 && !connection.is_opener() {
                 self.usage.add_proposal(connection.source(), proposal.slots());
             }
         }
@@ -336,9 +339,9 @@ impl<N: Network> Connections<N> {
     /// Uncounts a proposal that is answered or given up.
     pub(super) fn remove_proposal(&mut self, id: ConnectionId, proposal: &Proposal, now: Instant) {
         if let Some(connection) = self.by_id.get_mut(&id) {
-            let bytes = proposed_bytes(connection, proposal);
+            let bytes = proposed_bytes(proposal);
             connection.links_mut().remove_proposal(bytes, now);
-            if !connection.is_opener() {
+            if bytes > 0 && !connection.is_opener() {
                 self.usage.remove_proposal(connection.source(), proposal.slots());
             }
         }
@@ -348,9 +351,10 @@ impl<N: Network> Connections<N> {
     /// Charges the memory of a session with a server of this process.
     pub(super) fn add_session(&mut self, id: ConnectionId, bytes: usize) {
         if let Some(connection) = self.by_id.get_mut(&id) {
-            assert!(!connection.is_opener(), "the peer that connected is the client: {id:?}");
             connection.links_mut().add_session(bytes);
-            self.usage.add_sessions(connection.source(), bytes);
+            if !connection.is_opener() {
+                self.usage.add_sessions(connection.source(), bytes);
+            }
         }
         self.note_use(id);
     }
@@ -359,7 +363,9 @@ impl<N: Network> Connections<N> {
     pub(super) fn remove_session(&mut self, id: ConnectionId, bytes: usize, now: Instant) {
         if let Some(connection) = self.by_id.get_mut(&id) {
             connection.links_mut().remove_sessions(bytes, now);
-            self.usage.remove_sessions(connection.source(), bytes);
+            if !connection.is_opener() {
+                self.usage.remove_sessions(connection.source(), bytes);
+            }
         }
         self.note_use(id);
     }
@@ -375,8 +381,20 @@ impl<N: Network> Connections<N> {
     pub(super) fn slots_to_offer(&self, id: ConnectionId, slots: u16) -> u16 {
         let Some(connection) = self.by_id.get(&id) else { return slots };
         let bytes = connection.links().session_bytes() + connection.links().proposed_bytes();
-        let left = slots_left(self.capacity.session_bytes_per_connection_max(), bytes);
-        slots.min(slots_of(left.min(self.usage.slots_left(connection.source()))))
+        let left = slots_left(self.session_bytes_max(connection), bytes);
+        let left = match connection.is_opener() {
+            true => left,
+            false => left.min(self.usage.slots_left(connection.source())),
+        };
+        slots.min(slots_of(left))
+    }
+
+    /// Returns the memory of a connection's sessions with servers of this process, at most.
+    fn session_bytes_max(&self, connection: &Connection<N>) -> usize {
+        match connection.is_opener() {
+            true => REVERSE_SESSION_BYTES_PER_CONNECTION_MAX,
+            false => self.capacity.session_bytes_per_connection_max(),
+        }
     }
 
     /// Checks that there is memory for a further session, with the minimum of slots.
@@ -387,9 +405,13 @@ impl<N: Network> Connections<N> {
         let least = slots.min(SLOTS_MIN);
         let links = connection.links();
         let bytes = links.session_bytes() + links.proposed_bytes() + session_bytes(least);
-        if bytes > self.capacity.session_bytes_per_connection_max() {
-            let why = "your process has its share of this server's memory for sessions";
+        if bytes > self.session_bytes_max(connection) {
+            let why = "your process has its share of this process's memory for sessions";
             return Err(exhausted(why.to_owned()));
+        }
+        // The connections of this process are its own choice: their number needs no limit here.
+        if connection.is_opener() {
+            return Ok(());
         }
         let checked = self.usage.check_session(connection.source(), least);
         checked.map_err(|what| exhausted(what.text()))
@@ -531,16 +553,16 @@ impl<N: Network> Index<&ConnectionId> for Connections<N> {
     }
 }
 
-/// Returns the memory charged for a proposal on a connection: nothing for the process's own proposals.
-fn proposed_bytes<N: Network>(connection: &Connection<N>, proposal: &Proposal) -> usize {
-    if connection.is_opener() { 0 } else { session_bytes(proposal.slots()) }
+/// Returns the memory charged for a proposal: nothing for the process's own.
+pub(super) fn proposed_bytes(proposal: &Proposal) -> usize {
+    if proposal.is_own() { 0 } else { session_bytes(proposal.slots()) }
 }
 
 /// Gives back the shares of a link that has left a connection made by a peer.
 fn give_back<N: Network>(usage: &mut UsageTable, connection: &Connection<N>, link: &Link) {
     let source = connection.source();
     usage.remove_sessions(source, link.session_bytes());
-    for proposal in link.proposals() {
+    for proposal in link.proposals().filter(|proposal| !proposal.is_own()) {
         if !planted("nexus_proposals_keep_their_share") {
             usage.remove_proposal(source, proposal.slots());
         }

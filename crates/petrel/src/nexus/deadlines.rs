@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::ids::{ConnectionId, ExchangeId};
 use super::limits::DEADLINES_MIN;
+use super::link::ProposalName;
 use crate::control::LinkId;
 
 /// The subject of a deadline. A deadline of a settled subject does nothing.
@@ -16,8 +17,8 @@ pub(super) enum Due {
     EarlyLink(ConnectionId, u32),
     /// A requested or agreed link that is not up.
     Link(LinkId),
-    /// A proposed session, by its request number.
-    Session(LinkId, u32),
+    /// A proposed session.
+    Session(LinkId, ProposalName),
     /// An exchange of descriptors.
     Exchange(ExchangeId),
     /// A connection to be tried again.

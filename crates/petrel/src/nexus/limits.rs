@@ -170,6 +170,9 @@ pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
 /// 20 000 sessions that an endpoint is designed for has room.
 pub(super) const SESSION_BYTES_PER_SOURCE_MAX: usize = SESSION_BYTES_MAX / 8;
 
+/// Memory that sessions with servers as clients may use at this process, of a connection that this process has opened, in bytes: 28 sessions of 2 048 slots.
+pub(super) const REVERSE_SESSION_BYTES_PER_CONNECTION_MAX: usize = 4 << 20;
+
 /// The bytes charged for a session with this number of slots.
 pub(super) fn session_bytes(slots: u16) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
@@ -267,6 +270,7 @@ mod tests {
             SESSION_BYTES_MAX,
         ];
         assert_eq!(of_sessions.map(|bytes| bytes >> 20), [64, 128, 1_024]);
+        assert_eq!(REVERSE_SESSION_BYTES_PER_CONNECTION_MAX >> 20, 4);
         assert_eq!((session_bytes(0), session_bytes(1) - session_bytes(0)), (512, 72));
         assert_eq!([HELLO_TIMEOUT, MESSAGE_TIMEOUT, WRITE_TIMEOUT].map(|t| t.as_secs()), [5; 3]);
         assert_eq!((EARLY_WAIT.as_secs(), LINGER.as_secs(), IDLE_TIMEOUT.as_secs()), (1, 1, 30));

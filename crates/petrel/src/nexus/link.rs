@@ -20,8 +20,8 @@ pub(super) struct Link {
     peer_endpoint: u16,
     stage: Stage,
     deadline: Instant,
-    /// Unanswered session proposals on the link, by request number.
-    proposals: HashMap<u32, Proposal>,
+    /// Unanswered session proposals on the link.
+    proposals: HashMap<ProposalName, Proposal>,
     session_bytes: usize,
     /// The features that both sides have, and the peer's further source ports.
     features: LinkFeatures,
@@ -145,6 +145,16 @@ impl Link {
         matches!(self.stage, Stage::Up { is_opener: true, .. })
     }
 
+    /// Returns true if the link is up, and endpoints of this process may be clients on it.
+    pub(super) fn may_propose(&self) -> bool {
+        self.is_up() && (self.is_up_at_opener() || self.features.reverse)
+    }
+
+    /// Returns true if the link is up, and endpoints of the peer may be clients on it.
+    pub(super) fn may_be_proposed_to(&self) -> bool {
+        self.is_up() && (!self.is_up_at_opener() || self.features.reverse)
+    }
+
     /// Returns true if the time for the present step is over.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
         self.deadline <= now
@@ -205,20 +215,20 @@ impl Link {
         self.proposals.values()
     }
 
-    pub(super) fn proposal(&self, request: u32) -> Option<&Proposal> {
-        self.proposals.get(&request)
+    pub(super) fn proposal(&self, name: ProposalName) -> Option<&Proposal> {
+        self.proposals.get(&name)
     }
 
     /// Remembers a proposal until its answer.
     pub(super) fn propose(&mut self, proposal: Proposal) {
         assert!(self.is_up(), "sessions are proposed on a link that is up: {:?}", self.stage);
-        let request = proposal.open.request;
-        let former = self.proposals.insert(request, proposal);
-        assert!(former.is_none(), "request {request} is under way");
+        let name = proposal.name();
+        let former = self.proposals.insert(name, proposal);
+        assert!(former.is_none(), "request {} is under way", name.request);
     }
 
-    pub(super) fn take_proposal(&mut self, request: u32) -> Option<Proposal> {
-        let proposal = self.proposals.remove(&request)?;
+    pub(super) fn take_proposal(&mut self, name: ProposalName) -> Option<Proposal> {
+        let proposal = self.proposals.remove(&name)?;
         shrink(&mut self.proposals);
         Some(proposal)
     }
@@ -247,23 +257,68 @@ impl Link {
     }
 }
 
+/// The name of a proposal on its link: each side numbers its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ProposalName {
+    /// Whether the client is in this process.
+    is_own: bool,
+    request: u32,
+}
+
+impl ProposalName {
+    /// The name of a proposal by an endpoint of this process.
+    pub(super) fn own(request: u32) -> Self {
+        Self { is_own: true, request }
+    }
+
+    /// The name of a proposal by the peer.
+    pub(super) fn of_peer(request: u32) -> Self {
+        Self { is_own: false, request }
+    }
+
+    /// Returns true if the client is in this process.
+    pub(super) fn is_own(self) -> bool {
+        self.is_own
+    }
+
+    /// Returns the number given by the client's side.
+    pub(super) fn request(self) -> u32 {
+        self.request
+    }
+}
+
 /// A proposed session without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
+    is_own: bool,
     open: SessionOpen,
     slots: u16,
     deadline: Instant,
 }
 
 impl Proposal {
-    /// A proposal of which `slots` are offered to the server's endpoint, to be answered by the deadline.
-    pub(super) fn new(open: SessionOpen, slots: u16, deadline: Instant) -> Self {
+    /// A proposal by an endpoint of this process, to be answered by the deadline.
+    pub(super) fn own(open: SessionOpen, deadline: Instant) -> Self {
+        Self { is_own: true, slots: open.slots, open, deadline }
+    }
+
+    /// A proposal by the peer, of which `slots` are offered to the server's endpoint, to be answered by the deadline.
+    pub(super) fn of_peer(open: SessionOpen, slots: u16, deadline: Instant) -> Self {
         assert!(
             slots <= open.slots,
             "a server offers at most the slots that the client asks for: {slots} of {}",
             open.slots
         );
-        Self { open, slots, deadline }
+        Self { is_own: false, open, slots, deadline }
+    }
+
+    pub(super) fn name(&self) -> ProposalName {
+        ProposalName { is_own: self.is_own, request: self.open.request }
+    }
+
+    /// Returns true if the client is in this process.
+    pub(super) fn is_own(&self) -> bool {
+        self.is_own
     }
 
     /// Returns the client's proposal.
@@ -287,6 +342,12 @@ mod tests {
 
     use super::*;
 
+    impl Link {
+        pub(in crate::nexus) fn set_test_reverse(&mut self, reverse: bool) {
+            self.features.reverse = reverse;
+        }
+    }
+
     fn link(stage: Stage) -> Link {
         Link::new((ConnectionId(3), 5), EndpointId(0), 0, stage, Instant::now())
     }
@@ -307,7 +368,7 @@ mod tests {
             max_message: 1 << 20,
             packet_bytes: PACKET_BYTES_MIN,
         };
-        Proposal::new(open, slots, Instant::now())
+        Proposal::of_peer(open, slots, Instant::now())
     }
 
     #[test]
@@ -344,7 +405,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "at most the slots that the client asks for")]
-    fn new__of_more_slots_than_were_asked_for() {
+    fn of_peer__with_more_slots_than_were_asked_for() {
         proposal(17);
     }
 

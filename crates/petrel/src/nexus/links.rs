@@ -8,7 +8,7 @@ use petrel_proto::control::KEY_PATH_END;
 
 use super::ids::ConnectionId;
 use super::limits::{LINKS_MAX, PROPOSALS_MAX};
-use super::link::{Link, Proposal, Stage};
+use super::link::{Link, Proposal, ProposalName, Stage};
 use crate::control::{EndpointId, LinkId};
 use crate::tables::shrink;
 
@@ -157,10 +157,10 @@ impl Links {
     pub(super) fn take_proposal(
         &mut self,
         id: LinkId,
-        request: u32,
+        name: ProposalName,
     ) -> Option<(ConnectionId, Proposal)> {
         let link = self.by_id.get_mut(&id)?;
-        let proposal = link.take_proposal(request)?;
+        let proposal = link.take_proposal(name)?;
         assert!(self.proposals > 0, "a proposal that ends was counted");
         self.proposals -= 1;
         Some((link.connection(), proposal))

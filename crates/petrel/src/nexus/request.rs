@@ -14,6 +14,7 @@ pub(super) struct OpenRequest {
     remote: SocketAddr,
     remote_endpoint: EndpointId,
     transports: AllowedTransports,
+    reverse: bool,
     give_up_at: Instant,
 }
 
@@ -22,10 +23,10 @@ impl OpenRequest {
     pub(super) fn new(
         (endpoint, request): (EndpointId, u64),
         (remote, remote_endpoint): (SocketAddr, EndpointId),
-        transports: AllowedTransports,
+        (transports, reverse): (AllowedTransports, bool),
         give_up_at: Instant,
     ) -> Self {
-        Self { endpoint, request, remote, remote_endpoint, transports, give_up_at }
+        Self { endpoint, request, remote, remote_endpoint, transports, reverse, give_up_at }
     }
 
     /// Returns the endpoint that asks.
@@ -52,6 +53,11 @@ impl OpenRequest {
         self.transports
     }
 
+    /// Returns true if the other endpoint may propose sessions on the link.
+    pub(super) fn reverse(&self) -> bool {
+        self.reverse
+    }
+
     /// Does without the medium of a kind, which could not be set up.
     pub(super) fn exclude(&mut self, kind: u8) {
         self.transports = without(self.transports, kind);
@@ -67,7 +73,7 @@ impl OpenRequest {
 impl OpenRequest {
     /// A request of endpoint 0 for a link over UDP to endpoint 0 of another process.
     pub(super) fn of_test(request: u64, remote: SocketAddr, give_up_at: Instant) -> Self {
-        let transports = AllowedTransports::UDP;
-        Self::new((EndpointId(0), request), (remote, EndpointId(0)), transports, give_up_at)
+        let wanted = (AllowedTransports::UDP, false);
+        Self::new((EndpointId(0), request), (remote, EndpointId(0)), wanted, give_up_at)
     }
 }

@@ -1,7 +1,7 @@
 //! Signs of life on a connection (`docs/wire-protocol.md` §8.6).
 //!
 //! The opener of a connection asks by PING: soon if there is a reason to doubt the peer's life, and seldom otherwise.
-//! A server may have thousands of idle clients.
+//! A server may have thousands of idle clients, and asks only those that it calls, if in doubt.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,12 @@ impl Signs {
         self.awaits.is_none().then_some(at)
     }
 
-    /// Returns when the peer counts as dead or hung at the opener, by the peer's heartbeat.
+    /// Returns when the acceptor's next PING is due: a doubt demands it.
+    pub(super) fn doubt_at(&self) -> Option<Instant> {
+        self.doubt.filter(|_| self.awaits.is_none())
+    }
+
+    /// Returns when the peer that was asked counts as dead or hung, by the peer's heartbeat.
     pub(super) fn unanswered_at(&self, heartbeat: Duration) -> Option<Instant> {
         self.awaits.map(|asked| asked + SILENT_HEARTBEATS_MAX * heartbeat)
     }

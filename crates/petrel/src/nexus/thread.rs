@@ -159,6 +159,7 @@ mod tests {
             remote: "127.0.0.1:1".parse().unwrap(),
             remote_endpoint: EndpointId(0),
             transports: TRANSPORTS,
+            reverse: false,
         }
     }
 

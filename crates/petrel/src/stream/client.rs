@@ -20,10 +20,10 @@ use super::wire::METHOD;
 use crate::client::{Call, Client, Response, inherited_ns, wait};
 use crate::endpoint::{Callbacks, EndpointId, Local};
 use crate::error::Error;
-use crate::local::Handle;
+use crate::local::{Destination, Handle};
 use crate::sync::{Arc, Mutex, lock};
 use crate::time::as_ns;
-use crate::values::{CallbacksKey, Reverse};
+use crate::values::CallbacksKey;
 
 /// A server's answer to a request of a method with streams: where its streams are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Drop for Pairs {
 async fn run(ends: Ends, pair: Arc<Shared>, (server, endpoint): (SocketAddr, EndpointId)) {
     let handle = ends.handle().clone();
     let link = OwnLink::new(&handle, &pair);
-    let opened = handle.connect_with(server, endpoint, Reverse::Callbacks(link.callbacks)).await;
+    let opened = handle.open(Destination::To(server, endpoint, Some(link.callbacks))).await;
     pump::run(ends, opened).await;
 }
 

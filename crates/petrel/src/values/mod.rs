@@ -7,6 +7,7 @@
 //! | `session_state`, `session_end` | [`SessionState`] and [`SessionEnd`] |
 //! | `shared_msg` | [`SharedMsg`]: a message for many receivers |
 //! | `stream_config` | [`StreamConfig`]: the limits of streams |
+//! | `reverse` | [`Reverse`]: whose handlers the server of a link may call |
 //! | `state` | [`State`]: the application's state, lent without its type |
 //! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
 //! | `method_table` | [`ServiceTable`]: the methods of a typed service, by name |
@@ -16,6 +17,7 @@ mod call_options;
 pub(crate) mod client;
 pub(crate) mod expected;
 pub(crate) mod method_table;
+mod reverse;
 mod session_end;
 mod session_state;
 mod shared_msg;
@@ -29,4 +31,5 @@ pub use shared_msg::SharedMsg;
 pub use stream_config::StreamConfig;
 
 pub(crate) use call_options::{MethodNumber, limits};
+pub(crate) use reverse::{CallbacksKey, Reverse};
 pub(crate) use state::State;

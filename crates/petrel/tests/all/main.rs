@@ -37,6 +37,7 @@ mod reasons;
 mod receive_into;
 mod region;
 mod region_by_card;
+mod reverse;
 mod server;
 mod service;
 mod service_client;

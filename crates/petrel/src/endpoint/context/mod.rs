@@ -19,6 +19,7 @@ use petrel_transport::clock::Clock;
 pub(super) use start::CallKind;
 
 use super::ClientShared;
+use super::callbacks::CallbackSets;
 use super::authorize::Authorizer;
 use super::burst::Announced;
 use super::groups::Groups;
@@ -71,6 +72,8 @@ pub(crate) struct Local {
     panics: Rc<Panics>,
     /// The methods that clients may call.
     pub(super) authorizer: Authorizer,
+    /// The handlers that clients of this endpoint have set for their servers.
+    pub(super) callbacks: CallbackSets,
     /// Functions that are told of each session that ends.
     pub(super) session_ends: Vec<Box<dyn Fn(SessionId)>>,
     /// The transport, while it is lent.
@@ -105,6 +108,7 @@ impl Local {
             regions: None,
             panics,
             authorizer: Authorizer::default(),
+            callbacks: CallbackSets::default(),
             session_ends: Vec::new(),
             lent: None,
         }

@@ -21,13 +21,16 @@ use super::peer::Peer;
 use super::{SessionConfig, SessionEnds};
 use crate::control::{AllowedTransports, EndpointId, LinkId, Reason};
 use crate::tables::shrink;
-use crate::values::SessionEnd;
+use crate::values::{Reverse, SessionEnd};
 use credit_shares::CreditShares;
 use ended::EndedSessions;
 use probes::Probes;
 
 /// The address and number of an endpoint of another process.
 pub(super) type Remote = (SocketAddr, EndpointId);
+
+/// The way of client sessions to an endpoint. The links of different callbacks are apart, so that a server calls the client that it serves.
+type Way = (Remote, Reverse);
 
 /// The least time between two questions to the control plane whether a server's process lives: thousands of calls may be
 /// silent at once.
@@ -43,6 +46,10 @@ pub(super) struct Link {
     knows_order: bool,
     /// Whether both ends have announced source ports.
     has_paths: bool,
+    /// Whether both ends may be clients.
+    has_reverse: bool,
+    /// Whose handlers the peer may call, if this endpoint has opened the link.
+    opened_for: Option<Reverse>,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
     /// The link's sessions, in the order in which they end with the link: simulations need a fixed one.
@@ -65,6 +72,8 @@ impl Link {
             source,
             knows_order: features.order,
             has_paths: !features.paths.is_empty(),
+            has_reverse: features.reverse,
+            opened_for: None,
             path_rtt_ns: None,
             sessions: BTreeSet::new(),
             is_retired: false,
@@ -98,6 +107,25 @@ impl Link {
         self.knows_order
     }
 
+    /// Returns true if this endpoint may be the client of further sessions on the link.
+    pub(super) fn may_be_client(&self) -> bool {
+        self.opened_for.is_some() || self.has_reverse
+    }
+
+    /// Returns true if the link gets no further sessions.
+    pub(super) fn is_retired(&self) -> bool {
+        self.is_retired
+    }
+
+    /// Returns whose handlers the peer may call: those of the endpoint on a link that the peer has opened.
+    pub(super) fn serves(&self) -> Reverse {
+        match self.opened_for {
+            Some(reverse) if self.has_reverse => reverse,
+            Some(_) => Reverse::No,
+            None => Reverse::Endpoint,
+        }
+    }
+
     /// Returns the transport's name of the peer.
     pub(super) fn id(&self) -> PeerId {
         self.id
@@ -128,19 +156,31 @@ enum Outgoing {
     Up(LinkId),
 }
 
+impl Outgoing {
+    /// Returns the link, if it is up.
+    fn link(&self) -> Option<LinkId> {
+        match self {
+            Outgoing::Up(name) => Some(*name),
+            Outgoing::Opening { .. } => None,
+        }
+    }
+}
+
 /// The way of a new session to its server.
 pub(super) enum Route {
     /// The link is being opened.
     Waiting,
     /// The link is up.
     Up(LinkId),
-    /// The link is to be requested, by this number.
-    Request(u64),
+    /// The link is to be requested, by this number, for a server that may call these handlers.
+    Request { request: u64, reverse: Reverse },
 }
 
 /// A session being opened.
 struct Opening {
     first_request: u64,
+    /// Whose handlers the server may call.
+    reverse: Reverse,
     /// Links on which the session was proposed, and whose end does not count. The first link may have led to a process already gone when
     /// the session was requested, unnoticed locally. The end of the link then says nothing about the current process. The next link is
     /// requested after the session, and its end counts.
@@ -152,7 +192,7 @@ pub(super) struct Sessions {
     config: SessionConfig,
     transports: AllowedTransports,
     links: IdMap<LinkId, Link>,
-    outgoing: HashMap<Remote, Outgoing>,
+    outgoing: HashMap<Way, Outgoing>,
     /// Link of every proposed or open session.
     link_of: IdMap<SessionId, LinkId>,
     /// Sessions proposed to the peer, by the proposal's number. A session closed here meanwhile stays, to let an
@@ -299,30 +339,38 @@ impl Sessions {
         self.ended.counts()
     }
 
-    /// Adds a client session.
-    pub(super) fn begin_open(&mut self, id: SessionId, first_request: u64) {
-        let before = self.openings.insert(id, Opening { first_request, tries_left: 1 });
+    /// Adds a client session, whose server may call the handlers named by `reverse`.
+    pub(super) fn begin_open(&mut self, id: SessionId, first_request: u64, reverse: Reverse) {
+        let before = self.openings.insert(id, Opening { first_request, reverse, tries_left: 1 });
         assert!(before.is_none(), "a session is opened once");
     }
 
-    /// Stops opening further sessions over a medium that stands in for `medium`, so that the next link tries again. Returns the link.
-    pub(super) fn leave_fallback(&mut self, remote: Remote, medium: &str) -> Option<LinkId> {
-        let Some(Outgoing::Up(name)) = self.outgoing.get(&remote) else { return None };
-        let name = *name;
-        let stands_in = |link: &&mut Link| match link.peer.medium {
+    /// Stops opening further sessions over a medium that stands in for `medium`, so that the next link tries again. Returns the links, in
+    /// order.
+    pub(super) fn leave_fallback(&mut self, remote: Remote, medium: &str) -> Vec<LinkId> {
+        let stands_in = |link: &Link| match link.peer.medium {
             "stream" => true,
             "udp" => medium == "verbs",
             _ => false,
         };
-        let link = self.links.get_mut(&name).filter(stands_in)?;
-        link.is_retired = true;
-        self.outgoing.remove(&remote);
-        Some(name)
+        let links = &self.links;
+        let is_left = |way: &Way, outgoing: &mut Outgoing| match outgoing {
+            Outgoing::Up(name) => way.0 == remote && links.get(name).is_some_and(stands_in),
+            Outgoing::Opening { .. } => false,
+        };
+        let left = self.outgoing.extract_if(is_left);
+        let mut left: Vec<_> = left.filter_map(|(_, outgoing)| outgoing.link()).collect();
+        left.sort_unstable();
+        for name in &left {
+            self.links.get_mut(name).expect("a link that is up").is_retired = true;
+        }
+        left
     }
 
     /// Returns the way of a session to its server. The session waits there, unless the link is up.
     pub(super) fn route(&mut self, remote: Remote, id: SessionId) -> Route {
-        match self.outgoing.get_mut(&remote) {
+        let reverse = self.openings.get(&id).expect("a session that is opened has a way").reverse;
+        match self.outgoing.get_mut(&(remote, reverse)) {
             Some(Outgoing::Opening { waiting, .. }) => {
                 waiting.push(id);
                 Route::Waiting
@@ -331,8 +379,8 @@ impl Sessions {
             None => {
                 let request = self.next_request();
                 let outgoing = Outgoing::Opening { request, waiting: vec![id] };
-                self.outgoing.insert(remote, outgoing);
-                Route::Request(request)
+                self.outgoing.insert((remote, reverse), outgoing);
+                Route::Request { request, reverse }
             }
         }
     }
@@ -341,20 +389,21 @@ impl Sessions {
     pub(super) fn add_link(
         &mut self,
         name: LinkId,
-        link: Link,
+        mut link: Link,
         request: Option<u64>,
     ) -> Vec<SessionId> {
+        let opening = request.and_then(|request| self.take_opening(request));
+        link.opened_for = opening.as_ref().map(|((_, reverse), _)| *reverse);
         let before = self.links.insert(name, link);
         assert!(before.is_none(), "the control plane never uses the name of a link again");
-        let opening = request.and_then(|request| self.take_opening(request));
-        let Some((remote, waiting)) = opening else { return Vec::new() };
-        self.outgoing.insert(remote, Outgoing::Up(name));
+        let Some((way, waiting)) = opening else { return Vec::new() };
+        self.outgoing.insert(way, Outgoing::Up(name));
         waiting
     }
 
     /// Ends a request for a link. Returns the link's remote endpoint, and the sessions that wait for the link.
     pub(super) fn fail_link(&mut self, request: u64) -> Option<(Remote, Vec<SessionId>)> {
-        self.take_opening(request)
+        self.take_opening(request).map(|((remote, _), waiting)| (remote, waiting))
     }
 
     /// Removes a link that is down. Returns the link with the remote endpoint if this endpoint requested the link.
@@ -365,7 +414,7 @@ impl Sessions {
             "a link and its sessions name each other"
         );
         self.proposed.retain(|_, (_, on)| *on != name);
-        Some((link, self.take_up(name)))
+        Some((link, self.take_up(name).map(|(remote, _)| remote)))
     }
 
     /// Sets the round trip of a link's control connection.
@@ -474,6 +523,14 @@ impl Sessions {
         }
     }
 
+    /// Returns the links that were opened for some handlers, in order.
+    pub(super) fn opened_for(&self, reverse: Reverse) -> Vec<LinkId> {
+        let opened = self.links.iter().filter(|(_, link)| link.opened_for == Some(reverse));
+        let mut opened: Vec<_> = opened.map(|(name, _)| *name).collect();
+        opened.sort_unstable();
+        opened
+    }
+
     /// Returns true if a link gets no further sessions, and has none.
     pub(super) fn is_over(&self, name: LinkId) -> bool {
         self.links.get(&name).is_some_and(|link| link.is_retired && link.sessions.is_empty())
@@ -493,21 +550,21 @@ impl Sessions {
     }
 
     /// Removes an outgoing link being opened, by its request.
-    fn take_opening(&mut self, wanted: u64) -> Option<(Remote, Vec<SessionId>)> {
+    fn take_opening(&mut self, wanted: u64) -> Option<(Way, Vec<SessionId>)> {
         let is_wanted = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Opening { request, .. } if *request == wanted);
-        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_wanted(outgoing))?.0;
-        match self.outgoing.remove(&remote)? {
-            Outgoing::Opening { waiting, .. } => Some((remote, waiting)),
+        let way = *self.outgoing.iter().find(|(_, outgoing)| is_wanted(outgoing))?.0;
+        match self.outgoing.remove(&way)? {
+            Outgoing::Opening { waiting, .. } => Some((way, waiting)),
             Outgoing::Up(_) => None,
         }
     }
 
-    /// Removes an outgoing link that was up, and returns the remote endpoint.
-    fn take_up(&mut self, link: LinkId) -> Option<Remote> {
-        let is_it = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Up(up) if *up == link);
-        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_it(outgoing))?.0;
-        self.outgoing.remove(&remote);
-        Some(remote)
+    /// Removes an outgoing link that was up, and returns its way.
+    fn take_up(&mut self, link: LinkId) -> Option<Way> {
+        let is_it = |outgoing: &Outgoing| outgoing.link() == Some(link);
+        let way = *self.outgoing.iter().find(|(_, outgoing)| is_it(outgoing))?.0;
+        self.outgoing.remove(&way);
+        Some(way)
     }
 
     /// Returns true, mostly once, if a session is to be proposed on another link after the end of its link: the peer has not
@@ -588,7 +645,7 @@ mod tests {
         let mut sessions = sessions();
         sessions.add_link(LinkId(4), link(), None);
         let propose = |sessions: &mut Sessions, index| {
-            sessions.begin_open(id(index), 0);
+            sessions.begin_open(id(index), 0, Reverse::No);
             sessions.propose(LinkId(4), id(index), 7, 1408).expect("a proposal").credits
         };
         let credits: Vec<u16> = (0..8).map(|index| propose(&mut sessions, index)).collect();
@@ -652,7 +709,7 @@ mod tests {
     fn take_second_try__on_a_link_that_is_up() {
         let mut sessions = sessions();
         sessions.add_link(LinkId(4), link(), None);
-        sessions.begin_open(id(0), 0);
+        sessions.begin_open(id(0), 0, Reverse::No);
         sessions.propose(LinkId(4), id(0), 7, 1408).expect("a proposal");
         sessions.take_second_try(id(0));
     }

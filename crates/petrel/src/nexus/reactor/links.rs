@@ -27,8 +27,8 @@ use crate::nexus::request::OpenRequest;
 use crate::security::LinkKeys;
 
 /// Returns the features of this side, with the further source ports.
-fn own_features(paths: PathPorts) -> LinkFeatures {
-    LinkFeatures { order: true, paths, probe: true, key_path: None }
+fn own_features(paths: PathPorts, reverse: bool) -> LinkFeatures {
+    LinkFeatures { order: true, paths, probe: true, reverse, key_path: None }
 }
 
 /// Returns the further source ports that an endpoint announces for its own sessions over a medium.
@@ -36,13 +36,14 @@ fn asked_paths<L>(medium: &dyn Medium<L>) -> PathPorts {
     if medium.asks_for_paths() { medium.further_ports() } else { PathPorts::NONE }
 }
 
-/// Returns the features of both sides: the peer's source ports if each side announced ports (§14.1), and ordered calls
-/// if each side knows ordered calls (§14.6).
+/// Returns the features of both sides: the peer's source ports if each side announced ports (§14.1), ordered calls
+/// if each side knows ordered calls (§14.6), and reverse sessions if the opener wants them and the acceptor knows them (§8.5).
 fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
     let probe = own.probe && peers.probe;
     // A probe proves that the offered port is the peer's: without probes, nothing would.
     let paths = if own.paths.is_empty() || !probe { PathPorts::NONE } else { peers.paths };
-    LinkFeatures { order: own.order && peers.order, paths, probe, key_path: None }
+    let (order, reverse) = (own.order && peers.order, own.reverse && peers.reverse);
+    LinkFeatures { order, paths, probe, reverse, key_path: None }
 }
 
 impl<N: Network> Reactor<N> {
@@ -104,7 +105,7 @@ impl<N: Network> Reactor<N> {
             to_endpoint: request.remote_endpoint().0,
             offers: offers.clone(),
             ecn,
-            features: LinkFeatures { key_path, ..own_features(paths) },
+            features: LinkFeatures { key_path, ..own_features(paths, request.reverse()) },
         };
         let (endpoint, peer_endpoint) = (request.endpoint(), request.remote_endpoint().0);
         self.relay.add_link(
@@ -189,7 +190,7 @@ impl<N: Network> Reactor<N> {
         let Some((_, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
         let ecn = open.ecn && medium.reads_marks();
-        let own = own_features(medium.further_ports());
+        let own = own_features(medium.further_ports(), true);
         let shared = shared_features(&own, &open.features);
         let is_probed_udp = shared.probe && chosen.kind() == udp::KIND;
         let data_ip = self.relay.settings().data_ip().filter(|_| is_probed_udp);
@@ -285,7 +286,7 @@ impl<N: Network> Reactor<N> {
         accept: &LinkAccept,
     ) -> Result<(), Ending> {
         let Some(link) = self.relay.link_at(id, accept.link) else { return Ok(()) };
-        let Some(Stage::Requested { offers, ecn, .. }) =
+        let Some(Stage::Requested { offers, ecn, request }) =
             self.relay.links.get(link).map(|link| link.stage())
         else {
             return Err(Ending::Violation("LINK_ACCEPT of a link that was not asked for"));
@@ -294,11 +295,12 @@ impl<N: Network> Reactor<N> {
         let not_offered = Ending::Violation("LINK_ACCEPT with a transport that was not offered");
         let own_offer = own_offer.ok_or(not_offered)?;
         let max_frame = own_offer.max_frame().min(accept.offer.max_frame());
-        let (kind, asked_for_marks) = (own_offer.kind(), *ecn);
+        let (kind, asked_for_marks, reverse) = (own_offer.kind(), *ecn, request.reverse());
         let endpoint = self.relay.links[&link].endpoint();
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
-        let shared = shared_features(&own_features(asked_paths(medium)), &accept.features);
+        let own_features = own_features(asked_paths(medium), reverse);
+        let shared = shared_features(&own_features, &accept.features);
         let data_ip = accept.data_ip.filter(|_| shared.probe && kind == udp::KIND);
         let data_address = data_ip.map(|ip| SocketAddr::new(ip, remote.port()));
         // A process that keeps to its host sends nothing to other hosts, whatever the peer names.
@@ -779,7 +781,7 @@ mod tests {
 
     fn request(reactor: &Reactor, at: ConnectionId, transports: AllowedTransports) -> OpenRequest {
         let (remote, now) = (reactor.relay.connections[&at].remote(), reactor.relay.now());
-        OpenRequest::new((EndpointId(0), 1), (remote, EndpointId(0)), transports, now)
+        OpenRequest::new((EndpointId(0), 1), (remote, EndpointId(0)), (transports, false), now)
     }
 
     /// An endpoint attached before the peer's request is found without waiting.

@@ -308,10 +308,10 @@ impl<N: Network> Reactor<N> {
     fn on_post(&mut self, from: EndpointId, message: ToNexus) {
         let relay = &mut self.relay;
         match message {
-            ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
+            ToNexus::OpenLink { request, remote, remote_endpoint, transports, reverse } => {
                 let give_up_at = relay.now() + relay.settings().step_timeout();
-                let to = (remote, remote_endpoint);
-                self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
+                let (to, wanted) = ((remote, remote_endpoint), (transports, reverse));
+                self.open_link(OpenRequest::new((from, request), to, wanted, give_up_at));
             }
             ToNexus::Unreached { .. } => relay.counters().links_unreached.increment(),
             ToNexus::CheckPeer { link } => relay.check_peer(from, link),
@@ -513,7 +513,7 @@ impl<N: Network> Reactor<N> {
             match due {
                 Due::EarlyLink(id, link) => self.on_early_link_due(id, link),
                 Due::Link(link) => self.on_link_due(link),
-                Due::Session(link, request) => self.relay.on_session_due(link, request),
+                Due::Session(link, name) => self.relay.on_session_due(link, name),
                 Due::Exchange(exchange) => {
                     self.exchanges.on_due(exchange, &self.net, &self.relay);
                 }

@@ -9,7 +9,7 @@ use super::Reactor;
 use crate::control::LinkId;
 use crate::nexus::connection::Connection;
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::session_bytes;
+use crate::nexus::connections::proposed_bytes;
 use crate::nexus::link::{Link, Stage};
 use crate::nexus::net::Network;
 use crate::nexus::relay::Relay;
@@ -145,9 +145,8 @@ impl<'a, N: Network> Tables<'a, N> {
             format!("memory of sessions of {id:?}")
         })?;
         let proposals = links().flat_map(|link| link.proposals());
-        let bytes = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
-        let proposed = if connection.is_opener() { 0 } else { bytes };
-        same(connection.links().proposed_bytes(), proposed, || {
+        let bytes = proposals.map(proposed_bytes).sum();
+        same(connection.links().proposed_bytes(), bytes, || {
             format!("memory of proposals of {id:?}")
         })
     }
@@ -220,11 +219,11 @@ impl<'a, N: Network> Tables<'a, N> {
 
     fn usage_of(&self, connection: &Connection<N>) -> Usage {
         let links = connection.links().ids().filter_map(|link| self.reactor.relay.links.get(link));
-        let proposals = links.flat_map(|link| link.proposals());
-        let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
+        let of_peer = links.flat_map(|link| link.proposals()).filter(|proposal| !proposal.is_own());
+        let proposed: Vec<_> = of_peer.map(proposed_bytes).collect();
         let links = connection.links();
-        let bytes = links.session_bytes() + proposed_bytes;
-        Usage::of_connection(links.len(), links.proposals(), bytes)
+        let bytes = links.session_bytes() + proposed.iter().sum::<usize>();
+        Usage::of_connection(links.len(), proposed.len(), bytes)
     }
 }
 

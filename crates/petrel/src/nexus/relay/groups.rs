@@ -14,6 +14,8 @@ use crate::nexus::ids::ConnectionId;
 use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
 
+const NOT_TO_CLIENTS: &str = "multicast goes to servers, and not back to their clients";
+
 impl<N: Network> Relay<N> {
     /// Offers a link's peer to receive this endpoint's multicast, too.
     pub(in crate::nexus) fn offer_group(
@@ -23,6 +25,11 @@ impl<N: Network> Relay<N> {
         mut join: GroupJoin,
     ) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
+        if !self.links[&id].is_up_at_opener() {
+            let request = join.request;
+            let answer = Err(Reason::new(Status::FailedPrecondition, NOT_TO_CLIENTS));
+            return self.notify(from, FromNexus::GroupAnswered { link: id, request, answer });
+        }
         join.link = link;
         self.send(connection, join);
         self.expect_answer(connection);
@@ -48,7 +55,9 @@ impl<N: Network> Relay<N> {
     /// Tells the peer that an endpoint no longer sends to a group.
     pub(in crate::nexus) fn leave_group(&mut self, from: EndpointId, id: LinkId, group: u32) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
-        self.send(connection, GroupLeave { link, group });
+        if self.links[&id].is_up_at_opener() {
+            self.send(connection, GroupLeave { link, group });
+        }
     }
 
     pub(in crate::nexus) fn on_group_join(

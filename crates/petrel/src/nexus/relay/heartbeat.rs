@@ -49,7 +49,9 @@ impl<N: Network> Relay<N> {
     /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also
     /// reported to the endpoints of the connection's other links.
     pub(in crate::nexus) fn report_path(&mut self, link: LinkId) {
-        let Some(id) = self.links.get(link).map(|link| link.connection()) else { return };
+        // Congestion control needs the path at clients.
+        let link_of_client = self.links.get(link).filter(|link| link.may_propose());
+        let Some(id) = link_of_client.map(|link| link.connection()) else { return };
         if self.measure_path(id) {
             return;
         }
@@ -62,9 +64,7 @@ impl<N: Network> Relay<N> {
     /// Reports to the endpoints of a connection's links if the path's round trip is shorter than known. Returns true if
     /// so.
     fn measure_path(&mut self, id: ConnectionId) -> bool {
-        // Congestion control needs the path at clients, and only the opener's endpoints are clients.
-        let connection = self.connections.get_mut(id).filter(|connection| connection.is_opener());
-        let Some(connection) = connection else { return false };
+        let Some(connection) = self.connections.get_mut(id) else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
         let links = connection.links().in_order();
         links.into_iter().for_each(|link| self.report_path_of(link, rtt_ns));
@@ -73,7 +73,7 @@ impl<N: Network> Relay<N> {
 
     fn report_path_of(&self, id: LinkId, rtt_ns: u32) {
         let Some(link) = self.links.get(id) else { return };
-        if link.is_up_at_opener() {
+        if link.may_propose() {
             self.notify(link.endpoint(), FromNexus::PathMeasured { link: id, rtt_ns });
         }
     }

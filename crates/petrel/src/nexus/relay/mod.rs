@@ -114,8 +114,8 @@ impl<N: Network> Relay<N> {
         let links = &self.links;
         self.deadlines.sweep(|due| match due {
             Due::Link(link) => links.get(*link).is_some_and(|link| !link.is_up()),
-            Due::Session(link, request) => {
-                links.get(*link).is_some_and(|link| link.proposal(*request).is_some())
+            Due::Session(link, name) => {
+                links.get(*link).is_some_and(|link| link.proposal(*name).is_some())
             }
             other => is_live(other),
         });

@@ -15,7 +15,7 @@ use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::session_bytes;
-use crate::nexus::link::{Proposal, Stage};
+use crate::nexus::link::{Proposal, ProposalName, Stage};
 use crate::nexus::net::Network;
 
 /// Whether a connection gets further links.
@@ -41,7 +41,7 @@ impl<N: Network> Relay<N> {
             Ok(()) => {
                 // The server's nexus allows its endpoint half of this time and answers first.
                 let deadline = self.now + 2 * self.settings.step_timeout();
-                self.add_proposal(id, Proposal::new(open, open.slots, deadline));
+                self.add_proposal(id, Proposal::own(open, deadline));
                 self.send(connection, open);
                 self.expect_answer(connection);
             }
@@ -52,12 +52,12 @@ impl<N: Network> Relay<N> {
     /// Checks a proposal by an endpoint of this process.
     fn check_own_proposal(&self, id: LinkId, open: &SessionOpen) -> Result<(), Reason> {
         let link = &self.links[&id];
-        if !link.is_up_at_opener() {
-            let why = "only the side that opened a link is a client on it; open a link";
+        if !link.may_propose() {
+            let why = "the peer takes no sessions on a link that it has opened; open a link";
             return Err(Reason::new(Status::FailedPrecondition, why));
         }
         open.check().map_err(|error| Reason::new(Status::InvalidArgument, error.to_string()))?;
-        if link.proposal(open.request).is_some() {
+        if link.proposal(ProposalName::own(open.request)).is_some() {
             let why = format!("request {} is under way", open.request);
             return Err(Reason::new(Status::InvalidArgument, why));
         }
@@ -76,11 +76,11 @@ impl<N: Network> Relay<N> {
         assert!(proposal.deadline() > self.now, "a proposal has time for an answer");
         let Some(at) = self.links.propose(id, proposal) else { return };
         self.connections.add_proposal(at, &proposal);
-        self.deadlines.add(proposal.deadline(), Due::Session(id, proposal.open().request));
+        self.deadlines.add(proposal.deadline(), Due::Session(id, proposal.name()));
     }
 
-    fn take_proposal(&mut self, id: LinkId, request: u32) -> Option<Proposal> {
-        let (at, proposal) = self.links.take_proposal(id, request)?;
+    fn take_proposal(&mut self, id: LinkId, name: ProposalName) -> Option<Proposal> {
+        let (at, proposal) = self.links.take_proposal(id, name)?;
         self.connections.remove_proposal(at, &proposal, self.now);
         Some(proposal)
     }
@@ -119,13 +119,13 @@ impl<N: Network> Relay<N> {
     ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, open.link) else { return Ok(()) };
         let link = &self.links[&id];
-        let Stage::Up { is_opener, max_frame } = *link.stage() else {
+        let Stage::Up { max_frame, .. } = *link.stage() else {
             return Err(Ending::Violation("SESSION_OPEN on a link that is not up"));
         };
-        if is_opener {
-            return Err(Ending::Violation("SESSION_OPEN from the side that did not open the link"));
+        if !link.may_be_proposed_to() {
+            return Err(Ending::Violation("SESSION_OPEN on a link without reverse sessions"));
         }
-        if link.proposal(open.request).is_some() {
+        if link.proposal(ProposalName::of_peer(open.request)).is_some() {
             let what = "SESSION_OPEN with a request number that is under way";
             return Err(Ending::Violation(what));
         }
@@ -134,7 +134,7 @@ impl<N: Network> Relay<N> {
             Ok(endpoint) => {
                 let slots = self.connections.slots_to_offer(connection, open.slots);
                 let deadline = self.now + self.settings.step_timeout();
-                self.add_proposal(id, Proposal::new(open, slots, deadline));
+                self.add_proposal(id, Proposal::of_peer(open, slots, deadline));
                 let open = SessionOpen { slots, ..open };
                 self.notify(endpoint, FromNexus::SessionProposed { link: id, open });
             }
@@ -184,7 +184,7 @@ impl<N: Network> Relay<N> {
         if self.place_of(from, id).is_none() {
             return;
         }
-        let proposal = self.take_proposal(id, request);
+        let proposal = self.take_proposal(id, ProposalName::of_peer(request));
         if let Ok(accept) = &answer {
             // The session exists even if the answer is lost: the session's end will be reported.
             self.add_session(id, accept.slots);
@@ -247,8 +247,8 @@ impl<N: Network> Relay<N> {
         accept: SessionAccept,
     ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, accept.link) else { return Ok(()) };
-        self.must_be_opener(id, "SESSION_ACCEPT from a session's client")?;
-        let Some(proposal) = self.take_proposal(id, accept.request) else {
+        self.must_have_client(id, "SESSION_ACCEPT from a session's client")?;
+        let Some(proposal) = self.take_proposal(id, ProposalName::own(accept.request)) else {
             self.close_orphan(connection, &accept);
             return Ok(());
         };
@@ -261,8 +261,9 @@ impl<N: Network> Relay<N> {
         Ok(())
     }
 
-    fn must_be_opener(&self, id: LinkId, what: &'static str) -> Result<(), Ending> {
-        if self.links[&id].is_up_at_opener() { Ok(()) } else { Err(Ending::Violation(what)) }
+    /// Checks that endpoints of this process may be clients on a link.
+    fn must_have_client(&self, id: LinkId, what: &'static str) -> Result<(), Ending> {
+        if self.links[&id].may_propose() { Ok(()) } else { Err(Ending::Violation(what)) }
     }
 
     /// Closes a session accepted after the proposal was given up; the server must not keep it.
@@ -288,8 +289,8 @@ impl<N: Network> Relay<N> {
         refuse: SessionRefuse,
     ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, refuse.link) else { return Ok(()) };
-        self.must_be_opener(id, "SESSION_REFUSE from a session's client")?;
-        if self.take_proposal(id, refuse.request).is_none() {
+        self.must_have_client(id, "SESSION_REFUSE from a session's client")?;
+        if self.take_proposal(id, ProposalName::own(refuse.request)).is_none() {
             self.counters.late_messages.increment();
             return Ok(());
         }
@@ -356,7 +357,7 @@ impl<N: Network> Relay<N> {
         drain: SessionDrain,
     ) -> Result<Further, Ending> {
         let Some(id) = self.link_at(connection, drain.link) else { return Ok(Further::Links) };
-        self.must_be_opener(id, "SESSION_DRAIN from a session's client")?;
+        self.must_have_client(id, "SESSION_DRAIN from a session's client")?;
         if planted("nexus_drains_are_not_told") {
             return Ok(Further::Links);
         }
@@ -366,22 +367,24 @@ impl<N: Network> Relay<N> {
             token: drain.token,
             message: drain.text,
         };
-        self.pass_on(self.links[&id].endpoint(), message)?;
-        let stays = planted("nexus_drained_way_stays");
+        let link = &self.links[&id];
+        self.pass_on(link.endpoint(), message)?;
+        // A client that drains leaves no room to another process.
+        let stays = !link.is_up_at_opener() || planted("nexus_drained_way_stays");
         Ok(if stays { Further::Links } else { Further::NoLinks })
     }
 
     /// Handles the deadline of a proposal.
-    pub(in crate::nexus) fn on_session_due(&mut self, id: LinkId, request: u32) {
+    pub(in crate::nexus) fn on_session_due(&mut self, id: LinkId, name: ProposalName) {
         let Some(link) = self.links.get(id) else { return };
-        let proposal = link.proposal(request);
+        let proposal = link.proposal(name);
         if proposal.is_none_or(|proposal| proposal.deadline() > self.now) {
             return;
         }
-        let is_ours = link.is_up_at_opener();
-        self.take_proposal(id, request);
+        self.take_proposal(id, name);
         self.counters.sessions_unanswered.increment();
-        if is_ours {
+        let request = name.request();
+        if name.is_own() {
             let why = "no answer from the server's control plane: the server is overloaded";
             self.notify_refused(id, request, Reason::new(Status::Unavailable, why));
         } else {
@@ -459,15 +462,19 @@ pub(in crate::nexus) mod tests {
     #[test]
     fn messages_of_sessions__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
         let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };
-        let promised = Stage::Promised { expected: None, max_frame: 1_472 };
-        for (stage, is_opener, may_propose, may_answer) in [
-            (by(true), true, false, true),
-            (by(false), false, true, false),
-            (promised, false, false, false),
+        let promised = || Stage::Promised { expected: None, max_frame: 1_472 };
+        for (stage, reverse, is_opener, may_propose, may_answer) in [
+            (by(true), false, true, false, true),
+            (by(false), false, false, true, false),
+            (promised(), false, false, false, false),
+            (by(true), true, true, true, true),
+            (by(false), true, false, true, true),
+            (promised(), true, false, false, false),
         ] {
             let (mut reactor, _) = reactor();
             let (at, _peer) = open_connection(&mut reactor, is_opener);
-            reactor.add_test_link(at, 5, stage);
+            let id = reactor.add_test_link(at, 5, stage);
+            reactor.relay.links.get_mut(id).unwrap().set_test_reverse(reverse);
             let SessionOpen { session, token, .. } = open(5, 1);
             let (link, request, text) = (5, 1, String::new());
             let status = Status::Unavailable;
@@ -578,12 +585,13 @@ pub(in crate::nexus) mod tests {
                 assert_eq!(said(&mut reactor, at), []);
             }
             if is_due {
-                reactor.relay.on_session_due(id, 1);
+                let due = ProposalName::of_peer(1);
+                reactor.relay.on_session_due(id, due);
                 assert_eq!(reactor.relay.links.proposals(), 1, "there is time left");
                 reactor
                     .relay
                     .begin_turn(reactor.relay.now() + reactor.relay.settings().step_timeout());
-                reactor.relay.on_session_due(id, 1);
+                reactor.relay.on_session_due(id, due);
             }
             if let Some(answer) = answer.clone() {
                 reactor.relay.answer_session(EndpointId(0), id, 1, answer);
@@ -647,7 +655,7 @@ pub(in crate::nexus) mod tests {
                     reactor.relay.begin_turn(
                         reactor.relay.now() + 2 * reactor.relay.settings().step_timeout(),
                     );
-                    reactor.relay.on_session_due(id, 1);
+                    reactor.relay.on_session_due(id, ProposalName::own(1));
                 }
             }
             assert_eq!(said(&mut reactor, at), []);

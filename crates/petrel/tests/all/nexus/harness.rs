@@ -137,7 +137,8 @@ impl Endpoint {
         self.next_request += 1;
         let request = self.next_request;
         let remote_endpoint = EndpointId(id);
-        self.port.post(ToNexus::OpenLink { request, remote, remote_endpoint, transports });
+        let reverse = false;
+        self.port.post(ToNexus::OpenLink { request, remote, remote_endpoint, transports, reverse });
         request
     }
 

@@ -12,7 +12,11 @@ use crate::endpoint::context::Local;
 use crate::endpoint::drain::{CHECK_INTERVAL_NS, DRAINING};
 use crate::events;
 use crate::slot_shares::slots_for;
-use crate::values::{SessionEnd, SessionState};
+use crate::values::{CallbacksKey, Reverse, SessionEnd, SessionState};
+
+const TAKES_NONE: &str = "this endpoint takes no sessions";
+
+const LEAVES: &str = "this endpoint leaves the link";
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Handles the proposal of a session by its client.
@@ -32,13 +36,20 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         if self.drain.is_draining() {
             return Err(Reason::new(Status::Unavailable, DRAINING));
         }
-        if !config.accept {
-            let text = "this endpoint takes no sessions";
-            return Err(Reason::new(Status::FailedPrecondition, text));
-        }
         let Some(link) = self.local.sessions.link(name) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
+        let callbacks = match link.serves() {
+            _ if link.is_retired() => Err(Reason::new(Status::Unavailable, LEAVES)),
+            Reverse::Endpoint if config.accept => Ok(None),
+            Reverse::Callbacks(key) => match self.local.callbacks.get(key) {
+                Some(callbacks) => Ok(Some(callbacks)),
+                None => Err(Reason::new(Status::FailedPrecondition, TAKES_NONE)),
+            },
+            Reverse::Endpoint | Reverse::No => {
+                Err(Reason::new(Status::FailedPrecondition, TAKES_NONE))
+            }
+        }?;
         let methods = self.local.authorizer.judge(link.peer())?;
         let (peer, knows_order, has_paths) = (link.id(), link.knows_order(), link.has_paths());
         let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
@@ -67,6 +78,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let id =
             accepted.map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
         self.local.authorizer.limit(id, methods);
+        self.local.authorizer.confine(id, callbacks);
         if knows_order {
             self.local.core.accept_order(id);
         }
@@ -137,6 +149,32 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.close_if_over(Some(name));
     }
 
+    /// Closes a link that gets no further sessions and has none. The peer's sessions on a link without others are asked to leave.
+    pub(super) fn close_if_over(&mut self, link: Option<LinkId>) {
+        let Some(name) = link else { return };
+        if self.local.sessions.is_over(name) {
+            let reason = Reason::new(Status::Unavailable, "the client has left the link");
+            return self.control.post(ToNexus::CloseLink { link: name, reason });
+        }
+        let Some(link) = self.local.sessions.link(name).filter(|link| link.is_retired()) else {
+            return;
+        };
+        if link.sessions().all(|id| self.local.core.is_server(id)) {
+            for id in link.sessions().collect::<Vec<_>>() {
+                self.ask_to_leave(id, name, LEAVES);
+            }
+        }
+    }
+
+    /// Closes the links that were opened for callbacks, whose client has gone.
+    pub(in crate::endpoint) fn end_callbacks(&mut self, key: CallbacksKey) {
+        for link in self.local.sessions.opened_for(Reverse::Callbacks(key)) {
+            let reason = Reason::new(Status::Unavailable, "the client is gone");
+            self.control.post(ToNexus::CloseLink { link, reason: reason.clone() });
+            self.on_link_down(link, &reason);
+        }
+    }
+
     /// Ends the sessions of clients that have not left. Returns their number.
     pub(in crate::endpoint) fn end_drain(&mut self) -> usize {
         assert!(self.drain.is_draining(), "clients are asked to leave before they are sent away");
@@ -149,7 +187,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
     /// Handles a server's request to leave the session.
     pub(super) fn on_draining(&mut self, index: u32, token: u32) {
-        if let Some(id) = self.local.core.find(index, token) {
+        // A peer may name any session of the link, also a session of its own.
+        let named = self.local.core.find(index, token);
+        if let Some(id) = named.filter(|id| !self.local.core.is_server(*id)) {
             self.leave_session(id);
         }
     }
@@ -160,6 +200,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         if self.local.core.is_draining(id) || !self.local.core.is_open(id) {
             return;
         }
+        assert!(!self.local.core.is_server(id), "a client leaves a session: {id:?}");
         self.local.core.begin_drain(id);
         // Another process may serve the next session at this address: it needs a new link.
         self.local.sessions.retire_link_of(id);

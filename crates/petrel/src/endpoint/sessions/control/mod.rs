@@ -293,14 +293,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.local.sessions.peer_of(id).map(|peer| peer.name)
     }
 
-    /// Closes a link without sessions that gets no further ones.
-    pub(super) fn close_if_over(&self, link: Option<LinkId>) {
-        if let Some(link) = link.filter(|link| self.local.sessions.is_over(*link)) {
-            let reason = Reason::new(Status::Unavailable, "the client has left the link");
-            self.control.post(ToNexus::CloseLink { link, reason });
-        }
-    }
-
     /// Reports the end to the control plane, which counts the sessions of peers here.
     fn report_end(&self, link: Option<LinkId>, closed: &Closed) {
         // The end of a link ends its sessions for the control plane, too.

@@ -7,30 +7,64 @@ use petrel_proto::limits::{FIRST_REQUEST_END, SLOTS_MAX};
 use petrel_proto::{Agreed, PathChoice, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
-use super::super::{Remote, Route};
+use super::super::{Link, Remote, Route};
 use super::{RING_FULL, SessionControl};
 use crate::control::{ControlPlane, EndpointId, LinkId, Reason, ToNexus};
 use crate::error::Error;
 use crate::local::SessionMedium;
-use crate::values::{SessionEnd, SessionState};
+use crate::values::{CallbacksKey, Reverse, SessionEnd, SessionState};
+
+const LINK_GONE: &str = "the peer has gone, or its link is being left";
+
+const TAKES_NO_CALLS: &str =
+    "the peer takes no calls from its servers: it has set no callbacks, or has an older version";
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
-    /// Opens a session to an endpoint of the process whose control address is `remote`.
+    /// Opens a session to an endpoint of the process whose control address is `remote`, which may call the callbacks, if any.
     pub(in crate::endpoint) fn connect(
         &mut self,
         remote: SocketAddr,
         endpoint: EndpointId,
+        callbacks: Option<CallbacksKey>,
     ) -> Result<SessionId, Error> {
+        let reverse = match callbacks {
+            Some(callbacks) => Reverse::Callbacks(callbacks),
+            None if self.local.sessions.config().reverse => Reverse::Endpoint,
+            None => Reverse::No,
+        };
+        let id = self.begin(reverse)?;
+        self.propose_to((remote, endpoint), id);
+        Ok(id)
+    }
+
+    /// Opens a session on a link that is up, with its peer as the server.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the link has ended; FAILED_PRECONDITION if the peer has opened the link and takes no calls.
+    pub(in crate::endpoint) fn connect_on(&mut self, link: Option<LinkId>) -> Result<SessionId, Error> {
+        let is_up = |name: &LinkId| self.local.sessions.link(*name).is_some_and(|link| !link.is_retired());
+        let Some(name) = link.filter(is_up) else {
+            return Err(Error::not_sent(Status::NotFound, LINK_GONE));
+        };
+        if !self.local.sessions.link(name).is_some_and(Link::may_be_client) {
+            return Err(Error::not_sent(Status::FailedPrecondition, TAKES_NO_CALLS));
+        }
+        let id = self.begin(Reverse::No)?;
+        self.propose(name, id);
+        Ok(id)
+    }
+
+    /// Begins to open a session.
+    fn begin(&mut self, reverse: Reverse) -> Result<SessionId, Error> {
         let token = self.control.random() as u32;
         // The bound is a multiple of any number of slots, as the server may lower the number.
         let random = self.control.random() % FIRST_REQUEST_END;
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;
-        self.local.sessions.begin_open(id, first);
+        self.local.sessions.begin_open(id, first, reverse);
         if self.local.sessions.config().ordered {
             self.local.core.keep_order(id);
         }
-        self.propose_to((remote, endpoint), id);
         Ok(id)
     }
 
@@ -40,11 +74,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         match self.local.sessions.route(remote, id) {
             Route::Waiting => {}
             Route::Up(link) => self.propose(link, id),
-            Route::Request(request) => self.control.post(ToNexus::OpenLink {
+            Route::Request { request, reverse } => self.control.post(ToNexus::OpenLink {
                 request,
                 remote: remote.0,
                 remote_endpoint: remote.1,
                 transports,
+                reverse: reverse != Reverse::No,
             }),
         }
     }

@@ -154,8 +154,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let (way, now_ns) = ((remote.0, medium), self.local.now_ns);
         let is_unreached = self.local.sessions.probes().is_unreached(way, now_ns);
         if !is_unreached && self.local.sessions.probes().forget(way) {
-            let left = self.local.sessions.leave_fallback(remote, medium);
-            self.close_if_over(left);
+            for left in self.local.sessions.leave_fallback(remote, medium) {
+                self.close_if_over(Some(left));
+            }
         }
         is_unreached
     }

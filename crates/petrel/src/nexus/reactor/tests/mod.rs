@@ -239,7 +239,8 @@ fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
     let transports = AllowedTransports::UDP;
     let remote = mute.local_addr().unwrap();
     let remote_endpoint = EndpointId(0);
-    let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports };
+    let reverse = false;
+    let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports, reverse };
     mailbox.post(Command::Post(EndpointId(0), ask)).unwrap();
     turns_until(&mut reactor, |reactor| reactor.relay.connections.len() > 0);
     mailbox.post(Command::Post(EndpointId(0), ToNexus::Gone)).unwrap();

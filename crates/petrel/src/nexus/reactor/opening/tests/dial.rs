@@ -15,7 +15,7 @@ fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -
     let transports = AllowedTransports::UDP;
     let give_up_at = reactor.relay.now() + Duration::from_secs(3_600);
     let from = (EndpointId(endpoint), request);
-    OpenRequest::new(from, (remote, EndpointId(0)), transports, give_up_at)
+    OpenRequest::new(from, (remote, EndpointId(0)), (transports, false), give_up_at)
 }
 
 /// A connection that was retired breaks while another one, or the pause after it, has requests of its own.
