@@ -92,12 +92,7 @@ fn markers(of: &Definition) -> TokenStream {
 }
 
 /// Returns the type of a method with streams.
-fn stream_marker(
-    of: &Definition,
-    method: &Method,
-    marker: &syn::Ident,
-    name: &str,
-) -> TokenStream {
+fn stream_marker(of: &Definition, method: &Method, marker: &syn::Ident, name: &str) -> TokenStream {
     let Method { request, streams, reply, .. } = method;
     let codec = &of.codec;
     let (has_request, sends, answers) =
@@ -220,7 +215,9 @@ fn stream_client(
         stream.as_ref().map(|(_, messages): &((Box<syn::Pat>, syn::Type), _)| messages.clone())
     };
     let (call, output) = match (messages(&streams.input), messages(&streams.output)) {
-        (None, Some(output)) => (quote!(server_stream), quote!(::petrel::stream::Receiver<#output>)),
+        (None, Some(output)) => {
+            (quote!(server_stream), quote!(::petrel::stream::Receiver<#output>))
+        }
         (Some(input), None) => (
             quote!(client_stream),
             quote!((::petrel::stream::Sender<#input>, ::petrel::stream::Reply<#reply>)),
@@ -316,9 +313,8 @@ fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
 /// Adds the handler of a method with streams.
 fn stream_handler(method: &Method, function: &TokenStream, marker: &syn::Ident) -> TokenStream {
     let Method { request, streams, .. } = method;
-    let request = request.as_ref().map(|_| {
-        quote!(request.expect("a method with a request gets it"),)
-    });
+    let request =
+        request.as_ref().map(|_| quote!(request.expect("a method with a request gets it"),));
     let input = streams.input.as_ref().map(|_| quote!(input,));
     let output = streams.output.as_ref().map(|_| quote!(output,));
     let outcome = match streams.output {

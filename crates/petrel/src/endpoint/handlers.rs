@@ -138,7 +138,10 @@ impl Handlers {
 
     /// Sets a handler of the library, which checks its requests itself.
     pub(super) fn set_own(&mut self, method: u16, handler: Box<dyn Handle>) {
-        assert!(!self.has_own(method) && !self.has_handler(method), "method {method} has a handler");
+        assert!(
+            !self.has_own(method) && !self.has_handler(method),
+            "method {method} has a handler"
+        );
         self.own.push((method, handler));
     }
 

@@ -319,7 +319,8 @@ mod tests {
     /// The owner of a cancelled request may read its flag for any length of time.
     #[test]
     fn detached__does_not_use_the_flag_of_a_cancelled_request_again() {
-        let mut remote = Remote::new(WorkFlag::new(), Waker::new().expect("a waker"), 1, Default::default());
+        let mut remote =
+            Remote::new(WorkFlag::new(), Waker::new().expect("a waker"), 1, Default::default());
         let flag = remote.detached.add(handle(1));
         assert!(!flag.load(Ordering::Relaxed));
         remote.cancel(handle(1));

@@ -171,7 +171,8 @@ impl<T: Default> Pair<T> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone().with_execution(Execution::NotSent));
         }
-        if self.by_number.len() >= self.config.streams_max as usize || self.next_number == u32::MAX {
+        if self.by_number.len() >= self.config.streams_max as usize || self.next_number == u32::MAX
+        {
             let text = format!("{} streams of the client are open", self.by_number.len());
             return Err(Error::not_sent(Status::ResourceExhausted, text));
         }
@@ -277,7 +278,10 @@ impl<T: Default> Pair<T> {
         }
         self.controls.clear();
         self.early = Vec::new();
-        assert!(self.by_number.is_empty() && self.deadlines.is_empty(), "no stream outlives its pair");
+        assert!(
+            self.by_number.is_empty() && self.deadlines.is_empty(),
+            "no stream outlives its pair"
+        );
     }
 
     /// Ends a stream at both sides at once, whatever waits.
@@ -339,7 +343,9 @@ impl<T: Default> Pair<T> {
     /// Removes a stream that is over at both sides, without a handle.
     fn remove_if_over(&mut self, key: Key) {
         let Some(stream) = self.streams.get(key) else { return };
-        if stream.holders == 0 && stream.over.is_some() && !self.by_number.contains_key(&stream.number)
+        if stream.holders == 0
+            && stream.over.is_some()
+            && !self.by_number.contains_key(&stream.number)
         {
             let stream = self.streams.remove(key).expect("it was just there");
             self.held_bytes -= stream.inc.held();

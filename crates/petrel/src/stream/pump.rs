@@ -108,8 +108,7 @@ impl Sending<'_> {
         let hub = self.ends.handle.hub();
         let alloc = |bytes| Ok(MsgBuf::from_pool(hub.pool(), bytes)?);
         let memory = MsgBuf::storage_mut;
-        let batch =
-            self.ends.pair.next_batch(hub.clock_now_ns(), cx.waker(), alloc, memory)?;
+        let batch = self.ends.pair.next_batch(hub.clock_now_ns(), cx.waker(), alloc, memory)?;
         let Some(mut batch) = batch else { return Ok(false) };
         batch.message.set_len(batch.len);
         let call = self.session.call(METHOD, batch.message).response_bytes(0).started();

@@ -198,7 +198,9 @@ impl<T> futures_util::Stream for Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.stream.with(|pair, key| match self.on_drop {
-            OnDrop::Cancel => pair.reset(key, Status::Cancelled, "the client has dropped the stream"),
+            OnDrop::Cancel => {
+                pair.reset(key, Status::Cancelled, "the client has dropped the stream")
+            }
             OnDrop::Discard => pair.discard(key),
             OnDrop::Nothing => {}
         });

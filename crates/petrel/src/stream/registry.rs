@@ -102,7 +102,8 @@ impl Handler for Server {
             let stream = Held::new(&pair, key);
             let handler = self.registry.handlers.borrow().get(&method).map(Rc::clone);
             match handler {
-                None => stream.refuse(Status::Unimplemented, "the server has no such method with streams"),
+                None => stream
+                    .refuse(Status::Unimplemented, "the server has no such method with streams"),
                 Some(_) if !cx.may_call(session, method) => {
                     stream.refuse(Status::PermissionDenied, "the client may not call this method");
                 }

@@ -53,7 +53,8 @@ impl<T> Sender<T> {
     #[inline]
     pub fn try_send<V: Borrow<T>>(&mut self, message: V) -> Result<(), TrySendError<V>> {
         let append = self.append;
-        let sent = self.stream.with(|pair, key| pair.send(key, |out| append(message.borrow(), out)));
+        let sent =
+            self.stream.with(|pair, key| pair.send(key, |out| append(message.borrow(), out)));
         sent.map_err(|why| match why {
             NotSent::Full => TrySendError::Full(message),
             NotSent::Ended(error) => TrySendError::Ended(message, error),

@@ -151,7 +151,9 @@ fn try_send__until_both_windows_are_full_and_after_the_end() {
     }
     assert!(sent <= 523, "{sent}");
     drop(receiver);
-    let Err(TrySendError::Ended(same, error)) = sender.try_send(message) else { panic!("it is over") };
+    let Err(TrySendError::Ended(same, error)) = sender.try_send(message) else {
+        panic!("it is over")
+    };
     assert_eq!((same.len(), error.status), (1_000, Status::Cancelled));
     wait(async {
         let mut read = 0;

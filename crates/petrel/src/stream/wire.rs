@@ -167,7 +167,7 @@ impl<'a> Writer<'a> {
         self.len
     }
 
-        /// Bytes that the batch has room for.
+    /// Bytes that the batch has room for.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.memory.len() - self.len
@@ -252,7 +252,9 @@ mod tests {
             assert_eq!(text.join(" "), expected.trim(), "{name}");
             let mut memory = vec![0; 4_096];
             let mut writer = Writer::new(&mut memory);
-            found.iter().for_each(|(stream, kind, bytes)| writer.record(*stream, *kind, [bytes, &[]]));
+            found
+                .iter()
+                .for_each(|(stream, kind, bytes)| writer.record(*stream, *kind, [bytes, &[]]));
             let len = writer.finish(u64::from_le_bytes(*batch.first_chunk().unwrap()));
             assert_eq!(memory[..len], batch, "{name}");
         }

@@ -295,7 +295,14 @@ pub(super) mod tests {
         is_idempotent: bool,
     ) -> MethodEntry {
         let streams = (false, false);
-        MethodEntry { name, id, is_idempotent, streams, codec: "text", schema: || 0x0102_0304_0506_0708 }
+        MethodEntry {
+            name,
+            id,
+            is_idempotent,
+            streams,
+            codec: "text",
+            schema: || 0x0102_0304_0506_0708,
+        }
     }
 
     pub(in crate::values) fn table(

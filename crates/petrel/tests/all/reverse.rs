@@ -1,6 +1,5 @@
 //! Sessions from servers to their clients, on the links of the clients (`docs/wire-protocol.md` §8.5).
 
-
 use petrel::endpoint::{AllowedTransports, EndpointConfig, SessionState};
 use petrel::{Endpoint, Status};
 
@@ -8,7 +7,6 @@ use crate::common::{ECHO, Server, client, each_medium, over, pattern, run_until_
 
 /// Calls ECHO at the client that calls, and answers with its answer.
 const BOUNCE: u16 = 2;
-
 
 fn echo(endpoint: &mut Endpoint) {
     endpoint.on(ECHO, |_, cx, request| {

@@ -100,7 +100,8 @@ impl Words for Plain {
 fn serve_over(transports: AllowedTransports) -> (RunningServer, WordsClient, Plain) {
     let plain = Plain::default();
     let served = plain.clone();
-    let set_up = move |endpoint: &mut petrel::Endpoint| endpoint.serve(WordsServer::new(served.clone()));
+    let set_up =
+        move |endpoint: &mut petrel::Endpoint| endpoint.serve(WordsServer::new(served.clone()));
     let server = Server::bind("127.0.0.1:0").transports(transports).serve(|_| (), set_up);
     let server = server.start().expect("a server");
     let client = Client::builder().transports(transports).connect_wait(server.local_addr());
@@ -225,7 +226,7 @@ fn a_server__that_stops_ends_its_streams() {
     server.stop();
     let error = wait(words.next()).unwrap().unwrap_err();
     assert_eq!(error.status, Status::Unavailable);
-    assert_eq!(plain.0.load(Ordering::SeqCst), 0);
+    wait_for("the end of the handler", || plain.0.load(Ordering::SeqCst) == 0);
     let error = client.idle("a".to_owned()).start_wait().unwrap_err();
     assert_eq!(error.status, Status::Unavailable);
 }

@@ -105,7 +105,8 @@ impl<T: Default> Pair<T> {
 
     /// Returns the bytes of memory for the next batch.
     pub(in crate::stream) fn room_bytes(&self) -> usize {
-        let controls = (self.controls.len() + self.credits.len()).saturating_mul(HEAD + Open::BYTES);
+        let controls =
+            (self.controls.len() + self.credits.len()).saturating_mul(HEAD + Open::BYTES);
         let ends = self.ready.len().saturating_mul(HEAD + 2);
         let wanted = self.ready_bytes.saturating_add(controls).saturating_add(ends);
         wanted.saturating_add(LEAST_ROOM_BYTES).min(ROOM_BYTES)

@@ -29,7 +29,12 @@ struct Side {
 impl Side {
     fn new(role: Role) -> Self {
         let config = StreamConfig::default();
-        Self { pair: Pair::new(role, config), on_way: vec![], keys: BTreeMap::new(), ends: BTreeMap::new() }
+        Self {
+            pair: Pair::new(role, config),
+            on_way: vec![],
+            keys: BTreeMap::new(),
+            ends: BTreeMap::new(),
+        }
     }
 
     fn transmit(&mut self, now_ns: u64) {
