@@ -98,9 +98,24 @@ pub(crate) struct Method {
     pub(crate) id: Option<u16>,
     pub(crate) is_idempotent: bool,
     pub(crate) cx: (Box<Pat>, Type),
-    pub(crate) request: (Box<Pat>, Type),
+    /// Absent only in a method with streams.
+    pub(crate) request: Option<(Box<Pat>, Type)>,
+    pub(crate) streams: Streams,
     pub(crate) output: Type,
     pub(crate) reply: Type,
+}
+
+/// The arguments of a method that are streams, and the types of their messages.
+#[derive(Default)]
+pub(crate) struct Streams {
+    pub(crate) input: Option<(Argument, Type)>,
+    pub(crate) output: Option<(Argument, Type)>,
+}
+
+impl Streams {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.input.is_none() && self.output.is_none()
+    }
 }
 
 /// Where a handler runs.
@@ -195,8 +210,20 @@ impl Method {
                 return Err(Error::new(name.span(), message));
             }
         };
-        let (cx, request) = arguments(&sig.inputs, name.span())?;
+        let (cx, request, streams) = arguments(&sig.inputs, name.span())?;
         let (output, reply) = output(&sig.output, name.span())?;
+        let is_plain = place == Place::Task && !is_idempotent && !is_reference(request.as_ref());
+        if !streams.is_empty() && !is_plain {
+            let message = "a method with streams is `async`, is not `#[idempotent]`, and takes its \
+                           request by value";
+            return Err(Error::new(name.span(), message));
+        }
+        let is_unit = matches!(&reply, Type::Tuple(tuple) if tuple.elems.is_empty());
+        if streams.output.is_some() && !is_unit {
+            let message = "a method with a `Sender` returns `Result<(), petrel::Error>`: its \
+                           messages are the answer";
+            return Err(Error::new(name.span(), message));
+        }
         let attributes = attrs;
         Ok(Self {
             attributes,
@@ -207,6 +234,7 @@ impl Method {
             is_idempotent,
             cx,
             request,
+            streams,
             output,
             reply,
         })
@@ -214,11 +242,16 @@ impl Method {
 
     /// Returns the type of messages, and whether the handler reads them in place.
     pub(crate) fn request_type(&self) -> (&Type, bool) {
-        match &self.request.1 {
+        let (_, request) = self.request.as_ref().expect("a method without streams has a request");
+        match request {
             Type::Reference(reference) => (&reference.elem, true),
             owned => (owned, false),
         }
     }
+}
+
+fn is_reference(request: Option<&Argument>) -> bool {
+    matches!(request, Some((_, Type::Reference(_))))
 }
 
 /// Returns the name in the table: `SayHello` for `say_hello`.
@@ -271,27 +304,51 @@ fn take_id(attributes: &mut Vec<Attribute>) -> Result<Option<u16>> {
 
 type Argument = (Box<Pat>, Type);
 
-/// Returns the context and the request.
-fn arguments(inputs: &Punctuated<FnArg, Token![,]>, at: Span) -> Result<(Argument, Argument)> {
+/// Returns the context, the request and the streams.
+fn arguments(
+    inputs: &Punctuated<FnArg, Token![,]>,
+    at: Span,
+) -> Result<(Argument, Option<Argument>, Streams)> {
+    let message = "a method of a service has three arguments: `&self`, the context, and the request; or \
+                   `&self`, the context, a request or none, and a `Receiver`, a `Sender` or both in this order";
+    let wrong = || Error::new(at, message);
     let mut arguments = inputs.iter();
     let is_shared = |receiver: &syn::Receiver| {
         matches!(receiver.kind, ReceiverKind::Reference(..)) && receiver.mutability.is_none()
     };
-    match (arguments.next(), arguments.next(), arguments.next(), arguments.next()) {
-        (
-            Some(FnArg::Receiver(receiver)),
-            Some(FnArg::Typed(cx)),
-            Some(FnArg::Typed(request)),
-            None,
-        ) if is_shared(receiver) => {
-            Ok(((cx.pat.clone(), (*cx.ty).clone()), (request.pat.clone(), (*request.ty).clone())))
-        }
-        _ => {
-            let message =
-                "a method of a service has three arguments: `&self`, the context, and the request";
-            Err(Error::new(at, message))
-        }
+    if !matches!(arguments.next(), Some(FnArg::Receiver(receiver)) if is_shared(receiver)) {
+        return Err(wrong());
     }
+    let typed = arguments.map(|argument| match argument {
+        FnArg::Typed(typed) => Ok((typed.pat.clone(), (*typed.ty).clone())),
+        FnArg::Receiver(_) => Err(wrong()),
+    });
+    let mut typed = typed.collect::<Result<Vec<_>>>()?.into_iter().peekable();
+    let cx = typed.next().ok_or_else(wrong)?;
+    let is_stream =
+        |one: &Argument| messages(&one.1, "Receiver").or(messages(&one.1, "Sender")).is_some();
+    let request = typed.next_if(|one| !is_stream(one));
+    let mut stream = |name| {
+        let argument = typed.next_if(|one| messages(&one.1, name).is_some())?;
+        let messages = messages(&argument.1, name)?;
+        Some((argument, messages))
+    };
+    let streams = Streams { input: stream("Receiver"), output: stream("Sender") };
+    let is_known = typed.next().is_none() && (request.is_some() || !streams.is_empty());
+    if is_known { Ok((cx, request, streams)) } else { Err(wrong()) }
+}
+
+/// Returns the type of the messages of a `Receiver` or `Sender`.
+fn messages(of: &Type, name: &str) -> Option<Type> {
+    if let Type::Path(path) = of
+        && let Some(last) = path.path.segments.last()
+        && last.ident == name
+        && let PathArguments::AngleBracketed(arguments) = &last.arguments
+        && let Some(GenericArgument::Type(message)) = arguments.args.first()
+    {
+        return Some(message.clone());
+    }
+    None
 }
 
 /// Returns the type of the output, and that of the reply in it.

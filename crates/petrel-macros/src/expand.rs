@@ -49,13 +49,16 @@ fn item(of: &Definition) -> TokenStream {
         false => quote!('static),
     };
     let methods = methods.iter().map(|method| {
-        let Method { attributes, name, cx, request, output, .. } = method;
+        let Method { attributes, name, cx, request, streams, output, .. } = method;
         let output = match method.place {
             Place::Task => quote!(impl ::core::future::Future<Output = #output>),
             Place::Dispatch | Place::Worker => quote!(#output),
         };
-        let ((cx, cx_type), (request, request_type)) = (cx, request);
-        quote!(#(#attributes)* fn #name(&self, #cx: #cx_type, #request: #request_type) -> #output;)
+        let input = streams.input.as_ref().map(|(argument, _)| argument);
+        let sent = streams.output.as_ref().map(|(argument, _)| argument);
+        let arguments = [Some(cx), request.as_ref(), input, sent].into_iter().flatten();
+        let arguments = arguments.map(|(name, of)| quote!(#name: #of));
+        quote!(#(#attributes)* fn #name(&self, #(#arguments),*) -> #output;)
     });
     quote!(#(#attributes)* #visibility trait #name: #bounds { #(#methods)* })
 }
@@ -69,8 +72,11 @@ fn markers(of: &Definition) -> TokenStream {
     let codec = &of.codec;
     let markers = of.methods.iter().enumerate().map(|(index, method)| {
         let (marker, reply) = (marker(index), &method.reply);
-        let (request, _) = method.request_type();
         let name = format!("{}/{}", of.full_name, method.full_name);
+        if !method.streams.is_empty() {
+            return stream_marker(of, method, &marker, &name);
+        }
+        let (request, _) = method.request_type();
         quote! {
             struct #marker;
 
@@ -85,6 +91,30 @@ fn markers(of: &Definition) -> TokenStream {
     quote!(#(#markers)*)
 }
 
+/// Returns the type of a method with streams.
+fn stream_marker(of: &Definition, method: &Method, marker: &syn::Ident, name: &str) -> TokenStream {
+    let Method { request, streams, reply, .. } = method;
+    let codec = &of.codec;
+    let (has_request, sends, answers) =
+        (request.is_some(), streams.input.is_some(), streams.output.is_some());
+    let request = request.as_ref().map_or(quote!(()), |(_, of)| quote!(#of));
+    let input = streams.input.as_ref().map_or(quote!(()), |(_, of)| quote!(#of));
+    let output = streams.output.as_ref().map_or(quote!(#reply), |(_, of)| quote!(#of));
+    quote! {
+        struct #marker;
+
+        impl ::petrel::service::StreamMethod for #marker {
+            type Codec = #codec;
+            type Request = #request;
+            type Input = #input;
+            type Output = #output;
+            const NAME: &'static str = #name;
+            const HAS_REQUEST: bool = #has_request;
+            const STREAMS: (bool, bool) = (#sends, #answers);
+        }
+    }
+}
+
 fn table(of: &Definition) -> TokenStream {
     let entries = of.methods.iter().enumerate().map(|(index, method)| {
         let (marker, name, is_idempotent) =
@@ -93,6 +123,9 @@ fn table(of: &Definition) -> TokenStream {
             Some(id) => quote!(::core::option::Option::Some(#id)),
             None => quote!(::core::option::Option::None),
         };
+        if !method.streams.is_empty() {
+            return quote!(::petrel::service::MethodEntry::of_stream::<#marker>(#name, #id));
+        }
         quote!(::petrel::service::MethodEntry::of::<#marker>(#name, #id, #is_idempotent))
     });
     let (name, descriptors) = (&of.full_name, &of.descriptors);
@@ -111,6 +144,10 @@ fn client(of: &Definition) -> TokenStream {
     let methods = of.methods.iter().enumerate().map(|(index, method)| {
         let (marker, name, reply) = (marker(index), &method.name, &method.reply);
         let documentation = method.attributes.iter().filter(|one| one.path().is_ident("doc"));
+        if !method.streams.is_empty() {
+            let function = stream_client(visibility, &marker, index, method);
+            return quote!(#(#documentation)* #function);
+        }
         let (request, _) = method.request_type();
         let idempotent = method.is_idempotent.then(|| quote!(.idempotent()));
         quote! {
@@ -166,6 +203,45 @@ fn client(of: &Definition) -> TokenStream {
     }
 }
 
+/// Returns the client's function of a method with streams.
+fn stream_client(
+    visibility: &syn::Visibility,
+    marker: &syn::Ident,
+    index: usize,
+    method: &Method,
+) -> TokenStream {
+    let Method { name, request, streams, reply, .. } = method;
+    let messages = |stream: &Option<(_, syn::Type)>| {
+        stream.as_ref().map(|(_, messages): &((Box<syn::Pat>, syn::Type), _)| messages.clone())
+    };
+    let (call, output) = match (messages(&streams.input), messages(&streams.output)) {
+        (None, Some(output)) => {
+            (quote!(server_stream), quote!(::petrel::stream::Receiver<#output>))
+        }
+        (Some(input), None) => (
+            quote!(client_stream),
+            quote!((::petrel::stream::Sender<#input>, ::petrel::stream::Reply<#reply>)),
+        ),
+        (Some(input), Some(output)) => (
+            quote!(both_streams),
+            quote!((::petrel::stream::Sender<#input>, ::petrel::stream::Receiver<#output>)),
+        ),
+        (None, None) => unreachable!("the method has a stream"),
+    };
+    let (argument, request) = match request {
+        Some((_, of)) => (
+            quote!(, request: impl ::core::borrow::Borrow<#of>),
+            quote!(::core::option::Option::Some(::core::borrow::Borrow::borrow(&request))),
+        ),
+        None => (quote!(), quote!(::core::option::Option::None)),
+    };
+    quote! {
+        #visibility fn #name(&self #argument) -> ::petrel::stream::StreamCall<#output> {
+            self.0.#call::<#marker>(#index, #request)
+        }
+    }
+}
+
 fn server(of: &Definition) -> TokenStream {
     let ((_, server), visibility, name) = (names(of), &of.visibility, &of.name);
     let (argument, workers) = match of.has_workers() {
@@ -208,6 +284,9 @@ fn server(of: &Definition) -> TokenStream {
 fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
     let (service, name, marker) = (&of.name, &method.name, marker(index));
     let function = quote!(<H as #service>::#name);
+    if !method.streams.is_empty() {
+        return stream_handler(method, &function, &marker);
+    }
     let suffix = if method.request_type().1 { "_in_place" } else { "" };
     match method.place {
         Place::Task => {
@@ -228,5 +307,25 @@ fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
                 methods.#add::<#marker, H>((&service, pool), #function);
             }
         }
+    }
+}
+
+/// Adds the handler of a method with streams.
+fn stream_handler(method: &Method, function: &TokenStream, marker: &syn::Ident) -> TokenStream {
+    let Method { request, streams, .. } = method;
+    let request =
+        request.as_ref().map(|_| quote!(request.expect("a method with a request gets it"),));
+    let input = streams.input.as_ref().map(|_| quote!(input,));
+    let output = streams.output.as_ref().map(|_| quote!(output,));
+    let outcome = match streams.output {
+        Some(_) => quote!(::core::result::Result::map(outcome, |()| ::core::option::Option::None)),
+        None => quote!(::core::result::Result::map(outcome, ::core::option::Option::Some)),
+    };
+    quote! {
+        methods.stream::<#marker, H>(&service, async |service, cx, request, input, output| {
+            let _ = (&request, &input, &output);
+            let outcome = #function(service, cx, #request #input #output).await;
+            #outcome
+        });
     }
 }

@@ -94,6 +94,7 @@ pub mod server;
 pub mod service;
 mod slot_shares;
 mod source;
+pub mod stream;
 mod sync;
 mod tables;
 pub mod task;

@@ -18,7 +18,7 @@ use crate::measure::measurement::Measurement;
 use crate::measure::test_bed::Cores;
 use crate::measure::veth;
 use crate::report::figures::{Figures, Skipped};
-use crate::{attacks, defaults, instructions, kv, overload, pause, regions, sealed, sessions};
+use crate::{attacks, defaults, instructions, kv, overload, pause, regions, sealed, sessions, streams};
 
 /// Runs `petrel bench`, and prints the figures.
 ///
@@ -54,6 +54,7 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),
+        BenchCommand::Streams(args) => streams::run(args, output),
         BenchCommand::Sealed(args) => sealed::run(args, output),
         BenchCommand::Defaults(args) => defaults::run(args, output),
         BenchCommand::DefaultsServer(args) => {

@@ -14,6 +14,7 @@
 //! | `overload` | a server with more requests than it can execute |
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
 //! | `regions` | operations on regions beside calls |
+//! | `streams` | messages of streams, beside calls |
 //! | `cache`, `index`, `kv` | the services beside echoes and raw calls |
 //!
 //! The arguments of a command stand in the module of the command. Without the feature `full` the crate is `petrel demo` alone.
@@ -56,3 +57,5 @@ mod regions;
 mod sealed;
 #[cfg(feature = "full")]
 mod sessions;
+#[cfg(feature = "full")]
+mod streams;

@@ -100,3 +100,8 @@ fn end_ns(options: &CallOptions, timeout: Duration) -> u64 {
         inherited_deadline_ns().map_or(own_ns, |at_ns| own_ns.min(at_ns))
     })
 }
+
+/// Returns the deadline of the request that a task of an endpoint or a worker handles on this thread.
+pub(crate) fn inherited_ns() -> Option<u64> {
+    Hub::with_current(Hub::inherited_ns).unwrap_or_else(inherited_deadline_ns)
+}

@@ -70,6 +70,12 @@ impl Client {
         self.spawn_by(task, false)
     }
 
+    /// Runs a closure on the thread of the client's endpoint, as a task of the application would. Returns false if the endpoint is gone.
+    pub(crate) fn run(&self, begin: impl FnOnce(&Handle) + Send + 'static) -> bool {
+        let task = RunTask { begin: Box::new(begin), is_library: false };
+        self.endpoint().post(InboxMessage::Run(task))
+    }
+
     /// Spawns a task of the application, or of the library, which keeps no object of the endpoint elsewhere.
     fn spawn_by<T, F>(
         &self,

@@ -87,6 +87,11 @@ impl Authorizer {
         self.limit(session, methods);
     }
 
+    /// Returns true if the client of a session may call a method.
+    pub(super) fn allows(&self, session: SessionId, method: u16) -> bool {
+        self.grants.allow(session, method)
+    }
+
     /// Confines a new session to the callbacks of a client.
     pub(super) fn confine(&self, session: SessionId, callbacks: Option<SharedCallbacks>) {
         if let Some(callbacks) = callbacks {
@@ -134,10 +139,10 @@ impl Handle for Guarded {
 
 /// Refuses a request that its client may not make.
 pub(super) fn refuse_ungranted(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        let peer = request.peer(cx);
-        let identity = peer.and_then(|peer| peer.identity.as_deref());
-        events::not_granted(peer.map(|peer| peer as _), identity, request.method());
-        request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
+    let peer = request.peer(cx);
+    let identity = peer.and_then(|peer| peer.identity.as_deref());
+    events::not_granted(peer.map(|peer| peer as _), identity, request.method());
+    request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {

@@ -12,6 +12,7 @@ use crate::local::Handle;
 use crate::local::client_call::places::Places;
 use crate::sync::Arc;
 use crate::sync::thread::{self, ThreadId};
+use crate::values::StreamConfig;
 use crate::values::client::{ServiceKey, ServiceKeys};
 
 /// The state shared by the clients of an endpoint.
@@ -20,16 +21,22 @@ pub(crate) struct ClientShared {
     places: Arc<Places>,
     services: ServiceKeys,
     endpoint_thread: ThreadId,
+    /// The limits of streams, and the bytes of the largest message.
+    stream_limits: (StreamConfig, usize),
     /// The driver of a [`Background`](crate::client::Background)'s endpoint, whose callers may run the event loop.
     driver: OnceLock<Arc<Driver>>,
 }
 
 impl ClientShared {
     /// Creates the state on the endpoint's thread.
-    pub(crate) fn new(sender: InboxSender<InboxMessage>, places: Arc<Places>) -> Self {
+    pub(crate) fn new(
+        sender: InboxSender<InboxMessage>,
+        places: Arc<Places>,
+        stream_limits: (StreamConfig, usize),
+    ) -> Self {
         let endpoint_thread = thread::current().id();
         let (services, driver) = (ServiceKeys::default(), OnceLock::new());
-        Self { sender, places, services, endpoint_thread, driver }
+        Self { sender, places, services, endpoint_thread, stream_limits, driver }
     }
 
     /// Posts a message to the endpoint. Returns false if the endpoint is gone.
@@ -40,6 +47,11 @@ impl ClientShared {
     /// Returns true if the endpoint still exists.
     pub(crate) fn is_open(&self) -> bool {
         self.sender.is_open()
+    }
+
+    /// Returns the limits of streams, and the bytes of the largest message.
+    pub(crate) fn stream_limits(&self) -> (StreamConfig, usize) {
+        self.stream_limits
     }
 
     /// Returns the places of outstanding calls.

@@ -15,6 +15,7 @@ use super::description::ServiceDescription;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
 use crate::panics::PanicPolicy;
+use crate::values::StreamConfig;
 
 /// Default limit of outstanding calls of clients: far below the capacity of one session's queue, so the limit applies
 /// where the request can be returned.
@@ -130,6 +131,8 @@ pub struct EndpointConfig {
     /// Limit of outstanding calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint
     /// together: 4 096.
     pub client_calls_max: usize,
+    /// Limits of the streams of typed services.
+    pub streams: StreamConfig,
     /// Optimisations that can be switched off, to measure their effect; all are on by default.
     #[cfg(feature = "factors")]
     pub optimisations: Optimisations,
@@ -208,6 +211,7 @@ impl Default for EndpointConfig {
             panics: PanicPolicy::default(),
             memory: PoolConfig::default(),
             client_calls_max: CLIENT_CALLS_MAX,
+            streams: StreamConfig::default(),
             #[cfg(feature = "factors")]
             optimisations: Optimisations::default(),
         }
@@ -219,6 +223,7 @@ impl EndpointConfig {
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         self.sessions.check()?;
         self.service.check()?;
+        self.streams.check()?;
         self.protocol.check()
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Handlers {
     placers: Vec<(u16, Placer)>,
     /// Handlers that read in place.
     in_place: InPlace,
+    /// Handlers of the library itself, apart from the application's methods: few.
+    own: Vec<(u16, Box<dyn Handle>)>,
     /// Methods whose handlers stay.
     taken: Vec<u16>,
     /// Whether a method is batched: few endpoints have any, and bursts of the others skip `gathered`.
@@ -99,6 +101,7 @@ impl Handlers {
             locators: Locators::default(),
             placers: Vec::new(),
             in_place: InPlace::default(),
+            own: Vec::new(),
             taken: Vec::new(),
             is_batched: false,
             gathered: Gathered::default(),
@@ -127,6 +130,19 @@ impl Handlers {
 
     pub(super) fn has_handler(&self, method: u16) -> bool {
         matches!(self.by_method.get(usize::from(method)), Some(Some(_)))
+    }
+
+    pub(super) fn has_own(&self, method: u16) -> bool {
+        self.own.iter().any(|(other, _)| *other == method)
+    }
+
+    /// Sets a handler of the library, which checks its requests itself.
+    pub(super) fn set_own(&mut self, method: u16, handler: Box<dyn Handle>) {
+        assert!(
+            !self.has_own(method) && !self.has_handler(method),
+            "method {method} has a handler"
+        );
+        self.own.push((method, handler));
     }
 
     /// Adds the table of a typed service, and returns the numbers of its methods.
@@ -214,7 +230,18 @@ impl Handlers {
         (payload, spare): (Payload<'_>, Option<MsgBuf>),
     ) {
         let left = self.run_confined(cx, &handle, method, (payload, spare));
-        let Some((payload, _)) = left else { return };
+        let Some((payload, spare)) = left else { return };
+        if let Some((_, handler)) = self.own.iter_mut().find(|(other, _)| *other == method) {
+            let request = Request::new(&handle, method, payload, spare);
+            let state = State::of(&mut *self.state);
+            return match catch(|| handler.handle(state, cx, request)) {
+                Ok(handled) => {
+                    let answer = handled.into_message();
+                    answer.into_iter().for_each(|message| cx.respond_at_once(handle, message));
+                }
+                Err(payload) => cx.end_panicked(handle, payload),
+            };
+        }
         if method == HEALTH_METHOD {
             if payload.data() == DESCRIBE {
                 return answer_own(cx, handle, &self.description);

@@ -15,7 +15,7 @@ use super::in_place::InPlaceRequest;
 use super::request::{Handled, Request};
 use super::serve::{Copied, OwnRequest, Serving};
 use super::{Endpoint, handle};
-use crate::control::ControlPlane;
+use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
 use crate::local::Handle;
 use crate::panics::Closure;
@@ -117,7 +117,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Has a function told of each session that ends.
     pub(crate) fn on_session_end(&mut self, tell: impl Fn(SessionId) + 'static) {
-        self.local.session_ends.push(Box::new(tell));
+        self.local.on_session_end(tell);
     }
 
     /// Returns true if a method has a handler.
@@ -130,17 +130,32 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.keep(method);
     }
 
-    /// Adds a typed service with these handlers, by the order of its methods.
+    /// Adds a typed service with these handlers, by the order of its methods. Returns the methods' numbers.
     pub(crate) fn add_service(
         &mut self,
         table: &'static ServiceTable,
         handlers: Vec<Box<dyn handle::Handle>>,
-    ) {
+    ) -> Vec<u16> {
         assert_eq!(table.methods.len(), handlers.len(), "each method has a handler");
         let numbers = self.handlers.add_table(table);
-        for (number, handler) in numbers.into_iter().zip(handlers) {
-            self.handlers.take(number, handler);
+        for (number, handler) in numbers.iter().zip(handlers) {
+            self.handlers.take(*number, handler);
         }
+        numbers
+    }
+
+    /// Sets the handler of a method of the library that every client may call, apart from the application's methods.
+    pub(crate) fn set_own_handler(&mut self, method: u16, handler: Box<dyn handle::Handle>) {
+        self.handlers.set_own(method, handler);
+    }
+
+    pub(crate) fn has_own_handler(&self, method: u16) -> bool {
+        self.handlers.has_own(method)
+    }
+
+    /// Returns the endpoint's number within its process.
+    pub(crate) fn id(&self) -> EndpointId {
+        self.control.endpoint_id()
     }
 
     /// Sets the only handler of a method that the library answers.

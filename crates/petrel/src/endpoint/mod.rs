@@ -91,7 +91,7 @@ pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::panics::PanicPolicy;
-pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg};
+pub use crate::values::{CallOptions, SessionEnd, SessionState, SharedMsg, StreamConfig};
 /// The settings of all sessions of an endpoint.
 pub use petrel_proto::Config as ProtocolConfig;
 pub use petrel_proto::SessionId;
@@ -260,6 +260,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             waker.clone(),
         );
 
+        hub.set_stream_config(config.streams);
+
         let rules = control.authorization();
         let mut endpoint = Self {
             transport,
@@ -270,7 +272,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 (pool, hub),
                 (
                     LateAnswers::new(work_flag.clone()),
-                    Remote::new(work_flag.clone(), waker, config.client_calls_max),
+                    Remote::new(
+                        work_flag.clone(),
+                        waker,
+                        config.client_calls_max,
+                        (config.streams, message_bytes_max as usize),
+                    ),
                 ),
                 (Sessions::new(config.sessions, config.transports, receive_queue), panics),
             ),

@@ -13,6 +13,7 @@ use crate::inbox::{Inbox, InboxSender, WorkFlag};
 use crate::inbox_message::{InboxMessage, RunTask};
 use crate::local::client_call::places::Places;
 use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::values::StreamConfig;
 use crate::values::client::ServiceKey;
 
 /// Counters of calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint together.
@@ -34,6 +35,7 @@ pub(super) struct Remote {
     work_flag: WorkFlag,
     waker: Waker,
     client_calls_max: usize,
+    stream_limits: (StreamConfig, usize),
     remote_inbox: Option<RemoteInbox>,
     detached: DetachedRequests,
     /// Failures of all calls of the endpoint, kept here, away from the state that every call uses.
@@ -53,11 +55,17 @@ struct RemoteInbox {
 }
 
 impl Remote {
-    pub(super) fn new(work_flag: WorkFlag, waker: Waker, client_calls_max: usize) -> Self {
+    pub(super) fn new(
+        work_flag: WorkFlag,
+        waker: Waker,
+        client_calls_max: usize,
+        stream_limits: (StreamConfig, usize),
+    ) -> Self {
         Self {
             work_flag,
             waker,
             client_calls_max,
+            stream_limits,
             remote_inbox: None,
             detached: DetachedRequests::default(),
             failures: CallFailures::default(),
@@ -71,7 +79,8 @@ impl Remote {
         self.remote_inbox.get_or_insert_with(|| {
             let waker = self.waker.clone();
             let inbox = Inbox::new(self.work_flag.clone(), move || waker.wake());
-            let clients = ClientShared::new(inbox.sender(), Places::new(self.client_calls_max));
+            let places = Places::new(self.client_calls_max);
+            let clients = ClientShared::new(inbox.sender(), places, self.stream_limits);
             RemoteInbox { inbox, clients: Arc::new(clients) }
         })
     }
@@ -310,7 +319,8 @@ mod tests {
     /// The owner of a cancelled request may read its flag for any length of time.
     #[test]
     fn detached__does_not_use_the_flag_of_a_cancelled_request_again() {
-        let mut remote = Remote::new(WorkFlag::new(), Waker::new().expect("a waker"), 1);
+        let mut remote =
+            Remote::new(WorkFlag::new(), Waker::new().expect("a waker"), 1, Default::default());
         let flag = remote.detached.add(handle(1));
         assert!(!flag.load(Ordering::Relaxed));
         remote.cancel(handle(1));

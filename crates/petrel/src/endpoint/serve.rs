@@ -29,6 +29,15 @@ pub struct OwnRequest {
 }
 
 impl OwnRequest {
+    pub(crate) fn new(
+        message: MsgBuf,
+        (method, session): (u16, SessionId),
+        deadline_ns: Option<u64>,
+        peer: Option<Arc<Peer>>,
+    ) -> Self {
+        Self { message, method, session, deadline_ns, peer }
+    }
+
     /// Returns the message.
     pub fn data(&self) -> &[u8] {
         &self.message

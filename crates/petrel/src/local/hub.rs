@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 use crate::panics::{Closure, Panics};
-use crate::values::{CallOptions, SessionState, State};
+use crate::values::{CallOptions, SessionState, State, StreamConfig};
 
 /// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
 /// one packet.
@@ -72,6 +72,10 @@ pub(crate) struct Hub {
     memories: Spares<Vec<u8>>,
     /// Whether the endpoint has woken another thread since its last turn without work.
     has_woken: Cell<bool>,
+    /// Objects that faces keep with the endpoint, by type: few.
+    faces: RefCell<Vec<Rc<dyn Any>>>,
+    streams: Cell<StreamConfig>,
+    message_bytes_max: usize,
 }
 
 /// The largest number of states of clients' calls that are kept.
@@ -108,7 +112,34 @@ impl Hub {
             call_states: Spares::new(CALL_STATES_MAX),
             memories: Spares::new(MEMORIES_MAX),
             has_woken: Cell::new(false),
+            faces: RefCell::default(),
+            streams: Cell::default(),
+            message_bytes_max: message_bytes_max as usize,
         })
+    }
+
+    /// Returns the object of this type that a face keeps with the endpoint, made at first.
+    pub(crate) fn face<F: Default + 'static>(&self) -> Rc<F> {
+        let mut faces = self.faces.borrow_mut();
+        let known = faces.iter().find_map(|face| Rc::clone(face).downcast::<F>().ok());
+        known.unwrap_or_else(|| {
+            let face = Rc::new(F::default());
+            faces.push(Rc::clone(&face) as Rc<dyn Any>);
+            face
+        })
+    }
+
+    pub(crate) fn set_stream_config(&self, config: StreamConfig) {
+        self.streams.set(config);
+    }
+
+    pub(crate) fn stream_config(&self) -> StreamConfig {
+        self.streams.get()
+    }
+
+    /// Returns the bytes of the largest message that the endpoint accepts.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
     }
 
     // Operations of the event loop.
@@ -257,6 +288,7 @@ impl Hub {
         assert!(!self.is_closed(), "an endpoint ends once");
         self.is_closed.set(true);
         self.tasks.abort_all();
+        self.faces.take();
         assert_eq!(self.tasks.len(), 0, "no task is spawned at an endpoint that ends");
         self.calls.finish_all(&self.tasks, endpoint_gone);
         while let Some(command) = self.next_command() {
@@ -313,7 +345,7 @@ impl Hub {
 
     /// Returns the deadline inherited by calls made now.
     #[inline]
-    pub(super) fn inherited_ns(&self) -> Option<u64> {
+    pub(crate) fn inherited_ns(&self) -> Option<u64> {
         self.tasks.inherited_ns()
     }
 

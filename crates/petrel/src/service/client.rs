@@ -6,6 +6,7 @@ use super::codec::Encode;
 use super::method::{Method, decode_reply};
 use crate::client::{Call, Client, Response, Targets};
 use crate::error::Error;
+use crate::stream::{Kind, Pairs, Place, StreamCall};
 use crate::sync::Arc;
 use crate::values::expected::Expected;
 use crate::values::method_table::ServiceTable;
@@ -16,13 +17,15 @@ use crate::values::method_table::ServiceTable;
 pub struct Stub {
     client: Client,
     expected: Arc<Expected>,
+    /// The streams.
+    pairs: Arc<Pairs>,
 }
 
 impl Stub {
     /// Returns a stub of a client. A client can have several.
     pub fn new(client: Client, table: &'static ServiceTable) -> Self {
         let expected = client.expect_methods(table);
-        Self { client, expected }
+        Self { client, expected, pairs: Arc::default() }
     }
 
     /// Connects a client, and returns its stub.
@@ -59,6 +62,20 @@ impl Stub {
         let number = self.expected.numbers()[index];
         let read = |reply: Response, _| decode_reply::<M>(&reply);
         self.client.call_encoded(number, &self.expected, append, read)
+    }
+
+    /// Returns a stream of the method at this place of the table.
+    pub(super) fn stream<T>(
+        &self,
+        index: usize,
+        request: Option<Vec<u8>>,
+        kind: Kind<T>,
+    ) -> StreamCall<T> {
+        let number = self.expected.numbers()[index];
+        let read = |answer: Response, _| Place::of(&answer);
+        let place = self.client.call_encoded(number, &self.expected, |_| {}, read).idempotent();
+        let of = (self.client.clone(), Arc::clone(&self.pairs));
+        StreamCall::new(of, place, request, kind)
     }
 }
 

@@ -22,7 +22,7 @@ impl MethodEntry {
     /// Returns the entry of a method in the table of its service.
     pub const fn of<M: Method>(name: &'static str, id: Option<u16>, is_idempotent: bool) -> Self {
         let codec = <M::Codec as Encode<M::Request>>::NAME;
-        Self { name, id, is_idempotent, codec, schema: schema::<M> }
+        Self { name, id, is_idempotent, streams: (false, false), codec, schema: schema::<M> }
     }
 }
 

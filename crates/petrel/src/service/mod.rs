@@ -82,6 +82,7 @@ mod reader;
 mod server;
 #[cfg(feature = "postcard")]
 mod shape;
+mod stream;
 #[cfg(feature = "zerocopy")]
 mod zerocopy;
 
@@ -94,6 +95,7 @@ pub use postcard::Postcard;
 #[cfg(feature = "prost")]
 pub use prost::Prost;
 pub use server::{Methods, Service};
+pub use stream::StreamMethod;
 #[cfg(feature = "zerocopy")]
 pub use zerocopy::Zerocopy;
 

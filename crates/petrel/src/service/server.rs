@@ -10,13 +10,14 @@ use petrel_transport::buf::BufPool;
 use super::codec::{Decode, Encode, Read};
 use super::ctx::Ctx;
 use super::method::{Method, decode_request, read_request};
-use crate::control::ControlPlane;
+use crate::control::{ControlPlane, EndpointId};
 use crate::endpoint::handle::Handle as Handler;
 use crate::endpoint::serve::{Answer, Serving};
 use crate::endpoint::{Callbacks, Context, Endpoint, Handled, Request};
 use crate::error::Error;
 use crate::local::Handle;
 use crate::msgbuf::MsgBuf;
+use crate::stream::{Begin, Place};
 use crate::task::OwnRequest;
 use crate::values::State;
 use crate::values::method_table::ServiceTable;
@@ -38,7 +39,11 @@ pub trait Service {
 /// The handlers of a service, in the order of its table.
 pub struct Methods {
     handlers: Vec<Box<dyn Handler>>,
+    /// The handlers of streams, by the place of their methods.
+    streams: Vec<(usize, Begin)>,
     handle: Handle,
+    /// The endpoint to which clients send streams; `None` for callbacks.
+    endpoint: Option<EndpointId>,
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
@@ -49,7 +54,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub fn serve(&mut self, service: impl Service) {
         let table = service.table();
         let handle = Handle::new(self.handle().hub().clone());
-        self.add_service(table, handlers_of(service, handle));
+        let Methods { handlers, streams, .. } = Methods::of(service, handle, Some(self.id()));
+        let numbers = self.add_service(table, handlers);
+        for (index, begin) in streams {
+            self.serve_streams(numbers[index], begin);
+        }
     }
 }
 
@@ -57,19 +66,12 @@ impl Callbacks {
     /// Serves a [typed service](mod@crate::service) to the servers of the client.
     ///
     /// # Panics
-    /// When a service of the name is there already, or a method's `id` has a handler.
+    /// When a service of the name is there already, a method's `id` has a handler, or a method has streams.
     pub fn serve(&mut self, service: impl Service) {
         let table = service.table();
-        let handlers = handlers_of(service, self.handle().clone());
-        self.add_service(table, handlers);
+        let methods = Methods::of(service, self.handle().clone(), None);
+        self.add_service(table, methods.handlers);
     }
-}
-
-/// Returns the handlers of a service, in the order of its table.
-fn handlers_of(service: impl Service, handle: Handle) -> Vec<Box<dyn Handler>> {
-    let mut methods = Methods { handlers: Vec::new(), handle };
-    service.add_to(&mut methods);
-    methods.handlers
 }
 
 /// Writes the reply of a method.
@@ -105,6 +107,23 @@ fn answer<M: Method>(
 }
 
 impl Methods {
+    /// Returns the handlers of a service.
+    fn of(service: impl Service, handle: Handle, endpoint: Option<EndpointId>) -> Self {
+        let mut methods = Self { handlers: Vec::new(), streams: Vec::new(), handle, endpoint };
+        service.add_to(&mut methods);
+        methods
+    }
+
+    /// Adds the handler of streams, and the answer to clients that ask for their place.
+    pub(super) fn push_stream(&mut self, begin: Begin) {
+        let endpoint = self.endpoint.expect("a client opens streams: callbacks have none");
+        self.streams.push((self.handlers.len(), begin));
+        self.push(move |_, cx, request| {
+            let place = Place::answer(endpoint, request.method());
+            request.reply(cx, &place)
+        });
+    }
+
     fn push(
         &mut self,
         handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,

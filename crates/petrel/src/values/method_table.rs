@@ -30,8 +30,10 @@ const METHODS_MAX: usize = 4_096;
 const SERVICE: u8 = 1;
 const METHOD: u8 = 2;
 
-/// The bit of an idempotent method.
+/// The bits of an idempotent method, and of methods whose client and server send streams.
 const IDEMPOTENT: u8 = 1;
+const CLIENT_STREAMS: u8 = 2;
+const SERVER_STREAMS: u8 = 4;
 
 /// A typed service: its names and methods. Made by the attribute [`service`](macro@crate::service).
 #[derive(Debug)]
@@ -57,6 +59,8 @@ pub struct MethodEntry {
     pub id: Option<u16>,
     /// Whether a call may run twice.
     pub is_idempotent: bool,
+    /// Whether the client sends a stream, and whether the server does.
+    pub streams: (bool, bool),
     /// The name of the codec.
     pub codec: &'static str,
     /// Returns the fingerprint of the messages: both ends have the same, or cannot understand each other.
@@ -85,6 +89,8 @@ pub struct ServedMethod {
     pub number: u16,
     /// Whether a call may run twice.
     pub is_idempotent: bool,
+    /// Whether the client sends a stream, and whether the server does.
+    pub streams: (bool, bool),
     /// The name of the codec.
     pub codec: String,
     /// The fingerprint of the messages.
@@ -142,7 +148,10 @@ fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
     assert!(is_text(table.version.as_bytes()).is_some(), "a version is short: {}", table.version);
     push(answer, SERVICE, &[&text(table.name), table.version.as_bytes()]);
     for (method, number) in table.methods.iter().zip(numbers) {
-        let flags = if method.is_idempotent { IDEMPOTENT } else { 0 };
+        let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        let flags = flag(method.is_idempotent, IDEMPOTENT)
+            | flag(method.streams.0, CLIENT_STREAMS)
+            | flag(method.streams.1, SERVER_STREAMS);
         let parts: [&[u8]; 5] = [
             &number.to_le_bytes(),
             &[flags],
@@ -254,6 +263,7 @@ fn method(value: &[u8]) -> Option<ServedMethod> {
         name: is_text(name).filter(|name| !name.is_empty())?.to_owned(),
         number,
         is_idempotent: flags & IDEMPOTENT != 0,
+        streams: (flags & CLIENT_STREAMS != 0, flags & SERVER_STREAMS != 0),
         codec: codec.to_owned(),
         schema: u64::from_le_bytes(*schema),
     })
@@ -284,7 +294,15 @@ pub(super) mod tests {
         id: Option<u16>,
         is_idempotent: bool,
     ) -> MethodEntry {
-        MethodEntry { name, id, is_idempotent, codec: "text", schema: || 0x0102_0304_0506_0708 }
+        let streams = (false, false);
+        MethodEntry {
+            name,
+            id,
+            is_idempotent,
+            streams,
+            codec: "text",
+            schema: || 0x0102_0304_0506_0708,
+        }
     }
 
     pub(in crate::values) fn table(
@@ -315,6 +333,14 @@ pub(super) mod tests {
         });
         let digits = block.expect("the page has the vector").split_whitespace();
         digits.map(|digits| u8::from_str_radix(digits, 16).expect("two digits")).collect()
+    }
+
+    #[test]
+    fn write__of_methods_with_streams() {
+        for streams in [(false, true), (true, false), (true, true)] {
+            let method = MethodEntry { streams, ..entry("M", Some(7), false) };
+            assert_eq!(served(table("S", vec![method]))[0].methods[0].streams, streams);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | `call_options` | [`CallOptions`]: the options of a call |
 //! | `session_state`, `session_end` | [`SessionState`] and [`SessionEnd`] |
 //! | `shared_msg` | [`SharedMsg`]: a message for many receivers |
+//! | `stream_config` | [`StreamConfig`]: the limits of streams |
 //! | `reverse` | [`Reverse`]: whose handlers the server of a link may call |
 //! | `state` | [`State`]: the application's state, lent without its type |
 //! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
@@ -21,11 +22,13 @@ mod session_end;
 mod session_state;
 mod shared_msg;
 mod state;
+mod stream_config;
 
 pub use call_options::CallOptions;
 pub use session_end::SessionEnd;
 pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
+pub use stream_config::StreamConfig;
 
 pub(crate) use call_options::{Marks, limits};
 pub(crate) use reverse::{CallbacksKey, Reverse};

@@ -4,6 +4,7 @@
 
 mod codecs;
 mod kinds;
+mod streams;
 mod versions;
 
 use petrel::server::RunningServer;

@@ -10,6 +10,7 @@ use crate::instructions::{CountedArgs, InstructionsArgs};
 use crate::kv::KvBenchArgs;
 use crate::overload::{BenchOverloadArgs, OverloadServerArgs};
 use crate::pause::PauseArgs;
+use crate::streams::StreamsArgs;
 use crate::regions::RegionsArgs;
 use crate::sealed::SealedArgs;
 use crate::sessions::{IdleArgs, SessionsArgs, parse_sessions};
@@ -48,6 +49,7 @@ Examples:
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
   petrel bench sealed --part calls,store
+  petrel bench streams --transport shm --size 32
   petrel bench instructions --transport shm
   petrel bench all --json
 
@@ -76,6 +78,8 @@ pub(crate) enum BenchCommand {
     Kv(KvBenchArgs),
     /// Encryption and identity: calls, connections, puts and floods with credentials, beside the same without
     Sealed(SealedArgs),
+    /// Messages of streams: their rate in each direction beside calls, and the memory of idle streams
+    Streams(StreamsArgs),
     /// Instructions of a small call and of a packet of a large call, counted by valgrind
     Instructions(InstructionsArgs),
     /// Every figure that Petrel promises to reach, in ten minutes at most
@@ -123,6 +127,7 @@ impl BenchArgs {
                 | BenchCommand::Overload(_)
                 | BenchCommand::OverloadServer(_)
                 | BenchCommand::Regions(_)
+                | BenchCommand::Streams(_)
         )
     }
 }

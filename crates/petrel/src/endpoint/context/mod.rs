@@ -19,9 +19,9 @@ use petrel_transport::clock::Clock;
 pub(super) use start::CallKind;
 
 use super::ClientShared;
-use super::callbacks::CallbackSets;
 use super::authorize::Authorizer;
 use super::burst::Announced;
+use super::callbacks::CallbackSets;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
 use super::remote::Remote;
@@ -112,6 +112,11 @@ impl Local {
             session_ends: Vec::new(),
             lent: None,
         }
+    }
+
+    /// Has a function told of each session that ends.
+    pub(crate) fn on_session_end(&mut self, tell: impl Fn(SessionId) + 'static) {
+        self.session_ends.push(Box::new(tell));
     }
 
     /// Counts and reports a panic of a closure, or lets it unwind further.
@@ -401,6 +406,11 @@ impl<'a, S: 'static> Context<'a, S> {
     #[inline]
     pub fn prefetch_session(&mut self, session: SessionId) {
         self.local.announce(session);
+    }
+
+    /// Returns true if the client of a session may call a method.
+    pub(crate) fn may_call(&self, session: SessionId, method: u16) -> bool {
+        self.local.authorizer.allows(session, method)
     }
 
     /// Runs a closure whose calls inherit `deadline_ns`.

@@ -143,6 +143,7 @@ mod tests {
                 name: "M",
                 id: Some(7),
                 is_idempotent: false,
+                streams: (false, false),
                 codec: "text",
                 schema: || 0,
             }],

@@ -1,0 +1,170 @@
+//! Methods with streams.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use petrel_proto::{Execution, Status};
+
+use super::client::Stub;
+use super::codec::{Decode, Encode, Malformed};
+use super::ctx::Ctx;
+use super::server::Methods;
+use crate::error::Error;
+use crate::stream::{Kind, Opened, Receiver, Reply, Sender, StreamCall};
+use crate::values::method_table::{MethodEntry, hash};
+
+/// A method with streams. Made by the attribute [`service`](macro@crate::service).
+pub trait StreamMethod: 'static {
+    /// The codec of all messages.
+    type Codec: Encode<Self::Request> + Encode<Self::Input> + Encode<Self::Output>;
+    /// The type of the request, or `()` without one.
+    type Request: 'static;
+    /// The type of the client's messages, or `()` without a stream of the client.
+    type Input: 'static;
+    /// The type of the server's messages, or of the reply.
+    type Output: 'static;
+    /// The name, with that of the service.
+    const NAME: &'static str;
+    /// Whether the method has a request.
+    const HAS_REQUEST: bool;
+    /// Whether the client sends a stream, and whether the server does.
+    const STREAMS: (bool, bool);
+}
+
+impl MethodEntry {
+    /// Returns the entry of a method with streams in the table of its service.
+    pub const fn of_stream<M: StreamMethod>(name: &'static str, id: Option<u16>) -> Self {
+        let codec = <M::Codec as Encode<M::Output>>::NAME;
+        Self { name, id, is_idempotent: false, streams: M::STREAMS, codec, schema: schema::<M> }
+    }
+}
+
+/// Returns the fingerprint of a method's messages and streams: never that of a method without streams, whose messages may differ.
+fn schema<M: StreamMethod>() -> u64 {
+    let request = <M::Codec as Encode<M::Request>>::schema();
+    let input = <M::Codec as Encode<M::Input>>::schema();
+    let output = <M::Codec as Encode<M::Output>>::schema();
+    let (of_request, of_input) =
+        (<M::Codec as Encode<M::Request>>::NAME, <M::Codec as Encode<M::Input>>::NAME);
+    let kind = format!("{:?} {} ", M::STREAMS, M::HAS_REQUEST);
+    hash([&*kind, &format!("{request:x} {input:x} {output:x} "), of_request, " ", of_input]) | 1
+}
+
+/// Reads a message that a client sends.
+fn decode_sent<C: Decode<T>, T, M: StreamMethod>(bytes: &[u8]) -> Result<T, Error> {
+    C::decode(bytes).map_err(|why| {
+        let text = format!("{}: a message of the stream is malformed: {why}", M::NAME);
+        Error::new(Status::InvalidArgument, text)
+    })
+}
+
+/// Reads a message that a server sends.
+fn decode_answer<C: Decode<T>, T, M: StreamMethod>(bytes: &[u8]) -> Result<T, Error> {
+    C::decode(bytes).map_err(|why: Malformed| {
+        let text = format!("{}: a message of the stream is malformed: {why}", M::NAME);
+        Error::of(Status::Internal, text, Execution::Answered)
+    })
+}
+
+/// Appends a message.
+fn append<C: Encode<T>, T>(message: &T, out: &mut Vec<u8>) {
+    C::append(message, out);
+}
+
+fn request_bytes<M: StreamMethod>(request: Option<&M::Request>) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    <M::Codec as Encode<M::Request>>::append(request?, &mut out);
+    Some(out)
+}
+
+impl Stub {
+    /// Returns a stream of the server by the method at this place of the table.
+    pub fn server_stream<M: StreamMethod>(
+        &self,
+        index: usize,
+        request: Option<&M::Request>,
+    ) -> StreamCall<Receiver<M::Output>>
+    where
+        M::Codec: Decode<M::Output>,
+    {
+        let kind = Kind::server(decode_answer::<M::Codec, M::Output, M>);
+        self.stream(index, request_bytes::<M>(request), kind)
+    }
+
+    /// Returns a stream of the client by the method at this place of the table.
+    pub fn client_stream<M: StreamMethod>(
+        &self,
+        index: usize,
+        request: Option<&M::Request>,
+    ) -> StreamCall<(Sender<M::Input>, Reply<M::Output>)>
+    where
+        M::Codec: Decode<M::Output>,
+    {
+        let append = append::<M::Codec, M::Input>;
+        let kind = Kind::client(append, decode_answer::<M::Codec, M::Output, M>);
+        self.stream(index, request_bytes::<M>(request), kind)
+    }
+
+    /// Returns streams of both sides by the method at this place of the table.
+    pub fn both_streams<M: StreamMethod>(
+        &self,
+        index: usize,
+        request: Option<&M::Request>,
+    ) -> StreamCall<(Sender<M::Input>, Receiver<M::Output>)>
+    where
+        M::Codec: Decode<M::Output>,
+    {
+        let append = append::<M::Codec, M::Input>;
+        let kind = Kind::both(append, decode_answer::<M::Codec, M::Output, M>);
+        self.stream(index, request_bytes::<M>(request), kind)
+    }
+}
+
+impl Methods {
+    /// Adds the handler of a method with streams: a future, which gets the request if there is one, and both directions. It returns the
+    /// reply if the server sends no stream.
+    pub fn stream<M: StreamMethod, H: 'static>(
+        &mut self,
+        service: &Arc<H>,
+        handler: impl AsyncFn(
+            &H,
+            &Ctx,
+            Option<M::Request>,
+            Receiver<M::Input>,
+            Sender<M::Output>,
+        ) -> Result<Option<M::Output>, Error>
+        + Copy
+        + 'static,
+    ) where
+        M::Codec: Decode<M::Request> + Decode<M::Input>,
+    {
+        let service = Arc::clone(service);
+        self.push_stream(Rc::new(move |opened: Opened<'_>| {
+            let cx = match opened.request() {
+                Ok(request) => Ctx::new(opened.handle().clone(), request),
+                Err(error) => return opened.refuse(&error),
+            };
+            let requests = opened.receiver(decode_sent::<M::Codec, M::Request, M>);
+            let input = decode_sent::<M::Codec, M::Input, M>;
+            let output = opened.sender(append::<M::Codec, M::Output>);
+            let service = Arc::clone(&service);
+            opened.run(async move {
+                let mut requests = requests;
+                let request = match M::HAS_REQUEST {
+                    true => Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?),
+                    false => None,
+                };
+                let (input, mut reply) = (requests.reading(input), output.another());
+                let outcome = handler(&service, &cx, request, input, output).await?;
+                match outcome {
+                    Some(message) => reply.send(message).await,
+                    None => Ok(()),
+                }
+            });
+        }));
+    }
+}
+
+fn no_request() -> Error {
+    Error::new(Status::InvalidArgument, "the stream has no request")
+}

@@ -1,0 +1,255 @@
+//! The client's side of streams: the pairs with its servers, and streams before they begin.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel_proto::Status;
+
+use super::pair::Role;
+use super::pump::{self, Ends};
+use super::receiver::{Decode, Receiver, Reply};
+use super::registry::{Registry, client_handler};
+use super::sender::{Append, Sender};
+use super::shared::{Held, Shared};
+use super::wire::METHOD;
+use crate::client::{Call, Client, Response, inherited_ns, wait};
+use crate::endpoint::{Callbacks, EndpointId, Local};
+use crate::error::Error;
+use crate::local::{Destination, Handle};
+use crate::sync::{Arc, Mutex, lock};
+use crate::time::as_ns;
+use crate::values::CallbacksKey;
+
+/// A server's answer to a request of a method with streams: where its streams are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    server: SocketAddr,
+    endpoint: EndpointId,
+    method: u16,
+}
+
+impl Place {
+    /// Returns the answer of an endpoint.
+    pub(crate) fn answer(endpoint: EndpointId, method: u16) -> [u8; 4] {
+        let ([a, b], [c, d]) = (endpoint.0.to_le_bytes(), method.to_le_bytes());
+        [a, b, c, d]
+    }
+
+    /// Reads the answer of a server.
+    pub(crate) fn of(response: &Response) -> Result<Self, Error> {
+        let Ok([a, b, c, d]) = <[u8; 4]>::try_from(&response[..]) else {
+            let text = "the server's answer about a stream is malformed";
+            return Err(Error::new(Status::Internal, text));
+        };
+        let (endpoint, method) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        Ok(Self { server: response.server(), endpoint: EndpointId(endpoint), method })
+    }
+}
+
+/// The pairs of a client with its servers. Each ends with its last stream after a drop of this.
+#[derive(Default)]
+pub(crate) struct Pairs(Mutex<HashMap<(SocketAddr, EndpointId), Arc<Shared>>>);
+
+impl Pairs {
+    /// Returns the pair with a server, begun for the first stream.
+    fn pair(&self, client: &Client, place: &Place) -> Arc<Shared> {
+        let mut pairs = lock(&self.0);
+        let to = (place.server, place.endpoint);
+        if let Some(pair) = pairs.get(&to).filter(|pair| !pair.has_failed()) {
+            return Arc::clone(pair);
+        }
+        let (config, message_bytes_max) = client.endpoint().stream_limits();
+        let pair = Shared::new(Role::Client, config, message_bytes_max);
+        pairs.insert(to, Arc::clone(&pair));
+        let own = Arc::clone(&pair);
+        let is_begun = client.run(move |handle| {
+            let ends = Ends::new(handle, &own);
+            handle.hub().spawn_unwatched(run(ends, own, to));
+        });
+        if !is_begun {
+            pair.fail(&Error::not_sent(Status::Unavailable, "the client's endpoint is gone"));
+        }
+        pair
+    }
+}
+
+impl Drop for Pairs {
+    fn drop(&mut self) {
+        lock(&self.0).values().for_each(|pair| pair.retire());
+    }
+}
+
+/// Runs a pair of a client, from the session to the end.
+async fn run(ends: Ends, pair: Arc<Shared>, (server, endpoint): (SocketAddr, EndpointId)) {
+    let handle = ends.handle().clone();
+    let link = OwnLink::new(&handle, &pair);
+    let opened = handle.open(Destination::To(server, endpoint, Some(link.callbacks))).await;
+    pump::run(ends, opened).await;
+}
+
+/// The link of a pair, whose server may send batches. It ends with this.
+struct OwnLink {
+    handle: Handle,
+    callbacks: CallbacksKey,
+}
+
+impl OwnLink {
+    fn new(handle: &Handle, pair: &Arc<Shared>) -> Self {
+        let registry = Registry::of(handle.hub());
+        let mut callbacks = Callbacks::new(Rc::clone(handle.hub()));
+        callbacks.on(METHOD, client_handler(&registry, pair));
+        let callbacks = Local::of_task(handle.hub(), |local| {
+            registry.be_told(local);
+            local.add_callbacks(callbacks)
+        });
+        Self { handle: handle.clone(), callbacks }
+    }
+}
+
+impl Drop for OwnLink {
+    fn drop(&mut self) {
+        let remove = |local: &mut Local| local.remove_callbacks(self.callbacks);
+        // An endpoint that is gone has no links.
+        let _ = Local::try_of_task(self.handle.hub(), remove);
+    }
+}
+
+/// A stream that has not begun: [start](Self::start) or await it.
+#[must_use = "a stream begins when it is started"]
+pub struct StreamCall<T> {
+    place: Call<Place>,
+    client: Client,
+    pairs: Arc<Pairs>,
+    /// The bytes of the request.
+    request: Option<Vec<u8>>,
+    /// Whether the client sends no stream.
+    ends: bool,
+    timeout: Option<Duration>,
+    make: Box<dyn FnOnce(Held) -> T + Send>,
+}
+
+impl<T> StreamCall<T> {
+    /// Returns a stream whose server is found by the call `place`.
+    pub(crate) fn new(
+        (client, pairs): (Client, Arc<Pairs>),
+        place: Call<Place>,
+        request: Option<Vec<u8>>,
+        kind: Kind<T>,
+    ) -> Self {
+        let Kind { ends, make } = kind;
+        Self { place, client, pairs, request, ends, timeout: None, make }
+    }
+
+    /// Sets the timeout of the whole stream, from its start: until the last message and the handler's end. By default there is none.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.place = self.place.timeout(timeout);
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Waits for a server until the timeout when none can be reached: the client's, or that of the stream.
+    pub fn wait_for_ready(mut self) -> Self {
+        self.place = self.place.wait_for_ready();
+        self
+    }
+
+    /// Begins the stream at the server that the key maps to, if available: see [`Call::key`].
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.place = self.place.key(key);
+        self
+    }
+
+    /// Begins the stream: asks a server for its place, and sends the request.
+    ///
+    /// # Errors
+    /// No server has the method, or can be reached. The errors of the handler come behind its messages.
+    pub async fn start(self) -> Result<T, Error> {
+        let Self { place, client, pairs, request, ends, timeout, make } = self;
+        let own_ns = timeout.map(|time| client.now().as_ns().saturating_add(as_ns(time)));
+        let end_ns = own_ns.unwrap_or(u64::MAX).min(inherited_ns().unwrap_or(u64::MAX));
+        let place = place.await?;
+        let pair = pairs.pair(&client, &place);
+        let key = pair.with(|pair| {
+            let key = pair.open(place.method, end_ns)?;
+            if let Some(request) = request {
+                let sent = pair.send(key, |out| out.extend_from_slice(&request));
+                sent.expect("a new stream has room for a message");
+            }
+            if ends {
+                pair.finish(key, Ok(()));
+            }
+            Ok::<_, Error>(key)
+        })?;
+        Ok(make(Held::new(&pair, key)))
+    }
+
+    /// Begins the stream like [`start`](Self::start), with the thread parked.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// On the thread of the client's endpoint.
+    pub fn start_wait(self) -> Result<T, Error>
+    where
+        T: 'static,
+    {
+        self.client.endpoint().check_thread();
+        wait(self.start())
+    }
+}
+
+/// The directions of a stream, and its ends at the client.
+pub(crate) struct Kind<T> {
+    ends: bool,
+    make: Box<dyn FnOnce(Held) -> T + Send>,
+}
+
+impl<T: 'static> Kind<Receiver<T>> {
+    /// Messages from the server.
+    pub(crate) fn server(decode: Decode<T>) -> Self {
+        Self { ends: true, make: Box::new(move |stream| Receiver::new(stream, decode, true)) }
+    }
+}
+
+impl<I: 'static, T: 'static> Kind<(Sender<I>, Reply<T>)> {
+    /// Messages to the server, and a reply.
+    pub(crate) fn client(append: Append<I>, decode: Decode<T>) -> Self {
+        let make = move |stream: Held| {
+            let sender = Sender::new(stream.another(), append, true);
+            (sender, Reply::new(Receiver::new(stream, decode, true)))
+        };
+        Self { ends: false, make: Box::new(make) }
+    }
+}
+
+impl<I: 'static, T: 'static> Kind<(Sender<I>, Receiver<T>)> {
+    /// Messages in both directions.
+    pub(crate) fn both(append: Append<I>, decode: Decode<T>) -> Self {
+        let make = move |stream: Held| {
+            let sender = Sender::new(stream.another(), append, true);
+            (sender, Receiver::new(stream, decode, true))
+        };
+        Self { ends: false, make: Box::new(make) }
+    }
+}
+
+impl<T: 'static> IntoFuture for StreamCall<T> {
+    type Output = Result<T, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
+
+impl<T> fmt::Debug for StreamCall<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamCall").finish_non_exhaustive()
+    }
+}

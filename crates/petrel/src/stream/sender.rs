@@ -1,0 +1,129 @@
+//! The end of a stream that sends messages.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use super::pair::NotSent;
+use super::shared::{Held, register};
+use crate::error::Error;
+
+/// Appends a message to memory.
+pub(crate) type Append<T> = fn(&T, &mut Vec<u8>);
+
+/// Sends the messages of a stream, from any thread. Dropped by a client, it ends the client's messages; a server's messages end with
+/// the handler.
+///
+/// Messages of several calls go together, and leave by themselves: there is no flush.
+pub struct Sender<T> {
+    stream: Held,
+    append: Append<T>,
+    /// Whether a drop ends the direction.
+    ends: bool,
+}
+
+/// A message that a stream has not taken.
+#[derive(Debug)]
+pub enum TrySendError<V> {
+    /// As many messages wait as may: the reader is slower.
+    Full(V),
+    /// The stream is over.
+    Ended(V, Error),
+}
+
+impl<T> Sender<T> {
+    pub(super) fn new(stream: Held, append: Append<T>, ends: bool) -> Self {
+        Self { stream, append, ends }
+    }
+
+    /// Sends a message, after a wait while as many messages wait as may.
+    ///
+    /// # Errors
+    /// The stream is over: the error with which it ended.
+    pub async fn send(&mut self, message: impl Borrow<T>) -> Result<(), Error> {
+        let append = self.append;
+        self.send_with(|out| append(message.borrow(), out)).await
+    }
+
+    /// Sends a message if it need not wait.
+    ///
+    /// # Errors
+    /// The message, if there is no room or the stream is over.
+    #[inline]
+    pub fn try_send<V: Borrow<T>>(&mut self, message: V) -> Result<(), TrySendError<V>> {
+        let append = self.append;
+        let sent =
+            self.stream.with(|pair, key| pair.send(key, |out| append(message.borrow(), out)));
+        sent.map_err(|why| match why {
+            NotSent::Full => TrySendError::Full(message),
+            NotSent::Ended(error) => TrySendError::Ended(message, error),
+        })
+    }
+
+    /// Sends a message that `append` appends to the memory of the stream.
+    async fn send_with(&mut self, append: impl Fn(&mut Vec<u8>)) -> Result<(), Error> {
+        poll_fn(|cx| self.poll_send(cx, &append)).await
+    }
+
+    #[inline]
+    fn poll_send(
+        &self,
+        cx: &Context<'_>,
+        append: &impl Fn(&mut Vec<u8>),
+    ) -> Poll<Result<(), Error>> {
+        let (sent, _former) = self.stream.with(|pair, key| {
+            let sent = pair.send(key, append);
+            let waiters = matches!(sent, Err(NotSent::Full)).then(|| pair.user(key)).flatten();
+            (sent, waiters.and_then(|waiters| register(&mut waiters.writer, cx.waker())))
+        });
+        match sent {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(NotSent::Full) => Poll::Pending,
+            Err(NotSent::Ended(error)) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Returns a further sender of the stream, for the reply behind the handler's messages.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.stream.another(), self.append, false)
+    }
+
+    /// Ends the messages of a client, as a drop does. Without effect at a server, whose messages end with the handler.
+    pub fn finish(self) {}
+}
+
+impl Sender<Vec<u8>> {
+    /// Sends the bytes of a message of a service with the codec [`Raw`](crate::service::Raw), like [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_bytes(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.send_with(|out| out.extend_from_slice(message)).await
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.ends {
+            self.stream.with(|pair, key| pair.finish(key, Ok(())));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl<V> fmt::Display for TrySendError<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("as many messages wait as may"),
+            Self::Ended(_, error) => error.fmt(f),
+        }
+    }
+}
+
+impl<V: fmt::Debug> std::error::Error for TrySendError<V> {}

@@ -1,0 +1,243 @@
+//! Methods with streams, over all media: messages, ends, cancellation, deadlines.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use petrel::client::wait;
+use petrel::endpoint::AllowedTransports;
+use petrel::server::RunningServer;
+use petrel::service::{Ctx, Raw};
+use petrel::stream::{Receiver, Sender};
+use petrel::{Client, Error, Execution, Server, Status};
+
+#[petrel::service(codec = Raw)]
+trait Words {
+    /// Sends the words of a text.
+    async fn split(&self, cx: &Ctx, text: String, words: Sender<String>) -> Result<(), Error>;
+    /// Joins words with a text.
+    async fn join(&self, cx: &Ctx, with: String, words: Receiver<String>) -> Result<String, Error>;
+    /// Returns the words as they come.
+    async fn echo(
+        &self,
+        cx: &Ctx,
+        words: Receiver<Vec<u8>>,
+        echoed: Sender<Vec<u8>>,
+    ) -> Result<(), Error>;
+    /// Sends nothing, and waits.
+    async fn idle(&self, cx: &Ctx, text: String, words: Sender<String>) -> Result<(), Error>;
+    async fn name(&self, cx: &Ctx, request: ()) -> Result<String, Error>;
+}
+
+/// Counts the handlers that run.
+#[derive(Clone, Default)]
+struct Plain(Arc<AtomicUsize>);
+
+struct Runs<'a>(&'a AtomicUsize);
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Plain {
+    fn run(&self) -> Runs<'_> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Runs(&self.0)
+    }
+}
+
+impl Words for Plain {
+    async fn split(&self, cx: &Ctx, text: String, mut words: Sender<String>) -> Result<(), Error> {
+        assert!(cx.peer().is_some());
+        for word in text.split(' ') {
+            if word == "stop" {
+                return Err(Error::new(Status::OutOfRange, "a word that stops"));
+            }
+            words.send(word.to_owned()).await?;
+        }
+        Ok(())
+    }
+
+    async fn join(
+        &self,
+        _: &Ctx,
+        with: String,
+        mut words: Receiver<String>,
+    ) -> Result<String, Error> {
+        let mut all = Vec::new();
+        while let Some(word) = words.next().await {
+            all.push(word?);
+        }
+        Ok(all.join(&with))
+    }
+
+    async fn echo(
+        &self,
+        _: &Ctx,
+        mut words: Receiver<Vec<u8>>,
+        mut echoed: Sender<Vec<u8>>,
+    ) -> Result<(), Error> {
+        while let Some(word) = words.next().await {
+            echoed.send(word?).await?;
+        }
+        Ok(())
+    }
+
+    async fn idle(&self, cx: &Ctx, text: String, _words: Sender<String>) -> Result<(), Error> {
+        let _runs = self.run();
+        assert!(text != "panic", "as it is asked to");
+        cx.handle().sleep(Duration::from_secs(3_600)).await;
+        Ok(())
+    }
+
+    async fn name(&self, _: &Ctx, (): ()) -> Result<String, Error> {
+        Ok("plain".to_owned())
+    }
+}
+
+fn serve_over(transports: AllowedTransports) -> (RunningServer, WordsClient, Plain) {
+    let plain = Plain::default();
+    let served = plain.clone();
+    let set_up =
+        move |endpoint: &mut petrel::Endpoint| endpoint.serve(WordsServer::new(served.clone()));
+    let server = Server::bind("127.0.0.1:0").transports(transports).serve(|_| (), set_up);
+    let server = server.start().expect("a server");
+    let client = Client::builder().transports(transports).connect_wait(server.local_addr());
+    let client = client.expect("a client");
+    (server, WordsClient::new(client), plain)
+}
+
+fn media() -> [AllowedTransports; 3] {
+    let none = AllowedTransports { udp: false, shm: false, stream: false, verbs: false };
+    [
+        AllowedTransports { udp: true, ..none },
+        AllowedTransports { shm: true, ..none },
+        AllowedTransports { stream: true, ..none },
+    ]
+}
+
+#[test]
+fn streams__of_all_kinds_over_all_media() {
+    for transports in media() {
+        let (_server, client, _) = serve_over(transports);
+        wait(async {
+            let mut words = client.split("a stream of words".to_owned()).start().await.unwrap();
+            let mut all = Vec::new();
+            while let Some(word) = words.next().await {
+                all.push(word.unwrap());
+            }
+            assert_eq!(all, ["a", "stream", "of", "words"]);
+
+            let mut words = client.split("a stop".to_owned()).await.unwrap();
+            assert_eq!(words.next().await.unwrap().unwrap(), "a");
+            let error = words.next().await.unwrap().unwrap_err();
+            assert_eq!((error.status, error.execution), (Status::OutOfRange, Execution::Answered));
+            assert!(words.next().await.is_none());
+
+            let (mut words, text) = client.join("-".to_owned()).start().await.unwrap();
+            for word in ["one", "two", "three"] {
+                words.send(word.to_owned()).await.unwrap();
+            }
+            drop(words);
+            assert_eq!(text.await.unwrap(), "one-two-three");
+
+            let (mut words, mut echoed) = client.echo().start().await.unwrap();
+            for size in [0, 5, 70_000, 1_000_000] {
+                words.send_bytes(&vec![size as u8; size]).await.unwrap();
+                assert_eq!(echoed.next().await.unwrap().unwrap(), vec![size as u8; size]);
+            }
+            words.finish();
+            assert!(echoed.next().await.is_none());
+            assert_eq!(client.name(()).await.unwrap(), "plain");
+        });
+    }
+}
+
+#[test]
+fn many_messages__of_several_streams_at_once() {
+    for transports in media() {
+        let (_server, client, _) = serve_over(transports);
+        let threads: Vec<_> = (0..3_u8)
+            .map(|fill| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    wait(async {
+                        let (mut words, mut echoed) = client.echo().start().await.unwrap();
+                        let send = async {
+                            for number in 0..20_000_u32 {
+                                let size = if number % 1_000 == 0 { 100_000 } else { 32 };
+                                words.send(vec![fill ^ number as u8; size]).await.unwrap();
+                            }
+                            words.finish();
+                        };
+                        let receive = async {
+                            for number in 0..20_000_u32 {
+                                let size = if number % 1_000 == 0 { 100_000 } else { 32 };
+                                let word = echoed.next().await.unwrap().unwrap();
+                                assert_eq!(word, vec![fill ^ number as u8; size]);
+                            }
+                            assert!(echoed.next().await.is_none());
+                        };
+                        futures_util::future::join(send, receive).await;
+                    });
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..5_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("{what} has not come");
+}
+
+#[test]
+fn a_stream__that_is_dropped_or_late_ends_its_handler() {
+    let (_server, client, plain) = serve_over(AllowedTransports::ALL);
+    let runs = || plain.0.load(Ordering::SeqCst);
+    let words = client.idle("a".to_owned()).start_wait().unwrap();
+    wait_for("the handler", || runs() == 1);
+    drop(words);
+    wait_for("the end of the handler", || runs() == 0);
+
+    let late = client.idle("b".to_owned()).timeout(Duration::from_millis(50));
+    let mut late = late.start_wait().unwrap();
+    let error = wait(late.next()).unwrap().unwrap_err();
+    assert_eq!(error.status, Status::DeadlineExceeded);
+    wait_for("the end of the late handler", || runs() == 0);
+
+    let mut panics = client.idle("panic".to_owned()).start_wait().unwrap();
+    assert_eq!(wait(panics.next()).unwrap().unwrap_err().status, Status::Internal);
+}
+
+#[test]
+fn a_server__that_stops_ends_its_streams() {
+    let (server, client, plain) = serve_over(AllowedTransports::ALL);
+    let mut words = client.idle("a".to_owned()).start_wait().unwrap();
+    wait_for("the handler", || plain.0.load(Ordering::SeqCst) == 1);
+    server.stop();
+    let error = wait(words.next()).unwrap().unwrap_err();
+    assert_eq!(error.status, Status::Unavailable);
+    wait_for("the end of the handler", || plain.0.load(Ordering::SeqCst) == 0);
+    let error = client.idle("a".to_owned()).start_wait().unwrap_err();
+    assert_eq!(error.status, Status::Unavailable);
+}
+
+#[test]
+fn a_client__that_goes_ends_its_handlers() {
+    let (_server, client, plain) = serve_over(AllowedTransports::ALL);
+    let words = client.idle("a".to_owned()).start_wait().unwrap();
+    wait_for("the handler", || plain.0.load(Ordering::SeqCst) == 1);
+    drop(client);
+    assert_eq!(plain.0.load(Ordering::SeqCst), 1, "the stream goes on");
+    drop(words);
+    wait_for("the end of the handler", || plain.0.load(Ordering::SeqCst) == 0);
+}
