@@ -2,10 +2,10 @@
 //! checkpoints.
 
 use petrel_kv::api::{
-    AdminReply, GetReply, GetRequest, MemberRequest, ScanReply, ScanRequest, Status,
-    TransferRequest, WriteReply,
+    AdminReply, GetReply, GetRequest, MemberRequest, Pair, Pairs, PairsBuffer, SaveReply,
+    SaveRequest, ScanReply, ScanRequest, Status, TransferRequest, WriteReply,
 };
-use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
+use petrel_kv::command::{BatchBuffer, Command, Expected, Op, Restore};
 use petrel_kv::store::{Builder, Store};
 
 use super::input::Input;
@@ -18,6 +18,11 @@ const COMMANDS_MAX: usize = 200;
 pub fn check(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     match choice % 14 {
+        // Later than the corpus, whose inputs keep their meaning.
+        _ if *choice == u8::MAX => {
+            again(rest, |bytes| written(SaveRequest::decode(bytes), SaveRequest::to_vec), false);
+            again(rest, |bytes| written(SaveReply::decode(bytes), SaveReply::to_vec), false);
+        }
         0 => again(rest, |bytes| written(Command::decode(bytes), Command::to_vec), false),
         1 => again(rest, |bytes| written(WriteReply::decode(bytes), WriteReply::to_vec), false),
         2 => again(rest, |bytes| written(GetRequest::decode(bytes), GetRequest::to_vec), false),
@@ -152,7 +157,7 @@ fn command(input: &mut Input<'_>) -> Vec<u8> {
     }
     let (session, sequence) = (1 + input.below(20) as u64, input.number().into());
     let first_pending = u64::saturating_sub(sequence, input.number().into());
-    let mut batch = BatchBuffer::default();
+    let (mut batch, mut pairs) = (BatchBuffer::default(), PairsBuffer::default());
     let op = match input.below(8) {
         0 => {
             for _ in 0..input.below(10) {
@@ -160,10 +165,29 @@ fn command(input: &mut Input<'_>) -> Vec<u8> {
             }
             Op::Batch(batch.batch())
         }
+        1 => {
+            for key in [&b"a"[..], b"b", b"c"].into_iter().take(input.below(4)) {
+                let revision = input.number().into();
+                pairs.push(&Pair { key, revision, value: b"value" });
+            }
+            Op::Restore(step(input, pairs.pairs()))
+        }
         _ => op(input),
     };
     Command::Write { session, sequence, first_pending, op }.encode(&mut bytes);
     bytes
+}
+
+/// Returns a step of a restore, about few numbers.
+fn step<'a>(input: &mut Input<'_>, pairs: Pairs<'a>) -> Restore<'a> {
+    let restore = 1 + input.below(20) as u64;
+    match input.below(5) {
+        0 => Restore::Begin { revision: input.number().into() },
+        // Only the check of no pairs is known here.
+        1 => Restore::End { restore, keys: 0, check: 0 },
+        2 => Restore::Abandon,
+        _ => Restore::Pairs { restore, pairs },
+    }
 }
 
 fn op<'a>(input: &mut Input<'a>) -> Op<'a> {

@@ -18,6 +18,8 @@ mod kv;
 #[cfg(feature = "full")]
 mod kv_chaos;
 #[cfg(feature = "full")]
+mod kv_files;
+#[cfg(feature = "full")]
 mod kv_sim;
 mod manual;
 mod server;
@@ -57,6 +59,8 @@ pub(crate) use kv::{
 };
 #[cfg(feature = "full")]
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
+#[cfg(feature = "full")]
+pub(crate) use kv_files::{KvExportArgs, KvImportArgs, KvRestoreArgs, KvSaveArgs};
 #[cfg(feature = "full")]
 pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};

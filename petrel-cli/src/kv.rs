@@ -1,6 +1,8 @@
 //! `petrel kv`: the replicated key-value store.
 
+mod backup;
 mod chaos;
+mod lines;
 mod log;
 mod member;
 mod operations;
@@ -8,6 +10,7 @@ mod serve;
 mod sim;
 mod status;
 mod text;
+mod whole_file;
 
 use std::net::SocketAddr;
 
@@ -30,6 +33,10 @@ pub(crate) fn run(args: &KvArgs, global: GlobalArgs, output: Output) -> Result<O
         KvCommand::Delete(args) => operations::delete(args, output),
         KvCommand::Cas(args) => operations::cas(args, output),
         KvCommand::Scan(args) => operations::scan(args, output),
+        KvCommand::Save(args) => backup::save(args, output),
+        KvCommand::Restore(args) => backup::restore(args, output),
+        KvCommand::Export(args) => lines::export(args, output),
+        KvCommand::Import(args) => lines::import(args, output),
         KvCommand::Status(args) => status::run(args, output),
         KvCommand::Member(args) => member::run(args, output),
         KvCommand::Transfer(args) => member::transfer(args, output),

@@ -13,6 +13,7 @@ use petrel_command::units::{parse_duration, parse_size};
 use petrel_kv::limits::DISK_BYTES_MIN_DEFAULT;
 
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
+use super::kv_files::{KvExportArgs, KvImportArgs, KvRestoreArgs, KvSaveArgs};
 use super::kv_sim::KvSimArgs;
 
 /// A key-value store replicated over three or more processes: serve, read, write, administer
@@ -44,6 +45,10 @@ pub(crate) enum KvCommand {
     Delete(KvDeleteArgs),
     Cas(KvCasArgs),
     Scan(KvScanArgs),
+    Save(KvSaveArgs),
+    Restore(KvRestoreArgs),
+    Export(KvExportArgs),
+    Import(KvImportArgs),
     Status(KvStatusArgs),
     Member(KvMemberArgs),
     /// Hand leadership to a node, and wait until it leads

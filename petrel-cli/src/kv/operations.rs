@@ -6,6 +6,7 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean_bytes;
+use petrel_kv::api::Pair;
 use petrel_kv::client::{Cas, Consistency};
 use petrel_kv::command::Expected;
 use serde::Serialize;
@@ -42,8 +43,9 @@ struct CompareRecord {
     revision: Option<u64>,
 }
 
+/// A key with its revision and value, as a line of JSON.
 #[derive(Serialize)]
-struct ScanRecord {
+pub(super) struct ScanRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +55,14 @@ struct ScanRecord {
     value: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value_hex: Option<String>,
+}
+
+impl ScanRecord {
+    pub(super) fn new(pair: &Pair<'_>, format: FormatArgs) -> Self {
+        let (key, value) = (format.field(pair.key), format.field(pair.value));
+        let (key, key_hex, value, value_hex) = (key.text, key.hex, value.text, value.hex);
+        Self { key, key_hex, revision: pair.revision, value, value_hex }
+    }
 }
 
 pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> {
@@ -148,10 +158,7 @@ pub(super) fn scan(args: &KvScanArgs, output: Output) -> Result<Outcome, Failure
     scan = scan.consistency(consistency(args.stale)).limit(args.limit.unwrap_or(u64::MAX));
     while let Some(page) = cluster.run(async |_| scan.next_page().await)? {
         for pair in page.pairs().iter() {
-            let (key, value) = (args.format.field(pair.key), args.format.field(pair.value));
-            let (key, key_hex, value, value_hex) = (key.text, key.hex, value.text, value.hex);
-            let revision = pair.revision;
-            output.record(&ScanRecord { key, key_hex, revision, value, value_hex })?;
+            output.record(&ScanRecord::new(&pair, args.format))?;
             let (key, value) = (args.format.line(pair.key), args.format.line(pair.value));
             output.line(format!("{key}\t{value}"))?;
         }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Replica processes; killed on drop if they still run.
-struct Cluster {
+pub(crate) struct Cluster {
     addresses: Vec<String>,
     nodes: Vec<Option<Child>>,
     /// The parent of the replicas' log directories; `None` for logs in memory.
@@ -19,7 +19,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(count: usize, data: Option<PathBuf>) -> Self {
+    pub(crate) fn start(count: usize, data: Option<PathBuf>) -> Self {
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
         let nodes = (0..count).map(|_| None).collect();
         let mut cluster = Self { addresses, nodes, data };
@@ -65,14 +65,14 @@ impl Cluster {
     }
 
     /// Runs `petrel kv` with these arguments.
-    fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
         let servers = self.addresses.join(",");
         let arguments = [&["kv"], words, &["--json", "--servers", &servers]].concat();
         let arguments = [&arguments[..], &["--timeout", "120s"]].concat();
         petrel(&arguments)
     }
 
-    fn ok(&self, words: &[&str]) -> Value {
+    pub(crate) fn ok(&self, words: &[&str]) -> Value {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
         record(&output)

@@ -17,6 +17,7 @@ mod dpdk;
 mod index;
 mod kv;
 mod kv_chaos;
+mod kv_files;
 mod limits;
 #[path = "../../../crates/petrel/tests/common/own_network.rs"]
 mod own_network;

@@ -112,7 +112,7 @@ impl End {
 }
 
 impl Response {
-    /// Converts the result of a write; `None` for results of batches and session openings.
+    /// Converts the result of a write; `None` for other results.
     pub(crate) fn of(applied: Applied) -> Option<Self> {
         let index = applied.index;
         match applied.outcome {
@@ -122,7 +122,7 @@ impl Response {
             Outcome::Mismatch { revision, .. } => {
                 Some(Self::Mismatch { index, revision: revision.unwrap_or(0) })
             }
-            Outcome::SessionOpened | Outcome::Batch => None,
+            Outcome::SessionOpened | Outcome::Batch | Outcome::Restore(_) => None,
         }
     }
 }

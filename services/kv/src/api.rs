@@ -5,6 +5,7 @@
 //! | [`WRITE`](methods::WRITE) | [`Command`](crate::command::Command) | [`WriteReply`] |
 //! | [`GET`](methods::GET) | [`GetRequest`] | [`GetReply`] |
 //! | [`SCAN`](methods::SCAN) | [`ScanRequest`] | [`ScanReply`] |
+//! | [`SAVE`](methods::SAVE) | [`SaveRequest`] | [`SaveReply`] |
 //! | [`STATUS`](methods::STATUS) | nothing | [`Status`] |
 //! | [`MEMBER`](methods::MEMBER) | [`MemberRequest`] | [`AdminReply`] |
 //! | [`TRANSFER`](methods::TRANSFER) | [`TransferRequest`] | [`AdminReply`] |
@@ -15,6 +16,7 @@ mod admin;
 mod get;
 pub mod methods;
 mod refusal;
+mod save;
 mod scan;
 mod status;
 mod write;
@@ -22,8 +24,9 @@ mod write;
 pub use admin::{AdminReply, MemberChange, MemberRequest, TransferRequest};
 pub use get::{Consistency, GetReply, GetRequest};
 pub use refusal::{Certainty, Leader, Refusal};
-pub use scan::{Pair, Pairs, ScanReply, ScanRequest};
+pub use save::{SaveReply, SaveRequest};
+pub use scan::{Pair, Pairs, PairsBuffer, ScanReply, ScanRequest};
 pub use status::{Member, MemberKind, Role, Status};
-pub use write::{Applied, Outcome, WriteReply};
+pub use write::{Applied, Outcome, RestoreOutcome, WriteReply};
 
 pub use crate::wire::DecodeError;

@@ -5,7 +5,7 @@
 
 mod op;
 
-pub use op::{Batch, BatchBuffer, BatchError, Expected, Op};
+pub use op::{Batch, BatchBuffer, BatchError, Expected, Op, Restore};
 
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::wire::{DecodeError, Reader, Write};

@@ -1,12 +1,13 @@
 //! Entry point of the fuzz target `kv_replica` (`fuzz/README.md`): the crate-private formats of messages between peers
 //! and of files on disk.
 
-/// Decodes the bytes after the first as messages between replicas or as parts of a log on disk; the first byte selects
-/// which.
+/// Decodes the bytes after the first as messages between replicas, as parts of a log on disk, or as the file of a save;
+/// the first byte selects which.
 pub fn check(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
-    match choice % 2 {
-        0 => crate::replica::fuzzing::check(rest),
+    match choice {
+        &u8::MAX => crate::backup::fuzzing::check(rest),
+        choice if choice % 2 == 0 => crate::replica::fuzzing::check(rest),
         _ => crate::disk::fuzzing::check(rest),
     }
 }

@@ -7,6 +7,7 @@
 //! | [`store`] | the state machine that applies them |
 //! | [`persist`] | the interface to the storage of the log |
 //! | [`disk`] | storage of the log in files |
+//! | [`backup`] | files with all keys of a store |
 //! | [`client`] | the client: finds and follows the leader |
 //! | [`limits`] | every limit, with its reason |
 //!
@@ -16,13 +17,17 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod backup;
 pub mod client;
 pub mod command;
 pub mod disk;
+mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hash;
 pub mod limits;
+mod pair_check;
 pub mod persist;
 mod replica;
 pub mod store;

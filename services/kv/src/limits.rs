@@ -31,6 +31,16 @@ pub const SCAN_PAIRS_MAX: u32 = 65_536;
 /// message may have by default.
 pub const SCAN_BYTES_MAX: u32 = 4 << 20;
 
+/// Bytes of encoded pairs in a block of a save, unless the first pair alone is larger: the replica's thread serves no
+/// other request for some 50 µs.
+pub const SAVE_BLOCK_BYTES_MAX: usize = 64 << 10;
+
+/// Saves of a replica at a time. Each keeps the memory that writes have replaced since the save began.
+pub const SAVES_MAX: usize = 2;
+
+/// Greatest revision of a restored store. Revisions go on from there, and never reach the end of the numbers.
+pub const RESTORED_REVISION_MAX: u64 = 1 << 62;
+
 /// Addresses to which a client keeps sessions. The client ignores further addresses that replicas report; a Raft
 /// cluster has five members, or seven.
 pub const CLIENT_MEMBERS_MAX: usize = 64;

@@ -29,17 +29,19 @@
 //! | --- | --- |
 //! | `map` | the keys: pages of sorted entries under directories, shared with images until they change |
 //! | `sessions` | client sessions, with the results of pending writes |
+//! | `restore` | from an empty store to a saved one |
 //! | `image` | the state at one moment, as a stream of chunks |
 //! | `build` | from chunks back to a store |
 
 mod build;
 mod execute;
-mod hash;
 mod image;
 mod map;
+mod restore;
 mod sessions;
 
 pub use build::{BuildError, Builder};
+pub(crate) use image::PairCursor;
 pub use image::{Chunk, Cursor, Image};
 pub(crate) use map::PREFETCH_MIN;
 pub use map::{PREFETCH_MAX, Range};
@@ -47,6 +49,7 @@ pub use map::{PREFETCH_MAX, Range};
 use crate::api::{Applied, Outcome, Refusal, WriteReply};
 use crate::command::{Command, Op};
 use map::Map;
+use restore::Restores;
 use sessions::{Admission, Sessions};
 
 /// The replicated state: keys with their values and revisions, and client sessions.
@@ -56,6 +59,7 @@ pub struct Store {
     applied: u64,
     map: Map,
     sessions: Sessions,
+    restores: Restores,
 }
 
 impl Store {
@@ -77,12 +81,13 @@ impl Store {
         self.applied = index;
         match Command::decode(command) {
             Ok(Command::OpenSession) => {
+                let index = self.revision();
                 self.sessions.open(index);
                 let outcome = Outcome::SessionOpened;
                 WriteReply::Applied(Applied { index, outcome }).encode(reply);
             }
             Ok(Command::Write { session, sequence, first_pending, op }) => {
-                self.write(index, session, sequence, first_pending, &op).encode(reply);
+                self.write(session, sequence, first_pending, &op).encode(reply);
             }
             Err(error) => Refusal::Malformed(&error.to_string()).encode(reply),
         }
@@ -95,10 +100,12 @@ impl Store {
         else {
             return None;
         };
-        if !self.sessions.get(session)?.would_admit(sequence, first_pending) {
+        let would_admit = self.sessions.get(session)?.would_admit(sequence, first_pending);
+        if !would_admit || self.is_restoring() {
             return None;
         }
         let outcome = execute::precompute(&self.map, &op)?;
+        let index = self.restores.revision(index);
         let mut reply = Vec::with_capacity(size_of::<Applied>());
         WriteReply::Applied(Applied { index, outcome }).encode(&mut reply);
         Some(reply)
@@ -134,6 +141,17 @@ impl Store {
         self.applied
     }
 
+    /// The revision of the last applied command: its log index, plus a constant after a restore.
+    pub fn revision(&self) -> u64 {
+        self.restores.revision(self.applied)
+    }
+
+    /// Returns true if a restore has begun and not ended: the store is not whole.
+    #[inline]
+    pub fn is_restoring(&self) -> bool {
+        self.restores.is_unfinished()
+    }
+
     /// The number of keys.
     pub fn keys(&self) -> u64 {
         self.map.keys()
@@ -152,7 +170,8 @@ impl Store {
     /// The state at this moment, readable while the store continues. The cost grows with the sessions and with the
     /// directories of some ten thousand keys, but not with single keys.
     pub fn image(&self) -> Image {
-        Image::new(self.applied, self.map.clone(), self.sessions.image())
+        let sessions = self.sessions.image();
+        Image::new(self.applied, self.map.clone(), sessions, self.restores.clone())
     }
 
     /// A digest of the whole state: the same for equal states, and most likely different otherwise. Reads everything.
@@ -162,18 +181,26 @@ impl Store {
 
     fn write(
         &mut self,
-        index: u64,
         session: u64,
         sequence: u64,
         first_pending: u64,
         op: &Op<'_>,
     ) -> WriteReply<'static> {
+        let index = self.revision();
         let Some(session) = self.sessions.touch(session, index) else {
             return WriteReply::Refused(Refusal::SessionUnknown);
         };
         match session.admit(sequence, first_pending) {
             Admission::New => {
-                let outcome = execute::execute(&mut self.map, index, op);
+                let outcome = match op {
+                    Op::Restore(step) => {
+                        Outcome::Restore(self.restores.step(&mut self.map, self.applied, step))
+                    }
+                    _ if self.restores.is_unfinished() => {
+                        return WriteReply::Refused(Refusal::Restoring);
+                    }
+                    _ => execute::execute(&mut self.map, index, op),
+                };
                 let applied = Applied { index, outcome };
                 session.record(sequence, applied);
                 WriteReply::Applied(applied)

@@ -18,12 +18,16 @@ pub const MEMBER: u16 = 5;
 /// Hands leadership to another replica.
 pub const TRANSFER: u16 = 6;
 
+/// Reads all keys at one moment, block by block.
+pub const SAVE: u16 = 7;
+
 /// Names of the methods for clients.
-pub const NAMES: [(&str, u16); 6] = [
+pub const NAMES: [(&str, u16); 7] = [
     ("write", WRITE),
     ("get", GET),
     ("scan", SCAN),
     ("status", STATUS),
     ("member", MEMBER),
     ("transfer", TRANSFER),
+    ("save", SAVE),
 ];

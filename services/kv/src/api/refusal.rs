@@ -36,6 +36,12 @@ pub enum Refusal<'a> {
     /// deletes go on.
     #[error("the store is full: {0}")]
     Full(&'a str),
+    /// A restore has begun and not ended, and the replica did nothing: the store is not whole. Wait for the restore,
+    /// begin it anew, or abandon it.
+    #[error(
+        "the store is being restored, or its restore was broken off: run it again, or abandon it"
+    )]
+    Restoring,
     /// The replica cannot serve the request at present.
     #[error("{reason}{}", match certainty {
         Certainty::NotApplied => "",
@@ -81,6 +87,7 @@ const TOO_MANY_PENDING: u8 = 131;
 const MALFORMED: u8 = 132;
 const UNAVAILABLE: u8 = 133;
 const FULL: u8 = 134;
+const RESTORING: u8 = 135;
 
 kinds!(Certainty, "certainty", NotApplied = 1, Unknown = 2);
 
@@ -107,6 +114,7 @@ impl<'a> Refusal<'a> {
                 out.put_u8(FULL);
                 out.put_text(text, REASON_BYTES_MAX);
             }
+            Refusal::Restoring => out.put_u8(RESTORING),
             Refusal::Unavailable { certainty, reason } => {
                 out.put_u8(UNAVAILABLE);
                 certainty.write(out);
@@ -139,6 +147,7 @@ impl<'a> Refusal<'a> {
             TOO_MANY_PENDING => Ok(Refusal::TooManyPending),
             MALFORMED => Ok(Refusal::Malformed(reader.text("reason")?)),
             FULL => Ok(Refusal::Full(reader.text("reason")?)),
+            RESTORING => Ok(Refusal::Restoring),
             UNAVAILABLE => Ok(Refusal::Unavailable {
                 certainty: Certainty::read(reader)?,
                 reason: reader.text("reason")?,

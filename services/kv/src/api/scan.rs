@@ -51,6 +51,13 @@ pub struct Pairs<'a> {
     encoded: &'a [u8],
 }
 
+/// Pairs under construction, in their encoding.
+#[derive(Debug, Clone, Default)]
+pub struct PairsBuffer {
+    count: u32,
+    encoded: Vec<u8>,
+}
+
 const PAIRS: u8 = 1;
 
 messages!(ScanRequest<'a>, ScanReply<'a>);
@@ -105,8 +112,7 @@ impl<'a> ScanReply<'a> {
         match self {
             ScanReply::Pairs { pairs, next } => {
                 out.put_u8(PAIRS);
-                out.put_u32(pairs.count);
-                out.extend_from_slice(pairs.encoded);
+                pairs.write(out);
                 write_optional_key(*next, out);
             }
             ScanReply::Refused(refusal) => refusal.encode(out),
@@ -141,7 +147,12 @@ impl<'a> Pairs<'a> {
             .map(move |_| Pair::read(&mut reader).expect("was read once when it was made"))
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<Pairs<'a>, DecodeError> {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.count);
+        out.extend_from_slice(self.encoded);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Pairs<'a>, DecodeError> {
         let count = reader.u32("pairs")?;
         let start = reader.rest();
         // Every pair takes bytes, and the message's length therefore bounds this loop.
@@ -150,6 +161,34 @@ impl<'a> Pairs<'a> {
         }
         let encoded = &start[..start.len() - reader.rest().len()];
         Ok(Pairs { count, encoded })
+    }
+}
+
+impl PairsBuffer {
+    /// Appends a pair.
+    ///
+    /// # Panics
+    ///
+    /// If the key or value is longer than its [limit](crate::limits).
+    pub fn push(&mut self, pair: &Pair<'_>) {
+        pair.write(&mut self.encoded);
+        self.count += 1;
+    }
+
+    /// Bytes of the encoded pairs.
+    pub fn bytes(&self) -> usize {
+        self.encoded.len()
+    }
+
+    /// The pairs pushed until now.
+    pub fn pairs(&self) -> Pairs<'_> {
+        Pairs { count: self.count, encoded: &self.encoded }
+    }
+
+    /// Removes all pairs.
+    pub fn clear(&mut self) {
+        self.count = 0;
+        self.encoded.clear();
     }
 }
 

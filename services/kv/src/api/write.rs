@@ -1,7 +1,7 @@
 //! WRITE: the reply. The request is a [`Command`](crate::command::Command).
 
 use super::Refusal;
-use crate::wire::{DecodeError, Reader, Write, messages};
+use crate::wire::{DecodeError, Reader, Write, kinds, messages};
 
 /// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,29 @@ pub enum Outcome {
     },
     /// All operations of a batch took effect.
     Batch,
+    /// The result of a step of a restore.
+    Restore(RestoreOutcome),
+}
+
+/// The result of a step of a restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreOutcome {
+    /// The restore has begun. Its number is the log index of the command, as [`Applied`] reports it.
+    Begun,
+    /// The pairs were taken.
+    Taken,
+    /// The store is whole.
+    Done,
+    /// The store is empty, and takes writes.
+    Abandoned,
+    /// Nothing changed: the store has keys.
+    NotEmpty,
+    /// Nothing changed: another restore has begun since, or this one was abandoned.
+    Superseded,
+    /// Pairs are out of order, or from after the restored revision: the restore cannot end well.
+    OutOfPlace,
+    /// The restored keys are not those of the saved store: the restore cannot end well.
+    Damaged,
 }
 
 const APPLIED: u8 = 1;
@@ -54,8 +77,21 @@ const PUT: u8 = 2;
 const DELETED: u8 = 3;
 const MISMATCH: u8 = 4;
 const BATCH: u8 = 5;
+const RESTORE: u8 = 6;
 
 messages!(WriteReply<'a>);
+kinds!(
+    RestoreOutcome,
+    "result of a restore",
+    Begun = 1,
+    Taken = 2,
+    Done = 3,
+    Abandoned = 4,
+    NotEmpty = 5,
+    Superseded = 6,
+    OutOfPlace = 7,
+    Damaged = 8
+);
 
 impl<'a> WriteReply<'a> {
     fn write(&self, out: &mut Vec<u8>) {
@@ -96,6 +132,10 @@ impl Applied {
                 out.put_u64(revision.unwrap_or(0));
             }
             Outcome::Batch => out.put_u8(BATCH),
+            Outcome::Restore(outcome) => {
+                out.put_u8(RESTORE);
+                outcome.write(out);
+            }
         }
     }
 
@@ -110,6 +150,7 @@ impl Applied {
                 revision: Some(reader.u64("revision")?).filter(|revision| *revision != 0),
             },
             BATCH => Outcome::Batch,
+            RESTORE => Outcome::Restore(RestoreOutcome::read(reader)?),
             kind => return Err(DecodeError::UnknownKind { field: "outcome", kind }),
         };
         Ok(Applied { index, outcome })

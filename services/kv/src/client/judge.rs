@@ -44,7 +44,9 @@ fn of_refusal(method: u16, refusal: &Refusal<'_>) -> Verdict {
         Refusal::Unavailable { certainty: Certainty::Unknown, .. } => {
             (CallStatus::Unavailable, Execution::MayHaveExecuted)
         }
-        Refusal::Full(_) => (CallStatus::FailedPrecondition, Execution::Refused),
+        Refusal::Full(_) | Refusal::Restoring => {
+            (CallStatus::FailedPrecondition, Execution::Refused)
+        }
         // The leader refuses an operator's request for good.
         Refusal::Unavailable { .. } if matches!(method, methods::MEMBER | methods::TRANSFER) => {
             (CallStatus::FailedPrecondition, Execution::Refused)

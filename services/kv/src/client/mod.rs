@@ -10,6 +10,8 @@
 //! | put, delete, compare and set, batches | the leader | once a majority has the write |
 //! | get, scan | the leader; any replica for [`Consistency::Stale`] | with every write that was answered before |
 //! | members, transfer of leadership | the leader | once the change is done |
+//! | save | the leader; any replica for [`Consistency::Stale`] | with all keys at one moment |
+//! | restore | the leader | once a majority has each step |
 //! | status | the named replica | at once |
 //!
 //! ```
@@ -54,6 +56,8 @@ mod error;
 mod judge;
 mod members;
 mod read;
+mod restore;
+mod save;
 mod scan;
 mod session;
 mod write;
@@ -70,6 +74,8 @@ pub use crate::api::Consistency;
 pub use config::KvClientConfig;
 pub use error::KvError;
 pub use read::Value;
+pub use restore::Restore;
+pub use save::{Save, SavedBlock};
 pub use scan::{OwnedPair, Page, Scan};
 pub use write::{Batched, Cas, Put};
 

@@ -178,6 +178,6 @@ fn conditional(applied: &Applied) -> Result<Cas, KvError> {
 
 /// The error for an outcome that does not fit the operation. Servers never return one; the write has been applied
 /// somehow.
-fn other_outcome(outcome: Outcome) -> KvError {
+pub(super) fn other_outcome(outcome: Outcome) -> KvError {
     KvError::Unknown { last: format!("the server has done something else: {outcome:?}") }
 }

@@ -1,8 +1,10 @@
 //! Operations: the effect of a write on keys.
 
 mod batch;
+mod restore;
 
 pub use batch::{Batch, BatchBuffer, BatchError};
+pub use restore::Restore;
 
 use crate::wire::{DecodeError, Reader, Write, check_key, check_value};
 
@@ -39,6 +41,8 @@ pub enum Op<'a> {
     },
     /// Several operations. All take effect, or none if an expectation fails.
     Batch(Batch<'a>),
+    /// A step of a restore.
+    Restore(Restore<'a>),
 }
 
 /// The condition on a key for a conditional write.
@@ -57,6 +61,7 @@ const DELETE: u8 = 2;
 const CAS: u8 = 3;
 const CAS_DELETE: u8 = 4;
 const BATCH: u8 = 5;
+const RESTORE: u8 = 6;
 
 const ABSENT: u8 = 0;
 const REVISION: u8 = 1;
@@ -81,6 +86,7 @@ impl<'a> Op<'a> {
             }
             // The operations of a batch were checked one by one.
             Op::Batch(_) => Ok(()),
+            Op::Restore(step) => step.check(),
         }
     }
 
@@ -90,28 +96,30 @@ impl<'a> Op<'a> {
             Op::Put { .. } | Op::Cas { .. } => true,
             Op::Delete { .. } | Op::CasDelete { .. } => false,
             Op::Batch(batch) => batch.ops().any(|op| op.stores()),
+            Op::Restore(step) => matches!(step, Restore::Pairs { .. }),
         }
     }
 
-    /// The key of a single operation, none for a batch.
+    /// The key of a single operation, none for others.
     pub(crate) fn first_key(&self) -> Option<&'a [u8]> {
         match *self {
             Op::Put { key, .. }
             | Op::Delete { key }
             | Op::Cas { key, .. }
             | Op::CasDelete { key, .. } => Some(key),
-            Op::Batch(_) => None,
+            Op::Batch(_) | Op::Restore(_) => None,
         }
     }
 
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {
         match reader.u8("operation")? {
             BATCH => Ok(Op::Batch(Batch::read(reader)?)),
+            RESTORE => Ok(Op::Restore(Restore::read(reader)?)),
             kind => Op::read_single(kind, reader),
         }
     }
 
-    /// Decodes an operation that may be part of a batch: any except a batch.
+    /// Decodes an operation that may be part of a batch: any of a single key.
     pub(super) fn read_single(kind: u8, reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {
         match kind {
             PUT => Ok(Op::Put { key: reader.key()?, value: reader.value()? }),
@@ -153,6 +161,10 @@ impl<'a> Op<'a> {
             Op::Batch(batch) => {
                 out.put_u8(BATCH);
                 batch.write(out);
+            }
+            Op::Restore(step) => {
+                out.put_u8(RESTORE);
+                step.write(out);
             }
         }
     }

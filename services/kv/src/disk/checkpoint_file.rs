@@ -1,12 +1,11 @@
-//! Files of a checkpoint: frames with checks, and an empty frame as the end.
+//! Files of a checkpoint: [frames](crate::frame), and an empty frame as the end.
 //!
 //! ```text
-//! frame = length u32 | check of length and content u32 | content
-//! file  = frame with what the checkpoint says of itself | frames with the image's chunks | empty frame
+//! file = frame with what the checkpoint says of itself | frames with the image's chunks | empty frame
 //! ```
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use protobuf::Message;
@@ -14,15 +13,13 @@ use raft::eraftpb::ConfState;
 
 use super::directory::write_whole;
 use super::error::{DiskError, During};
+use crate::frame::{HEADER_BYTES, read_frame, write_frame};
 use crate::persist::Checkpoint;
 use crate::store::{Builder, Store};
 use crate::wire::{Reader, Write as _};
 
 /// Bytes of the image read at once.
 const CHUNK_BYTES: usize = 256 << 10;
-
-/// Most bytes of a frame. A single record of an image may be longer than a chunk.
-const FRAME_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes after which the file is synced, to keep delays of the log's syncs short.
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
@@ -80,39 +77,15 @@ struct Frames<'a> {
 
 impl Frames<'_> {
     fn push(&mut self, content: &[u8]) -> io::Result<()> {
-        let length = (content.len() as u32).to_le_bytes();
-        let check = check(length, content).to_le_bytes();
-        self.file.write_all(&[length, check].concat())?;
-        self.file.write_all(content)?;
-        self.bytes += 8 + content.len();
-        self.unsynced_bytes += 8 + content.len();
+        write_frame(self.file, content)?;
+        self.bytes += HEADER_BYTES + content.len();
+        self.unsynced_bytes += HEADER_BYTES + content.len();
         if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
             self.unsynced_bytes = 0;
             self.file.sync_data()?;
         }
         Ok(())
     }
-}
-
-pub(super) fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
-    let (mut length, mut found) = ([0; 4], [0; 4]);
-    input.read_exact(&mut length)?;
-    input.read_exact(&mut found)?;
-    let bytes = u32::from_le_bytes(length) as usize;
-    let mut content = Vec::new();
-    input.take(bytes.min(FRAME_BYTES_MAX) as u64).read_to_end(&mut content)?;
-    if content.len() < bytes || check(length, &content).to_le_bytes() != found {
-        let what = "a frame is cut, or its check does not match";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-    }
-    Ok(content)
-}
-
-fn check(length: [u8; 4], content: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&length);
-    hasher.update(content);
-    hasher.finalize()
 }
 
 pub(super) fn head(checkpoint: &Checkpoint) -> Vec<u8> {

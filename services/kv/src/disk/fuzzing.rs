@@ -7,6 +7,7 @@ use super::checkpoint_file;
 use super::head::Head;
 use super::mark::Mark;
 use super::record::Record;
+use crate::frame::read_frame;
 use crate::store::Store;
 
 pub(crate) fn check(data: &[u8]) {
@@ -62,7 +63,7 @@ fn head(bytes: &[u8]) {
 /// Decodes bytes as the frames of a checkpoint's file, and as the head of one.
 fn checkpoint(bytes: &[u8]) {
     let mut input = bytes;
-    while let Ok(frame) = checkpoint_file::read_frame(&mut input) {
+    while let Ok(frame) = read_frame(&mut input) {
         assert!(frame.len() <= bytes.len());
         let _ = checkpoint_file::parse_head(&frame, &Store::new());
     }

@@ -19,6 +19,7 @@ mod methods;
 mod reads;
 mod reconfiguration;
 pub(crate) mod rng;
+mod saves;
 mod shared;
 mod snapshot;
 mod status;
@@ -196,6 +197,7 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(api::methods::WRITE, Shared::handle_write);
     on(api::methods::GET, Shared::handle_read);
     on(api::methods::SCAN, Shared::handle_read);
+    on(api::methods::SAVE, Shared::handle_read);
     on(api::methods::STATUS, Shared::handle_status);
     on(api::methods::MEMBER, Shared::handle_member);
     on(api::methods::TRANSFER, Shared::handle_transfer);

@@ -7,7 +7,7 @@ use petrel::endpoint::Responder;
 
 use petrel_planted::planted;
 
-use crate::api::{Consistency, GetReply, GetRequest, Refusal, ScanRequest, methods};
+use crate::api::{Consistency, GetReply, GetRequest, Refusal, SaveRequest, ScanRequest, methods};
 use crate::store::{PREFETCH_MAX, PREFETCH_MIN, Store};
 
 /// A read that cannot be answered yet.
@@ -100,6 +100,11 @@ impl Reads {
 pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> {
     let consistency = match method {
         methods::GET => GetRequest::decode(request).map(|request| request.consistency),
+        methods::SAVE => SaveRequest::decode(request).map(|request| match request {
+            SaveRequest::Begin { consistency } => consistency,
+            // The state is that of the save's begin.
+            SaveRequest::Block { .. } | SaveRequest::End { .. } => Consistency::Stale,
+        }),
         _ => ScanRequest::decode(request).map(|request| request.consistency),
     };
     consistency.map(|how| how == Consistency::Stale).map_err(|error| error.to_string())
@@ -120,6 +125,7 @@ pub(super) fn prefetch_reads(store: &Store, reads: &[Read]) -> usize {
     together.len()
 }
 
+/// Answers a read of keys.
 pub(super) fn answer(store: &Store, method: u16, request: &[u8], reply: &mut Vec<u8>) {
     let answered = match method {
         methods::GET => GetRequest::decode(request).map(|request| {

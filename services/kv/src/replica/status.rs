@@ -44,6 +44,7 @@ impl Member {
             ("handovers", stats.handovers),
             ("images", stats.snapshots_made),
             ("snapshots_fetched", stats.snapshots_fetched),
+            ("restoring", u64::from(self.store.is_restoring())),
             ("memory_bytes", self.memory_bytes()),
             ("log_entries", log_entries as u64),
             ("log_bytes", log_bytes as u64),

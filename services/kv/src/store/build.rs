@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::Store;
-use super::hash::{hash, mix};
-use super::image::{END, HEAD, PAIR, SESSION, VERSION};
+use super::image::{END, HEAD, PAIR, SESSION, VERSION, VERSION_RESTORED};
+use super::restore::{Restores, Restoring};
 use super::sessions::{Session, Slot};
 use crate::api::{Applied, Pair};
-use crate::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
+use crate::hash::{hash, mix};
+use crate::limits::{PENDING_WRITES_MAX, RESTORED_REVISION_MAX, SESSIONS_MAX};
+use crate::pair_check::PairCheck;
 use crate::wire::{DecodeError, Reader};
 
 /// Builds a store from the chunks of an [`Image`](super::Image), in their order.
@@ -28,6 +30,8 @@ pub struct Builder {
     /// The number of keys in the head.
     keys: u64,
     sessions: usize,
+    /// The unfinished restore: number, revision and check.
+    restoring: Option<(u64, u64, u64)>,
     last_key: Vec<u8>,
     last_used: u64,
 }
@@ -39,7 +43,9 @@ pub enum BuildError {
     #[error("the image is malformed: {0}")]
     Malformed(#[from] DecodeError),
     /// The image has the format of another version.
-    #[error("the image has format {0}; this version reads format {VERSION}")]
+    #[error(
+        "the image has format {0}; this version reads formats {VERSION} and {VERSION_RESTORED}"
+    )]
     Version(u16),
     /// A record is out of order: chunks are missing, repeated or exchanged.
     #[error("the image has {0} out of place")]
@@ -120,18 +126,37 @@ impl Builder {
     fn head(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
         demand(self.part == Part::Nothing, BuildError::OutOfPlace("a head"))?;
         let version = reader.u16("version")?;
-        demand(version == VERSION, BuildError::Version(version))?;
+        let is_known = matches!(version, VERSION | VERSION_RESTORED);
+        demand(is_known, BuildError::Version(version))?;
         self.part = Part::Pairs;
         self.store.applied = reader.u64("applied")?;
         self.keys = reader.u64("keys")?;
         self.sessions = reader.u32("sessions")? as usize;
-        demand(self.sessions <= SESSIONS_MAX, BuildError::Wrong("too many sessions"))
+        demand(self.sessions <= SESSIONS_MAX, BuildError::Wrong("too many sessions"))?;
+        if version == VERSION_RESTORED { self.restores(reader) } else { Ok(()) }
+    }
+
+    fn restores(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
+        let base = reader.u64("base")?;
+        if reader.bool("restore")? {
+            let mut number = || reader.u64("restore");
+            self.restoring = Some((number()?, number()?, number()?));
+        }
+        let limit = RESTORED_REVISION_MAX;
+        let is_last = self.restoring.is_none_or(|(_, revision, _)| revision <= limit);
+        let possible = base <= limit && self.store.applied <= u64::MAX - limit && is_last;
+        demand(possible, BuildError::Wrong("a revision out of range"))?;
+        self.store.restores = Restores::resume(base, None);
+        let revision = self.store.revision();
+        let has_begun = self.restoring.is_none_or(|(id, ..)| (1..=revision).contains(&id));
+        demand(has_begun, BuildError::Wrong("a restore from the future"))
     }
 
     fn pair(&mut self, pair: Pair<'_>) -> Result<(), BuildError> {
         demand(self.part == Part::Pairs, BuildError::OutOfPlace("a pair"))?;
         demand(pair.key > &self.last_key[..], BuildError::OutOfPlace("a key"))?;
-        let written = (1..=self.store.applied).contains(&pair.revision);
+        let last = self.restoring.map_or(self.store.revision(), |(_, revision, _)| revision);
+        let written = (1..=last).contains(&pair.revision);
         demand(written, BuildError::Wrong("a revision that was not applied"))?;
         self.last_key.clear();
         self.last_key.extend_from_slice(pair.key);
@@ -147,7 +172,7 @@ impl Builder {
         let last_used = reader.u64("last used")?;
         demand(last_used > self.last_used, BuildError::OutOfPlace("a session"))?;
         self.last_used = last_used;
-        let possible = id >= 1 && id <= last_used && last_used <= self.store.applied;
+        let possible = id >= 1 && id <= last_used && last_used <= self.store.revision();
         demand(possible, BuildError::Wrong("a session from the future"))?;
         demand(!self.store.sessions.contains(id), BuildError::Wrong("a session twice"))?;
         demand(self.store.sessions.len() < self.sessions, BuildError::Wrong("too many sessions"))?;
@@ -163,6 +188,11 @@ impl Builder {
         demand(all, BuildError::Wrong("not as many keys or sessions as its head says"))?;
         demand(check == self.check, BuildError::Damaged)?;
         self.part = Part::End;
+        if let Some((id, revision, check)) = self.restoring {
+            let check = PairCheck::resume(self.keys, check, &self.last_key);
+            let base = self.store.restores.base();
+            self.store.restores = Restores::resume(base, Some(Restoring { id, revision, check }));
+        }
         Ok(())
     }
 }

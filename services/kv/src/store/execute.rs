@@ -27,7 +27,7 @@ pub(super) fn precompute(map: &Map, op: &Op<'_>) -> Option<Outcome> {
         Op::Delete { key } | Op::CasDelete { key, .. } => {
             Some(Outcome::Deleted { existed: map.get(key).is_some() })
         }
-        Op::Batch(_) => None,
+        Op::Batch(_) | Op::Restore(_) => None,
     }
 }
 
@@ -67,6 +67,6 @@ fn change(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
         Op::Delete { key } | Op::CasDelete { key, .. } => {
             Outcome::Deleted { existed: map.remove(key) }
         }
-        Op::Batch(_) => unreachable!("batches do not stand in batches"),
+        Op::Batch(_) | Op::Restore(_) => unreachable!("neither stands in a batch"),
     }
 }

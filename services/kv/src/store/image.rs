@@ -4,9 +4,12 @@
 //! an end with a check of all preceding records. A chunk consists of whole consecutive records, and a receiver can use
 //! every chunk at once. The check covers records, and therefore does not depend on where the stream was cut.
 
-use super::hash::{hash, mix};
 use super::map::{Map, Position};
+use super::restore::{Restores, Restoring};
 use super::sessions::Slot;
+use crate::api::PairsBuffer;
+use crate::hash::{hash, mix};
+use crate::pair_check::PairCheck;
 use crate::wire::Write;
 
 /// The state of a store after a command. The image shares all unchanged memory with the store.
@@ -15,6 +18,7 @@ pub struct Image {
     applied: u64,
     map: Map,
     sessions: Vec<Slot>,
+    restores: Restores,
 }
 
 /// The position of a chunk in an image's stream. The default is the beginning.
@@ -44,8 +48,15 @@ enum At {
     Done,
 }
 
+/// The position of a pair in an image.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PairCursor(Position);
+
 /// Version of the stream's format.
 pub(super) const VERSION: u16 = 1;
+
+/// The version of an image of a store with a restore.
+pub(super) const VERSION_RESTORED: u16 = 2;
 
 // Kinds of records.
 pub(super) const HEAD: u8 = 1;
@@ -54,13 +65,18 @@ pub(super) const SESSION: u8 = 3;
 pub(super) const END: u8 = 4;
 
 impl Image {
-    pub(super) fn new(applied: u64, map: Map, sessions: Vec<Slot>) -> Image {
-        Image { applied, map, sessions }
+    pub(super) fn new(applied: u64, map: Map, sessions: Vec<Slot>, restores: Restores) -> Image {
+        Image { applied, map, sessions, restores }
     }
 
     /// Index of the last command in the image.
     pub fn applied(&self) -> u64 {
         self.applied
+    }
+
+    /// See [`Store::revision`](super::Store::revision).
+    pub fn revision(&self) -> u64 {
+        self.restores.revision(self.applied)
     }
 
     /// The number of keys.
@@ -71,6 +87,27 @@ impl Image {
     /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
         self.map.bytes()
+    }
+
+    /// The pairs from a position on, of at most `bytes_max` bytes; a larger pair comes alone. Adds the pairs to `check`,
+    /// and moves the position; returns none for it after the last pair.
+    pub(crate) fn pairs(
+        &self,
+        cursor: PairCursor,
+        bytes_max: usize,
+        check: &mut PairCheck,
+    ) -> (PairsBuffer, Option<PairCursor>) {
+        let (mut buffer, PairCursor(mut at)) = (PairsBuffer::default(), cursor);
+        while let Some(pair) = self.map.pair(&mut at) {
+            let is_full = buffer.bytes() + pair.encoded_bytes() > bytes_max;
+            if is_full && buffer.bytes() > 0 {
+                return (buffer, Some(PairCursor(at)));
+            }
+            check.add(&pair).expect("a map is in order");
+            buffer.push(&pair);
+            at = at.next();
+        }
+        (buffer, None)
     }
 
     /// The part of the stream from `cursor` on, of at most `bytes_max` bytes. A single longer record comes alone: up to
@@ -129,11 +166,20 @@ impl Image {
     }
 
     fn write_head(&self, out: &mut Vec<u8>) -> Option<At> {
+        let (base, current) = (self.restores.base(), self.restores.current());
+        let has_restores = base > 0 || current.is_some();
         out.put_u8(HEAD);
-        out.put_u16(VERSION);
+        out.put_u16(if has_restores { VERSION_RESTORED } else { VERSION });
         out.put_u64(self.applied);
         out.put_u64(self.map.keys());
         out.put_u32(self.sessions.len() as u32);
+        if has_restores {
+            out.put_u64(base);
+            out.put_bool(current.is_some());
+        }
+        if let Some(Restoring { id, revision, check }) = current {
+            [*id, *revision, check.value()].into_iter().for_each(|it| out.put_u64(it));
+        }
         Some(At::Pair(Position::default()))
     }
 

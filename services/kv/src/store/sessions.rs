@@ -11,7 +11,7 @@ pub(super) use session::{Admission, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::hash::HashByIndex;
+use crate::hash::HashByIndex;
 use crate::limits::SESSIONS_MAX;
 use recency::Recency;
 

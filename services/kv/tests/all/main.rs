@@ -2,6 +2,7 @@
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
+mod backup;
 mod client;
 mod cluster;
 mod common;

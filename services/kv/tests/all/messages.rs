@@ -1,7 +1,7 @@
 //! Every message: decoding inverts encoding, and arbitrary bytes decode to a message or an error.
 
 use petrel_kv::api::*;
-use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, Op};
+use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, Op, Restore};
 use petrel_kv::limits::{BATCH_OPS_MAX, KEY_BYTES_MAX, SCAN_BYTES_MAX, VALUE_BYTES_MAX};
 use proptest::collection::vec;
 use proptest::option;
@@ -41,11 +41,22 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         (any::<u16>(), option::of(1..=u64::MAX))
             .prop_map(|(position, revision)| Outcome::Mismatch { position, revision }),
         Just(Outcome::Batch),
+        prop_oneof![
+            Just(RestoreOutcome::Begun),
+            Just(RestoreOutcome::Taken),
+            Just(RestoreOutcome::Done),
+            Just(RestoreOutcome::Abandoned),
+            Just(RestoreOutcome::NotEmpty),
+            Just(RestoreOutcome::Superseded),
+            Just(RestoreOutcome::OutOfPlace),
+            Just(RestoreOutcome::Damaged),
+        ]
+        .prop_map(Outcome::Restore),
     ]
 }
 
 /// Every refusal, with this text.
-fn refusals(text: &str) -> [Refusal<'_>; 9] {
+fn refusals(text: &str) -> [Refusal<'_>; 10] {
     [
         Refusal::NotLeader { leader: None },
         Refusal::NotLeader { leader: Some(Leader { node: 513, address: text }) },
@@ -56,6 +67,7 @@ fn refusals(text: &str) -> [Refusal<'_>; 9] {
         Refusal::Full(text),
         Refusal::Unavailable { certainty: Certainty::Unknown, reason: text },
         Refusal::Unavailable { certainty: Certainty::NotApplied, reason: text },
+        Refusal::Restoring,
     ]
 }
 
@@ -105,6 +117,44 @@ proptest! {
         assert_round_trip!(GetRequest, GetRequest { consistency, key: &key });
         assert_round_trip!(GetReply, GetReply::from_found(Some((&value, revision))));
         assert_round_trip!(GetReply, GetReply::from_found(None));
+    }
+
+    #[test]
+    fn saves__round_trip(
+        consistency in consistency(), key in key(), value in bytes(40), numbers: [u64; 4],
+        check in option::of(any::<u64>()), text in ".{0,40}",
+    ) {
+        let [save, revision, keys, bytes] = numbers;
+        assert_round_trip!(SaveRequest, SaveRequest::Begin { consistency });
+        assert_round_trip!(SaveRequest, SaveRequest::Block { save, block: keys });
+        assert_round_trip!(SaveRequest, SaveRequest::End { save });
+        let begun = SaveReply::Begun { save, revision, keys, bytes, address: &text };
+        assert_round_trip!(SaveReply, begun);
+        let mut buffer = PairsBuffer::default();
+        buffer.push(&Pair { key: &key, revision, value: &value });
+        assert_round_trip!(SaveReply, SaveReply::Block { pairs: buffer.pairs(), check });
+        assert_round_trip!(SaveReply, SaveReply::Ended);
+        assert_round_trip!(SaveReply, SaveReply::Refused(Refusal::Restoring));
+    }
+
+    #[test]
+    fn restores__round_trip(key in key(), value in bytes(40), revision in 0..=1u64 << 62, restore: u64, check: u64) {
+        let mut buffer = PairsBuffer::default();
+        buffer.push(&Pair { key: &key, revision, value: &value });
+        let pairs = buffer.pairs();
+        for step in [
+            Restore::Begin { revision },
+            Restore::Pairs { restore, pairs },
+            Restore::End { restore, keys: revision, check },
+            Restore::Abandon,
+        ] {
+            let op = Op::Restore(step);
+            assert_round_trip!(Command, Command::Write { session: 1, sequence: 0, first_pending: 0, op });
+            assert_eq!(BatchBuffer::default().push(&op), Err(BatchError::Nested));
+        }
+        let op = Op::Restore(Restore::Begin { revision: revision + (1 << 62) + 1 });
+        let command = Command::Write { session: 1, sequence: 0, first_pending: 0, op };
+        assert_eq!(Command::decode(&command.to_vec()), Err(DecodeError::OutOfRange("revision")));
     }
 
     #[test]

@@ -76,8 +76,8 @@ pub enum BatchError {
     /// The operation breaks a limit.
     #[error(transparent)]
     Limit(#[from] DecodeError),
-    /// Batches cannot be nested: push the inner batch's operations instead.
-    #[error("a batch does not stand in a batch")]
+    /// A batch has operations of single keys: push an inner batch's operations instead.
+    #[error("neither a batch nor a step of a restore stands in a batch")]
     Nested,
 }
 
@@ -88,7 +88,7 @@ impl BatchBuffer {
     ///
     /// [`BatchError`] if the operation does not fit, or breaks a [limit](crate::limits); the batch stays unchanged.
     pub fn push(&mut self, op: &Op<'_>) -> Result<(), BatchError> {
-        if matches!(op, Op::Batch(_)) {
+        if op.first_key().is_none() {
             return Err(BatchError::Nested);
         }
         op.check()?;

@@ -15,6 +15,7 @@ use crate::replica::log::{Base, Log};
 use crate::replica::membership::{Members, Membership};
 use crate::replica::reads::Reads;
 use crate::replica::rng::Rng;
+use crate::replica::saves::Saves;
 use crate::replica::snapshot::Snapshots;
 use crate::replica::writes::Writes;
 use crate::replica::{ReplicaError, ReplicaStats};
@@ -159,6 +160,7 @@ impl Member {
             durable: 0,
             installing: None,
             snapshots: Snapshots::default(),
+            saves: Saves::new(config.address.to_string(), config.seed ^ identity.replica),
             incoming: None,
             offers: BTreeMap::new(),
             joining: BTreeMap::new(),

@@ -33,11 +33,12 @@ use super::log::Log;
 use super::membership::{Members, Membership, MembershipChange};
 use super::reads::{self, Reads};
 use super::rng::Rng;
+use super::saves::Saves;
 use super::shared::Shared;
 use super::snapshot::{Incoming, Snapshots};
 use super::writes::Writes;
 use super::{ReplicaError, ReplicaStats};
-use crate::api::{Certainty, Refusal};
+use crate::api::{Certainty, Refusal, methods};
 use crate::persist::{Batch, Identity, LogStore};
 use crate::store::Store;
 
@@ -75,6 +76,7 @@ pub(super) struct Member {
     /// The number of the batch with a snapshot that is not yet durable, and the snapshot's index.
     installing: Option<(u64, u64)>,
     pub(super) snapshots: Snapshots,
+    saves: Saves,
     incoming: Option<Incoming>,
     /// Replicas with an offered snapshot: the chunks requested when last looked, and the ticks since then.
     offers: BTreeMap<u64, (u64, usize)>,
@@ -148,6 +150,7 @@ impl Member {
             self.raft.tick();
         }
         self.renew_election_timeout(config);
+        self.saves.drop_idle(now_ns);
         if self.raft.raft.state == StateRole::Leader {
             self.advance_joins();
             self.retry_snapshot_offers(config);
@@ -343,11 +346,30 @@ impl Member {
             while !due.as_slice().is_empty() {
                 let together = reads::prefetch_reads(&self.store, due.as_slice());
                 for read in due.by_ref().take(together) {
-                    self.reply.clear();
-                    reads::answer(&self.store, read.method, &read.request, &mut self.reply);
-                    read.responder.reply(cx, &self.reply);
+                    let mut reply = std::mem::take(&mut self.reply);
+                    reply.clear();
+                    self.answer_read(cx.now().as_ns(), read.method, &read.request, &mut reply);
+                    read.responder.reply(cx, &reply);
+                    self.reply = reply;
                 }
             }
+        }
+    }
+
+    /// Answers a read from the present state.
+    pub(crate) fn answer_read(
+        &mut self,
+        now_ns: u64,
+        method: u16,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+    ) {
+        if self.store.is_restoring() {
+            Refusal::Restoring.encode(reply);
+        } else if method == methods::SAVE {
+            self.saves.answer(now_ns, &self.store, request, reply);
+        } else {
+            reads::answer(&self.store, method, request, reply);
         }
     }
 

@@ -61,12 +61,12 @@ impl Shared {
         member.apply_answered(cx);
         match reads::may_be_stale(method, request.data()) {
             Err(error) => Refusal::Malformed(&error).encode(reply),
-            Ok(true) => reads::answer(&member.store, method, request.data(), reply),
+            Ok(true) => member.answer_read(cx.now().as_ns(), method, request.data(), reply),
             Ok(false) if !member.leads() => {
                 Refusal::NotLeader { leader: member.leader() }.encode(reply);
             }
             Ok(false) if member.may_read_now(&state.links, cx, &state.config) => {
-                reads::answer(&member.store, method, request.data(), reply);
+                member.answer_read(cx.now().as_ns(), method, request.data(), reply);
             }
             Ok(false) => {
                 let data = request.data().to_vec();

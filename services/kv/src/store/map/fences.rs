@@ -1,6 +1,6 @@
 //! Fences: the bounds between consecutive ranges of keys.
 
-use super::super::hash::hash;
+use crate::hash::hash;
 
 /// A key, prepared for comparison.
 #[derive(Debug, Clone, Copy)]

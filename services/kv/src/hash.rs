@@ -7,13 +7,13 @@ const FACTOR: u64 = 0x2437_54F8_A8F4_2B9D;
 
 /// Mixes a word into a hash: combines both halves of a wide product, and every bit affects all bits.
 #[inline]
-pub(super) fn mix(hash: u64, word: u64) -> u64 {
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word ^ FACTOR.rotate_left(32)) * u128::from(FACTOR);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
 #[inline]
-pub(super) fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut hash = bytes.len() as u64;
     for word in words {
@@ -30,10 +30,10 @@ fn little(bytes: &[u8]) -> u64 {
 
 /// A hasher for log indices, which clients cannot choose at will.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct IndexHasher(u64);
+pub(crate) struct IndexHasher(u64);
 
 /// Builds [`IndexHasher`]s.
-pub(super) type HashByIndex = BuildHasherDefault<IndexHasher>;
+pub(crate) type HashByIndex = BuildHasherDefault<IndexHasher>;
 
 impl Hasher for IndexHasher {
     #[inline]
