@@ -32,6 +32,7 @@
 //! | [`SimTransport`] | the transport of an endpoint on the fabric |
 //! | [`control`] | the control plane in virtual time |
 //! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
+//! | [`service`] | an application's servers and clients in simulated scenarios |
 //! | [`nexus`] | the production nexus in simulated scenarios |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
 //! | [`traffic`] | published sizes of messages, and the times of flows |
@@ -58,6 +59,7 @@ mod queue;
 mod ring;
 mod rng;
 pub mod seeds;
+pub mod service;
 mod simulation;
 mod time;
 mod trace;

@@ -50,6 +50,7 @@
 //! | [`group`] | calls to a group of sessions: all, a quorum, or any |
 //! | [`nexus`] | settings and counters of the control plane |
 //! | [`region`] | memory that clients read and write without a handler |
+//! | [`testing`] | a server and its client in one process, without a network |
 //! | [`overload`] | limits, budgets and pauses of clients and workers |
 //! | [`unstable`] | for simulators and experiments |
 //!
@@ -98,6 +99,7 @@ pub mod stream;
 mod sync;
 mod tables;
 pub mod task;
+pub mod testing;
 mod time;
 pub mod unstable;
 mod values;

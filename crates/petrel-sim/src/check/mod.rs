@@ -90,6 +90,7 @@ mod world;
 pub use options::Options;
 pub use probes::never_met;
 pub use report::Report;
+pub(crate) use runner::describe;
 pub use runner::{run_script, run_seed, run_seed_traced, run_seeds};
 
 pub use crate::seeds::{Failure, Progress, Summary};

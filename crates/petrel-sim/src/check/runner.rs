@@ -68,7 +68,7 @@ pub fn run_script(script: &[u8]) -> Result<Report, Failure> {
     seeds::run_one(seed, "a script with", || World::new(seed, &options, Trace::off())?.run(seed))
 }
 
-fn describe(frame: &[u8], line: &mut String) {
+pub(crate) fn describe(frame: &[u8], line: &mut String) {
     // Writing to a string cannot fail.
     let _ = match Frame::parse(frame) {
         Ok(frame) => write!(line, "{frame}"),

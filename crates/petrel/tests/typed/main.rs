@@ -6,15 +6,18 @@ mod codecs;
 mod kinds;
 mod streams;
 mod versions;
+mod without_network;
 
-use petrel::server::RunningServer;
+use petrel::Client;
 use petrel::service::Service;
-use petrel::{Client, Server};
+use petrel::testing::{self, TestServer};
 
 /// Starts a server of a service within the process, and connects a client.
-fn serve<S: Service>(make: impl Fn() -> S + Clone + Send + 'static) -> (RunningServer, Client) {
-    let server = Server::in_process().serve(|_| (), move |endpoint| endpoint.serve(make()));
-    let server = server.start().expect("a server");
-    let client = server.client().expect("a client");
+fn serve<S: Service>(make: impl Fn() -> S + Send + 'static) -> (TestServer, Client) {
+    let server = testing::serve(move |endpoint| {
+        endpoint.serve(make());
+        make
+    });
+    let client = server.client();
     (server, client)
 }
