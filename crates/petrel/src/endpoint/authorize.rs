@@ -86,22 +86,24 @@ impl Authorizer {
 pub(super) struct Guarded {
     handler: Box<dyn Handle>,
     grants: Rc<Grants>,
+    /// The granted method: that of the handler, unless the handler is of a method with an envelope.
+    method: u16,
 }
 
 impl Guarded {
-    pub(super) fn new(handler: Box<dyn Handle>, grants: &Rc<Grants>) -> Self {
-        Self { handler, grants: Rc::clone(grants) }
+    pub(super) fn new(handler: Box<dyn Handle>, grants: &Rc<Grants>, method: u16) -> Self {
+        Self { handler, grants: Rc::clone(grants), method }
     }
 }
 
 impl Handle for Guarded {
     fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        if self.grants.allow(request.session(), request.method()) {
+        if self.grants.allow(request.session(), self.method) {
             return self.handler.handle(state, cx, request);
         }
         let peer = request.peer(cx);
         let identity = peer.and_then(|peer| peer.identity.as_deref());
-        events::not_granted(peer.map(|peer| peer as _), identity, request.method());
+        events::not_granted(peer.map(|peer| peer as _), identity, self.method);
         request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
     }
 }

@@ -9,11 +9,13 @@
 //! | `state` | [`State`]: the application's state, lent without its type |
 //! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
 //! | `method_table` | [`ServiceTable`]: the methods of a typed service, by name |
+//! | `metadata` | [`Metadata`]: entries beside the message of a call |
 //! | `client/` | the servers, settings and counters of a client |
 
 mod call_options;
 pub(crate) mod client;
 pub(crate) mod expected;
+pub(crate) mod metadata;
 pub(crate) mod method_table;
 mod session_end;
 mod session_state;
@@ -21,9 +23,11 @@ mod shared_msg;
 mod state;
 
 pub use call_options::CallOptions;
+pub use metadata::{Entry, Metadata};
 pub use session_end::SessionEnd;
 pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
 
 pub(crate) use call_options::{MethodNumber, limits};
+pub(crate) use metadata::Envelope;
 pub(crate) use state::State;
