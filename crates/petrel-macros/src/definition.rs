@@ -14,20 +14,23 @@ use syn::{
 
 /// The arguments of the attribute.
 pub(crate) struct Options {
-    codec: Type,
+    pub(crate) codec: Type,
     name: Option<LitStr>,
     version: Option<LitStr>,
     descriptors: Expr,
 }
 
 /// The names that a client has already.
-const TAKEN: [&str; 5] = ["new", "connect", "connect_wait", "client", "table"];
+const TAKEN: [&str; 6] = ["new", "connect", "connect_wait", "client", "table", "with"];
 
 /// Numbers from here on belong to the library.
 const RESERVED: u16 = 65_000;
 
 /// Numbers of methods without an id: an endpoint chooses them, and may have given an id's number away.
 const HASHED: Range<u16> = 4_096..20_480;
+
+/// The attributes of methods.
+const OWN: [&str; 5] = ["dispatch", "worker", "idempotent", "id", "name"];
 
 /// Attributes that would change a method, but not its client, server and table.
 const REFUSED: [&str; 2] = ["cfg", "cfg_attr"];
@@ -252,6 +255,19 @@ impl Method {
 
 fn is_reference(request: Option<&Argument>) -> bool {
     matches!(request, Some((_, Type::Reference(_))))
+}
+
+/// Returns a trait without the attributes that only [`Definition`] understands.
+pub(crate) fn plain(mut item: ItemTrait) -> ItemTrait {
+    for item in &mut item.items {
+        if let TraitItem::Fn(method) = item {
+            let is_own =
+                |attribute: &Attribute| OWN.iter().any(|own| attribute.path().is_ident(own));
+            method.attrs.retain(|attribute| !is_own(attribute));
+        }
+    }
+    item.attrs.push(parse_quote!(#[allow(async_fn_in_trait, dead_code)]));
+    item
 }
 
 /// Returns the name in the table: `SayHello` for `say_hello`.

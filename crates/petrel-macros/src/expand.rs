@@ -18,13 +18,16 @@ pub(crate) fn expand(of: &Definition) -> TokenStream {
         #item
 
         #[doc = #client_doc]
-        #[derive(Clone, Debug)]
-        #visibility struct #client_name(::petrel::service::Stub);
+        #[derive(Clone)]
+        #visibility struct #client_name<I: ::petrel::service::ClientInterceptors = ()>(
+            ::petrel::service::Stub<I>,
+        );
 
         #[doc = #server_doc]
-        #visibility struct #server_name<H> {
+        #visibility struct #server_name<H, I = ()> {
             service: ::std::sync::Arc<H>,
             workers: ::core::option::Option<::petrel::workers::Workers>,
+            interceptors: I,
         }
 
         // The types of the methods cannot collide with others here.
@@ -149,14 +152,15 @@ fn client(of: &Definition) -> TokenStream {
             return quote!(#(#documentation)* #function);
         }
         let (request, _) = method.request_type();
-        let idempotent = method.is_idempotent.then(|| quote!(.idempotent()));
+        let is_idempotent = method.is_idempotent;
         quote! {
             #(#documentation)*
             #visibility fn #name(
                 &self,
                 request: impl ::core::borrow::Borrow<#request>,
-            ) -> ::petrel::client::Call<#reply> {
-                self.0.call::<#marker>(#index, ::core::borrow::Borrow::borrow(&request)) #idempotent
+            ) -> ::petrel::service::CallOf<#reply, __I> {
+                let request = ::core::borrow::Borrow::borrow(&request);
+                self.0.call::<#marker>(#index, request, #is_idempotent)
             }
         }
     });
@@ -188,14 +192,31 @@ fn client(of: &Definition) -> TokenStream {
                 ::core::result::Result::Ok(Self(::petrel::service::Stub::connect_wait(targets, &TABLE)?))
             }
 
-            /// Returns the client of all services at the servers.
-            #visibility fn client(&self) -> &::petrel::Client {
-                self.0.client()
-            }
-
             /// Returns the table of the methods.
             #visibility fn table() -> &'static ::petrel::service::ServiceTable {
                 &TABLE
+            }
+        }
+
+        impl<__I: ::petrel::service::ClientInterceptors> ::core::fmt::Debug for #client<__I> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        #[allow(dead_code)]
+        impl<__I: ::petrel::service::ClientInterceptors> #client<__I> {
+            /// Returns a client whose calls pass a further interceptor.
+            #visibility fn with<F: ::petrel::service::ClientInterceptor>(
+                self,
+                interceptor: F,
+            ) -> #client<(F, __I)> {
+                #client(self.0.with(interceptor))
+            }
+
+            /// Returns the client of all services at the servers.
+            #visibility fn client(&self) -> &::petrel::Client {
+                self.0.client()
             }
 
             #(#methods)*
@@ -263,18 +284,31 @@ fn server(of: &Definition) -> TokenStream {
 
             /// Returns a server of handlers that others have, too: of further threads, or of the application.
             #visibility fn shared(service: ::std::sync::Arc<H> #argument) -> Self {
-                Self { service, workers: #workers }
+                Self { service, workers: #workers, interceptors: () }
             }
         }
 
-        impl<H: #name> ::petrel::service::Service for #server<H> {
+        #[allow(dead_code)]
+        impl<H: #name, I: ::petrel::service::ServerInterceptors> #server<H, I> {
+            /// Returns a server whose handlers run within a further interceptor.
+            #visibility fn with<F: ::petrel::service::ServerInterceptor>(
+                self,
+                interceptor: F,
+            ) -> #server<H, (F, I)> {
+                let Self { service, workers, interceptors } = self;
+                #server { service, workers, interceptors: (interceptor, interceptors) }
+            }
+        }
+
+        impl<H: #name, I: ::petrel::service::ServerInterceptors> ::petrel::service::Service for #server<H, I> {
             fn table(&self) -> &'static ::petrel::service::ServiceTable {
                 &TABLE
             }
 
             fn add_to(self, methods: &mut ::petrel::service::Methods) {
-                let Self { service, workers } = self;
+                let Self { service, workers, interceptors } = self;
                 let _ = &workers;
+                let mut methods = methods.between(interceptors);
                 #(#handlers)*
             }
         }

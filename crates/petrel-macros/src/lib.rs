@@ -11,9 +11,16 @@ pub fn service(
     options: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    let options = parse_macro_input!(options as definition::Options);
     let item = parse_macro_input!(item as syn::ItemTrait);
-    let definition = definition::Definition::of(options, item);
-    let tokens = definition.map(|definition| expand::expand(&definition));
-    tokens.unwrap_or_else(syn::Error::into_compile_error).into()
+    let options: syn::Result<definition::Options> = syn::parse(options);
+    let codec = options.as_ref().ok().map(|options| options.codec.clone()).into_iter();
+    let definition = options.and_then(|options| definition::Definition::of(options, item.clone()));
+    match definition {
+        Ok(definition) => expand::expand(&definition).into(),
+        // The trait and the codec stay, for the imports and implementations around the mistake.
+        Err(mistake) => {
+            let (item, mistake) = (definition::plain(item), mistake.into_compile_error());
+            quote::quote!(#item #(const _: () = { type _Codec = #codec; };)* #mistake).into()
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Errors of calls, and of setting up a nexus, an endpoint or a server.
 
+mod details;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -15,10 +17,12 @@ use petrel_transport::udp::UdpError;
 
 use crate::control::Reason;
 
+pub use details::{ErrorDetail, check_details};
+
 /// The failure of a call, of opening a session, of allocating a buffer, or of waiting for a response in time.
 ///
 /// It has three fields: `status`, the gRPC status code; `message`, for people; `execution`, which says whether the
-/// server may have executed the request. Every cause of a failed call converts to `Error`. In a handler that makes
+/// server may have executed the request. Behind the message a server may send [details](Self::details) for programs. Every cause of a failed call converts to `Error`. In a handler that makes
 /// calls, `?` thus passes a failure on to the caller.
 ///
 /// ```
@@ -41,7 +45,7 @@ impl Error {
     }
 
     pub(crate) fn of(status: Status, message: impl Into<String>, execution: Execution) -> Self {
-        Self(Box::new(CallFailure { status, message: message.into(), execution }))
+        Self(Box::new(CallFailure::new(status, message, execution)))
     }
 
     /// The error of a call of which nothing was sent.

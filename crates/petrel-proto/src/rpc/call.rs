@@ -70,6 +70,15 @@ pub struct CallFailure {
     pub message: String,
     /// The known execution of the request at the server.
     pub execution: Execution,
+    /// The bytes of the server's answer behind its text and a zero byte, for programs; empty without.
+    pub details: Vec<u8>,
+}
+
+impl CallFailure {
+    /// Returns a failure without details.
+    pub fn new(status: Status, message: impl Into<String>, execution: Execution) -> Self {
+        Self { status, message: message.into(), execution, details: Vec::new() }
+    }
 }
 
 /// The known execution of a failed call's request.

@@ -24,7 +24,7 @@ use crate::look;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::expected::Expected;
-use crate::values::{CallOptions, Marks};
+use crate::values::{CallOptions, Marks, Metadata};
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
@@ -174,6 +174,39 @@ impl<T> Call<T> {
     ) -> Self {
         let (options, step) = (CallOptions::new(), Step::New);
         Self { client, method, options, request, step, read, expected }
+    }
+
+    /// Returns the call of the response as it comes, and the function that reads it. The call has not begun.
+    pub(crate) fn into_unread(mut self) -> (Call, fn(Response, u64) -> Result<T, Error>) {
+        assert!(matches!(self.step, Step::New), "a call gets its metadata before it begins");
+        let (client, request) = (self.client.clone(), mem::take(&mut self.request));
+        let mut call = Call::reading(client, self.method, request, 0, |answer, _| Ok(answer));
+        call.options = self.options;
+        (call, self.read)
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn call_options(&self) -> &CallOptions {
+        &self.options
+    }
+
+    /// Adds metadata behind the request, and makes the call one with an envelope.
+    ///
+    /// # Errors
+    /// The call is not of a typed service.
+    pub(crate) fn add_envelope(&mut self, metadata: &Metadata) -> Result<(), Error> {
+        let is_typed = self.options.marks.has(Marks::TYPED);
+        let number = self.client.envelope_of(self.method).filter(|_| is_typed);
+        let Some(number) = number else {
+            let text = "calls by number have no metadata: call a method of a typed service";
+            return Err(Error::not_sent(Status::InvalidArgument, text));
+        };
+        self.method = number;
+        metadata.append_to(&mut self.request);
+        Ok(())
     }
 
     /// Sends the last `bytes` of the request first.

@@ -154,6 +154,11 @@ impl Client {
         expected
     }
 
+    /// Returns the client's number of a typed method with an envelope, by the number without.
+    pub(crate) fn envelope_of(&self, number: u16) -> Option<u16> {
+        lock(&self.service.tables).iter().find_map(|expected| expected.envelope_of(number))
+    }
+
     /// Returns an identity shared by clones, and unique otherwise.
     pub(crate) fn name(&self) -> usize {
         Arc::as_ptr(&self.service).addr()

@@ -114,18 +114,20 @@ impl Authorizer {
 pub(super) struct Guarded {
     handler: Box<dyn Handle>,
     grants: Rc<Grants>,
+    /// The granted method: that of the handler, unless the handler is of a method with an envelope.
+    method: u16,
 }
 
 impl Guarded {
-    pub(super) fn new(handler: Box<dyn Handle>, grants: &Rc<Grants>) -> Self {
-        Self { handler, grants: Rc::clone(grants) }
+    pub(super) fn new(handler: Box<dyn Handle>, grants: &Rc<Grants>, method: u16) -> Self {
+        Self { handler, grants: Rc::clone(grants), method }
     }
 }
 
 impl Handle for Guarded {
     fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        if !self.grants.allow(request.session(), request.method()) {
-            return refuse_ungranted(cx, request);
+        if !self.grants.allow(request.session(), self.method) {
+            return refuse_ungranted(cx, request.of_method(self.method));
         }
         if self.grants.confined.is_empty() {
             return self.handler.handle(state, cx, request);

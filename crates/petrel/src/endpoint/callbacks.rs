@@ -13,6 +13,7 @@ use petrel_proto::{SessionId, Status};
 use super::context::{Context, Local};
 use super::description::{DESCRIBE, ServiceDescription};
 use super::handle::Handle;
+use super::handlers::Enveloped;
 use super::health::{HEALTH_METHOD, Healths, INVALID_HEALTH_REQUEST, is_echo};
 use super::request::{Handled, Request};
 use super::serve::{Copied, OwnRequest, Serving};
@@ -86,17 +87,19 @@ impl Callbacks {
         assert!(former.is_none(), "method {method} has a handler already");
     }
 
-    /// Adds a typed service with these handlers, by the order of its methods.
+    /// Adds a typed service with the handlers of its methods, each for calls without and with an envelope.
     pub(crate) fn add_service(
         &mut self,
         table: &'static ServiceTable,
-        handlers: Vec<Box<dyn Handle>>,
+        handlers: Vec<(Box<dyn Handle>, Box<dyn Handle>)>,
     ) {
         assert_eq!(table.methods.len(), handlers.len(), "each method has a handler");
         let numbers = table.numbers(|number| self.has_handler(number) || number == HEALTH_METHOD);
         self.typed.add(table, &numbers);
-        for (number, handler) in numbers.into_iter().zip(handlers) {
-            self.set(number, handler);
+        let (plain, enveloped) = numbers.split_at(handlers.len());
+        for ((own, enveloped), handlers) in plain.iter().zip(enveloped).zip(handlers) {
+            self.set(*own, handlers.0);
+            self.set(*enveloped, Box::new(Enveloped { own: *own, handler: handlers.1 }));
         }
     }
 

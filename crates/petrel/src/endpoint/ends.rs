@@ -87,8 +87,7 @@ mod tests {
             Execution::Answered,
         ];
         for (count, execution) in all.into_iter().enumerate() {
-            let (status, message) = (petrel_proto::Status::Internal, String::new());
-            let failure = CallFailure { status, message, execution };
+            let failure = CallFailure::new(petrel_proto::Status::Internal, "", execution);
             (0..=count).for_each(|_| failures.count(&failure));
         }
         let expected = [

@@ -32,6 +32,18 @@ const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 /// packet, if that has arrived.
 type Placer = Box<dyn FnMut(State<'_>, usize, Option<&[u8]>) -> Option<Placed>>;
 
+/// The handler of a method with an envelope: it sees the number of the method itself.
+pub(super) struct Enveloped {
+    pub(super) own: u16,
+    pub(super) handler: Box<dyn Handle>,
+}
+
+impl Handle for Enveloped {
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        self.handler.handle(state, cx, request.of_method(self.own))
+    }
+}
+
 /// The handlers by method, and their shared state.
 pub(super) struct Handlers {
     state: Box<dyn Any>,
@@ -52,6 +64,8 @@ pub(super) struct Handlers {
     /// The answer to requests for the service's description.
     description: Vec<u8>,
     typed: TypedServices,
+    /// The methods with an envelope, each with the method itself.
+    enveloped: Vec<(u16, u16)>,
     /// The methods that clients may call, if some may not call all.
     grants: Option<Rc<Grants>>,
 }
@@ -108,6 +122,7 @@ impl Handlers {
             healths: Healths::default(),
             description: service.to_bytes(),
             typed: TypedServices::default(),
+            enveloped: Vec::new(),
             grants: None,
         }
     }
@@ -122,7 +137,7 @@ impl Handlers {
             self.by_method.resize_with(index + 1, || None);
         }
         self.by_method[index] = Some(match &self.grants {
-            Some(grants) => Box::new(Guarded::new(handler, grants)),
+            Some(grants) => Box::new(Guarded::new(handler, grants, self.granted_as(method))),
             None => handler,
         });
         self.in_place.forget(method);
@@ -145,8 +160,31 @@ impl Handlers {
         self.own.push((method, handler));
     }
 
+    /// Returns the method whose grant lets a client call this one: a method and the same with an envelope have one grant.
+    fn granted_as(&self, method: u16) -> u16 {
+        let own = self.enveloped.iter().find(|(enveloped, _)| *enveloped == method);
+        own.map_or(method, |(_, own)| *own)
+    }
+
+    /// Adds a typed service with the handlers of its methods, and those of the methods with an envelope. Returns the methods' numbers.
+    pub(super) fn add_service(
+        &mut self,
+        table: &'static ServiceTable,
+        handlers: Vec<(Box<dyn Handle>, Box<dyn Handle>)>,
+    ) -> Vec<u16> {
+        assert_eq!(table.methods.len(), handlers.len(), "each method has its handlers");
+        let mut numbers = self.add_table(table);
+        let enveloped = numbers.split_off(handlers.len());
+        for ((own, enveloped), handlers) in numbers.iter().zip(enveloped).zip(handlers) {
+            self.enveloped.push((enveloped, *own));
+            self.take(*own, handlers.0);
+            self.take(enveloped, Box::new(Enveloped { own: *own, handler: handlers.1 }));
+        }
+        numbers
+    }
+
     /// Adds the table of a typed service, and returns the numbers of its methods.
-    pub(super) fn add_table(&mut self, table: &'static ServiceTable) -> Vec<u16> {
+    fn add_table(&mut self, table: &'static ServiceTable) -> Vec<u16> {
         let is_taken = |number: u16| number == HEALTH_METHOD || self.has_handler(number);
         for method in table.methods {
             let is_free = method.id.is_none_or(|id| !is_taken(id));
@@ -160,9 +198,11 @@ impl Handlers {
     /// Lets only granted requests reach the handlers, those set before and those set later.
     pub(super) fn guard(&mut self, grants: &Rc<Grants>) {
         if self.grants.replace(Rc::clone(grants)).is_none() {
-            for place in &mut self.by_method {
-                let handler = place.take();
-                *place = handler.map(|handler| Box::new(Guarded::new(handler, grants)) as _);
+            for method in 0..self.by_method.len() {
+                let granted = self.granted_as(method as u16);
+                let guard = |handler| Box::new(Guarded::new(handler, grants, granted)) as _;
+                let handler = self.by_method[method].take();
+                self.by_method[method] = handler.map(guard);
             }
         }
     }

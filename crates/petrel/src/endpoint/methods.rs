@@ -130,18 +130,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.keep(method);
     }
 
-    /// Adds a typed service with these handlers, by the order of its methods. Returns the methods' numbers.
+    /// Adds a typed service with the handlers of its methods, each for calls without and with an envelope. Returns the methods' numbers.
     pub(crate) fn add_service(
         &mut self,
         table: &'static ServiceTable,
-        handlers: Vec<Box<dyn handle::Handle>>,
+        handlers: Vec<(Box<dyn handle::Handle>, Box<dyn handle::Handle>)>,
     ) -> Vec<u16> {
-        assert_eq!(table.methods.len(), handlers.len(), "each method has a handler");
-        let numbers = self.handlers.add_table(table);
-        for (number, handler) in numbers.iter().zip(handlers) {
-            self.handlers.take(*number, handler);
-        }
-        numbers
+        self.handlers.add_service(table, handlers)
     }
 
     /// Sets the handler of a method of the library that every client may call, apart from the application's methods.

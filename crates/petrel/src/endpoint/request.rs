@@ -126,6 +126,11 @@ impl<'a> Request<'a> {
         (self.payload, self.spare)
     }
 
+    /// Returns the request of a method with an envelope, by the number of the method itself.
+    pub(super) fn of_method(self, method: u16) -> Self {
+        Self { method, ..self }
+    }
+
     /// Returns the request's name and message, without the duty to answer.
     pub(super) fn into_parts(self) -> (RequestHandle, u16, Payload<'a>) {
         (*self.handle, self.method, self.payload)
@@ -240,6 +245,16 @@ impl Request<'_> {
     ) -> Handled {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         cx.respond_error(*self.handle, status, message);
+        Handled(None)
+    }
+
+    /// Answers with an error, with its [details](Error::details).
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail_with<S: 'static>(self, cx: &mut Context<'_, S>, error: &Error) -> Handled {
+        assert!(error.status != Status::Ok, "a failure has a status other than OK");
+        cx.respond_error(*self.handle, error.status, error.body());
         Handled(None)
     }
 
@@ -375,6 +390,17 @@ impl Responder {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         if let Some(handle) = self.handle.take() {
             cx.respond_error(handle, status, message);
+        }
+    }
+
+    /// Answers with an error, with its [details](Error::details).
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail_with<S: 'static>(mut self, cx: &mut Context<'_, S>, error: &Error) {
+        assert!(error.status != Status::Ok, "a failure has a status other than OK");
+        if let Some(handle) = self.handle.take() {
+            cx.respond_error(handle, error.status, error.body());
         }
     }
 

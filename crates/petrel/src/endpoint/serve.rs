@@ -43,6 +43,11 @@ impl OwnRequest {
         &self.message
     }
 
+    /// Leaves out the end of the message, beyond `len` bytes.
+    pub(crate) fn cut(&mut self, len: usize) {
+        self.message.set_len(len);
+    }
+
     /// Returns the message's buffer, to send it on without a copy.
     pub fn into_message(self) -> MsgBuf {
         self.message

@@ -2,30 +2,35 @@
 
 use std::fmt;
 
+use petrel_proto::Status;
+
 use super::codec::Encode;
+use super::interceptor::{CallOf, ClientInterceptor, ClientInterceptors, OutgoingCall};
 use super::method::{Method, decode_reply};
-use crate::client::{Call, Client, Response, Targets};
+use crate::client::{Client, Response, Targets};
 use crate::error::Error;
 use crate::stream::{Kind, Pairs, Place, StreamCall};
 use crate::sync::Arc;
+use crate::values::Metadata;
 use crate::values::expected::Expected;
 use crate::values::method_table::ServiceTable;
 
-/// A [`Client`], and the numbers of a service's methods. The attribute [`service`](macro@crate::service) makes a type of it for each
-/// service. Clones are the same client.
+/// A [`Client`], the numbers of a service's methods, and interceptors. The attribute [`service`](macro@crate::service) makes a type of it for
+/// each service. Clones are the same client.
 #[derive(Clone)]
-pub struct Stub {
+pub struct Stub<I: ClientInterceptors = ()> {
     client: Client,
     expected: Arc<Expected>,
     /// The streams.
     pairs: Arc<Pairs>,
+    interceptors: I,
 }
 
 impl Stub {
     /// Returns a stub of a client. A client can have several.
     pub fn new(client: Client, table: &'static ServiceTable) -> Self {
         let expected = client.expect_methods(table);
-        Self { client, expected, pairs: Arc::default() }
+        Self { client, expected, pairs: Arc::default(), interceptors: () }
     }
 
     /// Connects a client, and returns its stub.
@@ -49,25 +54,40 @@ impl Stub {
     ) -> Result<Self, Error> {
         Ok(Self::new(Client::connect_wait(targets)?, table))
     }
+}
 
+impl<I: ClientInterceptors> Stub<I> {
     /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
+    /// Returns a stub whose calls pass a further interceptor.
+    pub fn with<F: ClientInterceptor>(self, interceptor: F) -> Stub<(F, I)> {
+        let Self { client, expected, pairs, interceptors } = self;
+        Stub { client, expected, pairs, interceptors: (interceptor, interceptors) }
+    }
+
     /// Returns a call of the method at this place of the table.
     #[inline(always)]
-    pub fn call<M: Method>(&self, index: usize, request: &M::Request) -> Call<M::Reply> {
+    pub fn call<M: Method>(
+        &self,
+        index: usize,
+        request: &M::Request,
+        is_idempotent: bool,
+    ) -> CallOf<M::Reply, I> {
         let append = |out: &mut Vec<u8>| <M::Codec as Encode<M::Request>>::append(request, out);
         let number = self.expected.numbers()[index];
         let read = |reply: Response, _| decode_reply::<M>(&reply);
-        self.client.call_encoded(number, &self.expected, append, read)
+        let call = self.client.call_encoded(number, &self.expected, append, read);
+        let call = if is_idempotent { call.idempotent() } else { call };
+        self.interceptors.wrap(call, M::NAME)
     }
 
     /// Returns a stream of the method at this place of the table.
     pub(super) fn stream<T>(
         &self,
-        index: usize,
+        (index, method): (usize, &'static str),
         request: Option<Vec<u8>>,
         kind: Kind<T>,
     ) -> StreamCall<T> {
@@ -75,11 +95,20 @@ impl Stub {
         let read = |answer: Response, _| Place::of(&answer);
         let place = self.client.call_encoded(number, &self.expected, |_| {}, read).idempotent();
         let of = (self.client.clone(), Arc::clone(&self.pairs));
-        StreamCall::new(of, place, request, kind)
+        let mut metadata = Metadata::default();
+        let metadata_of = &mut metadata;
+        let mut call =
+            OutgoingCall { method, timeout: None, deadline: None, metadata: metadata_of };
+        let allowed =
+            self.interceptors.before(&mut call).and_then(|()| match metadata.is_empty() {
+                true => Ok(()),
+                false => Err(Error::not_sent(Status::InvalidArgument, "streams have no metadata")),
+            });
+        StreamCall::new(of, place, request, kind).allowed(allowed)
     }
 }
 
-impl fmt::Debug for Stub {
+impl<I: ClientInterceptors> fmt::Debug for Stub<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {}", self.client, self.expected.table().name)
     }

@@ -42,7 +42,8 @@ pub trait Encode<T: ?Sized> {
     /// Returns the bytes of a message.
     fn len(message: &T) -> usize;
 
-    /// Writes a message, of [`len`](Self::len) bytes.
+    /// Writes a message, of [`len`](Self::len) bytes. If it panics over a reply, the call ends with INTERNAL; over a request, the panic is that of
+    /// the caller, who has no call yet.
     fn encode(message: &T, out: &mut [u8]);
 
     /// Appends a message to a vector.

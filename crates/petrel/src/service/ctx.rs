@@ -2,20 +2,50 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Handle, OwnRequest};
+use crate::values::{Envelope, Metadata};
 
 /// The request of an async handler, and the endpoint's handle. It dereferences to the request: the caller, the deadline, the session.
 pub struct Ctx {
     request: OwnRequest,
     handle: Handle,
+    envelope: Option<Arc<Envelope>>,
 }
 
 impl Ctx {
     pub(super) fn new(handle: Handle, request: OwnRequest) -> Self {
-        Self { request, handle }
+        Self { request, handle, envelope: None }
+    }
+
+    /// Returns the context of a request whose message ends after `len` bytes, and whose metadata, if there are any, stood behind.
+    pub(super) fn around(
+        handle: Handle,
+        mut request: OwnRequest,
+        (envelope, len): (Option<Arc<Envelope>>, usize),
+    ) -> Self {
+        request.cut(len);
+        Self { request, handle, envelope }
+    }
+
+    pub(super) fn envelope(&self) -> Option<&Envelope> {
+        self.envelope.as_deref()
+    }
+
+    /// Returns the metadata of the call: empty for a call without.
+    pub fn metadata(&self) -> &Metadata {
+        Envelope::request_of(self.envelope())
+    }
+
+    /// Adds an entry to the metadata of the reply. A call without an envelope has a caller that reads none: the entry is dropped.
+    ///
+    /// # Errors
+    /// As [`Metadata::insert`].
+    pub fn reply_metadata(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        Envelope::insert_reply(self.envelope(), key, value.as_ref())
     }
 
     /// Returns the client that makes the request, to be called back: see [`Request::caller`](crate::Request::caller). The client of a typed

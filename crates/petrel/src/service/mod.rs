@@ -69,9 +69,13 @@
 //!
 //! A codec of your own is a type with [`Encode`] and [`Decode`].
 
+mod annotated;
+mod around;
 mod client;
 mod codec;
 mod ctx;
+mod detail;
+mod interceptor;
 mod method;
 #[cfg(feature = "postcard")]
 mod postcard;
@@ -83,22 +87,36 @@ mod server;
 #[cfg(feature = "postcard")]
 mod shape;
 mod stream;
+#[cfg(feature = "tower")]
+mod tower;
 #[cfg(feature = "zerocopy")]
 mod zerocopy;
 
+pub use annotated::{AnnotatedCall, WithReplyMetadata};
 pub use client::Stub;
 pub use codec::{Decode, Encode, Malformed, Raw, Read};
 pub use ctx::Ctx;
+pub use detail::Detail;
+#[cfg(feature = "prost")]
+pub use detail::{GrpcDetail, GrpcStatus};
+pub use interceptor::{
+    CallEnd, CallOf, ClientInterceptor, ClientInterceptors, IncomingCall, OutgoingCall,
+    ServerInterceptor, ServerInterceptors,
+};
 pub use method::Method;
 #[cfg(feature = "postcard")]
 pub use postcard::Postcard;
 #[cfg(feature = "prost")]
 pub use prost::Prost;
-pub use server::{Methods, Service};
+pub use server::{Between, Methods, Service};
 pub use stream::StreamMethod;
+#[cfg(feature = "tower")]
+pub use tower::TowerMethod;
 #[cfg(feature = "zerocopy")]
 pub use zerocopy::Zerocopy;
 
+pub use crate::error::{ErrorDetail, check_details};
 pub use crate::values::method_table::{
     DESCRIPTORS, MethodEntry, ServedMethod, ServedService, ServiceTable, TABLES, parse,
 };
+pub use crate::values::{Entry, Metadata};

@@ -4,11 +4,14 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use petrel_proto::Status;
 use petrel_transport::Transport;
 use petrel_transport::buf::BufPool;
 
+use super::around::HasEnvelope;
 use super::codec::{Decode, Encode, Read};
 use super::ctx::Ctx;
+use super::interceptor::ServerInterceptors;
 use super::method::{Method, decode_request, read_request};
 use crate::control::{ControlPlane, EndpointId};
 use crate::endpoint::handle::Handle as Handler;
@@ -36,14 +39,20 @@ pub trait Service {
     fn add_to(self, methods: &mut Methods);
 }
 
-/// The handlers of a service, in the order of its table.
+/// The handlers of a service, in the order of its table: each for calls without and with an envelope.
 pub struct Methods {
-    handlers: Vec<Box<dyn Handler>>,
+    handlers: Vec<(Box<dyn Handler>, Box<dyn Handler>)>,
     /// The handlers of streams, by the place of their methods.
     streams: Vec<(usize, Begin)>,
     handle: Handle,
     /// The endpoint to which clients send streams; `None` for callbacks.
     endpoint: Option<EndpointId>,
+}
+
+/// [`Methods`] whose handlers run between interceptors.
+pub struct Between<'a, I> {
+    pub(super) methods: &'a mut Methods,
+    pub(super) interceptors: Arc<I>,
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
@@ -102,7 +111,7 @@ fn answer<M: Method>(
                 len
             })
         }
-        Err(error) => request.fail(cx, error.status, &error.message),
+        Err(error) => request.fail_with(cx, &error),
     }
 }
 
@@ -114,62 +123,101 @@ impl Methods {
         methods
     }
 
+    /// Returns the handlers that run between these interceptors.
+    pub fn between<I: ServerInterceptors>(&mut self, interceptors: I) -> Between<'_, I> {
+        Between { methods: self, interceptors: Arc::new(interceptors) }
+    }
+}
+
+/// Returns a handler as the endpoint stores it.
+pub(super) fn boxed(
+    handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
+) -> Box<dyn Handler> {
+    Box::new(handler)
+}
+
+impl<I: ServerInterceptors> Between<'_, I> {
     /// Adds the handler of streams, and the answer to clients that ask for their place.
     pub(super) fn push_stream(&mut self, begin: Begin) {
-        let endpoint = self.endpoint.expect("a client opens streams: callbacks have none");
-        self.streams.push((self.handlers.len(), begin));
-        self.push(move |_, cx, request| {
+        let endpoint = self.methods.endpoint.expect("a client opens streams: callbacks have none");
+        self.methods.streams.push((self.methods.handlers.len(), begin));
+        let place = boxed(move |_, cx, request| {
             let place = Place::answer(endpoint, request.method());
             request.reply(cx, &place)
         });
+        let no_envelope = boxed(|_, cx, request| {
+            request.fail(cx, Status::Unimplemented, "streams have no metadata")
+        });
+        self.methods.handlers.push((place, no_envelope));
     }
 
+    /// Adds the handlers of a method. Without interceptors and without an envelope the handler runs by itself.
     fn push(
         &mut self,
-        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
+        plain: impl FnOnce(&Handle) -> Box<dyn Handler>,
+        around: impl Fn(&Self, HasEnvelope) -> Box<dyn Handler>,
     ) {
-        self.handlers.push(Box::new(handler));
+        let own = match I::ARE_NONE {
+            true => plain(&self.methods.handle),
+            false => around(self, HasEnvelope(false)),
+        };
+        let enveloped = around(self, HasEnvelope(true));
+        self.methods.handlers.push((own, enveloped));
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.methods.handle
     }
 
     /// Adds a handler that runs in the event loop.
     pub fn dispatch<M: Method>(
         &mut self,
-        handler: impl Fn(&mut Context<'_>, M::Request) -> Result<M::Reply, Error> + 'static,
+        handler: impl Fn(&mut Context<'_>, M::Request) -> Result<M::Reply, Error> + Clone + 'static,
     ) where
         M::Request: Sized,
         M::Codec: Decode<M::Request>,
     {
-        self.push(move |_, cx, request| {
-            let outcome =
-                decode_request::<M>(request.data()).and_then(|message| handler(cx, message));
-            answer::<M>(cx, request, outcome)
+        let other = handler.clone();
+        let plain = move |_: &Handle| {
+            boxed(move |_, cx, request| {
+                let outcome =
+                    decode_request::<M>(request.data()).and_then(|message| handler(cx, message));
+                answer::<M>(cx, request, outcome)
+            })
+        };
+        self.push(plain, move |between, has_envelope| {
+            let handler = other.clone();
+            between.around_dispatch::<M>(has_envelope, move |cx, bytes| {
+                handler(cx, decode_request::<M>(bytes)?)
+            })
         });
     }
 
     /// Adds a handler that runs in the event loop, and reads its requests in place.
     pub fn dispatch_in_place<M: Method>(
         &mut self,
-        handler: impl Fn(&mut Context<'_>, &M::Request) -> Result<M::Reply, Error> + 'static,
+        handler: impl Fn(&mut Context<'_>, &M::Request) -> Result<M::Reply, Error> + Clone + 'static,
     ) where
         M::Codec: Read<M::Request>,
     {
-        let mut kept = <M::Codec as Read<M::Request>>::Kept::default();
-        self.push(move |_, cx, request| {
-            let is_small = request.data().len() <= KEPT_BYTES_MAX;
-            let (kept, mut own) = (&mut kept, Default::default());
-            let kept = if is_small { kept } else { &mut own };
-            let message = read_request::<M>(request.data(), kept);
-            let outcome = message.and_then(|message| handler(cx, message));
-            answer::<M>(cx, request, outcome)
+        let other = handler.clone();
+        let plain = move |_: &Handle| {
+            let mut kept = <M::Codec as Read<M::Request>>::Kept::default();
+            boxed(move |_, cx, request| {
+                let is_small = request.data().len() <= KEPT_BYTES_MAX;
+                let (kept, mut own) = (&mut kept, Default::default());
+                let kept = if is_small { kept } else { &mut own };
+                let message = read_request::<M>(request.data(), kept);
+                let outcome = message.and_then(|message| handler(cx, message));
+                answer::<M>(cx, request, outcome)
+            })
+        };
+        self.push(plain, move |between, has_envelope| {
+            let handler = other.clone();
+            between.around_dispatch::<M>(has_envelope, move |cx, bytes| {
+                handler(cx, read_request::<M>(bytes, &mut Default::default())?)
+            })
         });
-    }
-
-    fn push_tasks<M: Method, F: Future<Output = Result<M::Reply, Error>> + 'static>(
-        &mut self,
-        mut handler: impl FnMut(Handle, OwnRequest) -> F + 'static,
-    ) {
-        let serving = Serving::<(), F, Encoded<M>>::new(self.handle.clone());
-        self.push(move |_, cx, request| serving.begin(cx, request, &mut handler));
     }
 
     /// Adds a handler that is a future.
@@ -181,13 +229,21 @@ impl Methods {
         M::Request: Sized,
         M::Codec: Decode<M::Request>,
     {
-        let service = Arc::clone(service);
-        self.push_tasks::<M, _>(move |handle, request| {
-            let service = Arc::clone(&service);
-            async move {
-                let message = decode_request::<M>(request.data())?;
-                handler(&service, &Ctx::new(handle, request), message).await
-            }
+        let own = Arc::clone(service);
+        let plain = move |handle: &Handle| {
+            tasks::<M, _>(handle, move |handle, request| {
+                let service = Arc::clone(&own);
+                async move {
+                    let message = decode_request::<M>(request.data())?;
+                    handler(&service, &Ctx::new(handle, request), message).await
+                }
+            })
+        };
+        self.push(plain, |between, has_envelope| {
+            let run = async move |service: &H, cx: &Ctx| {
+                handler(service, cx, decode_request::<M>(cx.data())?).await
+            };
+            between.around_task::<M, H>(has_envelope, service, run)
         });
     }
 
@@ -199,14 +255,23 @@ impl Methods {
     ) where
         M::Codec: Read<M::Request>,
     {
-        let service = Arc::clone(service);
-        self.push_tasks::<M, _>(move |handle, request| {
-            let service = Arc::clone(&service);
-            async move {
-                let (cx, mut kept) = (Ctx::new(handle, request), Default::default());
-                let message = read_request::<M>(cx.data(), &mut kept)?;
-                handler(&service, &cx, message).await
-            }
+        let own = Arc::clone(service);
+        let plain = move |handle: &Handle| {
+            tasks::<M, _>(handle, move |handle, request| {
+                let service = Arc::clone(&own);
+                async move {
+                    let (cx, mut kept) = (Ctx::new(handle, request), Default::default());
+                    let message = read_request::<M>(cx.data(), &mut kept)?;
+                    handler(&service, &cx, message).await
+                }
+            })
+        };
+        self.push(plain, |between, has_envelope| {
+            let run = async move |service: &H, cx: &Ctx| {
+                let mut kept = Default::default();
+                handler(service, cx, read_request::<M>(cx.data(), &mut kept)?).await
+            };
+            between.around_task::<M, H>(has_envelope, service, run)
         });
     }
 
@@ -215,17 +280,22 @@ impl Methods {
         (service, workers): (&Arc<H>, &Workers),
         handler: impl Fn(&H, &WorkerRequest) -> Result<M::Reply, Error> + Copy + Send + 'static,
     ) {
-        let (service, queue) = (Arc::clone(service), workers.queue());
-        self.push(move |_, cx, request| {
-            let service = Arc::clone(&service);
-            pass_on(&queue, cx, request, move |request| match handler(&service, &request) {
-                Ok(reply) => {
-                    let mut out = Vec::new();
-                    <M::Codec as Encode<M::Reply>>::append(&reply, &mut out);
-                    request.reply_vec(out);
-                }
-                Err(error) => request.fail(error.status, &error.message),
+        let (own, queue) = (Arc::clone(service), workers.queue());
+        let plain = move |_: &Handle| {
+            boxed(move |_, cx, request| {
+                let service = Arc::clone(&own);
+                pass_on(&queue, cx, request, move |request| match handler(&service, &request) {
+                    Ok(reply) => {
+                        let mut out = Vec::new();
+                        <M::Codec as Encode<M::Reply>>::append(&reply, &mut out);
+                        request.reply_vec(out);
+                    }
+                    Err(error) => request.fail_with(&error),
+                })
             })
+        };
+        self.push(plain, |between, has_envelope| {
+            between.around_worker::<M, H>(has_envelope, (service, workers), handler)
         });
     }
 
@@ -262,4 +332,13 @@ impl Methods {
             handler(service, request, read_request::<M>(request.data(), &mut kept)?)
         });
     }
+}
+
+/// Returns a handler that runs as tasks.
+fn tasks<M: Method, F: Future<Output = Result<M::Reply, Error>> + 'static>(
+    handle: &Handle,
+    mut handler: impl FnMut(Handle, OwnRequest) -> F + 'static,
+) -> Box<dyn Handler> {
+    let serving = Serving::<(), F, Encoded<M>>::new(handle.clone());
+    boxed(move |_, cx, request| serving.begin(cx, request, &mut handler))
 }

@@ -8,7 +8,8 @@ use petrel_proto::{Execution, Status};
 use super::client::Stub;
 use super::codec::{Decode, Encode, Malformed};
 use super::ctx::Ctx;
-use super::server::Methods;
+use super::interceptor::{ClientInterceptors, IncomingCall, ServerInterceptors, Watch};
+use super::server::Between;
 use crate::error::Error;
 use crate::stream::{Kind, Opened, Receiver, Reply, Sender, StreamCall};
 use crate::values::method_table::{MethodEntry, hash};
@@ -77,7 +78,7 @@ fn request_bytes<M: StreamMethod>(request: Option<&M::Request>) -> Option<Vec<u8
     Some(out)
 }
 
-impl Stub {
+impl<I: ClientInterceptors> Stub<I> {
     /// Returns a stream of the server by the method at this place of the table.
     pub fn server_stream<M: StreamMethod>(
         &self,
@@ -88,7 +89,7 @@ impl Stub {
         M::Codec: Decode<M::Output>,
     {
         let kind = Kind::server(decode_answer::<M::Codec, M::Output, M>);
-        self.stream(index, request_bytes::<M>(request), kind)
+        self.stream((index, M::NAME), request_bytes::<M>(request), kind)
     }
 
     /// Returns a stream of the client by the method at this place of the table.
@@ -102,7 +103,7 @@ impl Stub {
     {
         let append = append::<M::Codec, M::Input>;
         let kind = Kind::client(append, decode_answer::<M::Codec, M::Output, M>);
-        self.stream(index, request_bytes::<M>(request), kind)
+        self.stream((index, M::NAME), request_bytes::<M>(request), kind)
     }
 
     /// Returns streams of both sides by the method at this place of the table.
@@ -116,11 +117,11 @@ impl Stub {
     {
         let append = append::<M::Codec, M::Input>;
         let kind = Kind::both(append, decode_answer::<M::Codec, M::Output, M>);
-        self.stream(index, request_bytes::<M>(request), kind)
+        self.stream((index, M::NAME), request_bytes::<M>(request), kind)
     }
 }
 
-impl Methods {
+impl<I: ServerInterceptors> Between<'_, I> {
     /// Adds the handler of a method with streams: a future, which gets the request if there is one, and both directions. It returns the
     /// reply if the server sends no stream.
     pub fn stream<M: StreamMethod, H: 'static>(
@@ -138,7 +139,7 @@ impl Methods {
     ) where
         M::Codec: Decode<M::Request> + Decode<M::Input>,
     {
-        let service = Arc::clone(service);
+        let (service, interceptors) = (Arc::clone(service), Arc::clone(&self.interceptors));
         self.push_stream(Rc::new(move |opened: Opened<'_>| {
             let cx = match opened.request() {
                 Ok(request) => Ctx::new(opened.handle().clone(), request),
@@ -147,16 +148,23 @@ impl Methods {
             let requests = opened.receiver(decode_sent::<M::Codec, M::Request, M>);
             let input = decode_sent::<M::Codec, M::Input, M>;
             let output = opened.sender(append::<M::Codec, M::Output>);
-            let service = Arc::clone(&service);
+            let (service, interceptors) = (Arc::clone(&service), Arc::clone(&interceptors));
             opened.run(async move {
+                let (peer, deadline) = (cx.peer(), cx.deadline());
+                let call = IncomingCall { method: M::NAME, peer, deadline, envelope: None };
+                let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now())?;
                 let mut requests = requests;
-                let request = match M::HAS_REQUEST {
-                    true => Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?),
-                    false => None,
+                let mut reply = output.another();
+                let outcome = async {
+                    let request = match M::HAS_REQUEST {
+                        true => Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?),
+                        false => None,
+                    };
+                    handler(&service, &cx, request, requests.reading(input), output).await
                 };
-                let (input, mut reply) = (requests.reading(input), output.another());
-                let outcome = handler(&service, &cx, request, input, output).await?;
-                match outcome {
+                let outcome = outcome.await;
+                watch.end(outcome.as_ref().err());
+                match outcome? {
                     Some(message) => reply.send(message).await,
                     None => Ok(()),
                 }

@@ -129,6 +129,8 @@ pub struct StreamCall<T> {
     /// Whether the client sends no stream.
     ends: bool,
     timeout: Option<Duration>,
+    /// The error of an interceptor.
+    refused: Option<Error>,
     make: Box<dyn FnOnce(Held) -> T + Send>,
 }
 
@@ -141,7 +143,13 @@ impl<T> StreamCall<T> {
         kind: Kind<T>,
     ) -> Self {
         let Kind { ends, make } = kind;
-        Self { place, client, pairs, request, ends, timeout: None, make }
+        Self { place, client, pairs, request, ends, timeout: None, refused: None, make }
+    }
+
+    /// Lets the stream begin, or not.
+    pub(crate) fn allowed(mut self, allowed: Result<(), Error>) -> Self {
+        self.refused = allowed.err();
+        self
     }
 
     /// Sets the timeout of the whole stream, from its start: until the last message and the handler's end. By default there is none.
@@ -168,7 +176,10 @@ impl<T> StreamCall<T> {
     /// # Errors
     /// No server has the method, or can be reached. The errors of the handler come behind its messages.
     pub async fn start(self) -> Result<T, Error> {
-        let Self { place, client, pairs, request, ends, timeout, make } = self;
+        let Self { place, client, pairs, request, ends, timeout, refused, make } = self;
+        if let Some(error) = refused {
+            return Err(error);
+        }
         let own_ns = timeout.map(|time| client.now().as_ns().saturating_add(as_ns(time)));
         let end_ns = own_ns.unwrap_or(u64::MAX).min(inherited_ns().unwrap_or(u64::MAX));
         let place = place.await?;

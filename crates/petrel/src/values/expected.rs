@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::method_table::{MethodEntry, ServedMethod, ServedService, ServiceTable};
 use crate::sync::{Arc, AtomicBool, Ordering};
 
+/// The refusal of calls with metadata by a server that does not know them.
+const NO_METADATA: &str = "the server takes no metadata: call without";
+
 /// The most services that an error names.
 const NAMED_MAX: usize = 8;
 
@@ -12,6 +15,7 @@ const NAMED_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Expected {
     table: &'static ServiceTable,
+    /// The number of each method, and then the number of each with an envelope.
     numbers: Vec<u16>,
     /// The fingerprints of the methods' messages.
     schemas: Vec<u64>,
@@ -39,7 +43,7 @@ pub(crate) enum Misfit {
 
 impl Expected {
     pub(crate) fn new(table: &'static ServiceTable, numbers: Vec<u16>) -> Arc<Self> {
-        assert_eq!(numbers.len(), table.methods.len(), "each method has a number");
+        assert_eq!(numbers.len(), 2 * table.methods.len(), "each method has two numbers");
         let schemas = table.methods.iter().map(|method| (method.schema)()).collect();
         Arc::new(Self { table, numbers, schemas, is_known: AtomicBool::new(false) })
     }
@@ -48,7 +52,14 @@ impl Expected {
         self.table
     }
 
-    /// Returns the client's numbers of the methods.
+    /// Returns the client's number of a method with an envelope, by the number without.
+    pub(crate) fn envelope_of(&self, number: u16) -> Option<u16> {
+        let (plain, enveloped) = self.numbers.split_at(self.table.methods.len());
+        let index = plain.iter().position(|own| *own == number)?;
+        Some(enveloped[index])
+    }
+
+    /// Returns the client's numbers of the methods, and then those of the methods with an envelope.
     #[inline(always)]
     pub(crate) fn numbers(&self) -> &[u16] {
         &self.numbers
@@ -71,27 +82,35 @@ impl Expected {
         let others = others.flat_map(|service| &service.methods);
         let others: BTreeMap<&str, &ServedMethod> =
             others.map(|other| (&*other.name, other)).collect();
-        let methods = self.table.methods.iter().zip(&self.schemas).zip(&self.numbers);
-        let misfit = |((method, schema), own): ((&MethodEntry, &u64), &u16)| {
-            let number = match &service {
-                Ok(Some(service)) => {
-                    let other = others.get(method.name).copied();
-                    self.number_at(service, other, (method, *schema))
+        let methods = self.table.methods.iter().zip(&self.schemas);
+        let plain = methods.clone().map(|method| (method, false));
+        let methods = plain.chain(methods.map(|method| (method, true))).zip(&self.numbers);
+        let misfit =
+            |(((method, schema), has_envelope), own): (((&MethodEntry, &u64), bool), &u16)| {
+                let number = match &service {
+                    Ok(Some(service)) => {
+                        let other = others.get(method.name).copied();
+                        let fit = self.method_at(service, other, (method, *schema));
+                        fit.and_then(|other| match has_envelope {
+                            true => self.envelope_at(service, other),
+                            false => Ok((other.number, other.is_idempotent)),
+                        })
+                    }
+                    Ok(None) if has_envelope => Err(NO_METADATA.into()),
+                    Ok(None) => method.id.map(|id| (id, true)).ok_or_else(|| {
+                        let name = format!("{}/{}", self.table.name, method.name);
+                        format!("{name} has no number here: the server names no methods")
+                    }),
+                    Err(why) => Err(why.clone()),
+                };
+                match number {
+                    Ok((number, is_idempotent)) => {
+                        let is_same = number == *own && (is_idempotent || !method.is_idempotent);
+                        (!is_same).then_some((*own, Misfit::Other { number, is_idempotent }))
+                    }
+                    Err(why) => Some((*own, Misfit::Refused(why))),
                 }
-                Ok(None) => method.id.map(|id| (id, true)).ok_or_else(|| {
-                    let name = format!("{}/{}", self.table.name, method.name);
-                    format!("{name} has no number here: the server names no methods")
-                }),
-                Err(why) => Err(why.clone()),
             };
-            match number {
-                Ok((number, is_idempotent)) => {
-                    let is_same = number == *own && (is_idempotent || !method.is_idempotent);
-                    (!is_same).then_some((*own, Misfit::Other { number, is_idempotent }))
-                }
-                Err(why) => Some((*own, Misfit::Refused(why))),
-            }
-        };
         methods.filter_map(misfit).collect()
     }
 
@@ -117,16 +136,32 @@ impl Expected {
         ))
     }
 
-    /// Returns the number of a method at a server, and whether calls may run twice.
+    /// Returns the number with an envelope of a method at a server, and whether calls may run twice.
+    ///
+    /// # Errors
+    /// The server is of a version without envelopes.
+    fn envelope_at(
+        &self,
+        service: &ServedService,
+        other: &ServedMethod,
+    ) -> Result<(u16, bool), String> {
+        let number = other.envelope.ok_or_else(|| {
+            let (name, theirs) = (self.table.name, &service.version);
+            format!("{name}/{} of version {theirs}: {NO_METADATA}", other.name)
+        })?;
+        Ok((number, other.is_idempotent))
+    }
+
+    /// Returns a method of a server.
     ///
     /// # Errors
     /// The difference between both ends, with the versions of both.
-    fn number_at(
+    fn method_at<'a>(
         &self,
         service: &ServedService,
-        other: Option<&ServedMethod>,
+        other: Option<&'a ServedMethod>,
         (method, schema): (&MethodEntry, u64),
-    ) -> Result<(u16, bool), String> {
+    ) -> Result<&'a ServedMethod, String> {
         let ServiceTable { name, version, .. } = self.table;
         let theirs = &service.version;
         let Some(other) = other else {
@@ -136,7 +171,7 @@ impl Expected {
             ));
         };
         match other.codec == method.codec && other.schema == schema {
-            true => Ok((other.number, other.is_idempotent)),
+            true => Ok(other),
             false => Err(format!(
                 "{name}/{}: the server's version {theirs} has messages of {} {:016x}, and the client's version {version} of {} {schema:016x}",
                 method.name, other.codec, other.schema, method.codec
@@ -160,18 +195,34 @@ mod tests {
         let other = table("S", vec![entry("B", Some(1), false), entry("A", Some(5), false)]);
         let moved = |number| Misfit::Other { number, is_idempotent: false };
         let moved = [(a, moved(5)), (b, moved(1))];
+        // The numbers with an envelope have the same hashes.
         assert_eq!(expected.misfits(&services(other)), moved);
-        let [(number, Misfit::Refused(why))] = &expected.misfits(&Served::Nothing)[..] else {
-            panic!("a method without a number")
+        let refused = |served| {
+            let misfits = expected.misfits(&served).into_iter();
+            let why = misfits.map(|(number, misfit)| match misfit {
+                Misfit::Refused(why) => (number, why),
+                Misfit::Other { .. } => panic!("number {number} is called"),
+            });
+            why.collect::<Vec<_>>()
         };
-        assert_eq!((*number, why.starts_with("S/B has no number")), (b, true));
-        let why = |served| match &expected.misfits(&served)[..] {
-            [(_, Misfit::Refused(first)), (_, Misfit::Refused(second))] if first == second => {
-                first.clone()
-            }
-            misfits => panic!("{misfits:?}"),
+        let enveloped = [a, b].map(|own| expected.envelope_of(own).expect("a number"));
+        let [(first, why), (second, no_metadata), (third, _)] = &refused(Served::Nothing)[..]
+        else {
+            panic!("a method without a number, and two without an envelope")
+        };
+        assert_eq!((*first, why.starts_with("S/B has no number")), (b, true));
+        assert_eq!(([*second, *third], &**no_metadata), (enveloped, NO_METADATA));
+        let why = |served| {
+            let all = refused(served);
+            assert!(all.len() == 4 && all.iter().all(|(_, why)| *why == all[0].1), "{all:?}");
+            all[0].1.clone()
         };
         assert_eq!(why(Served::Malformed), "the server's tables of methods are malformed");
         assert!(why(Served::Services(Vec::new())).ends_with("it serves no named one"));
+        let mut earlier = served(own);
+        earlier[0].methods.iter_mut().for_each(|method| method.envelope = None);
+        let refused = refused(Served::Services(earlier));
+        let text = "S/A of version 2.0: the server takes no metadata: call without";
+        assert_eq!((refused.len(), refused[0].0, &*refused[0].1), (2, enveloped[0], text));
     }
 }

@@ -29,6 +29,10 @@ const METHODS_MAX: usize = 4_096;
 /// The kinds of records.
 const SERVICE: u8 = 1;
 const METHOD: u8 = 2;
+const ENVELOPE: u8 = 3;
+
+/// The end of a name whose hash chooses the number of a method with an envelope.
+const ENVELOPED: &str = "+";
 
 /// The bits of an idempotent method, and of methods whose client and server send streams.
 const IDEMPOTENT: u8 = 1;
@@ -87,6 +91,9 @@ pub struct ServedMethod {
     pub name: String,
     /// The number of calls.
     pub number: u16,
+    /// The number of calls with metadata, whose bodies have an envelope ([`Metadata::append_to`](crate::service::Metadata::append_to)). `None` at a
+    /// server without metadata.
+    pub envelope: Option<u16>,
     /// Whether a call may run twice.
     pub is_idempotent: bool,
     /// Whether the client sends a stream, and whether the server does.
@@ -107,20 +114,23 @@ impl ServiceTable {
         Self { name, version, methods, descriptors }
     }
 
-    /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others.
+    /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others. As many numbers follow, those of the
+    /// methods with an envelope.
     ///
     /// # Panics
     /// When no number is free.
     pub(crate) fn numbers(&self, is_taken: impl Fn(u16) -> bool) -> Vec<u16> {
         let defined: Vec<u16> = self.methods.iter().filter_map(|method| method.id).collect();
-        let mut numbers = Vec::with_capacity(self.methods.len());
-        for method in self.methods {
-            let own = method.id.filter(|id| !is_taken(*id) && !numbers.contains(id));
+        let mut numbers = Vec::with_capacity(2 * self.methods.len());
+        let plain = self.methods.iter().map(|method| (method, method.id, ""));
+        let enveloped = self.methods.iter().map(|method| (method, None, ENVELOPED));
+        for (method, id, suffix) in plain.chain(enveloped) {
+            let own = id.filter(|id| !is_taken(*id) && !numbers.contains(id));
             let is_free = |number: &u16| {
                 !is_taken(*number) && !defined.contains(number) && !numbers.contains(number)
             };
             let hashed = || {
-                let begin = hash([self.name, "/", method.name]) % u64::from(COUNT);
+                let begin = hash([self.name, "/", method.name, suffix]) % u64::from(COUNT);
                 let places = (0..COUNT).map(|step| FIRST + (begin as u16 + step) % COUNT);
                 let mut free = places.filter(is_free);
                 free.next().expect("an endpoint has fewer methods than numbers")
@@ -147,7 +157,8 @@ pub(crate) fn hash<'a>(parts: impl IntoIterator<Item = &'a str>) -> u64 {
 fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
     assert!(is_text(table.version.as_bytes()).is_some(), "a version is short: {}", table.version);
     push(answer, SERVICE, &[&text(table.name), table.version.as_bytes()]);
-    for (method, number) in table.methods.iter().zip(numbers) {
+    let (plain, enveloped) = numbers.split_at(table.methods.len());
+    for ((method, number), envelope) in table.methods.iter().zip(plain).zip(enveloped) {
         let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         let flags = flag(method.is_idempotent, IDEMPOTENT)
             | flag(method.streams.0, CLIENT_STREAMS)
@@ -160,6 +171,7 @@ fn write(table: &ServiceTable, numbers: &[u16], answer: &mut Vec<u8>) {
             &text(method.name)[1..],
         ];
         push(answer, METHOD, &parts);
+        push(answer, ENVELOPE, &[&envelope.to_le_bytes()]);
     }
 }
 
@@ -238,13 +250,22 @@ pub fn parse(mut bytes: &[u8]) -> Option<Vec<ServedService>> {
                 services.last_mut()?.methods.push(method(value)?);
                 methods += 1;
             }
+            ENVELOPE => {
+                let number = u16::from_le_bytes(value.try_into().ok()?);
+                let method = services.last_mut()?.methods.last_mut()?;
+                let is_first = method.envelope.replace(number).is_none();
+                (is_first && number != limits::ENDPOINT_METHOD).then_some(())?;
+            }
             _ => {}
         }
     }
     let all = || services.iter().flat_map(|service| &service.methods);
-    let is_clear = are_distinct(all().map(|method| method.number))
-        && are_distinct(services.iter().map(|service| &service.name))
-        && services.iter().all(|one| are_distinct(one.methods.iter().map(|method| &method.name)));
+    let is_clear =
+        are_distinct(all().flat_map(|method| [Some(method.number), method.envelope]).flatten())
+            && are_distinct(services.iter().map(|service| &service.name))
+            && services
+                .iter()
+                .all(|one| are_distinct(one.methods.iter().map(|method| &method.name)));
     (bytes.is_empty() && is_clear).then_some(services)
 }
 
@@ -262,6 +283,7 @@ fn method(value: &[u8]) -> Option<ServedMethod> {
     (number != limits::ENDPOINT_METHOD).then_some(ServedMethod {
         name: is_text(name).filter(|name| !name.is_empty())?.to_owned(),
         number,
+        envelope: None,
         is_idempotent: flags & IDEMPOTENT != 0,
         streams: (flags & CLIENT_STREAMS != 0, flags & SERVER_STREAMS != 0),
         codec: codec.to_owned(),
@@ -284,7 +306,7 @@ fn is_text(bytes: &[u8]) -> Option<&str> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
@@ -323,9 +345,14 @@ pub(super) mod tests {
         parse(&bytes).expect("what is written can be read")
     }
 
-    /// The bytes of the vector with this name in `docs/wire-vectors.md`, §8.9.
     fn vector(name: &str) -> Vec<u8> {
-        let mut blocks = PAGE.split("\n```table-vector\n").skip(1);
+        vector_of("table-vector", name)
+    }
+
+    /// The bytes of the vector of a kind with this name in `docs/wire-vectors.md`.
+    pub(crate) fn vector_of(kind: &str, name: &str) -> Vec<u8> {
+        let begin = format!("\n```{kind}\n");
+        let mut blocks = PAGE.split(&*begin).skip(1);
         let block = blocks.find_map(|block| {
             let block = block.split("\n```").next().expect("a block");
             let (of, bytes) = block.split_once('\n').unwrap_or((block, ""));
@@ -347,13 +374,18 @@ pub(super) mod tests {
     fn write__as_in_the_specification_and_back() {
         let key = table("Key", vec![entry("Get", Some(7), true), entry("Put", Some(9), false)]);
         let mut bytes = Vec::new();
-        write(key, &[7, 9], &mut bytes);
+        write(key, &[7, 9, 4_096, 4_097], &mut bytes);
         assert_eq!(bytes, vector("a service of two methods"));
-        let [service] = &served(key)[..] else { panic!("one service") };
+        let [service] = &parse(&bytes).expect("tables")[..] else { panic!("one service") };
         assert_eq!((&*service.name, &*service.version), ("Key", "2.0"));
         let numbers: Vec<_> =
             service.methods.iter().map(|one| (one.number, one.is_idempotent)).collect();
         assert_eq!(numbers, [(7, true), (9, false)]);
+        let envelopes = service.methods.iter().map(|one| one.envelope);
+        assert!(envelopes.eq([Some(4_096), Some(4_097)]));
+        let earlier = parse(&vector("a service of two methods without envelopes"));
+        let [service] = &earlier.expect("tables")[..] else { panic!("one service") };
+        assert!(service.methods.iter().all(|one| one.envelope.is_none()));
         assert_eq!(parse(&vector("an endpoint without typed services")), Some(Vec::new()));
         let later = parse(&vector("a record of a later version")).expect("tables");
         assert_eq!((later.len(), &*later[0].version), (1, ""));
@@ -361,7 +393,7 @@ pub(super) mod tests {
 
     #[test]
     fn parse__refuses_parts_of_records_and_wrong_values() {
-        let whole = vector("a service of two methods");
+        let whole = vector("a service of two methods without envelopes");
         for len in 1..whole.len() {
             let is_some = parse(&whole[..len]).is_some();
             assert_eq!(is_some, len == 10 || len == 32, "{len} bytes");
@@ -395,6 +427,19 @@ pub(super) mod tests {
         let end = same.len() - 1;
         same[end] = b'1';
         assert_eq!(parse(&[service(1), method(1), same].concat()), None, "a method twice");
+        let enveloped = |records: &[&[u8]]| {
+            let records = records.concat();
+            parse(&[service(1), method(1), method(2), records].concat()).is_some()
+        };
+        let [first, second] = [[ENVELOPE, 2, 0, 7, 16], [ENVELOPE, 2, 0, 2, 0]];
+        assert!(enveloped(&[&first]));
+        assert!(!enveloped(&[&first, &[ENVELOPE, 2, 0, 8, 16]]), "two envelopes of a method");
+        assert!(!enveloped(&[&second]), "the number of a method");
+        assert!(!enveloped(&[&[ENVELOPE, 2, 0, 0xff, 0xff]]), "the endpoint's own number");
+        for len in [0, 1, 3] {
+            assert!(!enveloped(&[&[ENVELOPE, len, 0], &[7; 3][..len.into()]]), "{len} bytes");
+        }
+        assert_eq!(parse(&[service(1), first.to_vec()].concat()), None, "no method");
     }
 
     #[test]
@@ -403,7 +448,7 @@ pub(super) mod tests {
         for (name, number) in [("A", 1), ("B", 2)] {
             let methods = vec![entry("M", None, false)].leak();
             let table = ServiceTable { name, version: "", methods, descriptors: b"file" };
-            services.add(Box::leak(Box::new(table)), &[number]);
+            services.add(Box::leak(Box::new(table)), &[number, number + 10]);
         }
         assert_eq!(services.answer(&DESCRIPTORS), Some(&b"file"[..]));
         let tables = parse(services.answer(&TABLES).expect("tables")).expect("two services");
@@ -415,7 +460,7 @@ pub(super) mod tests {
         let long = "x".repeat(256).leak();
         for name in ["", "a\nb", long] {
             let table = table("S", vec![entry(name, None, false)]);
-            let written = std::panic::catch_unwind(|| write(table, &[1], &mut Vec::new()));
+            let written = std::panic::catch_unwind(|| write(table, &[1, 2], &mut Vec::new()));
             assert!(written.is_err(), "{name:?}");
         }
     }
@@ -423,10 +468,14 @@ pub(super) mod tests {
     #[test]
     fn numbers__are_the_next_free_ones_by_the_hash_of_the_name() {
         let one = table("One", vec![entry("A", None, false), entry("B", Some(1), false)]);
-        let [first, 1] = one.numbers(|_| false)[..] else { panic!("the defined number") };
+        let [first, 1, ref enveloped @ ..] = one.numbers(|_| false)[..] else {
+            panic!("the defined number")
+        };
+        let hashed = |name| FIRST + (hash([name]) % u64::from(COUNT)) as u16;
+        assert_eq!(enveloped, ["One/A+", "One/B+"].map(hashed));
         assert_eq!(first, FIRST + (hash(["One/A"]) % u64::from(COUNT)) as u16);
         assert_eq!(one.numbers(|number| number == first)[0], first + 1);
-        let [_, moved] = one.numbers(|number| number == 1)[..] else { panic!("two numbers") };
+        let moved = one.numbers(|number| number == 1)[1];
         assert!((FIRST..FIRST + COUNT).contains(&moved));
         let last = FIRST + COUNT - 1;
         let wrapped = one.numbers(|number| number >= first && number <= last)[0];

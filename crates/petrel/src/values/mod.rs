@@ -11,11 +11,13 @@
 //! | `state` | [`State`]: the application's state, lent without its type |
 //! | `expected` | [`Expected`](expected::Expected): the methods that a client expects at its servers |
 //! | `method_table` | [`ServiceTable`]: the methods of a typed service, by name |
+//! | `metadata` | [`Metadata`]: entries beside the message of a call |
 //! | `client/` | the servers, settings and counters of a client |
 
 mod call_options;
 pub(crate) mod client;
 pub(crate) mod expected;
+pub(crate) mod metadata;
 pub(crate) mod method_table;
 mod reverse;
 mod session_end;
@@ -25,11 +27,13 @@ mod state;
 mod stream_config;
 
 pub use call_options::CallOptions;
+pub use metadata::{Entry, Metadata};
 pub use session_end::SessionEnd;
 pub use session_state::SessionState;
 pub use shared_msg::SharedMsg;
 pub use stream_config::StreamConfig;
 
 pub(crate) use call_options::{Marks, limits};
+pub(crate) use metadata::Envelope;
 pub(crate) use reverse::{CallbacksKey, Reverse};
 pub(crate) use state::State;

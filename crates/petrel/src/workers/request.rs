@@ -7,11 +7,12 @@ use std::time::Duration;
 use petrel_proto::{RequestHandle, SessionId, Status};
 
 use crate::endpoint::{CallBuilder, Callee, Caller, IntoMessage, Peer};
+use crate::error::Error;
 use crate::inbox::InboxSender;
 use crate::inbox_message::{Answer, InboxMessage, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 use crate::time::Time;
-use crate::values::CallOptions;
+use crate::values::{CallOptions, Envelope, Metadata};
 
 /// A request that any thread can own and answer.
 ///
@@ -45,6 +46,8 @@ pub struct WorkerRequest {
     cancelled: Option<Arc<AtomicBool>>,
     sender: InboxSender<InboxMessage>,
     peer: Option<std::sync::Arc<Peer>>,
+    /// The metadata of a call that has any.
+    envelope: Option<std::sync::Arc<Envelope>>,
 }
 
 impl WorkerRequest {
@@ -56,12 +59,32 @@ impl WorkerRequest {
         cancelled: Arc<AtomicBool>,
         sender: InboxSender<InboxMessage>,
     ) -> Self {
-        Self { handle, method, deadline, data, cancelled: Some(cancelled), sender, peer: None }
+        let (cancelled, peer, envelope) = (Some(cancelled), None, None);
+        Self { handle, method, deadline, data, cancelled, sender, peer, envelope }
     }
 
     pub(crate) fn with_peer(mut self, peer: Option<std::sync::Arc<Peer>>) -> Self {
         self.peer = peer;
         self
+    }
+
+    /// Sets the metadata of a call that has any, which were behind the first `len` bytes of the message.
+    pub(crate) fn open(&mut self, envelope: Option<std::sync::Arc<Envelope>>, len: usize) {
+        self.data.truncate(len);
+        self.envelope = envelope;
+    }
+
+    /// Returns the metadata of a call of a [typed service](mod@crate::service): empty for a call without.
+    pub fn metadata(&self) -> &Metadata {
+        Envelope::request_of(self.envelope.as_deref())
+    }
+
+    /// Adds an entry to the metadata of the reply. A call without an envelope has a caller that reads none: the entry is dropped.
+    ///
+    /// # Errors
+    /// As [`Metadata::insert`].
+    pub fn reply_metadata(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        Envelope::insert_reply(self.envelope.as_deref(), key, value.as_ref())
     }
 
     /// Returns the message.
@@ -126,6 +149,15 @@ impl WorkerRequest {
     pub fn fail(mut self, status: Status, message: &str) {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         self.answer(status, message.into());
+    }
+
+    /// Answers with an error, with its [details](Error::details).
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail_with(mut self, error: &Error) {
+        assert!(error.status != Status::Ok, "a failure has a status other than OK");
+        self.answer(error.status, error.body().into_owned());
     }
 
     /// Answers that the handler was not and will not be run.

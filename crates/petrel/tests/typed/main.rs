@@ -3,7 +3,10 @@
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
 mod codecs;
+mod details;
+mod interceptors;
 mod kinds;
+mod metadata;
 mod streams;
 mod versions;
 mod without_network;

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn failure(status: Status, execution: Execution) -> petrel::Error {
-        petrel_proto::CallFailure { status, message: "gone".to_owned(), execution }.into()
+        petrel_proto::CallFailure::new(status, "gone", execution).into()
     }
 
     #[test]

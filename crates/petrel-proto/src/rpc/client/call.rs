@@ -85,11 +85,7 @@ pub(in crate::rpc) fn start_backlog<B: Buffer, T>(
     let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
     client.backlog_mut().sift(is_too_large, |queued| {
         let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
-        let failure = CallFailure {
-            status: error.status(),
-            message: error.to_string(),
-            execution: Execution::NotSent,
-        };
+        let failure = CallFailure::new(error.status(), error.to_string(), Execution::NotSent);
         shared.counters.calls_failed += 1;
         events.push_back(Event::Completed(failed(id, queued, failure)));
     });
@@ -266,7 +262,7 @@ pub(in crate::rpc) fn fail_calls<B: Buffer, T>(
     }
     client.end(|queued, is_sent| {
         let execution = if is_sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-        let failure = CallFailure { status, message: text.to_owned(), execution };
+        let failure = CallFailure::new(status, text, execution);
         shared.counters.calls_failed += 1;
         events.push_back(Event::Completed(failed(id, queued, failure)));
     });
@@ -278,6 +274,5 @@ pub(in crate::rpc) fn execution<B, T>(state: &ClientSlot<B, T>) -> Execution {
 }
 
 pub(in crate::rpc) fn cancelled(execution: Execution) -> CallFailure {
-    let message = "the caller cancelled the call".to_owned();
-    CallFailure { status: Status::Cancelled, message, execution }
+    CallFailure::new(Status::Cancelled, "the caller cancelled the call", execution)
 }

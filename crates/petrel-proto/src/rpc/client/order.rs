@@ -151,7 +151,7 @@ pub(in crate::rpc) fn forgo_order<B: Buffer, T>(
     client.backlog_mut().sift(is_ordered, |queued| {
         let error = CallError::NotOrdered;
         let (status, message) = (error.status(), error.to_string());
-        let failure = CallFailure { status, message, execution: Execution::NotSent };
+        let failure = CallFailure::new(status, message, Execution::NotSent);
         shared.counters.calls_failed += 1;
         events.push_back(Event::Completed(failed(id, queued, failure)));
     });

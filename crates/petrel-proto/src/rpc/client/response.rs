@@ -255,28 +255,25 @@ fn copy_whole<B: Buffer, P: BufferPool<Buffer = B>>(
 
 #[cold]
 fn too_large(len: usize, capacity: usize) -> Box<CallFailure> {
-    Box::new(CallFailure {
-        status: Status::ResourceExhausted,
-        message: format!("the response has {len} bytes, and the caller's buffer holds {capacity}"),
-        execution: Execution::Answered,
-    })
+    let text = format!("the response has {len} bytes, and the caller's buffer holds {capacity}");
+    Box::new(CallFailure::new(Status::ResourceExhausted, text, Execution::Answered))
 }
 
 #[cold]
 fn no_memory(len: usize) -> Box<CallFailure> {
-    Box::new(CallFailure {
-        status: Status::ResourceExhausted,
-        message: format!("no memory here for the response of {len} bytes"),
-        execution: Execution::Answered,
-    })
+    let text = format!("no memory here for the response of {len} bytes");
+    Box::new(CallFailure::new(Status::ResourceExhausted, text, Execution::Answered))
 }
 
 #[cold]
 fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
+    let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());
+    let (text, details) = payload.split_at(end);
     Box::new(CallFailure {
         status: Status::from_code(aux as u8),
-        message: String::from_utf8_lossy(payload).into_owned(),
+        message: String::from_utf8_lossy(text).into_owned(),
         execution: if aux & REFUSED == 0 { Execution::Answered } else { Execution::Refused },
+        details: details.get(1..).unwrap_or_default().to_vec(),
     })
 }
 

@@ -100,5 +100,5 @@ pub(in crate::rpc) fn exceeded(expiry: Expiry, execution: Execution) -> CallFail
         true => "the deadline was over before the response came",
         false => "no response within the default timeout",
     };
-    CallFailure { status: Status::DeadlineExceeded, message: message.to_owned(), execution }
+    CallFailure::new(Status::DeadlineExceeded, message, execution)
 }

@@ -218,9 +218,6 @@ fn asks_first<B: Buffer, T>(shared: &Shared<B>, client: &ClientSession<B, T>, sl
 
 #[cold]
 fn gave_up(timeouts: u8) -> Box<CallFailure> {
-    Box::new(CallFailure {
-        status: Status::Unavailable,
-        message: format!("no answer from the server after {timeouts} retransmissions"),
-        execution: Execution::MayHaveExecuted,
-    })
+    let text = format!("no answer from the server after {timeouts} retransmissions");
+    Box::new(CallFailure::new(Status::Unavailable, text, Execution::MayHaveExecuted))
 }

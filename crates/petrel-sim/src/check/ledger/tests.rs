@@ -92,10 +92,7 @@ impl Fixture {
     }
 
     fn fail(&mut self, status: Status, execution: Execution) {
-        self.end(
-            Err(petrel_proto::CallFailure { status, message: String::new(), execution }.into()),
-            b"",
-        );
+        self.end(Err(petrel_proto::CallFailure::new(status, "", execution).into()), b"");
     }
 
     #[track_caller]

@@ -37,6 +37,7 @@ use crate::region_memory::View;
 use crate::sync::Arc;
 use crate::time::Time;
 use crate::values::client::ServiceKey;
+use crate::values::{Envelope, Metadata};
 use continuation::{Continuation, Keyed, Numbered, OnSession, Reply};
 use watchers::Watchers;
 
@@ -61,6 +62,8 @@ pub(crate) struct Local {
     part_bytes: usize,
     /// The application's memory with the request whose handler runs, if any, for that handler.
     placed: Option<Placed>,
+    /// The metadata of the call whose handler runs, if the call has any.
+    envelope: Option<Arc<Envelope>>,
     watchers: Watchers,
     keyed: Keyed,
     pub(super) sessions: Sessions,
@@ -100,6 +103,7 @@ impl Local {
             clock,
             part_bytes: 0,
             placed: None,
+            envelope: None,
             watchers: Watchers::default(),
             keyed: Keyed::default(),
             sessions,
@@ -325,8 +329,17 @@ impl<'a> Context<'a> {
     ) {
         self.local.settle_panic(Closure::Handler, payload);
         self.local.forget_watchers(handle);
+        self.local.envelope = None;
         // The handler may have answered before.
         self.local.core.respond_error(handle, Status::Internal, HANDLER_PANICKED);
+    }
+
+    /// Sets the metadata of the call whose handler runs next, or takes them back after the handler has run.
+    pub(crate) fn swap_envelope(
+        &mut self,
+        envelope: Option<Arc<Envelope>>,
+    ) -> Option<Arc<Envelope>> {
+        std::mem::replace(&mut self.local.envelope, envelope)
     }
 
     /// Takes the application's memory with the request whose handler runs, if the request was placed.
@@ -359,6 +372,20 @@ impl<'a, S: 'static> Context<'a, S> {
     /// the ended call's request.
     pub fn deadline(&self) -> Option<Time> {
         self.local.core.inherited_ns().map(Time::from_ns)
+    }
+
+    /// Returns the metadata of the call whose handler runs: empty for a call without, and outside of handlers of
+    /// [typed services](mod@crate::service).
+    pub fn metadata(&self) -> &Metadata {
+        Envelope::request_of(self.local.envelope.as_deref())
+    }
+
+    /// Adds an entry to the metadata of the handler's reply. A call without an envelope has a caller that reads none: the entry is dropped.
+    ///
+    /// # Errors
+    /// As [`Metadata::insert`].
+    pub fn reply_metadata(&mut self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        Envelope::insert_reply(self.local.envelope.as_deref(), key, value.as_ref())
     }
 
     /// Returns the time of this turn of the event loop.
@@ -476,13 +503,18 @@ impl<'a, S: 'static> Context<'a, S> {
                 // A failure has another status than OK.
                 let is_ok = error.status == Status::Ok;
                 let status = if is_ok { Status::Unknown } else { error.status };
-                self.respond_error(handle, status, &error.message);
+                self.respond_error(handle, status, error.body());
             }
         }
     }
 
-    pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {
-        match self.alloc_message(text.as_bytes()) {
+    pub(super) fn respond_error(
+        &mut self,
+        handle: RequestHandle,
+        status: Status,
+        text: impl AsRef<[u8]>,
+    ) {
+        match self.alloc_message(text.as_ref()) {
             Ok(message) => self.respond(handle, status, message),
             Err(_) => {
                 self.local.watchers.forget(handle);

@@ -470,9 +470,7 @@ mod tests {
     /// Only a server's own refusal lowers the limit of its calls.
     #[test]
     fn is_too_much__of_each_kind_of_failure() {
-        let is = |status, execution| {
-            is_too_much(&CallFailure { status, message: String::new(), execution })
-        };
+        let is = |status, execution| is_too_much(&CallFailure::new(status, "", execution));
         for status in [Status::ResourceExhausted, Status::DeadlineExceeded] {
             assert!(is(status, Execution::Refused));
             for execution in [Execution::NotSent, Execution::MayHaveExecuted, Execution::Answered] {

@@ -149,7 +149,7 @@ mod tests {
             }],
             descriptors: &[],
         };
-        let expected = Expected::new(&TABLE, vec![7]);
+        let expected = Expected::new(&TABLE, vec![7, 8]);
         let [before, session] = [1, 2].map(|index| SessionId { index, generation: 0 });
         let (mut fit, method) = (Fit::default(), Some(7));
         assert!(fit.add(&expected, session), "the server is to be asked");

@@ -32,6 +32,12 @@ impl Response {
         ServerBytes(*server).address()
     }
 
+    /// Leaves out the end of the message, beyond `len` bytes.
+    pub(crate) fn cut(&mut self, len: usize) {
+        let end = self.bytes.len() - SERVER_BYTES;
+        drop(self.bytes.drain(len..end));
+    }
+
     /// Returns the message in its own memory.
     pub fn into_vec(mut self) -> Vec<u8> {
         let mut bytes = mem::take(&mut self.bytes);

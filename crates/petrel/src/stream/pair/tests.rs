@@ -465,7 +465,9 @@ fn send__without_a_reader_stops_at_both_windows_and_others_go_on() {
 #[test]
 fn next_batch__of_idle_streams_is_none() {
     let mut model = Model::new();
-    (0..1_000).for_each(|_| drop(model.open(u64::MAX)));
+    (0..1_000).for_each(|_| {
+        model.open(u64::MAX);
+    });
     model.settle();
     assert_eq!(model.sides[1].keys.len(), 1_000);
     model.now_ns += 1_000_000_000_000;

@@ -1,0 +1,308 @@
+//! Calls with metadata or interceptors.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use petrel_proto::{Execution, Status};
+
+use super::interceptor::{CallEnd, ClientInterceptors, OutgoingCall};
+use crate::client::{Call, Response};
+use crate::endpoint::CallOptions;
+use crate::error::Error;
+use crate::time::Time;
+use crate::values::Metadata;
+
+/// A [`Call`] of a typed service with metadata, or by a client with [interceptors](super::ClientInterceptor). It has the options of a
+/// [`Call`], and is awaited, waited for and started as a [`Call`] is.
+///
+/// Metadata that are not allowed, or beyond 1 KiB, end the call before anything is sent: with INVALID_ARGUMENT, or RESOURCE_EXHAUSTED. A server
+/// of a version without metadata ends the call with UNIMPLEMENTED. All attempts of the call have the same metadata.
+#[must_use = "a call begins when it is awaited, waited for or started"]
+pub struct AnnotatedCall<T, I: ClientInterceptors = ()> {
+    call: Call,
+    read: fn(Response, u64) -> Result<T, Error>,
+    around: Around<I>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    New,
+    /// Refused before the call was made.
+    Refused(Error),
+    /// Begun; whether with an envelope.
+    Begun {
+        has_envelope: bool,
+    },
+    Ended,
+}
+
+/// The interceptors of a call and what they see.
+struct Around<I: ClientInterceptors> {
+    interceptors: I,
+    method: &'static str,
+    metadata: Metadata,
+    wants_reply_metadata: bool,
+    timeout: Option<Duration>,
+    deadline: Option<Time>,
+    /// The begin and the client's clock, until the interceptors are told of the end.
+    began: Option<(Time, crate::Client)>,
+}
+
+impl<I: ClientInterceptors> Around<I> {
+    fn outgoing(&mut self) -> (&I, OutgoingCall<'_>) {
+        let &mut Self { method, timeout, deadline, .. } = self;
+        (
+            &self.interceptors,
+            OutgoingCall { method, timeout, deadline, metadata: &mut self.metadata },
+        )
+    }
+
+    /// Runs the interceptors before the call.
+    fn begin(&mut self, client: &crate::Client) -> Result<(), Error> {
+        let (interceptors, mut call) = self.outgoing();
+        interceptors.before(&mut call)?;
+        self.began = Some((client.now(), client.clone()));
+        Ok(())
+    }
+
+    /// Runs the interceptors after the call, once.
+    fn end(&mut self, error: Option<&Error>) {
+        if let Some((began, client)) = self.began.take() {
+            let (interceptors, call) = self.outgoing();
+            interceptors.after(&call, &CallEnd::new(error, began, client.now()));
+        }
+    }
+}
+
+impl<I: ClientInterceptors> Drop for Around<I> {
+    fn drop(&mut self) {
+        if self.began.is_some() {
+            let text = "the caller dropped the call";
+            let error = Error::of(Status::Cancelled, text, Execution::MayHaveExecuted);
+            self.end(Some(&error));
+        }
+    }
+}
+
+impl<T: 'static> Call<T> {
+    /// Adds an entry of [metadata](Metadata) to a call of a typed service. The server's handler reads it by `cx.metadata()`.
+    pub fn metadata(self, key: &str, value: impl AsRef<[u8]>) -> AnnotatedCall<T> {
+        AnnotatedCall::new(self, (), "").metadata(key, value)
+    }
+
+    /// Takes on the entries of a request's metadata that are marked as inherited: for calls of a typed service in a handler.
+    pub fn inherit(self, metadata: &Metadata) -> AnnotatedCall<T> {
+        AnnotatedCall::new(self, (), "").inherit(metadata)
+    }
+
+    /// Asks the server for the metadata of its reply, too: for calls of a typed service.
+    pub fn with_reply_metadata(self) -> WithReplyMetadata<T> {
+        AnnotatedCall::new(self, (), "").with_reply_metadata()
+    }
+}
+
+macro_rules! options {
+    ($($name:ident($($argument:ident: $type:ty)?);)*) => {
+        $(#[doc = concat!("As [`Call::", stringify!($name), "`].")]
+        pub fn $name(self $(, $argument: $type)?) -> Self {
+            Self { call: self.call.$name($($argument)?), ..self }
+        })*
+    };
+}
+
+impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
+    pub(super) fn new(call: Call<T>, interceptors: I, method: &'static str) -> Self {
+        let (call, read) = call.into_unread();
+        let around = Around {
+            interceptors,
+            method,
+            metadata: Metadata::new(),
+            wants_reply_metadata: false,
+            timeout: None,
+            deadline: None,
+            began: None,
+        };
+        Self { call, read, around, state: State::New }
+    }
+
+    options! {
+        timeout(timeout: Duration);
+        deadline(at: Time);
+        idempotent();
+        hedge_after(time: Duration);
+        wait_for_ready();
+        key(key: impl AsRef<[u8]>);
+        ordered();
+        options(options: CallOptions);
+    }
+
+    /// Adds an entry of metadata, in place of an entry with the same key.
+    pub fn metadata(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.change(|metadata| metadata.insert(key, value))
+    }
+
+    /// Adds an entry of metadata that the nested calls of the server's handler may inherit.
+    pub fn inherited_metadata(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.change(|metadata| metadata.insert_inherited(key, value))
+    }
+
+    /// Takes on the entries of a request's metadata that are marked as inherited: for calls in a handler.
+    pub fn inherit(self, metadata: &Metadata) -> Self {
+        self.change(|own| own.inherit(metadata))
+    }
+
+    /// Asks the server for the metadata of its reply, too.
+    pub fn with_reply_metadata(mut self) -> WithReplyMetadata<T, I> {
+        self.around.wants_reply_metadata = true;
+        WithReplyMetadata(self)
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Metadata) -> Result<(), Error>) -> Self {
+        if let Err(error) = change(&mut self.around.metadata)
+            && let State::New = self.state
+        {
+            self.state = State::Refused(error.with_execution(Execution::NotSent));
+        }
+        self
+    }
+
+    /// As [`Call::started`].
+    pub fn started(mut self) -> Self {
+        match self.begin() {
+            Ok(_) => self.call = self.call.started(),
+            Err(error) => self.state = State::Refused(error),
+        }
+        self
+    }
+
+    /// As [`Call::detach`]. Interceptors do not see the end of the call.
+    pub fn detach(mut self) {
+        if self.begin().is_ok() {
+            self.around.began = None;
+            self.call.detach();
+        }
+    }
+
+    /// As [`Call::wait`].
+    ///
+    /// # Errors
+    /// As [`Call::wait`], or why the call was not made.
+    pub fn wait(self) -> Result<T, Error> {
+        self.wait_for_both().map(|(reply, _)| reply)
+    }
+
+    fn wait_for_both(mut self) -> Result<(T, Metadata), Error> {
+        let has_envelope = self.begin()?;
+        let Self { call, read, mut around, .. } = self;
+        let outcome = call.wait().and_then(|response| open(response, has_envelope, read));
+        around.end(outcome.as_ref().err());
+        outcome
+    }
+
+    /// Runs the interceptors, and adds the envelope, once. Returns whether the call has an envelope.
+    fn begin(&mut self) -> Result<bool, Error> {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::New => {}
+            State::Begun { has_envelope } => {
+                self.state = State::Begun { has_envelope };
+                return Ok(has_envelope);
+            }
+            State::Refused(error) => return Err(error),
+            State::Ended => panic!("a call was polled after it had ended"),
+        }
+        let options = self.call.call_options();
+        self.around.timeout = options.timeout_ns().map(Duration::from_nanos);
+        self.around.deadline = options.deadline_ns().map(Time::from_ns);
+        let not_sent = |error: Error| error.with_execution(Execution::NotSent);
+        self.around.begin(self.call.client()).map_err(not_sent)?;
+        let metadata = &self.around.metadata;
+        let has_envelope = !metadata.is_empty() || self.around.wants_reply_metadata;
+        if has_envelope && let Err(error) = self.call.add_envelope(metadata) {
+            self.around.end(Some(&error));
+            return Err(error);
+        }
+        self.state = State::Begun { has_envelope };
+        Ok(has_envelope)
+    }
+
+    fn poll_both(&mut self, cx: &mut Context<'_>) -> Poll<Result<(T, Metadata), Error>> {
+        let has_envelope = self.begin()?;
+        let outcome = ready!(Pin::new(&mut self.call).poll(cx));
+        let outcome = outcome.and_then(|response| open(response, has_envelope, self.read));
+        self.state = State::Ended;
+        self.around.end(outcome.as_ref().err());
+        Poll::Ready(outcome)
+    }
+}
+
+/// Reads a reply, with its metadata if there is an envelope.
+fn open<T>(
+    mut response: Response,
+    has_envelope: bool,
+    read: fn(Response, u64) -> Result<T, Error>,
+) -> Result<(T, Metadata), Error> {
+    if !has_envelope {
+        return Ok((read(response, 0)?, Metadata::new()));
+    }
+    let Some((message, metadata)) = Metadata::split(&response) else {
+        let text = "the metadata of the reply are malformed";
+        return Err(Error::of(Status::Internal, text, Execution::Answered));
+    };
+    let len = message.len();
+    response.cut(len);
+    Ok((read(response, 0)?, metadata))
+}
+
+// Nothing in a call is pinned.
+impl<T, I: ClientInterceptors> Unpin for AnnotatedCall<T, I> {}
+
+impl<T: 'static, I: ClientInterceptors> Future for AnnotatedCall<T, I> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_both(cx).map_ok(|(reply, _)| reply)
+    }
+}
+
+impl<T, I: ClientInterceptors> fmt::Debug for AnnotatedCall<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} with {:?}", self.call, self.around.metadata)
+    }
+}
+
+/// A call that ends with the reply and its [`Metadata`], which are empty if the handler has added none.
+#[must_use = "a call begins when it is awaited, waited for or started"]
+pub struct WithReplyMetadata<T, I: ClientInterceptors = ()>(AnnotatedCall<T, I>);
+
+impl<T: 'static, I: ClientInterceptors> WithReplyMetadata<T, I> {
+    /// As [`Call::started`].
+    pub fn started(self) -> Self {
+        Self(self.0.started())
+    }
+
+    /// As [`Call::wait`].
+    ///
+    /// # Errors
+    /// As [`Call::wait`], or why the call was not made.
+    pub fn wait(self) -> Result<(T, Metadata), Error> {
+        self.0.wait_for_both()
+    }
+}
+
+impl<T: 'static, I: ClientInterceptors> Future for WithReplyMetadata<T, I> {
+    type Output = Result<(T, Metadata), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_both(cx)
+    }
+}
+
+impl<T, I: ClientInterceptors> fmt::Debug for WithReplyMetadata<T, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
