@@ -276,13 +276,8 @@ pub struct LinkFeatures {
 
 impl LinkFeatures {
     /// No feature.
-    pub const NONE: Self = Self {
-        paths: PathPorts::NONE,
-        order: false,
-        probe: false,
-        reverse: false,
-        key_path: None,
-    };
+    pub const NONE: Self =
+        Self { paths: PathPorts::NONE, order: false, probe: false, reverse: false, key_path: None };
 }
 
 /// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.

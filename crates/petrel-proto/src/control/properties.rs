@@ -79,7 +79,13 @@ fn link_open() -> impl Strategy<Value = LinkOpen> {
     let offers = vec(offer(), 1..=OFFERS_MAX);
     let extras = (any::<bool>(), path_ports(), any::<[bool; 3]>(), key_path());
     (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
-        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, [order, probe, reverse], key_path))| {
+        |(
+            link,
+            from_endpoint,
+            to_endpoint,
+            offers,
+            (ecn, ports, [order, probe, reverse], key_path),
+        )| {
             let paths = ports_besides(ports, &offers);
             let probe = probe || offers.iter().any(|offer| offer.kind() == 4);
             let features = LinkFeatures { paths, order, probe, reverse, key_path };

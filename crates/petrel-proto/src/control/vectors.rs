@@ -56,7 +56,8 @@ fn extra_words(ecn: bool, features: &LinkFeatures) -> String {
     let flag = |is_there, word: &'static str| if is_there { word } else { "" };
     let key_path = features.key_path.map_or(String::new(), |path| format!(" key_path={path}"));
     let (order, probe) = (flag(features.order, " order"), flag(features.probe, " probe"));
-    [flag(ecn, " ecn"), &paths, order, probe, &key_path, flag(features.reverse, " reverse")].concat()
+    [flag(ecn, " ecn"), &paths, order, probe, &key_path, flag(features.reverse, " reverse")]
+        .concat()
 }
 
 /// Returns a message in the notation of the specification.

@@ -19,7 +19,8 @@ impl Network {
             let Some(endpoint) = self.process(host).links.get(id).map(|link| link.endpoint) else {
                 return;
             };
-            let answer = Err(Reason::new(Status::FailedPrecondition, "the client takes no multicast"));
+            let answer =
+                Err(Reason::new(Status::FailedPrecondition, "the client takes no multicast"));
             let answered = FromNexus::GroupAnswered { link: id, request: join.request, answer };
             return self.tell(host, endpoint, answered);
         }
@@ -80,7 +81,11 @@ impl Network {
     }
 
     /// Returns the connection of a process's link, its side of the connection, and the link's number there.
-    pub(super) fn place_of(&mut self, host: HostId, id: LinkId) -> Option<(ConnectionId, Side, u32)> {
+    pub(super) fn place_of(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+    ) -> Option<(ConnectionId, Side, u32)> {
         let link = self.process(host).links.get(id)?;
         let (connection, number) = (link.connection, link.number);
         Some((connection, self.side_of(host, connection)?, number))

@@ -40,7 +40,8 @@ impl Network {
         let name = (1 - side, open.request);
         let link = self.process(host).links.get_mut(link_id);
         if link.as_ref().is_some_and(|link| side == 0 && !link.has_reverse) {
-            return self.report(format!("SESSION_OPEN on a link without reverse sessions: {open:?}"));
+            return self
+                .report(format!("SESSION_OPEN on a link without reverse sessions: {open:?}"));
         }
         if let Some(link) = link {
             link.proposals.insert(name, open);

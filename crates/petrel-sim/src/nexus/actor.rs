@@ -465,14 +465,8 @@ impl Actor {
         })?;
         let is_opener = request.is_some();
         let checks_ns = Vec::new();
-        let view = LinkView {
-            is_opener,
-            has_reverse,
-            incarnation,
-            max_frame_bytes,
-            transport,
-            checks_ns,
-        };
+        let view =
+            LinkView { is_opener, has_reverse, incarnation, max_frame_bytes, transport, checks_ns };
         self.links.insert(link, view);
         Ok(())
     }

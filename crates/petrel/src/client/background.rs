@@ -73,7 +73,8 @@ impl Family {
 
 /// The shared threads of clients without a [`Background`]: for loopback, and for [insecure](NexusBuilder::insecure)
 /// networks; each for clients without callbacks, and for clients with callbacks, whose handlers stay on one thread.
-static SHARED: [[Mutex<Weak<Threads>>; 2]; 2] = [const { [const { Mutex::new(Weak::new()) }; 2] }; 2];
+static SHARED: [[Mutex<Weak<Threads>>; 2]; 2] =
+    [const { [const { Mutex::new(Weak::new()) }; 2] }; 2];
 
 impl Background {
     /// Returns a builder with default settings and one thread.

@@ -101,8 +101,7 @@ fn caller_of(local: &mut Local, session: SessionId) -> Result<Client, Error> {
         return Ok(known.clone());
     }
     let targets = vec![Target::from((peer.address, peer.endpoint))];
-    let (client, mut open) =
-        Client::of_endpoint(local.clients(), targets, ClientConfig::default());
+    let (client, mut open) = Client::of_endpoint(local.clients(), targets, ClientConfig::default());
     open.way = ServiceWay::Back(link);
     local.open_service(open);
     local.keep_with(link, Box::new(client.clone()));

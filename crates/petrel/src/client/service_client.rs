@@ -13,7 +13,8 @@ use super::lookup::{Finding, Found, FoundBy, on_thread};
 use super::park;
 use super::targets::{Names, Targets};
 use crate::endpoint::{
-    AllowedTransports, Callbacks, ClientShared, CongestionControl, Device, EndpointConfig, IdlePolicy,
+    AllowedTransports, Callbacks, ClientShared, CongestionControl, Device, EndpointConfig,
+    IdlePolicy,
 };
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService, ServiceWay};

@@ -134,10 +134,10 @@ impl Handle for Guarded {
 
 /// Refuses a request that its client may not make.
 pub(super) fn refuse_ungranted(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        let peer = request.peer(cx);
-        let identity = peer.and_then(|peer| peer.identity.as_deref());
-        events::not_granted(peer.map(|peer| peer as _), identity, request.method());
-        request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
+    let peer = request.peer(cx);
+    let identity = peer.and_then(|peer| peer.identity.as_deref());
+    events::not_granted(peer.map(|peer| peer as _), identity, request.method());
+    request.refuse(cx, Status::PermissionDenied, NOT_GRANTED)
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {

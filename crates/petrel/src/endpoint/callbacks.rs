@@ -59,9 +59,8 @@ impl Callbacks {
         method: u16,
         mut handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
     ) {
-        let handler = move |_: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
-            handler(cx, request)
-        };
+        let handler =
+            move |_: State<'_>, cx: &mut Context<'_>, request: Request<'_>| handler(cx, request);
         self.set(method, Box::new(handler));
     }
 

@@ -13,8 +13,8 @@ use super::due::DueAction;
 use super::idle_connections::IdleConnections;
 use super::ids::ConnectionId;
 use super::limits::{
-    Capacity, PROPOSALS_PER_CONNECTION_MAX, REVERSE_SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
-    slots_left,
+    Capacity, PROPOSALS_PER_CONNECTION_MAX, REVERSE_SESSION_BYTES_PER_CONNECTION_MAX,
+    session_bytes, slots_left,
 };
 use super::link::{Link, Proposal};
 use super::net::Network;

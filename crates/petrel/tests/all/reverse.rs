@@ -18,7 +18,6 @@ use crate::server::Process;
 /// Calls ECHO at the client that calls, and answers with its answer.
 const BOUNCE: u16 = 2;
 
-
 fn echo(endpoint: &mut Endpoint) {
     endpoint.on(ECHO, |_, cx, request| {
         let data = request.data().to_vec();

@@ -19,9 +19,9 @@ use petrel_transport::clock::Clock;
 pub(super) use start::CallKind;
 
 use super::ClientShared;
-use super::callbacks::CallbackSets;
 use super::authorize::Authorizer;
 use super::burst::Announced;
+use super::callbacks::CallbackSets;
 use super::groups::Groups;
 use super::late_answers::{HANDLER_PANICKED, LateAnswers};
 use super::remote::Remote;

@@ -16,8 +16,7 @@ use crate::panics::catch;
 use crate::time::as_ns;
 use crate::values::client::{ServiceKey, Target};
 
-const CALLBACKS_PANICKED: &str =
-    "the function that sets the client's callbacks has panicked, for example at a method that is set twice";
+const CALLBACKS_PANICKED: &str = "the function that sets the client's callbacks has panicked, for example at a method that is set twice";
 
 /// Opens the service of a new client.
 pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {

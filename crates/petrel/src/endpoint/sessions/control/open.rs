@@ -37,8 +37,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     ///
     /// # Errors
     /// NOT_FOUND if the link has ended; FAILED_PRECONDITION if the peer has opened the link and takes no calls.
-    pub(in crate::endpoint) fn connect_on(&mut self, link: Option<LinkId>) -> Result<SessionId, Error> {
-        let is_up = |name: &LinkId| self.local.sessions.link(*name).is_some_and(|link| !link.is_retired());
+    pub(in crate::endpoint) fn connect_on(
+        &mut self,
+        link: Option<LinkId>,
+    ) -> Result<SessionId, Error> {
+        let is_up =
+            |name: &LinkId| self.local.sessions.link(*name).is_some_and(|link| !link.is_retired());
         let Some(name) = link.filter(is_up) else {
             return Err(Error::not_sent(Status::NotFound, LINK_GONE));
         };
