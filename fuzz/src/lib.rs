@@ -10,7 +10,6 @@
 //! | [`multicast`] | a member of multicast groups, with frames from any sender |
 //! | [`congestion`] | the congestion controller of a session, with any events and times |
 //! | [`kv`] | messages, commands and images of the replicated store |
-//! | [`index`] | the messages of the ordered index |
 //! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
 //! | [`table`] | a server's tables of its typed services |
 //! | [`tls`] | an end of a connection inside TLS, with bytes that its peer has not sent |
@@ -29,7 +28,6 @@ pub mod congestion;
 pub mod control;
 pub mod cores;
 pub mod frame;
-pub mod index;
 pub mod input;
 pub mod kv;
 pub mod multicast;

@@ -130,7 +130,7 @@ impl Command {
                 ("cache.", &petrel_cache::wire::METHODS)
             }
             Self::Index(IndexArgs { what: IndexCommand::Serve(_) }) => {
-                ("index.", petrel_index::wire::METHODS)
+                ("index.", &petrel_index::METHODS)
             }
             Self::Kv(KvArgs { what: KvCommand::Serve(_) }) => {
                 ("kv.", &petrel_kv::api::methods::NAMES)

@@ -6,7 +6,7 @@ mod serve;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_index::{ClientError, ServerError};
+use petrel_index::ServerError;
 
 use crate::cli::{IndexArgs, IndexCommand};
 
@@ -22,11 +22,6 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
         IndexCommand::Status(args) => calls::status(args, output),
         IndexCommand::Bench(args) => petrel_bench::index::run(args, output),
     }
-}
-
-/// Returns the failure of a subcommand for a call that failed.
-fn call_failure(error: &ClientError) -> Failure {
-    Failure::new(error.status(), error.to_string())
 }
 
 /// Returns the failure of a subcommand for a server that did not start.

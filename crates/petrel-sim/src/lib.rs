@@ -75,3 +75,8 @@ pub use time::Time;
 pub use trace::{FrameDecoder, LineSink, Trace};
 pub use transport::{FRAME_BYTES, Medium, SOURCE_PORTS_MAX, SimTransport, SimTransportConfig};
 pub use world::{SimEndpoint, World, run_turn, start_endpoint};
+
+/// Its programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing-services.md")]
+struct TestingServices;

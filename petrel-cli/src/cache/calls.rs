@@ -128,7 +128,7 @@ pub(super) fn touch(args: &CacheTouchArgs, output: Output) -> Result<Outcome, Fa
 pub(super) fn incr(args: &CacheIncrArgs, output: Output) -> Result<Outcome, Failure> {
     let (key, initial) = (args.of.key.as_bytes(), args.initial);
     let (delta, is_increment) = (args.by.unsigned_abs(), args.by >= 0);
-    let message = CountMessage { is_increment, delta, initial, ttl_s: 0, key };
+    let message = CountMessage { is_increment, delta, initial, ttl_s: 0, key: key.to_vec() };
     let counted = connect(&args.of.server)?.count(&message).wait().map_err(failure)?;
     let change = match counted {
         Counted::Number { number, cas, .. } => {

@@ -59,9 +59,9 @@ pub(crate) struct IndexServeArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::DISPATCH_MAX)))]
     pub(crate) dispatch: u16,
 
-    /// Worker threads for scans; with 0 the dispatch endpoints run them
+    /// Worker threads for scans
     #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u16).range(0..=i64::from(limits::WORKERS_MAX)))]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
 
     /// How long an idle worker polls for work before sleeping: a wake-up costs the dispatch thread some

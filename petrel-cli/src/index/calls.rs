@@ -13,7 +13,6 @@ use petrel_index::Client;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::call_failure;
 use super::serve::print_counters;
 use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexStatusArgs, ServerArgs};
 
@@ -41,15 +40,11 @@ struct SumRecord {
 pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let value = match args.bytes {
-        true => connect(&args.server)?
-            .get_bytes(key.as_bytes())
-            .wait()
-            .map_err(|error| call_failure(&error))?,
+        true => {
+            connect(&args.server)?.get_bytes(key.as_bytes()).wait()?.map(|value| value.to_vec())
+        }
         false => {
-            let value = connect(&args.server)?
-                .get_word(word(key)?)
-                .wait()
-                .map_err(|error| call_failure(&error))?;
+            let value = connect(&args.server)?.get_word(word(key)?).wait()?;
             value.map(|value| value.to_string().into_bytes())
         }
     };
@@ -75,20 +70,11 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
     let (had_one, former) = match args.of.bytes {
         true => {
             let client = connect(server)?;
-            (
-                client
-                    .put_bytes(key.as_bytes(), args.value.as_bytes())
-                    .wait()
-                    .map_err(|error| call_failure(&error))?,
-                None,
-            )
+            (client.put_bytes(key.as_bytes(), args.value.as_bytes()).wait()?, None)
         }
         false => {
             let (number, value) = (word(key)?, word(&args.value)?);
-            let former = connect(server)?
-                .put_word(number, value)
-                .wait()
-                .map_err(|error| call_failure(&error))?;
+            let former = connect(server)?.put_word(number, value).wait()?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -100,18 +86,9 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
 pub(super) fn delete(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let (was_there, former) = match args.bytes {
-        true => (
-            connect(&args.server)?
-                .delete_bytes(key.as_bytes())
-                .wait()
-                .map_err(|error| call_failure(&error))?,
-            None,
-        ),
+        true => (connect(&args.server)?.delete_bytes(key.as_bytes()).wait()?, None),
         false => {
-            let former = connect(&args.server)?
-                .delete_word(word(key)?)
-                .wait()
-                .map_err(|error| call_failure(&error))?;
+            let former = connect(&args.server)?.delete_word(word(key)?).wait()?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -131,12 +108,10 @@ pub(super) fn scan(args: &IndexScanArgs, output: Output) -> Result<Outcome, Fail
 
 fn sum(args: &IndexScanArgs, after: u64, output: Output) -> Result<(), Failure> {
     let limit = u32::try_from(args.limit).unwrap_or(u32::MAX);
-    let sum = connect(&args.server)?
-        .sum_words(after, limit)
-        .wait()
-        .map_err(|error| call_failure(&error))?;
-    output.record(&SumRecord { found: sum.found, sum: sum.sum })?;
-    Ok(output.line(format!("{} ({} values)", sum.sum, sum.found))?)
+    let sum = connect(&args.server)?.sum_words(after, limit).wait()?;
+    let (found, sum) = (sum.found.get(), sum.sum.get());
+    output.record(&SumRecord { found, sum })?;
+    Ok(output.line(format!("{sum} ({found} values)"))?)
 }
 
 fn scan_words(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
@@ -145,11 +120,7 @@ fn scan_words(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(word(before)?),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?
-        .scan_words(from, args.limit)
-        .wait()
-        .map_err(|error| call_failure(&error))?
-    {
+    for (key, value) in connect(&args.server)?.scan_words(from, args.limit).wait()? {
         output.record(&Pair { key: key.into(), value: value.into() })?;
         output.line(format!("{key}\t{value}"))?;
     }
@@ -162,11 +133,7 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(before.as_bytes()),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?
-        .scan_bytes(from, args.limit)
-        .wait()
-        .map_err(|error| call_failure(&error))?
-    {
+    for (key, value) in connect(&args.server)?.scan_bytes(from, args.limit).wait()? {
         output.record(&Pair { key: json_value(&key, true), value: json_value(&value, true) })?;
         let text = String::from_utf8_lossy;
         output.line(format!("{}\t{}", text(&key), text(&value)))?;
@@ -175,7 +142,7 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
 }
 
 pub(super) fn status(args: &IndexStatusArgs, output: Output) -> Result<Outcome, Failure> {
-    let counters = connect(&args.server)?.status().wait().map_err(|error| call_failure(&error))?;
+    let counters = connect(&args.server)?.status().wait()?;
     let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
     output.record(&pairs.collect::<serde_json::Map<_, Value>>())?;
     print_counters(&counters, output)?;

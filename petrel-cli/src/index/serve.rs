@@ -89,12 +89,8 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
 
 fn announce(args: &IndexServeArgs, address: SocketAddr, output: Output) -> Result<(), Failure> {
     let (dispatch, workers) = (args.dispatch, args.workers);
-    let scans = match workers {
-        0 => "which run the scans too".to_owned(),
-        count => format!("scans in {count} workers"),
-    };
     output.line(format!(
-        "An index on {address}, {dispatch} dispatch endpoints, {scans}. Try `petrel index put {address} 1 2`; \
+        "An index on {address}, {dispatch} dispatch endpoints, scans in {workers} workers. Try `petrel index put {address} 1 2`; \
          stop with Ctrl-C."
     ))?;
     let pid = std::process::id();

@@ -78,7 +78,7 @@ fn words__are_put_found_scanned_and_deleted() {
 
 #[test]
 fn bytes__are_put_found_scanned_and_deleted() {
-    let server = Server::start(&["--workers", "0", "--transport", "udp"]);
+    let server = Server::start(&["--workers", "1", "--transport", "udp"]);
     for (key, value) in [("petrel", "seabird"), ("albatross", ""), ("pelican", "waterbird")] {
         assert_eq!(stdout(&server.run(&["put", "--bytes", key, value])), "new\n");
     }

@@ -72,7 +72,12 @@ impl Bytes {
     /// # Errors
     /// [`StoreError`] if the key or value is too long, or the table is full.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, StoreError> {
-        check(key, value)?;
+        self.put_value(key, Value::from(value))
+    }
+
+    /// Sets a key's value like [`Bytes::put`], without a copy.
+    pub(crate) fn put_value(&self, key: &[u8], value: Value) -> Result<bool, StoreError> {
+        check(key, &value)?;
         let _lock = self.lock(key);
         let former = self.map.read(key, Arc::clone);
         let value_bytes = value.len() as u64;
@@ -81,7 +86,7 @@ impl Bytes {
                 // No other thread changes this value; the length is therefore stable.
                 let former_bytes = cell.value().len() as u64;
                 self.charge(value_bytes.saturating_sub(former_bytes))?;
-                cell.replace(value.into());
+                cell.replace(value);
                 if !planted("index_smaller_values_keep_bytes") {
                     self.refund(former_bytes.saturating_sub(value_bytes));
                 }
@@ -89,7 +94,7 @@ impl Bytes {
             }
             None => {
                 self.charge(pair_bytes(key, value_bytes))?;
-                let is_new = self.map.insert(key.into(), Arc::new(Cell(Mutex::new(value.into()))));
+                let is_new = self.map.insert(key.into(), Arc::new(Cell(Mutex::new(value))));
                 assert!(is_new, "nobody else inserts this key");
                 self.count.fetch_add(1, Ordering::Relaxed);
                 Ok(false)
@@ -110,7 +115,7 @@ impl Bytes {
 
     /// Visits pairs from `from` on, in ascending order, until `visit` breaks. Pairs put or deleted meanwhile by other
     /// threads may be visited or not; unchanged pairs always are.
-    pub fn scan(&self, from: Bound<&[u8]>, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+    pub fn scan(&self, from: Bound<&[u8]>, mut visit: impl FnMut(&Key, &Value) -> ControlFlow<()>) {
         self.map.scan::<[u8]>(from, |key, cell| visit(key, &cell.value()));
     }
 
@@ -150,7 +155,7 @@ impl Bytes {
 }
 
 /// Checks the lengths of a pair.
-pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+fn check(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(StoreError::KeyTooLong { bytes: key.len() });
     }

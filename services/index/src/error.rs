@@ -43,42 +43,6 @@ impl StoreError {
     }
 }
 
-/// The reason why a message is malformed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a malformed message: {expected} expected, {bytes} bytes came")]
-pub struct Malformed {
-    /// The expected message.
-    pub expected: &'static str,
-    /// The length of the received message.
-    pub bytes: usize,
-}
-
-/// The reason why a client has no answer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// The call failed, or was not made.
-    #[error(transparent)]
-    Failed(#[from] petrel::Error),
-    /// The answer is malformed.
-    #[error(transparent)]
-    Answer(#[from] Malformed),
-    /// The server would refuse the request.
-    #[error(transparent)]
-    Request(#[from] StoreError),
-}
-
-impl ClientError {
-    /// The gRPC status code.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Failed(failure) => failure.status,
-            Self::Answer(_) => Status::Internal,
-            Self::Request(error) => error.status(),
-        }
-    }
-}
-
 /// The reason why a server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,236 +1,175 @@
 //! The handlers of the service.
 //!
-//! GET, PUT and DELETE run in the event loop, because a lookup takes less time than the handover to a worker. Scans run
-//! in workers, or in the event loop if there are no workers.
+//! GET, PUT and DELETE run in the event loop, because a lookup takes less time than the handover to a worker. Scans run in workers.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use petrel::endpoint::Handled;
-use petrel::workers::Workers;
-use petrel::{Context, Endpoint, Request};
+use petrel::workers::{WorkerRequest, Workers};
+use petrel::{Context, Endpoint, Error, Status};
+use zerocopy::FromBytes;
+use zerocopy::big_endian::U64 as Key;
 
-use crate::error::{Malformed, StoreError};
-use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX, SUM_KEYS_MAX};
+use crate::error::StoreError;
+use crate::limits::{PAIR_HEAD_BYTES, SCAN_BYTES_MAX, SCAN_PAIRS_MAX, SUM_KEYS_MAX};
 use crate::metrics::Metrics;
-use crate::store::Store;
-use crate::wire::{
-    BytesPair, DeleteBytes, DeleteWord, Echo, GetBytes, GetWord, Method, PAIR_HEAD_BYTES, Page,
-    PutBytes, PutWord, ScanBytes, ScanRange, ScanWords, Status, Sum, SumWords, word_key,
+use crate::service::{
+    Blob, Found, Method, Page, Pairs, PairsServer, ScanRange, Sum, SumRange, Word, Words,
+    WordsServer,
 };
+use crate::store::Store;
 
-/// The place where scans run.
-#[derive(Clone, Copy, Debug)]
-pub enum Scans<'a> {
-    /// In the threads of a worker pool.
-    Workers(&'a Workers),
-    /// In the event loop, where all other requests wait meanwhile.
-    Dispatch,
-}
-
-/// The reason why a request was not executed.
+/// State of the handlers of an endpoint.
 #[derive(Debug)]
-struct Refusal {
-    status: petrel::Status,
-    message: String,
-}
-
-impl From<Malformed> for Refusal {
-    fn from(error: Malformed) -> Self {
-        Self { status: petrel::Status::InvalidArgument, message: error.to_string() }
-    }
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self { status: error.status(), message: error.to_string() }
-    }
-}
-
-/// State shared by the handlers.
-#[derive(Clone, Debug)]
-struct Shared {
+struct Handlers {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
     /// The number of the endpoint, and of the event loop's part of the counters.
     number: u16,
 }
 
-/// Registers the service's handlers on an endpoint, number `number` on the store.
+/// Registers the service's handlers on an endpoint, number `number` on the store. Scans run in `workers`.
 ///
 /// # Panics
-/// If the metrics are for fewer dispatch threads.
+/// If the metrics are for fewer dispatch threads, or the endpoint has handlers for the service's methods.
 pub fn register(
     endpoint: &mut Endpoint,
     store: &Arc<Store>,
     metrics: &Arc<Metrics>,
     number: u16,
-    scans: Scans<'_>,
+    workers: &Workers,
 ) {
-    let shared = Shared { store: Arc::clone(store), metrics: Arc::clone(metrics), number };
+    let handlers = Handlers { store: Arc::clone(store), metrics: Arc::clone(metrics), number };
     // Panics now instead of at the first request.
-    let _ = shared.metrics.dispatch(number);
-    register_gets(endpoint, &shared);
-    serve::<PutWord>(endpoint, &shared, |shared, (key, value)| {
-        Ok(shared.store.words.put(key, value)?)
-    });
-    serve::<DeleteWord>(endpoint, &shared, |shared, key| Ok(shared.store.words.delete(key)));
-    serve::<PutBytes>(endpoint, &shared, |shared, (key, value)| {
-        Ok(shared.store.bytes.put(key, value)?)
-    });
-    serve::<DeleteBytes>(endpoint, &shared, |shared, key| Ok(shared.store.bytes.delete(key)));
-    serve::<Status>(endpoint, &shared, |shared, ()| Ok(shared.metrics.report(&shared.store)));
-    serve_scan::<SumWords>(endpoint, &shared, scans, sum_words);
-    serve_scan::<ScanWords>(endpoint, &shared, scans, scan_words);
-    serve_scan::<ScanBytes>(endpoint, &shared, scans, scan_bytes);
+    let _ = handlers.metrics.dispatch(number);
+    let handlers = Arc::new(handlers);
+    endpoint.serve(WordsServer::shared(Arc::clone(&handlers), workers));
+    endpoint.serve(PairsServer::shared(handlers, workers));
 }
 
 /// Prefetches the memory for lookups of words, on an endpoint with the handlers of [`register`], so that cache misses
 /// overlap.
 pub fn prefetch_words(endpoint: &mut Endpoint, store: &Arc<Store>) {
     let store = Arc::clone(store);
-    endpoint.prefetch(GetWord::NUMBER, move |message| {
-        word_key(message).map_or(std::ptr::null(), |key| store.words.address(key))
+    endpoint.prefetch(Method::GetWord as u16, move |message| {
+        Key::read_from_bytes(message).map_or(std::ptr::null(), |key| store.words.address(key.get()))
     });
 }
 
-/// Registers the lookups, which reply without an intermediate vector.
-fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
-    let here = shared.clone();
-    endpoint.on(GetWord::NUMBER, move |_, cx, request| {
-        here.count(GetWord::NUMBER);
-        match word_key(request.data()) {
-            Some(key) => match here.store.words.get(key) {
-                Some(value) => request.reply(cx, &value.to_le_bytes()),
-                None => request.reply(cx, &[]),
-            },
-            None => here.refuse_word(cx, request),
-        }
-    });
-    let here = shared.clone();
-    endpoint.on(GetBytes::NUMBER, move |_, cx, request| {
-        here.count(GetBytes::NUMBER);
-        let Some(value) = here.store.bytes.get(request.data()) else {
-            return request.reply(cx, &[]);
-        };
-        request.reply_with(cx, 1 + value.len(), |_, out| {
-            out[0] = 1;
-            out[1..].copy_from_slice(&value);
-            out.len()
-        })
-    });
-    let here = shared.clone();
-    endpoint.on(Echo::NUMBER, move |_, cx, request| {
-        here.count(Echo::NUMBER);
-        let bytes = request.data().len();
-        request.reply_with(cx, bytes, |data, out| {
-            out.copy_from_slice(data);
-            bytes
-        })
-    });
-}
-
-impl Shared {
+impl Handlers {
     #[inline]
-    fn count(&self, method: u16) {
+    fn count(&self, method: Method) {
         self.metrics.dispatch(self.number).count(method);
     }
 
-    #[cold]
-    fn refuse_word(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        match GetWord::decode_request(request.data()) {
-            Err(error) => self.refuse(cx, request, &error.into()),
-            Ok(_) => unreachable!("that was no key"),
+    /// Counts a scan, which may be too large.
+    fn count_scan(
+        &self,
+        method: Method,
+        what: &str,
+        (wanted, max): (u32, u32),
+    ) -> Result<(), Error> {
+        let counters = self.metrics.workers();
+        counters.count_shared(method);
+        if wanted <= max {
+            return Ok(());
         }
+        counters.count_refused();
+        let text = format!("{wanted} were asked for; at most {max} {what} at a time");
+        Err(Error::new(Status::InvalidArgument, text))
     }
 
     #[cold]
-    fn refuse(&self, cx: &mut Context<'_>, request: Request<'_>, refusal: &Refusal) -> Handled {
+    fn refuse(&self, error: StoreError) -> Error {
         self.metrics.dispatch(self.number).count_refused();
-        request.fail(cx, refusal.status, &refusal.message)
+        Error::new(error.status(), error.to_string())
     }
 }
 
-/// Executes a method's request.
-type Run<M> = fn(&Shared, <M as Method>::Request<'_>) -> Result<<M as Method>::Response, Refusal>;
+impl Words for Handlers {
+    fn get(&self, _: &mut Context<'_>, key: Key) -> Result<Found, Error> {
+        self.count(Method::GetWord);
+        Ok(self.store.words.get(key.get()).into())
+    }
 
-fn answer<M: Method>(shared: &Shared, message: &[u8], run: Run<M>) -> Result<Vec<u8>, Refusal> {
-    Ok(M::encode_response(&run(shared, M::decode_request(message)?)?))
+    fn put(&self, _: &mut Context<'_>, word: Word) -> Result<Found, Error> {
+        self.count(Method::PutWord);
+        let former = self.store.words.put(word.key.get(), word.value.get());
+        former.map(Found::from).map_err(|error| self.refuse(error))
+    }
+
+    fn delete(&self, _: &mut Context<'_>, key: Key) -> Result<Found, Error> {
+        self.count(Method::DeleteWord);
+        Ok(self.store.words.delete(key.get()).into())
+    }
+
+    fn sum(&self, _: &WorkerRequest, SumRange { after, count }: SumRange) -> Result<Sum, Error> {
+        let count = count.get();
+        self.count_scan(Method::SumWords, "keys are summed up", (count, SUM_KEYS_MAX))?;
+        let (found, sum) = self.store.words.sum_after(after.get(), count as usize);
+        Ok(Sum { found: (found as u32).into(), sum: sum.into() })
+    }
+
+    fn echo(&self, _: &mut Context<'_>, key: Key) -> Result<Key, Error> {
+        self.count(Method::Echo);
+        Ok(key)
+    }
 }
 
-/// Registers a method whose requests the event loop executes.
-fn serve<M: Method + 'static>(endpoint: &mut Endpoint, shared: &Shared, run: Run<M>) {
-    let here = shared.clone();
-    endpoint.on(M::NUMBER, move |_, cx, request| {
-        here.count(M::NUMBER);
-        match answer::<M>(&here, request.data(), run) {
-            Ok(message) => request.reply(cx, &message),
-            Err(refusal) => here.refuse(cx, request, &refusal),
+impl Pairs for Handlers {
+    fn scan_words(
+        &self,
+        _: &WorkerRequest,
+        ScanRange { from, limit }: ScanRange<u64>,
+    ) -> Result<Page<u64, u64>, Error> {
+        self.count_scan(Method::ScanWords, "pairs are answered", (limit, SCAN_PAIRS_MAX))?;
+        let mut pairs = Vec::new();
+        self.store.words.scan(from, limit as usize, |key, value| pairs.push((key, value)));
+        Ok(Page { pairs, is_cut: false })
+    }
+
+    fn get(&self, _: &mut Context<'_>, key: Blob) -> Result<Option<Blob>, Error> {
+        self.count(Method::GetBytes);
+        Ok(self.store.bytes.get(&key).map(Blob))
+    }
+
+    fn put(&self, _: &mut Context<'_>, (key, value): (Blob, Blob)) -> Result<bool, Error> {
+        self.count(Method::PutBytes);
+        self.store.bytes.put_value(&key, value.0).map_err(|error| self.refuse(error))
+    }
+
+    fn delete(&self, _: &mut Context<'_>, key: Blob) -> Result<bool, Error> {
+        self.count(Method::DeleteBytes);
+        Ok(self.store.bytes.delete(&key))
+    }
+
+    fn scan(
+        &self,
+        _: &WorkerRequest,
+        ScanRange { from, limit }: ScanRange<Blob>,
+    ) -> Result<Page<Blob, Blob>, Error> {
+        self.count_scan(Method::ScanBytes, "pairs are answered", (limit, SCAN_PAIRS_MAX))?;
+        let (mut page, mut bytes) = (Page { pairs: Vec::new(), is_cut: false }, 0);
+        if limit == 0 {
+            return Ok(page);
         }
-    });
-}
-
-/// Registers a method whose requests may take long.
-fn serve_scan<M: Method + 'static>(
-    endpoint: &mut Endpoint,
-    shared: &Shared,
-    scans: Scans<'_>,
-    run: Run<M>,
-) {
-    let Scans::Workers(workers) = scans else { return serve::<M>(endpoint, shared, run) };
-    let here = shared.clone();
-    endpoint.on_worker(M::NUMBER, workers, move |request| {
-        let counters = here.metrics.workers();
-        counters.count_shared(M::NUMBER);
-        match answer::<M>(&here, request.data(), run) {
-            Ok(message) => request.reply_vec(message),
-            Err(refusal) => {
-                counters.count_refused();
-                request.fail(refusal.status, &refusal.message);
+        self.store.bytes.scan(from.as_ref().map(|key| &**key), |key, value| {
+            bytes += PAIR_HEAD_BYTES + key.len() + value.len();
+            if bytes > SCAN_BYTES_MAX {
+                page.is_cut = true;
+                return ControlFlow::Break(());
             }
-        }
-    });
-}
-
-fn sum_words(shared: &Shared, (after, count): (u64, u32)) -> Result<Sum, Refusal> {
-    check_limit("keys are summed up", count, SUM_KEYS_MAX)?;
-    let (found, sum) = shared.store.words.sum_after(after, count as usize);
-    Ok(Sum { found: found as u32, sum })
-}
-
-fn scan_words(shared: &Shared, range: ScanRange<u64>) -> Result<Page<(u64, u64)>, Refusal> {
-    check_limit("pairs are answered", range.limit, SCAN_PAIRS_MAX)?;
-    let mut pairs = Vec::new();
-    let visit = |key, value| pairs.push((key, value));
-    shared.store.words.scan(range.from, range.limit as usize, visit);
-    Ok(Page { pairs, is_cut: false })
-}
-
-fn scan_bytes(shared: &Shared, range: ScanRange<&[u8]>) -> Result<Page<BytesPair>, Refusal> {
-    check_limit("pairs are answered", range.limit, SCAN_PAIRS_MAX)?;
-    let (mut page, mut bytes) = (Page::default(), 0);
-    if range.limit == 0 {
-        return Ok(page);
+            page.pairs.push((Blob(Arc::clone(key)), Blob(Arc::clone(value))));
+            match page.pairs.len() < limit as usize {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        Ok(page)
     }
-    shared.store.bytes.scan(range.from, |key, value| {
-        bytes += PAIR_HEAD_BYTES + key.len() + value.len();
-        if bytes > SCAN_BYTES_MAX {
-            page.is_cut = true;
-            return ControlFlow::Break(());
-        }
-        page.pairs.push((key.to_vec(), value.to_vec()));
-        match page.pairs.len() < range.limit as usize {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        }
-    });
-    Ok(page)
-}
 
-fn check_limit(what: &str, wanted: u32, max: u32) -> Result<(), Refusal> {
-    if wanted <= max {
-        return Ok(());
+    fn status(&self, _: &mut Context<'_>, (): ()) -> Result<Vec<(String, u64)>, Error> {
+        self.count(Method::Status);
+        Ok(self.metrics.report(&self.store))
     }
-    let message = format!("{wanted} were asked for; at most {max} {what} at a time");
-    Err(Refusal { status: petrel::Status::InvalidArgument, message })
 }

@@ -13,12 +13,12 @@
 //!     client.put_word(number, number * number).wait()?;     // or .await, in any executor
 //! }
 //! assert_eq!(client.get_word(7).wait()?, Some(49));
-//! assert_eq!(client.sum_words(7, 128).wait()?.sum, 64 + 81 + 100);
+//! assert_eq!(client.sum_words(7, 128).wait()?.sum.get(), 64 + 81 + 100);
 //!
 //! client.put_bytes(b"albatross", b"a seabird").wait()?;
 //! client.put_bytes(b"petrel", b"a seabird too").wait()?;
 //! let from_b = client.scan_bytes(Bound::Included(b"b"), 10).wait()?;
-//! assert_eq!(from_b, [(b"petrel".to_vec(), b"a seabird too".to_vec())]);
+//! assert_eq!((&*from_b[0].0, &*from_b[0].1), (&b"petrel"[..], &b"a seabird too"[..]));
 //!
 //! drop(client);
 //! server.stop(std::time::Duration::from_secs(5))?;
@@ -39,7 +39,7 @@
 //! | [`register`] | registers the same handlers on an application's endpoint |
 //! | [`Client`] | calls from any thread and in any executor, by a [`petrel::Client`] |
 //! | [`Call`] | a call of the client, or the calls of a scan: awaited, or waited for |
-//! | [`wire`] | the methods with their messages |
+//! | [`Method`] | the numbers of the methods, for raw calls; [`Word`], [`Found`], [`SumRange`] and [`Sum`] are messages of the table of words |
 //!
 //! **Guarantees.** Each PUT, DELETE and GET takes effect at one moment between call and answer, for all clients at all
 //! endpoints. A scan visits keys in order, at most once, including every key present from the scan's begin to the end.
@@ -59,17 +59,18 @@ mod map;
 mod metrics;
 mod points;
 mod server;
+mod service;
 mod store;
-pub mod wire;
 mod words;
 
 pub use bytes::{Bytes, Cell, Key, Value};
 pub use client::{Call, Client};
-pub use error::{ClientError, Malformed, ServerError, StoreError};
-pub use handlers::{Scans, prefetch_words, register};
+pub use error::{ServerError, StoreError};
+pub use handlers::{prefetch_words, register};
 pub use map::Tree;
 pub use metrics::Metrics;
 pub use points::{Points, Writer};
 pub use server::{Placement, Server, ServerConfig, Stopped, ThreadKind};
+pub use service::{Blob, Found, METHODS, Method, Page, ScanRange, Sum, SumRange, Word};
 pub use store::{Store, StoreConfig};
 pub use words::Words;

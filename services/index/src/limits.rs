@@ -16,6 +16,9 @@ pub const SCAN_PAIRS_MAX: u32 = 4096;
 /// Most bytes of pairs in one SCAN's answer; several pairs of the greatest length fit.
 pub const SCAN_BYTES_MAX: usize = 256 << 10;
 
+/// Most bytes of a pair in an answer beside its key and value: their lengths.
+pub(crate) const PAIR_HEAD_BYTES: usize = 6;
+
 /// Most keys of a table of words: the links between lines are 32-bit numbers.
 pub const WORDS_MAX: u64 = 1 << 30;
 
@@ -37,9 +40,8 @@ pub const WORKERS_MAX: u16 = 256;
 
 const _: () = {
     // A single pair always fits into an answer, and answers fit into a message.
-    assert!(KEY_BYTES_MAX + VALUE_BYTES_MAX + 16 < SCAN_BYTES_MAX);
-    assert!(KEY_BYTES_MAX <= u16::MAX as usize && VALUE_BYTES_MAX <= u32::MAX as usize);
-    assert!(SCAN_PAIRS_MAX as usize * 16 <= SCAN_BYTES_MAX);
+    assert!(KEY_BYTES_MAX + VALUE_BYTES_MAX + PAIR_HEAD_BYTES < SCAN_BYTES_MAX);
+    assert!(SCAN_PAIRS_MAX as usize * 20 <= SCAN_BYTES_MAX);
     assert!(2 * SCAN_BYTES_MAX < 8 << 20);
     assert!(WORDS_EXPECTED_DEFAULT <= WORDS_MAX && WORDS_MAX < u32::MAX as u64);
 };

@@ -16,7 +16,7 @@ use petrel::{Endpoint, Nexus};
 use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
 
 use crate::error::ServerError;
-use crate::handlers::{Scans, prefetch_words, register};
+use crate::handlers::{prefetch_words, register};
 use crate::limits::{DISPATCH_MAX, WORKERS_MAX};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreConfig};
@@ -51,7 +51,7 @@ pub struct ServerConfig {
     pub transports: AllowedTransports,
     /// Number of endpoints, with a thread each. Clients choose an endpoint by number, from 0.
     pub dispatch: u16,
-    /// Threads that run scans, for all endpoints together. With 0, every endpoint runs its scans itself.
+    /// Threads that run scans, for all endpoints together.
     pub workers: u16,
     /// The idle policy of workers; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
     pub worker_idle: Option<IdlePolicy>,
@@ -73,7 +73,7 @@ pub struct Server {
     metrics: Arc<Metrics>,
     dispatchers: Vec<Dispatcher>,
     /// Declared after the endpoints' threads, whose requests the workers run.
-    _workers: Option<Arc<Workers>>,
+    workers: Workers,
 }
 
 #[derive(Debug)]
@@ -126,8 +126,8 @@ impl ServerConfig {
         if self.dispatch == 0 || self.dispatch > DISPATCH_MAX {
             return Err(ServerError::Config("a server has 1 to 256 endpoints"));
         }
-        if self.workers > WORKERS_MAX {
-            return Err(ServerError::Config("a server has at most 256 workers"));
+        if self.workers == 0 || self.workers > WORKERS_MAX {
+            return Err(ServerError::Config("a server has 1 to 256 workers"));
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Server {
         // Before clients can connect: creating a large store takes seconds.
         let store = Arc::new(Store::new(config.store));
         let metrics = Arc::new(Metrics::new(config.dispatch));
-        let workers = start_workers(config)?.map(Arc::new);
+        let workers = start_workers(config)?;
         let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
         match &config.security {
             Some(security) => builder = builder.credentials(Arc::clone(security)),
@@ -175,7 +175,7 @@ impl Server {
             store,
             metrics,
             dispatchers: Vec::new(),
-            _workers: workers,
+            workers,
         };
         for number in 0..config.dispatch {
             match server.dispatcher(&nexus, config, number) {
@@ -239,14 +239,13 @@ impl Server {
     ) -> Result<Dispatcher, ServerError> {
         let (nexus, config) = (nexus.clone(), config.clone());
         let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
-        let workers = self._workers.clone();
+        let workers = self.workers.clone();
         let (started, start) = mpsc::channel();
         let (drain, limit) = mpsc::channel();
         let run = move || {
             config.place(ThreadKind::Dispatch(number))?;
             let mut endpoint = nexus.endpoint(config.endpoint(number))?;
-            let scans = workers.as_deref().map_or(Scans::Dispatch, Scans::Workers);
-            register(&mut endpoint, &store, &metrics, number, scans);
+            register(&mut endpoint, &store, &metrics, number, &workers);
             if config.prefetches {
                 prefetch_words(&mut endpoint, &store);
             }
@@ -277,10 +276,7 @@ fn join(
 }
 
 /// Starts the workers from a separate thread, because workers inherit its placement.
-fn start_workers(config: &ServerConfig) -> Result<Option<Workers>, ServerError> {
-    if config.workers == 0 {
-        return Ok(None);
-    }
+fn start_workers(config: &ServerConfig) -> Result<Workers, ServerError> {
     let start = || {
         config.place(ThreadKind::Worker)?;
         let builder = Workers::builder().threads(config.workers.into()).name("index-scan");
@@ -288,7 +284,7 @@ fn start_workers(config: &ServerConfig) -> Result<Option<Workers>, ServerError> 
             Some(idle) => builder.idle(idle),
             None => builder,
         };
-        Ok(Some(builder.start()?))
+        Ok(builder.start()?)
     };
     thread::scope(|scope| scope.spawn(start).join()).unwrap_or(Err(ServerError::Ended))
 }

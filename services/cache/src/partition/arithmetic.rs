@@ -1,5 +1,7 @@
 //! Numbers as values: incr and decr.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Header, Partition};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -26,7 +28,7 @@ pub struct Arithmetic<'a> {
 }
 
 /// The outcome of a change of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Counted {
     /// The item has this number now.
     Number {
@@ -34,7 +36,8 @@ pub enum Counted {
         number: u64,
         /// The item's new version.
         cas: u64,
-        /// The second at which the item ends; 0 for never.
+        /// The second at which the item ends; 0 for never, and for clients of Petrel.
+        #[serde(skip)]
         expiry: u32,
     },
     /// There is no item.

@@ -34,6 +34,7 @@ pub use store::{Store, Stored, Verb};
 
 use petrel_batch::{batched, prefetch_lines};
 use petrel_planted::planted;
+use serde::{Deserialize, Serialize};
 
 use self::header::{HEADER_BYTES, Header};
 use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
@@ -50,7 +51,7 @@ use crate::limits::{
 const ITEM_LINES: usize = 2;
 
 /// The behaviour of a partition whose memory is in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// Old items make place for new ones.
     #[default]
@@ -189,7 +190,7 @@ struct Sweep {
 }
 
 /// The outcome of a removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Removed {
     /// The item is gone, or stale if that was asked for.
     Done,

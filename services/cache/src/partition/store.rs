@@ -1,6 +1,7 @@
 //! Storing values.
 
 use petrel_planted::planted;
+use serde::{Deserialize, Serialize};
 
 use super::{HEADER_BYTES, Header, Log, Mode, Partition, Place};
 use crate::error::StoreError;
@@ -51,7 +52,7 @@ impl<'a> Store<'a> {
 }
 
 /// The outcome of a request to store a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stored {
     /// The value is stored.
     Done {

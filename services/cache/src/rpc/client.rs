@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use petrel::Status;
 use petrel::client::{ClientBuilder, Pending};
 use petrel::endpoint::EndpointId;
+use petrel::service::Malformed;
 
 use super::wire::{
-    self, CountMessage, Hello, Malformed, StoreMessage, Value, decode_counted, decode_got,
-    decode_removed, decode_stats, decode_stored, encode_delete, encode_touch,
+    self, CountMessage, DeleteMessage, Hello, StoreMessage, TouchMessage, Value, decode,
+    decode_got, encode,
 };
 use crate::error::KeyError;
 use crate::key::Hasher;
@@ -75,7 +76,7 @@ impl CacheClient {
         let first = builder.clone().connect((address, EndpointId(0))).await?;
         let hello = greet(&first).await?;
         let mut partitions = vec![first];
-        for number in 1..hello.partitions {
+        for number in 1..hello.partitions.get() {
             let builder = builder.clone().beside(&partitions[0]);
             partitions.push(builder.connect((address, EndpointId(number))).await?);
         }
@@ -109,25 +110,24 @@ impl CacheClient {
 
     /// Stores a value, with all conditions.
     pub fn store(&self, message: &StoreMessage<'_>) -> Call<Stored> {
-        self.call(wire::STORE, message.key, message.encode(), decode_stored)
+        self.call(wire::STORE, message.key, message.encode(), decode)
     }
 
     /// Removes an item, if it has the version of `compare`.
     pub fn delete(&self, key: &[u8], compare: Option<u64>) -> Call<Removed> {
-        self.call(wire::DELETE, key, encode_delete(key, compare), decode_removed)
+        let message = DeleteMessage { key: key.to_vec(), compare };
+        self.call(wire::DELETE, key, encode(&message), decode)
     }
 
     /// Lets an item live for `ttl_s` seconds from now, or without end for 0. Returns false without such an item.
     pub fn touch(&self, key: &[u8], ttl_s: u32) -> Call<bool> {
-        self.call(wire::TOUCH, key, encode_touch(key, ttl_s), |answer| match answer {
-            [was_there @ (0 | 1)] => Ok(*was_there == 1),
-            _ => Err(Malformed { expected: "0 or 1", bytes: answer.len() }),
-        })
+        let message = TouchMessage { key: key.to_vec(), ttl_s };
+        self.call(wire::TOUCH, key, encode(&message), decode)
     }
 
     /// Adds to a number, or subtracts from it.
-    pub fn count(&self, message: &CountMessage<'_>) -> Call<Counted> {
-        self.call(wire::COUNT, message.key, message.encode(), decode_counted)
+    pub fn count(&self, message: &CountMessage) -> Call<Counted> {
+        self.call(wire::COUNT, &message.key, encode(message), decode)
     }
 
     /// Removes all items, after some seconds.
@@ -136,7 +136,7 @@ impl CacheClient {
         Call::new(async move {
             client.greet_again().await?;
             for partition in &client.0.partitions {
-                partition.call(wire::FLUSH, after_s.to_le_bytes()).await?;
+                partition.call(wire::FLUSH, encode(&after_s)).await?;
             }
             Ok(())
         })
@@ -150,7 +150,7 @@ impl CacheClient {
             let mut sum: Vec<(String, u64)> = Vec::new();
             for partition in &client.0.partitions {
                 let answer = partition.call(wire::STATS, []).await?;
-                for (name, value) in decode_stats(&answer)? {
+                for (name, value) in decode::<Vec<(String, u64)>>(&answer)? {
                     match sum.iter_mut().find(|(known, _)| *known == name) {
                         Some((_, total)) => *total += value,
                         None => sum.push((name, value)),
@@ -192,7 +192,7 @@ impl CacheClient {
     /// Learns the seed again, and makes sure that the server still has the same number of partitions.
     async fn greet_again(&self) -> Result<(), ClientError> {
         let hello = greet(&self.0.partitions[0]).await?;
-        let (before, now) = (self.partitions(), usize::from(hello.partitions));
+        let (before, now) = (self.partitions(), usize::from(hello.partitions.get()));
         if before != now {
             return Err(ClientError::Partitions { before, now });
         }
@@ -204,7 +204,7 @@ impl CacheClient {
 
 async fn greet(client: &petrel::Client) -> Result<Hello, ClientError> {
     let answer = client.call(wire::HELLO, []).idempotent().await?;
-    Ok(Hello::decode(&answer)?)
+    Ok(decode(&answer)?)
 }
 
 impl fmt::Debug for CacheClient {

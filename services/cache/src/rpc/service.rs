@@ -1,19 +1,20 @@
 //! The handlers of an endpoint with a partition: the methods of [`wire`].
 
-use std::fmt::Write;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use petrel::endpoint::{Batch, Handled};
-use petrel::{Context, Endpoint, Request, Status};
+use petrel::service::{Decode, Encode, Malformed, Postcard};
+use petrel::{Context, Endpoint, Error, Request, Status};
 
 use super::wire::{
-    self, CountMessage, Hello, Malformed, StoreMessage, decode_delete, decode_seconds,
-    decode_touch, encode_counted, encode_removed, encode_stored, got_bytes, put_got,
+    self, CountMessage, DeleteMessage, Hello, StoreMessage, TouchMessage, decode, encode,
+    got_bytes, put_got,
 };
 use crate::error::StoreError;
 use crate::key::{KeyRange, RangeError};
 use crate::net::report::Snapshot;
-use crate::partition::{Arithmetic, Item, Partition, Store};
+use crate::partition::{Arithmetic, Item, Partition, Store, Stored};
 
 /// How an endpoint looks items up.
 ///
@@ -55,35 +56,23 @@ impl FromStr for Lookups {
     }
 }
 
-/// The reason why a request was not executed.
-struct Refusal {
-    status: Status,
-    message: String,
-}
-
-impl From<Malformed> for Refusal {
-    fn from(error: Malformed) -> Self {
-        Self { status: Status::InvalidArgument, message: error.to_string() }
-    }
-}
-
-impl From<RangeError> for Refusal {
+impl From<RangeError> for Error {
     fn from(error: RangeError) -> Self {
         let status = match error {
             RangeError::Key(_) => Status::InvalidArgument,
             RangeError::Other(_) => Status::FailedPrecondition,
         };
-        Self { status, message: error.to_string() }
+        Self::new(status, error.to_string())
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         let status = match error {
             StoreError::TooLarge { .. } => Status::InvalidArgument,
             StoreError::Full => Status::ResourceExhausted,
         };
-        Self { status, message: error.to_string() }
+        Self::new(status, error.to_string())
     }
 }
 
@@ -98,46 +87,50 @@ pub fn serve_partition<S: 'static>(
     partition: impl Fn(&mut S) -> &mut Partition + Copy + 'static,
 ) {
     let mode = partition(endpoint.state_mut()).mode();
-    let hello = Hello { mode, partitions: range.partitions(), seed: range.hasher().seed() };
-    endpoint.on(wire::HELLO, move |_, cx, request| request.reply(cx, &hello.encode()));
+    let partitions = NonZeroU16::new(range.partitions()).expect("a range is of a partition");
+    let hello = encode(&Hello { mode, partitions, seed: range.hasher().seed() });
+    endpoint.on(wire::HELLO, move |_, cx, request| request.reply(cx, &hello));
     serve_lookups(endpoint, range, lookups, partition);
-    serve(endpoint, wire::STORE, range, partition, |partition, range, message| {
-        let message = StoreMessage::decode(message)?;
-        let StoreMessage { verb, compare, flags, ttl_s, value, .. } = message;
-        let (key, expiry) = (range.key(message.key)?, expiry(partition, ttl_s));
-        let request = Store { key, value, flags, expiry, verb, compare, allows_stale: false };
-        Ok(encode_stored(partition.store(&request)?))
+    let own = range.clone();
+    endpoint.on(wire::STORE, move |state, cx, request| {
+        answer(cx, request, |message| store(partition(state), &own, message))
     });
-    serve(endpoint, wire::DELETE, range, partition, |partition, range, message| {
-        let (key, compare) = decode_delete(message)?;
-        Ok(encode_removed(partition.delete(range.key(key)?, compare)))
+    serve(endpoint, wire::DELETE, range, partition, |partition, range, message: DeleteMessage| {
+        Ok(partition.delete(range.key(&message.key)?, message.compare))
     });
-    serve(endpoint, wire::TOUCH, range, partition, |partition, range, message| {
-        let (key, ttl_s) = decode_touch(message)?;
-        let (key, expiry) = (range.key(key)?, expiry(partition, ttl_s));
-        Ok([u8::from(partition.touch(key, expiry))])
+    serve(endpoint, wire::TOUCH, range, partition, |partition, range, message: TouchMessage| {
+        let expiry = expiry(partition, message.ttl_s);
+        Ok(partition.touch(range.key(&message.key)?, expiry))
     });
     serve(endpoint, wire::COUNT, range, partition, |partition, range, message| {
-        let CountMessage { is_increment, delta, initial, ttl_s, key } =
-            CountMessage::decode(message)?;
-        let (key, expiry) = (range.key(key)?, expiry(partition, ttl_s));
+        let CountMessage { is_increment, delta, initial, ttl_s, key } = message;
+        let (key, expiry) = (range.key(&key)?, expiry(partition, ttl_s));
         let initial = initial.map(|number| (number, expiry));
         let request = Arithmetic { key, delta, is_increment, compare: None, touch: None, initial };
-        Ok(encode_counted(partition.count(&request)?))
+        Ok(partition.count(&request)?)
     });
-    serve(endpoint, wire::FLUSH, range, partition, |partition, _, message| {
-        let second = expiry(partition, decode_seconds(message)?);
+    serve(endpoint, wire::FLUSH, range, partition, |partition, _, after_s: u32| {
+        let second = expiry(partition, after_s);
         partition.flush_at(second);
-        Ok([])
+        Ok(())
     });
-    serve(endpoint, wire::STATS, range, partition, |partition, _, _| {
-        let mut text = String::new();
-        for (name, value) in Snapshot::of(partition).named() {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name} {value}");
-        }
-        Ok(text.into_bytes())
+    serve(endpoint, wire::STATS, range, partition, |partition, _, ()| {
+        let counters = Snapshot::of(partition);
+        Ok(counters.named().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>())
     });
+}
+
+/// Stores a value, which is copied out of the request.
+fn store(partition: &mut Partition, range: &KeyRange, message: &[u8]) -> Result<Stored, Error> {
+    let message = StoreMessage::decode(message).map_err(malformed)?;
+    let StoreMessage { verb, compare, flags, ttl_s, value, .. } = message;
+    let (key, expiry) = (range.key(message.key)?, expiry(partition, ttl_s));
+    let request = Store { key, value, flags, expiry, verb, compare, allows_stale: false };
+    Ok(partition.store(&request)?)
+}
+
+fn malformed(why: Malformed) -> Error {
+    Error::new(Status::InvalidArgument, format!("a malformed message: {why}"))
 }
 
 /// The second of the clock at which an item ends, from the item's seconds to live.
@@ -145,20 +138,42 @@ fn expiry(partition: &Partition, ttl_s: u32) -> u32 {
     if ttl_s == 0 { 0 } else { partition.time().saturating_add(ttl_s) }
 }
 
-fn serve<S: 'static, R: AsRef<[u8]> + 'static>(
+/// Registers a method whose messages are in the format of postcard.
+fn serve<S: 'static, Q: 'static, R: 'static>(
     endpoint: &mut Endpoint<S>,
     method: u16,
     range: &KeyRange,
     partition: impl Fn(&mut S) -> &mut Partition + 'static,
-    run: fn(&mut Partition, &KeyRange, &[u8]) -> Result<R, Refusal>,
-) {
+    run: fn(&mut Partition, &KeyRange, Q) -> Result<R, Error>,
+) where
+    Postcard: Decode<Q> + Encode<R>,
+{
     let range = range.clone();
     endpoint.on(method, move |state, cx, request| {
-        match run(partition(state), &range, request.data()) {
-            Ok(message) => request.reply(cx, message.as_ref()),
-            Err(Refusal { status, message }) => request.fail(cx, status, &message),
-        }
+        answer(cx, request, |message| {
+            run(partition(state), &range, decode(message).map_err(malformed)?)
+        })
     });
+}
+
+fn answer<S: 'static, R>(
+    cx: &mut Context<'_, S>,
+    request: Request<'_>,
+    run: impl FnOnce(&[u8]) -> Result<R, Error>,
+) -> Handled
+where
+    Postcard: Encode<R>,
+{
+    match run(request.data()) {
+        Ok(reply) => {
+            let len = Postcard::len(&reply);
+            request.reply_with(cx, len, |_, out| {
+                Postcard::encode(&reply, out);
+                len
+            })
+        }
+        Err(error) => request.fail(cx, error.status, &error.message),
+    }
 }
 
 /// Sets the handler of GET, whose request is the key.
@@ -202,8 +217,8 @@ fn get<S: 'static>(
     let key = match range.key(request.data()) {
         Ok(key) => key,
         Err(error) => {
-            let Refusal { status, message } = error.into();
-            return request.fail(cx, status, &message);
+            let error = Error::from(error);
+            return request.fail(cx, error.status, &error.message);
         }
     };
     let item = partition.get(key);

@@ -100,7 +100,8 @@ fn operations__have_the_outcomes_of_the_partition() {
     };
     assert_eq!(cas(found.cas + 1, b"x"), Stored::Exists);
     assert!(matches!(cas(found.cas, b"20"), Stored::Done { .. }));
-    let count = |key, is_increment, initial| {
+    let count = |key: &[u8], is_increment, initial| {
+        let key = key.to_vec();
         let message = CountMessage { is_increment, delta: 5, initial, ttl_s: 0, key };
         client.count(&message).wait().unwrap()
     };

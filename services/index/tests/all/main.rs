@@ -3,6 +3,5 @@
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
 mod churn;
-mod corpus;
 mod model;
 mod service;

@@ -225,7 +225,7 @@ fn run_time_ns(pid: u32) -> Option<u64> {
 fn hello(address: SocketAddr) -> Result<Hello, Failure> {
     let client = Client::connect_wait(address)?;
     let answer = client.call(wire::HELLO, []).wait()?;
-    Hello::decode(&answer).map_err(Failure::because)
+    wire::decode(&answer).map_err(Failure::because)
 }
 
 /// Creates an endpoint with sessions to all partitions.

@@ -11,8 +11,9 @@ use petrel::endpoint::SessionId;
 use petrel::{Context, Endpoint, Execution, MsgBuf, Reply};
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::Latencies;
-use petrel_index::wire::{Echo, GetWord, Method, PutWord, Sum, SumWords};
+use petrel_index::{Found, Method, Sum, SumRange, Word};
 use petrel_transport::clock;
+use zerocopy::IntoBytes as _;
 
 use super::keys::{Keys, value_of};
 
@@ -276,38 +277,43 @@ impl Call {
     /// Writes the request, and returns its method.
     #[inline]
     fn write(self, keys: &Keys, request: &mut MsgBuf) -> u16 {
-        match self {
+        let method = match self {
             Self::Echo(word) => {
                 request.set_message(&word.to_be_bytes());
-                Echo::NUMBER
+                Method::Echo
             }
             Self::Lookup(key) => {
                 request.set_message(&key.to_be_bytes());
-                GetWord::NUMBER
+                Method::GetWord
             }
             Self::Scan(number) => {
-                request.set_message(&SumWords::encode_request(&(keys.key(number), SUMMED)));
-                SumWords::NUMBER
+                let range = SumRange { after: keys.key(number).into(), count: SUMMED.into() };
+                request.set_message(range.as_bytes());
+                Method::SumWords
             }
             Self::Put(key) => {
-                request.set_message(&PutWord::encode_request(&(key, value_of(key))));
-                PutWord::NUMBER
+                let word = Word { key: key.into(), value: value_of(key).into() };
+                request.set_message(word.as_bytes());
+                Method::PutWord
             }
-        }
+        };
+        method as u16
     }
 
     #[inline]
     fn is_right(self, keys: &Keys, response: &[u8]) -> bool {
         match self {
             Self::Echo(word) => response == word.to_be_bytes(),
-            Self::Lookup(key) => response == value_of(key).to_le_bytes(),
-            Self::Scan(number) => {
-                let (found, sum) = keys.sum_after(number, SUMMED);
-                SumWords::decode_response(response) == Ok(Sum { found, sum })
-            }
-            Self::Put(_) => response.is_empty(),
+            Self::Lookup(key) => response == Found::from(Some(value_of(key))).as_bytes(),
+            Self::Scan(number) => response == sum_after(keys, number).as_bytes(),
+            Self::Put(_) => response == Found::from(None).as_bytes(),
         }
     }
+}
+
+fn sum_after(keys: &Keys, number: u32) -> Sum {
+    let (found, sum) = keys.sum_after(number, SUMMED);
+    Sum { found: found.into(), sum: sum.into() }
 }
 
 #[cfg(test)]
@@ -318,14 +324,17 @@ mod tests {
     fn is_right__only_for_the_answer_to_this_call() {
         let keys = Keys::new(1_000);
         let key = keys.key(7);
-        assert!(Call::Lookup(key).is_right(&keys, &value_of(key).to_le_bytes()));
-        assert!(!Call::Lookup(key).is_right(&keys, &value_of(keys.key(8)).to_le_bytes()));
-        assert!(!Call::Lookup(key).is_right(&keys, &[]));
-        let (found, sum) = keys.sum_after(7, SUMMED);
-        let answer = SumWords::encode_response(&Sum { found, sum });
-        assert!(Call::Scan(7).is_right(&keys, &answer) && !Call::Scan(8).is_right(&keys, &answer));
+        let found = |value| Found::from(value);
+        assert!(Call::Lookup(key).is_right(&keys, found(Some(value_of(key))).as_bytes()));
+        let other = found(Some(value_of(keys.key(8))));
+        assert!(!Call::Lookup(key).is_right(&keys, other.as_bytes()));
+        assert!(!Call::Lookup(key).is_right(&keys, found(None).as_bytes()));
+        let sum = sum_after(&keys, 7);
+        let answer = sum.as_bytes();
+        assert!(Call::Scan(7).is_right(&keys, answer) && !Call::Scan(8).is_right(&keys, answer));
         assert!(Call::Echo(1).is_right(&keys, &1u64.to_be_bytes()));
         assert!(!Call::Echo(1).is_right(&keys, &2u64.to_be_bytes()));
-        assert!(Call::Put(1).is_right(&keys, &[]) && !Call::Put(1).is_right(&keys, &[0; 8]));
+        assert!(Call::Put(1).is_right(&keys, found(None).as_bytes()));
+        assert!(!Call::Put(1).is_right(&keys, &[]));
     }
 }

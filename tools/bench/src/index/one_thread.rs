@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use petrel::Time;
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{IdlePolicy, SessionId, SessionState};
-use petrel::workers::Workers;
+use petrel::workers::{SteppedWorkers, Workers};
 use petrel::{Endpoint, Nexus};
 use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
-use petrel_index::{Metrics, Scans, Store, StoreConfig, prefetch_words, register};
+use petrel_index::{Metrics, Store, StoreConfig, prefetch_words, register};
+use petrel_transport::clock;
 
 use super::IndexBenchArgs;
 use super::keys::{Keys, value_of};
@@ -32,6 +34,8 @@ pub(super) struct OneThread {
     echo: Side,
     with_workers: Side,
     in_dispatch: Side,
+    /// The pool of the endpoint that runs scans itself.
+    own: SteppedWorkers,
     _workers: Workers,
 }
 
@@ -55,12 +59,15 @@ impl OneThread {
         }
         let workers = start_workers(args, cpus)?;
         let prefetches = !args.no_prefetch;
-        let side =
-            |scans, prefetches| Side::start(args, transport, keys, &store, (scans, prefetches));
+        let own = Workers::builder().threads(1).stepped()?;
+        let side = |workers: &Workers, prefetches| {
+            Side::start(args, transport, keys, &store, (workers, prefetches))
+        };
         Ok(Self {
-            echo: side(Scans::Dispatch, false)?,
-            with_workers: side(Scans::Workers(&workers), prefetches)?,
-            in_dispatch: side(Scans::Dispatch, prefetches)?,
+            echo: side(&workers, false)?,
+            with_workers: side(&workers, prefetches)?,
+            in_dispatch: side(own.workers(), prefetches)?,
+            own,
             _workers: workers,
         })
     }
@@ -70,13 +77,16 @@ impl OneThread {
         kind: Kind,
         offered_load: OfferedLoad,
     ) -> Result<Outcome, Failure> {
-        let Side { server, clients } = match kind {
-            Kind::EchoOneThread => &mut self.echo,
-            Kind::ScansInDispatch => &mut self.in_dispatch,
-            _ => &mut self.with_workers,
+        let (Side { server, clients }, own) = match kind {
+            Kind::EchoOneThread => (&mut self.echo, None),
+            Kind::ScansInDispatch => (&mut self.in_dispatch, Some(&self.own)),
+            _ => (&mut self.with_workers, None),
         };
         clients.call(offered_load, || {
             server.run_once();
+            while let Some((pool, run)) = own.and_then(|own| Some((own, own.start(now())?))) {
+                pool.finish(run, now());
+            }
         })
     }
 }
@@ -87,13 +97,13 @@ impl Side {
         transport: BenchTransport,
         keys: &Rc<Keys>,
         store: &Arc<Store>,
-        (scans, prefetches): (Scans<'_>, bool),
+        (workers, prefetches): (&Workers, bool),
     ) -> Result<Self, Failure> {
         let listen = ([127, 0, 0, 1], 0).into();
         let nexus = Nexus::builder().listen(listen).transports(transport.only()).start()?;
         let config = endpoint_config(transport, true);
         let mut server = nexus.endpoint(config).map_err(Failure::because)?;
-        register(&mut server, store, &Arc::new(Metrics::new(1)), 0, scans);
+        register(&mut server, store, &Arc::new(Metrics::new(1)), 0, workers);
         if prefetches {
             prefetch_words(&mut server, store);
         }
@@ -104,6 +114,10 @@ impl Side {
         open(&mut endpoint, &mut server, &sessions)?;
         Ok(Self { server, clients: Clients::new(endpoint, &sessions, args)? })
     }
+}
+
+fn now() -> Time {
+    Time::from_ns(clock::now_ns())
 }
 
 /// Runs client and server until all sessions are open.
