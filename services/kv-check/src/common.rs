@@ -32,6 +32,7 @@ pub(crate) struct Counters {
     pub(crate) attempts_failed: u64,
     pub(crate) refusals: u64,
     pub(crate) repeats: u64,
+    pub(crate) saves: u64,
     pub(crate) stale_reads: u64,
     pub(crate) abandoned: u64,
     /// Operations of the store's own client.

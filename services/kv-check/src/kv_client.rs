@@ -111,6 +111,8 @@ impl KvClientUser {
         let mut history = common.history.borrow_mut();
         let ended = match &end {
             End::Answered(response) => {
+                let is_by_save = operation::is_by_save(&invocation);
+                common.counters.borrow_mut().saves += u64::from(is_by_save);
                 self.script.remember(&invocation, response);
                 history.end(id, response.clone())
             }

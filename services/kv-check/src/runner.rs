@@ -87,6 +87,7 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
         ("refusals", counters.refusals),
         ("writes_repeated", counters.repeats),
         ("writes_abandoned", counters.abandoned),
+        ("saves", counters.saves),
         ("stale_reads", counters.stale_reads),
         ("crashes", fabric.crashes),
         ("disks_lost", counters.disks_lost),

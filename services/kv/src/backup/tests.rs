@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::api::{Pair, PairsBuffer};
 
-type Written = Vec<(Vec<u8>, (u64, Vec<u8>))>;
+/// A key, with its revision and value.
+type Entry = (Vec<u8>, (u64, Vec<u8>));
+
+type Written = Vec<Entry>;
 
 /// Writes a file, with blocks of this many pairs.
 fn file(pairs: &Written, block_pairs: usize) -> Vec<u8> {
@@ -19,7 +22,7 @@ fn file(pairs: &Written, block_pairs: usize) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn buffer(pairs: &[(Vec<u8>, (u64, Vec<u8>))]) -> PairsBuffer {
+fn buffer(pairs: &[Entry]) -> PairsBuffer {
     let mut buffer = PairsBuffer::default();
     for (key, (revision, value)) in pairs {
         buffer.push(&Pair { key, revision: *revision, value });

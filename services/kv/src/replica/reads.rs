@@ -163,6 +163,21 @@ mod tests {
     }
 
     #[test]
+    fn may_be_stale__a_save_begins_as_the_client_wants_and_goes_on_at_any_replica() {
+        let of = |request: SaveRequest| may_be_stale(methods::SAVE, &request.to_vec());
+        let begin = |consistency| of(SaveRequest::Begin { consistency });
+        assert_eq!(
+            begin(Consistency::Linearizable),
+            Ok(false),
+            "the leader confirms that it leads"
+        );
+        assert_eq!(begin(Consistency::Stale), Ok(true));
+        assert_eq!(of(SaveRequest::Block { save: 1, block: 1 }), Ok(true));
+        assert_eq!(of(SaveRequest::End { save: 1 }), Ok(true));
+        assert!(may_be_stale(methods::SAVE, &[9]).is_err());
+    }
+
+    #[test]
     fn confirm__knows_an_old_answer() {
         let mut reads = Reads::default();
         reads.queue('a');
