@@ -34,7 +34,6 @@
 //! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
 //! | [`nexus`] | the production nexus in simulated scenarios |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
-//! | [`traffic`] | published sizes of messages, and the times of flows |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`World`] | actors and control planes under rules: the loop of all checkers |
 //! | [`Trace`] | a line for each event |
@@ -61,7 +60,6 @@ pub mod seeds;
 mod simulation;
 mod time;
 mod trace;
-pub mod traffic;
 mod transport;
 mod udp;
 mod world;

@@ -1,7 +1,8 @@
 //! Networks of two tiers.
 
-use super::config::{BufferPolicy, Forwarding, LinkConfig, NicConfig, SwitchConfig};
-use super::topology::{HostId, SwitchId, Topology};
+use petrel_sim::fabric::{
+    BufferPolicy, Forwarding, HostId, LinkConfig, NicConfig, SwitchConfig, SwitchId, Topology,
+};
 
 /// A network of two tiers: hosts under leaf switches ("top of rack"), and each leaf linked to each spine switch.
 ///
@@ -134,17 +135,19 @@ impl LeafSpine {
 
 #[cfg(test)]
 mod tests {
+    use petrel_sim::fabric::{FabricConfig, FabricHandle};
+
     use super::*;
-    use crate::fabric::topology::NodeId;
 
     #[test]
     fn cx4__is_the_papers() {
         let cx4 = LeafSpine::cx4(40);
         assert_eq!((cx4.host_count(), cx4.oversubscription()), (200, 2.0));
         let topology = cx4.topology();
-        assert_eq!((topology.host_count(), topology.switches.len()), (200, 6));
-        assert_eq!(topology.links.len(), 2 * (200 + 25));
-        assert!(topology.routes().is_ok());
+        assert_eq!(topology.host_count(), 200);
+        let uplinks = |leaf| topology.links_between(cx4.leaf_switch(leaf), cx4.spine_switch(0));
+        assert_eq!((0..5).map(|leaf| uplinks(leaf).len()).sum::<usize>(), 25);
+        assert!(FabricHandle::new(&topology, FabricConfig::default(), 1).is_ok());
     }
 
     #[test]
@@ -162,11 +165,7 @@ mod tests {
             for place in 0..3 {
                 let host = network.host(leaf, place);
                 assert_eq!(network.leaf_of(host), network.leaf_switch(leaf));
-                let joined = |link: &&super::super::topology::Direction| {
-                    link.from == NodeId::from(host)
-                        && link.to == NodeId::from(network.leaf_switch(leaf))
-                };
-                assert_eq!(topology.links.iter().filter(joined).count(), 1);
+                assert_eq!(topology.links_between(host, network.leaf_switch(leaf)).len(), 1);
             }
         }
         assert_eq!(network.spine_switch(1), SwitchId(6));

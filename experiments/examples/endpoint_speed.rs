@@ -1,11 +1,12 @@
 //! The speed of the simulator with endpoints that do next to nothing: 100 hosts with ten transports each.
 //! All transports are peers and keep 60 small requests outstanding.
 //!
-//! `cargo run --release -p petrel-sim --example endpoint_speed [microseconds]`
+//! `cargo run --release --manifest-path experiments/Cargo.toml --example endpoint_speed [microseconds]`
 
 use std::time::Instant;
 
-use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LeafSpine, SimAddr};
+use petrel_experiments::sim::LeafSpine;
+use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, SimAddr};
 use petrel_sim::{Actor, Rng, SimTransport, SimTransportConfig, Simulation};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 

@@ -1,10 +1,10 @@
 //! Tests of overload in the fabric: marks, shared memory, equal paths, oversubscription.
 
-use crate::common::*;
+use crate::fabric::*;
+use petrel_experiments::sim::LeafSpine;
 use petrel_sim::fabric::{
-    Arrivals, BufferPolicy, DropReason, Ecn, EcnConfig, FabricHandle, HostId, LeafSpine,
-    LinkConfig, LinkId, NicConfig, SimAddr, SourceConfig, SourceId, SwitchConfig, SwitchId,
-    Topology,
+    Arrivals, BufferPolicy, DropReason, Ecn, EcnConfig, FabricHandle, HostId, LinkConfig, LinkId,
+    NicConfig, SimAddr, SourceConfig, SourceId, SwitchConfig, SwitchId, Topology,
 };
 use petrel_sim::{Probability, Rng, SimTransportConfig};
 use petrel_transport::Transport;
@@ -71,7 +71,7 @@ fn shared_buffer__counts_drops_by_reason() {
     assert!(dropped[0] > 0, "{dropped:?}");
     assert_eq!(dropped, [switch.dropped_full, switch.dropped_threshold]);
     let ports = [0, 1].map(|port| fabric.link_stats(fabric.links_between(S0, HostId(port))[0]));
-    assert_eq!(ports.iter().map(|port| port.refused()).sum::<u64>(), dropped.iter().sum());
+    assert_eq!(ports.iter().map(|port| port.refused()).sum::<u64>(), dropped.iter().sum::<u64>());
     let lost = sources.iter().map(|&source| fabric.source_stats(source).lost).sum::<u64>();
     assert_eq!(lost, stats.dropped_total());
     assert!(switch.used_bytes_max <= 300_000 && switch.used_bytes_max > 300_000 - WIRE);

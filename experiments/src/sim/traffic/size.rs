@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rng::Rng;
+use petrel_sim::Rng;
 
 /// A distribution of message sizes, given by points of its cumulative distribution. Sizes between two points
 /// are equally likely.

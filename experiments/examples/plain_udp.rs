@@ -1,11 +1,12 @@
 //! Plain UDP sources over store-and-forward switches with short queues: the same scenarios, in the same
 //! table, as `bench/ns3/plain-udp.cc` on ns-3. `bench/ns3/README.md` compares the results.
 //!
-//! `cargo run --release -p petrel-sim --example plain_udp [runs]`
+//! `cargo run --release --manifest-path experiments/Cargo.toml --example plain_udp [runs]`
 
+use petrel_experiments::sim::LeafSpine;
 use petrel_sim::fabric::{
-    Arrivals, BufferPolicy, FabricConfig, FabricError, FabricHandle, Histogram, HostId, LeafSpine,
-    LinkConfig, NicConfig, SimAddr, SourceConfig, SourceId, SwitchConfig, Topology,
+    Arrivals, BufferPolicy, FabricConfig, FabricError, FabricHandle, Histogram, HostId, LinkConfig,
+    NicConfig, SimAddr, SourceConfig, SourceId, SwitchConfig, Topology,
 };
 
 const PAYLOAD_BYTES: u32 = 1_000;

@@ -1,12 +1,11 @@
 //! The speed of the fabric itself: synthetic packets over a cluster of 100 hosts, ten sources each.
 //!
-//! `cargo run --release -p petrel-sim --example fabric_speed [microseconds [payload [load%]]]`
+//! `cargo run --release --manifest-path experiments/Cargo.toml --example fabric_speed [microseconds [payload [load%]]]`
 
 use std::time::Instant;
 
-use petrel_sim::fabric::{
-    Arrivals, FabricConfig, FabricHandle, HostId, LeafSpine, SimAddr, SourceConfig,
-};
+use petrel_experiments::sim::LeafSpine;
+use petrel_sim::fabric::{Arrivals, FabricConfig, FabricHandle, HostId, SimAddr, SourceConfig};
 
 const PORTS: u16 = 10;
 

@@ -1,6 +1,6 @@
 //! The fabric against calculated results: rates, delays and queues.
 
-use crate::common::*;
+use crate::fabric::*;
 use petrel_sim::fabric::{
     Arrivals, FabricHandle, Forwarding, HostId, LinkConfig, LinkId, NicConfig, SimAddr,
     SourceConfig, SourceId, SwitchConfig, Topology,
@@ -214,7 +214,7 @@ fn cut_through__latency_is_the_sum_of_its_parts() {
 
 #[test]
 fn cut_through__across_two_tiers() {
-    let network = petrel_sim::fabric::LeafSpine::cx4(2);
+    let network = petrel_experiments::sim::LeafSpine::cx4(2);
     let fabric = FabricHandle::new(&network.topology(), exact_cpu(), 1).unwrap();
     let (from, near, far) = (network.host(0, 0), network.host(0, 1), network.host(3, 1));
     let (whole, head) = (ser_ps(WIRE, 25), ser_ps(64, 100));
