@@ -1,5 +1,7 @@
 //! The words of the measurement: random keys, values derived from them, and the expected sums of scans.
 
+use petrel_bench::cache::mix;
+
 /// The keys, by number and in order.
 pub(super) struct Keys {
     keys: Vec<u64>,
@@ -45,15 +47,6 @@ impl Keys {
 #[inline]
 pub(super) fn value_of(key: u64) -> u64 {
     key.rotate_left(32) ^ 0x7065_7472_656c
-}
-
-/// Maps numbers to words, one to one (Steele's and Vigna's splitmix64).
-#[inline]
-pub fn mix(number: u64) -> u64 {
-    let mut word = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

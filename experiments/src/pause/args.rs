@@ -1,4 +1,4 @@
-//! Arguments of `petrel bench pause`.
+//! Arguments of `petrel-experiment pause`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use petrel_command::args::BenchTransport;
 use petrel_command::args::values::IdleChoice;
 use petrel_command::units::{exact_duration, parse_duration};
 
-/// Arguments of `petrel bench pause`.
+/// Arguments of `petrel-experiment pause`.
 #[derive(Args, Debug)]
 pub(crate) struct PauseArgs {
     /// Transports to measure, in turn; separate several by commas
@@ -34,7 +34,7 @@ pub(crate) struct PauseArgs {
     pub(crate) rounds: u32,
 }
 
-/// A policy of `petrel bench pause`.
+/// A policy of `petrel-experiment pause`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleValue {
     Named(IdleChoice),

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::args::{OverloadServerArgs, WorkArgs};
 use super::wire::{self, Done};
-use crate::measure::process::end_with_parent;
+use petrel_bench::measure::process::end_with_parent;
 
 /// The line that tells the client the address.
 #[derive(Serialize)]

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
@@ -15,11 +16,12 @@ use petrel_command::args::BenchTransport;
 use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_tls::Credentials;
+use serde::Deserialize;
 
-use crate::attacks::{MANAGEMENT, threads_ns};
-use crate::defaults::{connect_anew, start_defaults_server};
-use crate::measure::process::Process;
-use crate::sessions::private_bytes;
+use petrel_bench::attacks::{MANAGEMENT, threads_ns};
+use petrel_bench::defaults::connect_anew;
+use petrel_bench::measure::process::{Process, parse};
+use petrel_bench::sessions::private_bytes;
 
 /// Connections of a round, and those at a time: fewer than the tickets that a process keeps of a server.
 const CONNECTS: u32 = 400;
@@ -60,8 +62,12 @@ pub(super) struct PerSecond {
     pub(super) control_plane: f64,
 }
 
-pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<PerSecond, Failure> {
-    let (process, server) = start(folder, handshake)?;
+pub(super) fn per_second(
+    petrel: &Path,
+    folder: &Path,
+    handshake: Handshake,
+) -> Result<PerSecond, Failure> {
+    let (process, server) = start(petrel, folder, handshake)?;
     let spent = || {
         let threads = threads_ns(process.id());
         let threads = threads.ok_or_else(|| Failure::because("no CPU time"))?;
@@ -86,8 +92,8 @@ pub(super) fn per_second(folder: &Path, handshake: Handshake) -> Result<PerSecon
 }
 
 /// Returns the bytes of a connection with its link and session at the server.
-pub(super) fn memory(folder: &Path, handshake: Handshake) -> Result<f64, Failure> {
-    let (process, server) = start(folder, handshake)?;
+pub(super) fn memory(petrel: &Path, folder: &Path, handshake: Handshake) -> Result<f64, Failure> {
+    let (process, server) = start(petrel, folder, handshake)?;
     let pid = process.id().to_string();
     let connect = |_| connect_anew(server, handshake.nexus(folder)?);
     let _warm = (0..WARM).map(connect).collect::<Result<Vec<_>, Failure>>()?;
@@ -98,8 +104,20 @@ pub(super) fn memory(folder: &Path, handshake: Handshake) -> Result<f64, Failure
 
 type Server = (Process, (SocketAddr, BenchTransport));
 
-fn start(folder: &Path, handshake: Handshake) -> Result<Server, Failure> {
+/// The record that a server prints when it listens.
+#[derive(Deserialize)]
+struct Ready {
+    address: SocketAddr,
+}
+
+/// Starts a server at defaults that sleeps when nothing is to do.
+fn start(petrel: &Path, folder: &Path, handshake: Handshake) -> Result<Server, Failure> {
     let credentials = (handshake != Handshake::None).then_some(folder);
-    let (process, address) = start_defaults_server(credentials, &["--block"])?;
+    let mut command = Command::new(petrel);
+    command.args(["bench", "defaults-server", "--json", "--block"]);
+    command.env_remove("PETREL_CREDENTIALS");
+    command.envs(credentials.map(|folder| ("PETREL_CREDENTIALS", folder)));
+    let mut process = Process::spawn(&mut command)?;
+    let Ready { address } = parse(&process.line()?)?;
     Ok((process, (address, BenchTransport::Udp)))
 }

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use self::args::IdleValue;
 pub(crate) use self::args::PauseArgs;
-use crate::measure::statistics::{Spread, median, spread};
+use petrel_bench::measure::statistics::{Spread, median, spread};
 use petrel_command::args::BenchTransport;
 use sleeper::{Mechanism, Sleeper};
 
@@ -69,7 +69,7 @@ struct WakeRow {
 }
 
 /// Runs the benchmark and prints its figures.
-pub(super) fn run(args: &PauseArgs, output: Output) -> Result<Outcome, Failure> {
+pub(crate) fn run(args: &PauseArgs, output: Output) -> Result<Outcome, Failure> {
     let mut wakes = Vec::new();
     for pause in &args.pause {
         for row in measure_wake_ups(args, *pause)? {
@@ -217,7 +217,7 @@ fn command(args: &PauseArgs) -> String {
     let pauses: Vec<_> = args.pause.iter().map(|pause| exact_duration(*pause)).collect();
     let idle: Vec<_> = args.idle.iter().map(IdleValue::to_string).collect();
     format!(
-        "petrel bench pause --transport {} --pause {} --idle {} --rounds {}",
+        "petrel-experiment pause --transport {} --pause {} --idle {} --rounds {}",
         transports.join(","),
         pauses.join(","),
         idle.join(","),

@@ -1,4 +1,4 @@
-//! `petrel index bench`: eRPC's §7.2 on one machine.
+//! `petrel-experiment index`: eRPC's §7.2 on one machine.
 //!
 //! Rates are measured with a server process whose dispatch thread has a CPU, and clients on another CPU:
 //! lookups beside an echo, in alternating windows. The echo has a separate server without prefetching,
@@ -14,6 +14,7 @@ mod keys;
 mod load;
 mod one_thread;
 mod report;
+mod server;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -30,13 +31,13 @@ use petrel_command::output::Output;
 use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
-pub use self::args::IndexBenchArgs;
+pub(crate) use self::args::{IndexArgs, IndexServerArgs};
 use self::keys::Keys;
-pub use self::keys::mix;
 use self::load::{CallKind, Load, OfferedLoad};
 use self::one_thread::OneThread;
 use self::report::Report;
-use crate::measure::process::{Process, parse};
+pub(crate) use self::server::run as run_server;
+use petrel_bench::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
 /// Time limit for PUTs of all keys.
@@ -110,11 +111,11 @@ struct Ready {
     address: SocketAddr,
 }
 
-/// Runs `petrel index bench`, and prints its figures.
+/// Runs `petrel-experiment index`, and prints its figures.
 ///
 /// # Errors
 /// The reason why nothing could be measured.
-pub fn run(args: &IndexBenchArgs, output: Output) -> Result<Outcome, Failure> {
+pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> {
     let keys = Rc::new(Keys::new(args.keys));
     let mut reports = Vec::new();
     for &transport in &args.transport {
@@ -128,7 +129,7 @@ pub fn run(args: &IndexBenchArgs, output: Output) -> Result<Outcome, Failure> {
 }
 
 fn measure(
-    args: &IndexBenchArgs,
+    args: &IndexArgs,
     transport: BenchTransport,
     keys: &Rc<Keys>,
     output: Output,
@@ -167,7 +168,7 @@ fn place_client(cpus: Option<[usize; 2]>) -> Result<PlacementGuard, Failure> {
 
 impl ServerProcess {
     fn start(
-        args: &IndexBenchArgs,
+        args: &IndexArgs,
         transport: BenchTransport,
         cpus: Option<[usize; 2]>,
         keys: &Rc<Keys>,
@@ -191,14 +192,14 @@ impl Clients {
     fn new(
         mut endpoint: Endpoint<Load>,
         sessions: &[SessionId],
-        args: &IndexBenchArgs,
+        args: &IndexArgs,
     ) -> Result<Self, Failure> {
         endpoint.with(|load, cx| load.set_sessions(cx, sessions, args.outstanding))?;
         Ok(Self { endpoint })
     }
 
     /// Puts all keys, by calls.
-    fn fill(&mut self, args: &IndexBenchArgs) -> Result<(), Failure> {
+    fn fill(&mut self, args: &IndexArgs) -> Result<(), Failure> {
         let in_flight = in_flight(args);
         let offered_load =
             OfferedLoad { kind: CallKind::Fill, in_flight, is_timed: false, length: FILL_MAX };
@@ -242,7 +243,7 @@ impl Kind {
         matches!(self, EchoOneThread | LookupsOneThread | ScansInWorkers | ScansInDispatch)
     }
 
-    fn offered_load(self, args: &IndexBenchArgs) -> OfferedLoad {
+    fn offered_load(self, args: &IndexArgs) -> OfferedLoad {
         let kind = match self {
             Self::Echo | Self::EchoSingle | Self::EchoOneThread => CallKind::Echo,
             Self::Lookups | Self::LookupSingle | Self::LookupsOneThread => {
@@ -272,27 +273,24 @@ impl Series {
     }
 }
 
-fn in_flight(args: &IndexBenchArgs) -> usize {
+fn in_flight(args: &IndexArgs) -> usize {
     usize::from(args.clients) * usize::from(args.outstanding)
 }
 
 /// Returns the command line of a server.
 fn arguments(
-    args: &IndexBenchArgs,
+    args: &IndexArgs,
     transport: BenchTransport,
     cpus: Option<[usize; 2]>,
     prefetches: bool,
 ) -> Vec<String> {
-    let mut arguments: Vec<String> = ["index", "serve", "--json", "--listen", "127.0.0.1:0"]
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut arguments = vec!["index-server".to_owned(), "--json".to_owned()];
     let mut set = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     set("--transport", transport.name().to_owned());
     set("--workers", args.workers.to_string());
     set("--words", args.keys.to_string());
     if let Some([client, server]) = cpus {
-        set("--cpus", server.to_string());
+        set("--cpu", server.to_string());
         set("--worker-cpu", client.to_string());
     }
     if !prefetches {

@@ -1,7 +1,7 @@
 //! Encryption and identity beside neither: the same workloads with credentials and without, in turn.
 //!
-//! The command issues credentials of its own, in a directory that it removes. Rows of processes run the other benchmarks of this command, with
-//! the credentials and without: their figures are those of users.
+//! The command issues credentials of its own, in a directory that it removes. Rows of processes run benchmarks of `petrel`, with the
+//! credentials and without: their figures are those of users.
 
 mod args;
 mod cipher;
@@ -25,14 +25,14 @@ use serde_json::Value;
 use self::args::Part;
 pub(crate) use self::args::SealedArgs;
 use self::connects::{Handshake, PerSecond};
-use crate::measure::directory::Directory;
-use crate::measure::ends::Side;
-use crate::measure::figure::{Baseline, Figure, Quantity};
-use crate::measure::measurement::{Beside, Measurement, SessionPlan, Shape};
-use crate::measure::pairs::Pace;
-use crate::measure::statistics::{format_ratio, median};
-use crate::measure::test_bed::{Cores, TestBed};
-use crate::measure::veth;
+use petrel_bench::measure::directory::Directory;
+use petrel_bench::measure::ends::Side;
+use petrel_bench::measure::figure::{Baseline, Figure, Quantity};
+use petrel_bench::measure::measurement::{Beside, Measurement, SessionPlan, Shape};
+use petrel_bench::measure::pairs::Pace;
+use petrel_bench::measure::statistics::{format_ratio, median};
+use petrel_bench::measure::test_bed::{Cores, TestBed};
+use petrel_bench::measure::veth;
 
 /// How long the credentials are valid.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -104,7 +104,7 @@ struct Bench<'a> {
 }
 
 /// Runs the parts and prints their figures.
-pub(super) fn run(args: &SealedArgs, output: Output) -> Result<Outcome, Failure> {
+pub(crate) fn run(args: &SealedArgs, output: Output) -> Result<Outcome, Failure> {
     let folder = Directory::within(&std::env::temp_dir(), "sealed")?;
     issue(folder.path())?;
     let credentials = Credentials::from_dir(folder.path())?;
@@ -286,14 +286,14 @@ impl Bench<'_> {
     }
 
     fn connects(&mut self) -> Result<(), Failure> {
-        let folder = self.folder.path().to_owned();
+        let (petrel, folder) = (&self.args.petrel, self.folder.path().to_owned());
         for (handshake, what, least) in [
             (Handshake::Full, "connects per server core, full", 2_500.0),
             (Handshake::Resumed, "connects per server core, resumed", 6_000.0),
         ] {
             let round = |_| {
-                let plain = connects::per_second(&folder, Handshake::None)?;
-                Ok((plain, connects::per_second(&folder, handshake)?))
+                let plain = connects::per_second(petrel, &folder, Handshake::None)?;
+                Ok((plain, connects::per_second(petrel, &folder, handshake)?))
             };
             let pairs = (0..self.args.rounds).map(round).collect::<Result<Vec<_>, Failure>>()?;
             let of = |rate: fn(&PerSecond) -> f64| -> Vec<_> {
@@ -304,8 +304,8 @@ impl Bench<'_> {
             let what = (format!("{what}, control plane alone"), "1/s");
             self.add(self.row(Part::Connects, what, &of(|rates| rates.control_plane)))?;
         }
-        let plain = connects::memory(&folder, Handshake::None)?;
-        let sealed = connects::memory(&folder, Handshake::Resumed)?;
+        let plain = connects::memory(petrel, &folder, Handshake::None)?;
+        let sealed = connects::memory(petrel, &folder, Handshake::Resumed)?;
         // 10 KiB for the connection, and one for the link.
         let what = ("memory of a connection with a link, server", "KiB");
         let row = self.row(Part::Connects, what, &[(plain / KIB, sealed / KIB)]);
@@ -359,14 +359,14 @@ impl Bench<'_> {
         self.add(self.row(Part::Quota, what, &[(f64::NAN, failed)]).judge(&Bar::AtMost(0.0)))
     }
 
-    /// Runs a command of this program in each round, without credentials and with them. Returns the records that it prints.
+    /// Runs a benchmark of `petrel` in each round, without credentials and with them. Returns the records that it prints.
     fn alternate(&self, words: &[&str]) -> Result<Vec<[Vec<Value>; 2]>, Failure> {
         let round = |_| Ok([self.child(words, false)?, self.child(words, true)?]);
         (0..self.args.rounds).map(round).collect()
     }
 
     fn child(&self, words: &[&str], is_sealed: bool) -> Result<Vec<Value>, Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(&self.args.petrel);
         command.args(words).arg("--json").stdin(Stdio::null()).stderr(Stdio::inherit());
         match is_sealed {
             true => command.env("PETREL_CREDENTIALS", self.folder.path()),
@@ -421,10 +421,11 @@ fn format_value(value: f64) -> String {
 fn command(args: &SealedArgs, parts: &[Part]) -> String {
     let parts: Vec<_> = parts.iter().map(|part| part.name()).collect();
     format!(
-        "petrel bench sealed --part {} --rounds {} --duration {}",
+        "petrel-experiment sealed --part {} --rounds {} --duration {} --petrel {}",
         parts.join(","),
         args.rounds,
-        exact_duration(args.duration)
+        exact_duration(args.duration),
+        args.petrel.display()
     )
 }
 

@@ -1,11 +1,12 @@
-//! Arguments of `petrel bench sealed`.
+//! Arguments of `petrel-experiment sealed`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use petrel_command::units::parse_duration;
 
-/// Arguments of `petrel bench sealed`.
+/// Arguments of `petrel-experiment sealed`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SealedArgs {
     /// Parts to measure; separate several by commas
@@ -21,6 +22,10 @@ pub(crate) struct SealedArgs {
     /// Measured time of each side in a round
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s")]
     pub(crate) duration: Duration,
+
+    /// The command `petrel`, whose benchmarks and servers all parts run but `cipher`, `polling` and `large`
+    #[arg(long, value_name = "PROGRAM", default_value = "petrel")]
+    pub(crate) petrel: PathBuf,
 }
 
 /// A part of the measurement.

@@ -1,6 +1,6 @@
 //! Calls of many clients on one thread: a closed loop per client, every answer checked.
 //!
-//! The structure is that of `crate::measure::load`: a slot with two buffers for every call in flight, and the
+//! The structure is that of `petrel_bench::measure::load`: a slot with two buffers for every call in flight, and the
 //! load as the endpoint's state, lent to continuations.
 
 use std::mem;

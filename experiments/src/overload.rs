@@ -18,7 +18,7 @@ use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use serde::{Deserialize, Serialize};
 
 use self::client::{Arrivals, OfferedLoad, Outcomes};
-pub(super) use self::server::run as run_server;
+pub(crate) use self::server::run as run_server;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::{LatencySummary, format_percentile};
@@ -26,11 +26,11 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::exact_duration;
 
 use self::args::WorkArgs;
-pub(crate) use self::args::{BenchOverloadArgs, OverloadServerArgs};
+pub(crate) use self::args::{OverloadMeasuredArgs, OverloadServerArgs};
 pub use self::policy::Policy;
 use self::wire::Done;
-use crate::measure::library::{Caller, EndConfig};
-use crate::measure::process::{Process, parse};
+use petrel_bench::measure::library::{Caller, EndConfig};
+use petrel_bench::measure::process::{Process, parse};
 
 /// The warm-up takes this fraction of the measured time.
 const WARM_UP_SHARE: u32 = 4;
@@ -90,7 +90,7 @@ struct Ready {
 }
 
 /// Runs the benchmark and prints its figures.
-pub(super) fn run(args: &BenchOverloadArgs, output: Output) -> Result<Outcome, Failure> {
+pub(crate) fn run(args: &OverloadMeasuredArgs, output: Output) -> Result<Outcome, Failure> {
     check(args)?;
     let capacity_per_s = Pair::start(args, Policy::None)?.capacity_per_s(args)?;
     let mut figures = Vec::new();
@@ -107,7 +107,7 @@ pub(super) fn run(args: &BenchOverloadArgs, output: Output) -> Result<Outcome, F
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
-fn check(args: &BenchOverloadArgs) -> Result<(), Failure> {
+fn check(args: &OverloadMeasuredArgs) -> Result<(), Failure> {
     let (service, slo) = (args.work.service, args.slo);
     match service.is_zero() || args.duration.is_zero() || slo <= service {
         true => {
@@ -118,13 +118,12 @@ fn check(args: &BenchOverloadArgs) -> Result<(), Failure> {
 }
 
 impl Pair {
-    fn start(args: &BenchOverloadArgs, policy: Policy) -> Result<Self, Failure> {
+    fn start(args: &OverloadMeasuredArgs, policy: Policy) -> Result<Self, Failure> {
         let WorkArgs { workers, service, target } = args.work;
         let (workers, service) = (workers.to_string(), exact_duration(service));
         let target = exact_duration(target);
         let transport = args.transport.name();
         let mut process = Process::start(&[
-            "bench",
             "overload-server",
             "--json",
             "--transport",
@@ -160,7 +159,7 @@ impl Pair {
 
     /// Returns the capacity of permanently busy workers: the maximum of some attempts, because other
     /// load of the machine only reduces the figure.
-    fn capacity_per_s(&mut self, args: &BenchOverloadArgs) -> Result<f64, Failure> {
+    fn capacity_per_s(&mut self, args: &OverloadMeasuredArgs) -> Result<f64, Failure> {
         let calls = args.work.workers.saturating_mul(CALLS_PER_WORKER);
         let offered_load =
             OfferedLoad { has_deadlines: false, ..offered_load(args, Arrivals::Closed { calls }) };
@@ -181,7 +180,7 @@ impl Pair {
     /// Measures a policy under each load.
     fn series(
         &mut self,
-        args: &BenchOverloadArgs,
+        args: &OverloadMeasuredArgs,
         policy: Policy,
         back_pressure: bool,
         capacity_per_s: f64,
@@ -223,7 +222,7 @@ impl Pair {
     }
 }
 
-fn offered_load(args: &BenchOverloadArgs, arrivals: Arrivals) -> OfferedLoad {
+fn offered_load(args: &OverloadMeasuredArgs, arrivals: Arrivals) -> OfferedLoad {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     OfferedLoad {
         arrivals,
@@ -236,7 +235,7 @@ fn offered_load(args: &BenchOverloadArgs, arrivals: Arrivals) -> OfferedLoad {
 }
 
 fn figure(
-    args: &BenchOverloadArgs,
+    args: &OverloadMeasuredArgs,
     policy: Policy,
     offered_load: OfferedLoad,
     (load, capacity_per_s): (f64, f64),
@@ -274,12 +273,12 @@ fn figure(
     }
 }
 
-fn command(args: &BenchOverloadArgs) -> String {
+fn command(args: &OverloadMeasuredArgs) -> String {
     let list = |values: Vec<String>| values.join(",");
-    let BenchOverloadArgs { transport, load, policy, slo, sessions, duration, work } = args;
+    let OverloadMeasuredArgs { transport, load, policy, slo, sessions, duration, work } = args;
     let WorkArgs { workers, service, target } = work;
     format!(
-        "petrel bench overload --transport {} --load {} --policy {} --slo {} --sessions {sessions} \
+        "petrel-experiment overload-measured --transport {} --load {} --policy {} --slo {} --sessions {sessions} \
          --duration {} --workers {workers} --service {} --target {}",
         transport.name(),
         list(load.iter().map(u16::to_string).collect()),
@@ -310,7 +309,7 @@ const COLUMNS: [Column<Figure>; 16] = [
     ("wasted", |figure| figure.wasted.to_string()),
 ];
 
-fn show(figures: &[Figure], args: &BenchOverloadArgs, output: Output) -> Result<(), Failure> {
+fn show(figures: &[Figure], args: &OverloadMeasuredArgs, output: Output) -> Result<(), Failure> {
     output.line(output.rows(&COLUMNS, 0, figures))?;
     output.line(format!(
         "{} workers, {} each; answers within {}, all checked. Latency: of the calls that were answered, from \

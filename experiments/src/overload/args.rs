@@ -1,4 +1,4 @@
-//! Arguments of `petrel bench overload`, and of the server that it starts.
+//! Arguments of `petrel-experiment overload-measured`, and of the server that it starts.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use petrel_command::units::parse_duration;
 
 use super::Policy;
 
-/// Arguments of `petrel bench overload`.
+/// Arguments of `petrel-experiment overload-measured`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct BenchOverloadArgs {
+pub(crate) struct OverloadMeasuredArgs {
     /// Transport between the two processes
     #[arg(long, value_enum, default_value = "udp")]
     pub(crate) transport: BenchTransport,
@@ -44,7 +44,7 @@ pub(crate) struct BenchOverloadArgs {
     pub(crate) work: WorkArgs,
 }
 
-/// The work that the server of `petrel bench overload` does for a request.
+/// The work that the server of `petrel-experiment overload-measured` does for a request.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkArgs {
     /// Requests that the server executes at once
@@ -61,7 +61,7 @@ pub(crate) struct WorkArgs {
     pub(crate) target: Duration,
 }
 
-/// Arguments of the server's process that `petrel bench overload` starts.
+/// Arguments of the server's process that `petrel-experiment overload-measured` starts.
 #[derive(Args, Debug)]
 pub(crate) struct OverloadServerArgs {
     /// Transport to offer

@@ -6,9 +6,9 @@ use petrel_command::output::{Column, Output};
 use petrel_command::units::{exact_duration, format_rate};
 use serde::Serialize;
 
-use super::IndexBenchArgs;
+use super::IndexArgs;
 use super::{KINDS, Kind, Series};
-use crate::measure::statistics::{Spread, median, spread};
+use petrel_bench::measure::statistics::{Spread, median, spread};
 use petrel_command::args::BenchTransport;
 
 /// The figures of a transport.
@@ -55,7 +55,7 @@ struct Row {
 
 impl Report {
     pub(super) fn new(
-        args: &IndexBenchArgs,
+        args: &IndexArgs,
         transport: BenchTransport,
         cpus: Option<[usize; 2]>,
         all: &[Series; KINDS.len()],
@@ -109,10 +109,10 @@ impl Row {
     }
 }
 
-fn command(args: &IndexBenchArgs) -> String {
+fn command(args: &IndexArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
     format!(
-        "petrel index bench --transport {} --keys {} --clients {} --outstanding {} --scans {} \
+        "petrel-experiment index --transport {} --keys {} --clients {} --outstanding {} --scans {} \
          --workers {} --worker-spin {} --rounds {} --window {}{}",
         transports.join(","),
         args.keys,
@@ -128,11 +128,7 @@ fn command(args: &IndexBenchArgs) -> String {
 }
 
 /// Prints the tables.
-pub(super) fn show(
-    reports: &[Report],
-    args: &IndexBenchArgs,
-    output: Output,
-) -> Result<(), Failure> {
+pub(super) fn show(reports: &[Report], args: &IndexArgs, output: Output) -> Result<(), Failure> {
     let columns: [Column<(&Report, &Row)>; 10] = [
         ("over", |(report, _)| report.transport.to_owned()),
         ("what", |(_, row)| row.kind.to_owned()),

@@ -7,19 +7,19 @@ const TURNS_PER_INTERRUPTION: usize = 100;
 
 /// The times of an end's turns.
 #[derive(Default)]
-pub struct Turns(Vec<u64>);
+pub(crate) struct Turns(Vec<u64>);
 
 impl Turns {
     /// Adds the turn since a time, and returns the current time.
     #[inline]
-    pub fn add(&mut self, since_ns: u64) -> u64 {
+    pub(crate) fn add(&mut self, since_ns: u64) -> u64 {
         let now_ns = clock::now_ns();
         self.0.push(now_ns - since_ns);
         now_ns
     }
 
     /// Returns the time of all turns. The longest turns, with other programs on the CPU, count as the mean of the others.
-    pub fn total_ns(mut self) -> f64 {
+    pub(crate) fn total_ns(mut self) -> f64 {
         self.0.sort_unstable();
         let kept = self.0.len() - self.0.len() / TURNS_PER_INTERRUPTION;
         let sum: u64 = self.0[..kept].iter().sum();

@@ -1,4 +1,4 @@
-//! The arguments of `petrel index bench`.
+//! The arguments of `petrel-experiment index`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use petrel_index::limits;
 /// values): with scans in workers, and in the dispatch endpoint. Every answer is checked. One thread
 /// makes all calls, with a session per client.
 #[derive(Args, Debug)]
-pub struct IndexBenchArgs {
+pub(crate) struct IndexArgs {
     /// Transports to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [BenchTransport::Udp, BenchTransport::Shm])]
     pub(crate) transport: Vec<BenchTransport>,
@@ -59,6 +59,34 @@ pub struct IndexBenchArgs {
     pub(crate) window: Duration,
 
     /// Prefetch no memory for lookups, to see what prefetching is worth
+    #[arg(long)]
+    pub(crate) no_prefetch: bool,
+}
+
+/// Arguments of the server's process that `petrel-experiment index` starts.
+#[derive(Args, Debug)]
+pub(crate) struct IndexServerArgs {
+    /// Transport to offer
+    #[arg(long, value_enum)]
+    pub(crate) transport: BenchTransport,
+
+    /// Worker threads
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: u16,
+
+    /// Words that the table is sized for
+    #[arg(long, value_name = "N")]
+    pub(crate) words: u64,
+
+    /// CPU of the dispatch thread
+    #[arg(long, value_name = "CPU")]
+    pub(crate) cpu: Option<usize>,
+
+    /// CPU of the workers
+    #[arg(long, value_name = "CPU")]
+    pub(crate) worker_cpu: Option<usize>,
+
+    /// Prefetch no memory for lookups
     #[arg(long)]
     pub(crate) no_prefetch: bool,
 }

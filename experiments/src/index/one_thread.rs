@@ -18,7 +18,7 @@ use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
 use petrel_index::{Metrics, Scans, Store, StoreConfig, prefetch_words, register};
 
-use super::IndexBenchArgs;
+use super::IndexArgs;
 use super::keys::{Keys, value_of};
 use super::load::{Load, OfferedLoad, Outcome};
 use super::{Clients, Kind, endpoint, endpoint_config};
@@ -42,7 +42,7 @@ struct Side {
 
 impl OneThread {
     pub(super) fn start(
-        args: &IndexBenchArgs,
+        args: &IndexArgs,
         transport: BenchTransport,
         cpus: Option<[usize; 2]>,
         keys: &Rc<Keys>,
@@ -83,7 +83,7 @@ impl OneThread {
 
 impl Side {
     fn start(
-        args: &IndexBenchArgs,
+        args: &IndexArgs,
         transport: BenchTransport,
         keys: &Rc<Keys>,
         store: &Arc<Store>,
@@ -137,7 +137,7 @@ fn is_opening(clients: &Endpoint<Load>, session: SessionId) -> Result<ControlFlo
 
 /// Starts workers on the other CPU, with real-time priority if allowed. Threads inherit the priority
 /// from their starter.
-fn start_workers(args: &IndexBenchArgs, cpus: Option<[usize; 2]>) -> Result<Workers, Failure> {
+fn start_workers(args: &IndexArgs, cpus: Option<[usize; 2]>) -> Result<Workers, Failure> {
     let idle = IdlePolicy::SpinThenBlock(args.worker_spin);
     let cpu = cpus.map(|[_, other]| other);
     let start = || {

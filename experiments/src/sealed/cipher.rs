@@ -8,7 +8,7 @@ use petrel_command::failure::Failure;
 use petrel_tls::{Suite, keys_from_secret};
 use petrel_transport::seal::{DatagramKey, HEAD_BYTES, TAG_BYTES};
 
-use crate::measure::statistics::median;
+use petrel_bench::measure::statistics::median;
 
 /// The suite that two ends agree on by default.
 const SUITE: Suite = Suite::Aes128Gcm;
