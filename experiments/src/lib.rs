@@ -10,6 +10,8 @@
 //! | `one_sided` | the GETs of HERD, Pilaf and FaRM by verbs of a card, over real tables |
 //! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
 //! | `puts` | the store's puts in the network of eRPC's paper |
+//! | `index`, `overload`, `pause`, `sealed` | on this machine: eRPC's index with scans; a server with too many requests; the first call after a pause; encryption |
+//! | `turns` | the times of ends that take turns on one thread |
 //! | `command`, `args`, `report` | the command `petrel-experiment`: tables, JSON and plots |
 //!
 //! `experiments/README.md` shows the results.
@@ -24,14 +26,19 @@ mod command;
 mod congestion;
 mod endpoints;
 mod factors;
+mod index;
 mod lookups;
 mod lossy;
 mod one_sided;
+mod overload;
 mod paths_veth;
+mod pause;
 mod puts;
 mod report;
+mod sealed;
 pub mod sim;
 mod sweep;
+mod turns;
 
 use std::process::ExitCode;
 

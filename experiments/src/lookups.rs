@@ -53,6 +53,23 @@ const SEED: u64 = 7;
 /// The second at which the partitions' clocks stand: no item of the benchmark has an end.
 const SECOND: u32 = 2;
 
+/// The ways of looking items up, with their names.
+const LOOKUPS: [(Lookups, &str); 3] =
+    [(Lookups::Plain, "plain"), (Lookups::Prefetched, "prefetched"), (Lookups::Batched, "batched")];
+
+/// Returns the way of a name.
+pub(crate) fn parse_lookups(text: &str) -> Result<Lookups, String> {
+    let found = LOOKUPS.into_iter().find(|(_, name)| *name == text);
+    found
+        .map(|(lookups, _)| lookups)
+        .ok_or_else(|| "look-ups are `plain`, `prefetched` or `batched`".to_owned())
+}
+
+/// Returns the name of a way.
+fn name_of(lookups: Lookups) -> &'static str {
+    LOOKUPS[lookups as usize].1
+}
+
 /// How the servers answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -72,7 +89,7 @@ impl Form {
     fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
-            Self::Items { lookups, .. } => lookups.name(),
+            Self::Items { lookups, .. } => name_of(lookups),
             Self::Bare { .. } => "bare",
         }
     }
@@ -271,6 +288,14 @@ mod tests {
     struct Command {
         #[command(flatten)]
         args: LookupsArgs,
+    }
+
+    #[test]
+    fn names__are_read_as_written() {
+        for (lookups, name) in LOOKUPS {
+            assert_eq!((name_of(lookups), parse_lookups(name)), (name, Ok(lookups)));
+        }
+        assert!(parse_lookups("fast").is_err());
     }
 
     #[test]

@@ -96,7 +96,6 @@ impl Command {
             Self::Cache(args) => {
                 !matches!(args.what, CacheCommand::Bench(_) | CacheCommand::Attacks(_))
             }
-            Self::Index(args) => !matches!(args.what, IndexCommand::Bench(_)),
             Self::Kv(args) => !matches!(
                 args.what,
                 KvCommand::Chaos(_) | KvCommand::ChaosReplica(_) | KvCommand::Sim(_)
@@ -360,6 +359,7 @@ mod tests {
             "petrel bench rate --endpoint 1",
             "petrel bench",
             "petrel bench rate --transport tcp",
+            "petrel bench counted-workload tcp-60 600",
             "petrel sim --trace",
             "petrel sim --seed 1 --seeds 2 --trace",
             "petrel sim --seed x",

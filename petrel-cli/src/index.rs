@@ -20,7 +20,6 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
         IndexCommand::Delete(args) => calls::delete(args, output),
         IndexCommand::Scan(args) => calls::scan(args, output),
         IndexCommand::Status(args) => calls::status(args, output),
-        IndexCommand::Bench(args) => petrel_bench::index::run(args, output),
     }
 }
 

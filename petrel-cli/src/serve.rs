@@ -46,13 +46,16 @@ pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> 
     let config = config(args);
     let server = Server::start(&config)?;
     announce(&config, &server, output)?;
-    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
-    // From now on a second signal ends the process at once.
-    drop(interrupt);
+    until_interrupted(interrupt, || server.is_healthy());
     let ended = server.drain(args.drain)?;
     report_cut(&ended, args.drain, output)?;
     print_totals(&ended, output)?;
     Ok(Outcome::Success)
+}
+
+/// Waits for an interrupt, or for the end of a thread of the server. From then on a second signal ends the process at once.
+pub(crate) fn until_interrupted(interrupt: Interrupt, is_healthy: impl Fn() -> bool) {
+    while !interrupt.wait_for(CHECK_INTERVAL) && is_healthy() {}
 }
 
 fn config(args: &ServeArgs) -> ServerConfig {

@@ -10,15 +10,14 @@
 //!
 //! In ordinary builds [`planted`] is a constant `false`, and the compiler removes the defects. A build
 //! with `RUSTFLAGS='--cfg petrel_break'` contains all defects, and the environment variable [`VARIABLE`]
-//! chooses at most one per process. `cargo run -p petrel-probe -- planted` tests all [`DEFECTS`]
-//! (`docs/testing.md`).
+//! chooses at most one per process. `cargo probe planted` tests all [`defects`] (`docs/testing.md`).
 //!
 //! The crate is separate because the protocol core, the independent transports and the services all
 //! contain defects. It has no dependencies.
 
 mod table;
 
-pub use table::{DEFECTS, Defect};
+pub use table::{Defect, defects};
 
 /// The environment variable with the name of the active defect in a build with `--cfg petrel_break`.
 pub const VARIABLE: &str = "PETREL_BREAK";
@@ -33,7 +32,7 @@ pub const fn planted(_name: &str) -> bool {
 /// Returns whether the named defect is active: whether [`VARIABLE`] names it.
 ///
 /// # Panics
-/// If the variable names a defect that [`DEFECTS`] lacks: a passing test would prove nothing.
+/// If the variable names a defect that [`defects`] lacks: a passing test would prove nothing.
 #[cfg(petrel_break)]
 pub fn planted(name: &str) -> bool {
     use std::sync::OnceLock;
@@ -41,7 +40,7 @@ pub fn planted(name: &str) -> bool {
     static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
     let choose = || {
         let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
-        let found = DEFECTS.iter().find(|defect| name == defect.name);
+        let found = defects().find(|defect| name == defect.name);
         Some(found.unwrap_or_else(|| panic!("{VARIABLE}={name:?}: no such defect")).name)
     };
     *CHOSEN.get_or_init(choose) == Some(name)
@@ -49,12 +48,48 @@ pub fn planted(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
     fn defects__have_names_of_their_own_in_order() {
-        let in_order = |pair: &[Defect]| pair[0].name < pair[1].name;
-        assert!(DEFECTS.windows(2).all(in_order), "sorted by name, and each name once");
+        let names: Vec<&str> = defects().map(|defect| defect.name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "sorted by name, and each name once");
+    }
+
+    /// Collects the names in calls of `planted("…")`, with their files.
+    fn planted_in(directory: &Path, found: &mut BTreeMap<String, Vec<PathBuf>>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                planted_in(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                // As a single literal, the text would look like a call.
+                for part in text.split(concat!("planted", "(\"")).skip(1) {
+                    let name = part.split('"').next().unwrap_or_default();
+                    found.entry(name.to_owned()).or_default().push(path.clone());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn defects__are_those_in_the_sources_once_each() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut found = BTreeMap::new();
+        for crate_ in ["petrel-proto", "petrel-transport", "petrel"] {
+            planted_in(&root.join("crates").join(crate_).join("src"), &mut found);
+        }
+        for service in ["cache", "index", "kv"] {
+            planted_in(&root.join("services").join(service).join("src"), &mut found);
+        }
+        let planted: Vec<&str> = found.keys().map(String::as_str).collect();
+        let table: Vec<&str> = defects().map(|defect| defect.name).collect();
+        assert_eq!(planted, table, "planted in the sources, and in the table");
+        assert!(found.values().all(|files| files.len() == 1), "in one place each: {found:?}");
     }
 
     #[test]

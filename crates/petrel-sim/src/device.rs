@@ -12,7 +12,6 @@ use petrel_transport::buf::{READ_IN_PLACE_BYTES_MIN, RegionWatch};
 use crate::fabric::{FabricHandle, SimAddr};
 use crate::push_check::changed;
 
-/// The device of a transport.
 #[derive(Debug)]
 pub(crate) struct Device {
     fabric: FabricHandle,
@@ -26,7 +25,6 @@ pub(crate) struct Device {
     unread: RefCell<VecDeque<Body>>,
 }
 
-/// A body to be read.
 #[derive(Debug)]
 struct Body {
     burst: u64,

@@ -35,7 +35,6 @@
 //! | [`service`] | an application's servers and clients in simulated scenarios |
 //! | [`nexus`] | the production nexus in simulated scenarios |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
-//! | [`traffic`] | published sizes of messages, and the times of flows |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`World`] | actors and control planes under rules: the loop of all checkers |
 //! | [`Trace`] | a line for each event |
@@ -63,7 +62,6 @@ pub mod service;
 mod simulation;
 mod time;
 mod trace;
-pub mod traffic;
 mod transport;
 mod udp;
 mod world;

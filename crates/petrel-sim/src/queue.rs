@@ -12,7 +12,7 @@
 //!    enough. Events are deadlines, mostly milliseconds away.
 //!
 //! The order equals the order of one heap: run and late heap are before the wheel, and the wheel is before
-//! the far heap. `docs/simulator.md` has the gains, by `examples/fabric_speed.rs`.
+//! the far heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -44,7 +44,6 @@ pub fn run_turn(endpoint: &mut SimEndpoint) -> bool {
     is_busy && endpoint.transport().stats().tx_blocked == blocked_before
 }
 
-/// The fault level of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FaultLevel {
     /// No faults, and long queues.

@@ -11,6 +11,7 @@ use petrel_command::args::BenchTransport;
 use petrel_command::units::{parse_duration, parse_size};
 
 use crate::card::{PaperFigure, Scheme};
+use crate::lookups::parse_lookups;
 use crate::report::plot::parse_plot;
 
 /// Arguments of `petrel-experiment one-sided`.
@@ -170,7 +171,7 @@ pub(crate) struct BatchArgs {
 #[derive(Args, Debug)]
 pub(crate) struct LookupsArgs {
     /// Ways of looking items up: `plain`, `prefetched`, `batched`
-    #[arg(long, value_name = "HOW", value_delimiter = ',')]
+    #[arg(long, value_name = "HOW", value_delimiter = ',', value_parser = parse_lookups)]
     #[arg(default_values = ["plain", "prefetched", "batched"])]
     pub(crate) how: Vec<Lookups>,
 

@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::index::{IndexArgs, IndexServerArgs};
+use crate::overload::{OverloadMeasuredArgs, OverloadServerArgs};
+use crate::pause::PauseArgs;
+use crate::sealed::SealedArgs;
 use crate::sim::Controller;
 use crate::sim::overload::{Policy, Service};
 use clap::{Args, Subcommand};
@@ -59,6 +63,10 @@ Examples:
   petrel-experiment sweep size --transport shm --plot sizes.svg
   petrel-experiment batch --table ipv6 --transport shm
   petrel-experiment lookups --how plain,batched --accesses 0,8
+  petrel-experiment index --transport shm
+  petrel-experiment overload-measured --policy none,default --load 50,100,200
+  petrel-experiment pause --pause 10ms --idle spin,50us,block
+  petrel-experiment sealed --part calls,store --petrel target/release/petrel
 
 experiments/README.md says what each does and what came of it.";
 
@@ -98,6 +106,20 @@ pub(crate) enum ExperimentCommand {
     Batch(BatchArgs),
     /// On this machine: ways of looking the cache's items up, with further accesses to memory
     Lookups(LookupsArgs),
+    /// On this machine: the ordered index beside an echo, and the cost of scans for lookups (eRPC, section 7.2)
+    Index(IndexArgs),
+    /// On this machine: requests that an overloaded server still answers in time; a server and a client process
+    OverloadMeasured(OverloadMeasuredArgs),
+    /// On this machine: the first call after a pause, in which both ends have gone to sleep, in bare wake-ups
+    Pause(PauseArgs),
+    /// On this machine: calls, connections, puts and floods with credentials, beside the same without
+    Sealed(SealedArgs),
+    /// The server process of `index`
+    #[command(hide = true)]
+    IndexServer(IndexServerArgs),
+    /// The server process of `overload-measured`
+    #[command(hide = true)]
+    OverloadServer(OverloadServerArgs),
 }
 
 /// Arguments of `petrel-experiment papers`.

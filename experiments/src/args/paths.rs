@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::sim::paths::Policy;
+use crate::sim::traffic::SizeDistribution;
 use crate::sim::{Controller, recovery_of};
 use clap::{Args, Subcommand};
 use petrel_command::units::parse_duration;
 use petrel_proto::Recovery;
-use petrel_sim::traffic::SizeDistribution;
 
 use super::CommonArgs;
 

@@ -13,7 +13,7 @@ use petrel_transport::clock;
 use super::Form;
 use super::calls::{Calls, Counts, LOOK_UP, first_word};
 use crate::endpoints::polling;
-use petrel_bench::measure::turns::Turns;
+use crate::turns::Turns;
 use petrel_command::args::BenchTransport;
 
 /// Sessions between client and server.

@@ -15,7 +15,9 @@ mod small_loss;
 mod veth;
 
 use crate::sim::cc_cost::CostConfig;
-use crate::{batch, card, congestion, factors, lookups, one_sided, sim, sweep};
+use crate::{
+    batch, card, congestion, factors, index, lookups, one_sided, pause, sealed, sim, sweep,
+};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
@@ -76,6 +78,18 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
         ExperimentCommand::Sweep(args) => sweep::run(args, output),
         ExperimentCommand::Batch(args) => batch::run(args, output),
         ExperimentCommand::Lookups(args) => lookups::run(args, output),
+        ExperimentCommand::Index(args) => index::run(args, output),
+        ExperimentCommand::OverloadMeasured(args) => crate::overload::run(args, output),
+        ExperimentCommand::Pause(args) => pause::run(args, output),
+        ExperimentCommand::Sealed(args) => sealed::run(args, output),
+        ExperimentCommand::IndexServer(args) => {
+            index::run_server(args, output)?;
+            Ok(Outcome::Success)
+        }
+        ExperimentCommand::OverloadServer(args) => {
+            crate::overload::run_server(args, output)?;
+            Ok(Outcome::Success)
+        }
     }
 }
 

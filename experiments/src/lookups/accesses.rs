@@ -8,8 +8,8 @@ use petrel_batch_bench::memory::filled;
 use petrel_transport::clock;
 
 use super::side::Window;
-use petrel_bench::index::mix;
-use petrel_bench::measure::turns::Turns;
+use crate::turns::Turns;
+use petrel_bench::cache::mix;
 
 /// Largest table that further accesses read, in bytes: more than the caches of most processors.
 const TABLE_BYTES_MAX: usize = 1 << 30;

@@ -180,7 +180,7 @@ pub(super) fn show(rows: &[Row], args: &LookupsArgs, output: Output) -> Result<(
 }
 
 fn command(args: &LookupsArgs) -> String {
-    let how: Vec<_> = args.how.iter().map(|it| it.name()).collect();
+    let how: Vec<_> = args.how.iter().map(|it| super::name_of(*it)).collect();
     let accesses: Vec<_> = args.accesses.iter().map(u8::to_string).collect();
     let (how, accesses) = (how.join(","), accesses.join(","));
     format!("petrel-experiment lookups --how {how} --accesses {accesses}{}", args.mix.flags())

@@ -15,8 +15,8 @@ use petrel_command::args::BenchTransport;
 
 use crate::args::LookupsArgs;
 use crate::endpoints::polling;
+use crate::turns::Turns;
 use petrel_bench::cache::{Kind, Load, SESSION_CALLS};
-use petrel_bench::measure::turns::Turns;
 
 /// How long to wait for sessions.
 const WAIT_MAX: Duration = Duration::from_secs(60);

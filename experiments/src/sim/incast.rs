@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::caller::{Caller, Load};
 use super::cluster::{Cluster, FRAME_BYTES, Place, Settings, tally_of};
-use super::{Controller, ExperimentError, Latency, cpu};
-use petrel_sim::fabric::{ActorId, Histogram, HostId, LeafSpine, LinkStats};
+use super::{Controller, ExperimentError, Latency, LeafSpine, cpu};
+use petrel_sim::fabric::{ActorId, Histogram, HostId, LinkStats};
 
 /// Rate of the hosts' links, including the victim's, in Gbit/s.
 const LINE_GBIT: u64 = 25;

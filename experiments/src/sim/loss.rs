@@ -226,7 +226,7 @@ fn run_one(
 
 /// Makes two hosts under a cut-through switch, as under a leaf of [`LeafSpine::cx4`].
 ///
-/// [`LeafSpine::cx4`]: petrel_sim::fabric::LeafSpine::cx4
+/// [`LeafSpine::cx4`]: crate::sim::LeafSpine::cx4
 pub(super) fn one_switch(gbit: u64, controller: Controller) -> Topology {
     let switch = SwitchConfig {
         ecn: controller.marks(gbit),

@@ -19,6 +19,7 @@
 //! | [`scale`] | a hundred hosts, all to all |
 //! | [`overload`] | a server with more load than capacity |
 //! | [`paths`] | several paths between hosts: loss, cuts, permutations, fabrics, flows |
+//! | [`leaf_spine`], [`traffic`] | networks of two tiers; published sizes of messages, and the times of flows |
 //! | [`cc_cost`] | congestion control without congestion |
 //! | `cluster`, `node` | endpoints on a fabric, from the first session to the last answer |
 //! | `caller`, `message` | simulated callers, and the check of every byte of the answers |
@@ -33,6 +34,7 @@ mod driver;
 mod error;
 pub mod incast;
 mod latency;
+pub mod leaf_spine;
 pub mod loss;
 mod message;
 mod node;
@@ -40,10 +42,12 @@ pub mod overload;
 pub mod paths;
 pub mod scale;
 pub mod small_loss;
+pub mod traffic;
 
 pub use controller::Controller;
 pub use error::ExperimentError;
 pub use latency::Latency;
+pub use leaf_spine::LeafSpine;
 use petrel_proto::Recovery;
 
 /// Returns the recovery method of this name, or an error that lists all names.

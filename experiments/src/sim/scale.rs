@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::caller::{Load, Tally};
 use super::cluster::{Cluster, Place, Settings, tally_of};
-use super::{Controller, ExperimentError, Latency, cpu};
-use petrel_sim::fabric::{HostId, LeafSpine};
+use super::{Controller, ExperimentError, Latency, LeafSpine, cpu};
+use petrel_sim::fabric::HostId;
 
 /// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;

@@ -4,7 +4,10 @@
 
 mod command;
 mod common;
+mod congestion;
+mod fabric;
 mod lossy;
 mod measured;
 mod paths;
+mod queueing;
 mod simulated;

@@ -180,3 +180,118 @@ fn puts__take_a_round_trip_more_than_an_echo() {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
 }
+
+#[test]
+fn pause__compares_first_calls_with_bare_wake_ups() {
+    let arguments = ["pause", "--json", "--pause", "0s,1ms", "--rounds", "5"];
+    let output = run(&[&arguments[..], &["--idle", "block,30us"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let (wakes, calls): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| row.get("wake_up_by").is_some());
+    assert_eq!(wakes.len(), 2 * 4, "two pauses, four mechanisms");
+    for row in wakes {
+        assert!(row["wake_up_ns"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let cases: Vec<_> = calls
+        .iter()
+        .map(|row| (row["pause_ns"].as_u64().unwrap(), row["idle"].as_str().unwrap()))
+        .collect();
+    let of_a_transport = [(0, "block"), (0, "30us"), (1_000_000, "block"), (1_000_000, "30us")];
+    assert_eq!(cases, [of_a_transport, of_a_transport].concat());
+    for row in &calls {
+        assert_eq!((&row["checked"], &row["mismatched"]), (&5.into(), &0.into()), "{row}");
+        for field in ["call_ns", "wake_up_ns", "wake_ups", "cpu_ns"] {
+            assert!(row[field].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn pause__refuses_an_unknown_idle_policy() {
+    for policy in ["sleep", "20", "-1us"] {
+        let idle = format!("--idle={policy}");
+        let output = run(&["pause", &idle]);
+        assert_eq!(output.status.code(), Some(2), "{policy}: {output:?}");
+    }
+}
+
+#[test]
+fn overload__counts_every_call_between_two_processes() {
+    let arguments = "overload-measured --json --policy none,default --load 50,300 --duration 100ms \
+                     --workers 2 --service 500us --sessions 4 --slo 20ms --transport";
+    for transport in ["udp", "shm"] {
+        let arguments: Vec<_> = arguments.split(' ').chain([transport]).collect();
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figures: Vec<Value> = records(&output);
+        assert_eq!(figures.len(), 2 * 2 * 2, "policies, back-pressure, loads");
+        for figure in &figures {
+            let of = |name: &str| figure[name].as_u64().unwrap();
+            let ends = ["good", "late", "refused", "expired", "held_back", "unsent", "wrong"];
+            assert_eq!(of("offered"), ends.iter().map(|name| of(name)).sum::<u64>(), "{figure}");
+            assert!(of("wrong") == 0 && of("wasted") <= of("executed"), "{figure}");
+            // On a busy machine, a policy may refuse all calls of a window this short.
+            let is_idle = of("executed") == 0;
+            assert!(is_idle || of("service_ns") >= 500_000, "workers sleep: {figure}");
+            let answered = of("good") + of("late");
+            assert_eq!(figure["latency"]["count"].as_u64().unwrap_or(0), answered, "{figure}");
+        }
+        let executed = figures.iter().filter_map(|figure| figure["executed"].as_u64());
+        assert!(executed.sum::<u64>() > 0, "{figures:?}");
+    }
+}
+
+#[test]
+fn overload__of_nothing_is_a_failure() {
+    for wrong in [["--service", "0us"], ["--duration", "0s"], ["--slo", "100us"]] {
+        let output = run(&[&["overload-measured", "--json"], &wrong[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}
+
+#[test]
+fn index__checks_every_answer() {
+    let output = run(&[
+        "index",
+        "--json",
+        "--keys",
+        "2000",
+        "--rounds",
+        "1",
+        "--window",
+        "30ms",
+        "--clients",
+        "3",
+        "--scans",
+        "10",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let reports = records(&output);
+    assert_eq!(reports.len(), 2);
+    for (report, transport) in reports.iter().zip(["udp", "shm"]) {
+        assert_eq!((&report["transport"], &report["wrong"]), (&transport.into(), &json!(0)));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 8);
+        assert!(rows.iter().all(|row| row["checked"].as_u64().unwrap() > 0), "{report}");
+        let scans: Vec<_> = rows.iter().filter(|row| row["scan_latency"].is_object()).collect();
+        assert_eq!(scans.len(), 2, "{report}");
+    }
+}
+
+#[test]
+fn sealed__compares_the_library_with_the_cipher_alone() {
+    let output = run(&["sealed", "--json", "--part", "cipher"]);
+    let rows = records(&output);
+    assert_eq!(rows.len(), 2 * 3, "sealed and opened, three sizes: {output:?}");
+    for row in &rows {
+        assert!(row["plain"].as_f64() > Some(0.0) && row["sealed"].as_f64() > Some(0.0), "{row}");
+        assert!(row["reached"].is_boolean(), "{row}");
+    }
+}
+
+#[test]
+fn sealed__without_the_command_is_a_failure() {
+    let output = run(&["sealed", "--json", "--part", "store", "--petrel", "/no-such-program"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}

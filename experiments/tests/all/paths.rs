@@ -5,8 +5,8 @@ use petrel_experiments::sim::ExperimentError;
 use petrel_experiments::sim::paths::{
     self, CutKind, CutRow, FlowsConfig, PathsConfig, Policy, ThroughputRow,
 };
+use petrel_experiments::sim::traffic::SizeClass;
 use petrel_proto::Recovery;
-use petrel_sim::traffic::SizeClass;
 
 const SEED: u64 = 7;
 

@@ -32,7 +32,6 @@ struct Found<'a> {
     version: Option<u64>,
 }
 
-/// The outcome of a change.
 #[derive(Serialize)]
 struct Change {
     outcome: &'static str,

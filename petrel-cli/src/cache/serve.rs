@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped, limits};
 use petrel_command::Outcome;
@@ -18,9 +17,7 @@ use serde::Serialize;
 use super::server_failure;
 use crate::cli::CacheServeArgs;
 use crate::index::print_counters;
-
-/// Interval of the check whether the server's threads still run.
-const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+use crate::serve::until_interrupted;
 
 /// The line that tells scripts the address.
 #[derive(Serialize)]
@@ -49,9 +46,7 @@ pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Fail
     raise_descriptor_limit(args)?;
     let server = CacheServer::start(&config(args)).map_err(server_failure)?;
     announce(args, &server, output)?;
-    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
-    // From now on a second signal ends the process at once.
-    drop(interrupt);
+    until_interrupted(interrupt, || server.is_healthy());
     print(&server.stop().map_err(server_failure)?, output)?;
     Ok(Outcome::Success)
 }
@@ -106,7 +101,6 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         memcached: args.memcached,
         transports: args.transport.allowed(),
         endpoint_idle: args.idle.policy(),
-        lookups: args.lookups,
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use petrel_cache::{Lookups, limits};
+use petrel_cache::limits;
 use petrel_command::args::ServerAddress;
 use petrel_command::args::address::parse_listen;
 use petrel_command::args::values::{IdleChoice, TransportChoice};
@@ -110,11 +110,6 @@ pub(crate) struct CacheServeArgs {
     /// How the threads wait for packets of clients of the library
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
-
-    /// How items are looked up for clients of the library: `plain` one by one, `prefetched` with the lines
-    /// of index and items prefetched for the requests that arrived together, `batched` all of these requests together
-    #[arg(long, value_name = "HOW", default_value = Lookups::default().name())]
-    pub(crate) lookups: Lookups,
 
     /// Allow an address that other hosts can reach, without any authentication
     #[arg(long)]

@@ -10,7 +10,7 @@ use petrel_index::limits;
 use super::client::ServerArgs;
 use super::server::ListenArgs;
 
-/// An ordered in-memory index: serve, use and measure an index
+/// An ordered in-memory index: serve and use an index
 ///
 /// Two tables, ordered by key: words, with numbers of 8 bytes as keys and values, and bytes, with keys
 /// up to 1 KiB and values up to 64 KiB. The receiving endpoint answers lookups, worker threads answer
@@ -30,8 +30,7 @@ Examples:
   petrel index put 127.0.0.1:31850 --bytes petrel seabird
   petrel index scan 127.0.0.1:31850 --bytes --from p --limit 10
   petrel index scan 127.0.0.1:31850 --after 16 --limit 128 --sum
-  petrel index status 127.0.0.1:31850
-  petrel index bench --transport shm";
+  petrel index status 127.0.0.1:31850";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum IndexCommand {
@@ -43,7 +42,6 @@ pub(crate) enum IndexCommand {
     Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
-    Bench(petrel_bench::index::IndexBenchArgs),
 }
 
 /// Serve an index until interrupted
@@ -63,11 +61,6 @@ pub(crate) struct IndexServeArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
-
-    /// How long an idle worker polls for work before sleeping: a wake-up costs the dispatch thread some
-    /// microseconds [default: 20us where there are more CPUs than workers, else 0s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) worker_spin: Option<Duration>,
 
     /// How an endpoint's thread waits for packets
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
@@ -90,14 +83,6 @@ pub(crate) struct IndexServeArgs {
     /// CPUs of the dispatch threads, in turn, as in 1,2,3 [default: the scheduler's choice]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
-
-    /// CPU of all workers [default: the scheduler's choice]
-    #[arg(long, value_name = "CPU")]
-    pub(crate) worker_cpu: Option<usize>,
-
-    /// Prefetch no memory for lookups, to see what prefetching is worth
-    #[arg(long)]
-    pub(crate) no_prefetch: bool,
 
     /// Time for clients to leave at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]

@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
-use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::cores;
 use petrel_command::credentials;
@@ -19,9 +17,7 @@ use serde_json::value::RawValue;
 
 use super::server_failure;
 use crate::cli::IndexServeArgs;
-
-/// Interval of the check whether the server's threads still run.
-const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+use crate::serve::until_interrupted;
 
 /// The line that tells scripts the address.
 #[derive(Serialize)]
@@ -48,23 +44,19 @@ pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Fail
     let interrupt = Interrupt::install()?;
     let server = Server::start(&config(args)).map_err(server_failure)?;
     announce(args, server.address(), output)?;
-    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
-    // From now on a second signal ends the process at once.
-    drop(interrupt);
+    until_interrupted(interrupt, || server.is_healthy());
     let stopped = server.stop(args.drain).map_err(server_failure)?;
     print(&stopped, output)?;
     Ok(if stopped.sessions_cut == 0 { Outcome::Success } else { Outcome::Failure })
 }
 
 fn config(args: &IndexServeArgs) -> ServerConfig {
-    let (cpus, worker_cpu) = (args.cpus.clone(), args.worker_cpu);
-    let place = move |thread| {
-        let cpu = match thread {
-            ThreadKind::Dispatch(_) if cpus.is_empty() => None,
-            ThreadKind::Dispatch(number) => Some(cpus[usize::from(number) % cpus.len()]),
-            ThreadKind::Worker => worker_cpu,
-        };
-        cpu.map_or(Ok(()), cores::pin)
+    let cpus = args.cpus.clone();
+    let place = move |thread| match thread {
+        ThreadKind::Dispatch(number) if !cpus.is_empty() => {
+            cores::pin(cpus[usize::from(number) % cpus.len()])
+        }
+        _ => Ok(()),
     };
     ServerConfig {
         insecure: args.listen.insecure,
@@ -74,14 +66,12 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
         transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,
-        worker_idle: args.worker_spin.map(IdlePolicy::SpinThenBlock),
         idle: args.idle.policy(),
         store: StoreConfig {
             words_expected: args.words,
             words_max: args.words_max,
             bytes_max: args.bytes_max as u64,
         },
-        prefetches: !args.no_prefetch,
         placement: Some(Arc::new(place)),
         ..ServerConfig::at(args.listen.address)
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Nexus, Status};
@@ -26,9 +25,7 @@ use serde::Serialize;
 use super::log::logger;
 use crate::cli::KvServeArgs;
 use crate::log::EventLevel;
-
-/// Interval of the check whether the replica still runs.
-const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+use crate::serve::until_interrupted;
 
 /// The line that tells scripts that the replica listens.
 #[derive(Serialize)]
@@ -59,9 +56,7 @@ pub(super) fn run(
     let address = config.address;
     let serving = Serving::start(args, config)?;
     announce(args, address, output)?;
-    while !interrupt.wait_for(CHECK_INTERVAL) && !serving.thread.is_finished() {}
-    // From now on a second signal ends the process at once.
-    drop(interrupt);
+    until_interrupted(interrupt, || !serving.thread.is_finished());
     let sessions_cut = serving.end()?;
     if sessions_cut > 0 {
         let limit = exact_duration(args.drain);

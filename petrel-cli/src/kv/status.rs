@@ -15,7 +15,6 @@ use serde::Serialize;
 use super::Cluster;
 use crate::cli::KvStatusArgs;
 
-/// The answer of a replica.
 struct Replica {
     address: SocketAddr,
     status: Result<Status, KvError>,

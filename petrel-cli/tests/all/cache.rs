@@ -1,80 +1,37 @@
 //! `petrel cache`: a server process, with a client of memcached's protocol.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use crate::common::{command, finish, petrel, record, stderr, stdout, wait_until};
+use crate::common::{Server, finish, petrel, record, stderr, stdout};
 use petrel_skip::{Need, skip};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A running `petrel cache serve`; killed on drop.
-struct Server {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    memcached: String,
-    address: String,
+fn start(arguments: &[&str]) -> Server {
+    Server::of_service("cache", &[&["--memcached", "127.0.0.1:0"], arguments].concat())
 }
 
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let fixed = ["cache", "serve", "--json", "--memcached", "127.0.0.1:0", "--idle", "block"];
-        Self::of(command(&[&fixed, arguments].concat()).spawn().unwrap())
-    }
-
-    fn of(mut child: Child) -> Self {
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
-            panic!("no server: {:?}", finish(child));
-        };
-        let memcached = ready["memcached"].as_str().unwrap().to_owned();
-        let address = ready["address"].as_str().unwrap_or_default().to_owned();
-        Self { child, stdout, memcached, address }
-    }
-
-    fn run(&self, arguments: &[&str]) -> std::process::Output {
-        let (what, rest) = arguments.split_first().unwrap();
-        let fixed = ["cache", what, &self.address, "--timeout", "60s"];
-        petrel(&[&fixed, rest].concat())
-    }
-
-    /// Sends requests on a connection of their own, and expects these replies.
-    fn ask(&self, requests: &str, replies: &str) {
-        let mut socket = TcpStream::connect(&self.memcached).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        socket.write_all(requests.as_bytes()).unwrap();
-        let mut got = vec![0; replies.len()];
-        socket.read_exact(&mut got).unwrap();
-        assert_eq!(String::from_utf8_lossy(&got), replies);
-    }
-
-    /// Asks the server to end; returns its exit code and its last line.
-    fn terminate(mut self) -> (Option<i32>, Value) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "it does not end");
-        let mut rest = String::new();
-        self.stdout.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), serde_json::from_str(&rest).unwrap())
-    }
+fn memcached(server: &Server) -> &str {
+    server.ready["memcached"].as_str().unwrap()
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The server may have ended long ago.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Sends requests on a connection of their own, and expects these replies.
+fn ask(server: &Server, requests: &str, replies: &str) {
+    let mut socket = TcpStream::connect(memcached(server)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.write_all(requests.as_bytes()).unwrap();
+    let mut got = vec![0; replies.len()];
+    socket.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), replies);
 }
 
 #[test]
 fn serve__answers_memcacheds_clients_until_it_is_told_to_end() {
-    let server = Server::start(&["--threads", "2", "--memory", "64MiB", "--cpus", "0"]);
-    server.ask("set petrel 7 0 7\r\nseabird\r\n", "STORED\r\n");
-    server.ask("get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
+    let server = start(&["--threads", "2", "--memory", "64MiB", "--cpus", "0"]);
+    ask(&server, "set petrel 7 0 7\r\nseabird\r\n", "STORED\r\n");
+    ask(&server, "get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
     let (code, ended) = server.terminate();
     let counters = &ended["counters"];
     assert_eq!((code, &ended["event"]), (Some(0), &json!("stopped")));
@@ -83,10 +40,10 @@ fn serve__answers_memcacheds_clients_until_it_is_told_to_end() {
 
 #[test]
 fn values__are_stored_found_counted_and_removed() {
-    let server = Server::start(&["--listen", "127.0.0.1:0", "--threads", "2", "--memory", "96MiB"]);
+    let server = start(&["--listen", "127.0.0.1:0", "--threads", "2", "--memory", "96MiB"]);
     assert_eq!(stdout(&server.run(&["set", "petrel", "seabird", "--flags", "7"])), "stored\n");
     assert_eq!(stdout(&server.run(&["get", "petrel"])), "seabird\n");
-    server.ask("get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
+    ask(&server, "get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
     let found = record(&server.run(&["get", "petrel", "--json"]));
     assert_eq!((&found["value"], &found["flags"]), (&json!("seabird"), &json!(7)));
     let version = found["version"].to_string();
@@ -111,8 +68,8 @@ fn values__are_stored_found_counted_and_removed() {
 fn memory__stays_below_the_flag() {
     const MEBIBYTES: u64 = 96;
     let memory = format!("{MEBIBYTES}MiB");
-    let server = Server::start(&["--threads", "2", "--memory", memory.as_str()]);
-    let mut socket = TcpStream::connect(&server.memcached).unwrap();
+    let server = start(&["--threads", "2", "--memory", memory.as_str()]);
+    let mut socket = TcpStream::connect(memcached(&server)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let value = "v".repeat(900);
     let mut requests = String::new();
@@ -123,7 +80,7 @@ fn memory__stays_below_the_flag() {
             requests.clear();
         }
     }
-    let mut deaf = TcpStream::connect(&server.memcached).unwrap();
+    let mut deaf = TcpStream::connect(memcached(&server)).unwrap();
     let large = "v".repeat(1 << 20);
     deaf.write_all(format!("set large 0 0 {}\r\n{large}\r\n", large.len()).as_bytes()).unwrap();
     deaf.write_all("get large large large large\r\n".repeat(20).as_bytes()).unwrap();
@@ -133,7 +90,7 @@ fn memory__stays_below_the_flag() {
     let mut reply = [0; 4];
     socket.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"MN\r\n");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let kibibytes = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
@@ -147,8 +104,8 @@ fn memory__stays_below_the_flag() {
 
 #[test]
 fn serve__says_why_it_cannot() {
-    let server = Server::start(&["--store", "--memory", "32MiB"]);
-    let taken = petrel(&["cache", "serve", "--memcached", &server.memcached]);
+    let server = start(&["--store", "--memory", "32MiB"]);
+    let taken = petrel(&["cache", "serve", "--memcached", memcached(&server)]);
     assert_eq!(taken.status.code(), Some(1));
     let open = petrel(&["cache", "serve", "--memcached", "0.0.0.0:0"]);
     assert!(stderr(&open).contains("--insecure"), "{}", stderr(&open));
@@ -168,9 +125,9 @@ fn serve__has_descriptors_for_all_connections() {
         shell.args(["-c", &server]).stdout(Stdio::piped()).stderr(Stdio::piped());
         shell.spawn().unwrap()
     };
-    let server = Server::of(limited("-Sn 64", "100"));
+    let server = Server::of("cache", limited("-Sn 64", "100"));
     let mut clients: Vec<_> =
-        (0..100).map(|_| TcpStream::connect(&server.memcached).unwrap()).collect();
+        (0..100).map(|_| TcpStream::connect(memcached(&server)).unwrap()).collect();
     for client in &mut clients {
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         client.write_all(b"mn\r\n").unwrap();
@@ -201,7 +158,7 @@ fn attacks__leave_honest_clients_as_many_calls_as_memcached() {
 
 #[test]
 fn ping__works_against_the_cache_as_against_any_server() {
-    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let server = start(&["--listen", "127.0.0.1:0"]);
     let ping = record(&petrel(&["ping", &server.address, "--json"]));
     assert_eq!((&ping["answered"], &ping["mismatched"]), (&json!(10), &json!(0)), "{ping}");
 }

@@ -69,7 +69,6 @@ impl Log {
     }
 }
 
-/// Starts a server on a host.
 pub(crate) fn serve(host: &Host, device: Device, log: &Log) -> RunningServer {
     let log = log.clone();
     let mut config = EndpointConfig::default();
@@ -100,7 +99,6 @@ pub(crate) struct Plan {
     pub(crate) bytes_of: fn(u64) -> usize,
 }
 
-/// The calls that have ended.
 #[derive(Default)]
 pub(crate) struct Ended {
     begun: u64,

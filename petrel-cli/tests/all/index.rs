@@ -1,60 +1,15 @@
 //! `petrel index`: a server process, and the subcommands that call it.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout};
+use crate::common::{Server, petrel, record, records, stderr, stdout};
+use serde_json::json;
 
-use crate::common::{command, finish, petrel, record, records, stderr, stdout, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
-
-/// A running `petrel index serve`; killed on drop.
-struct Server {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    address: String,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let fixed = ["index", "serve", "--json", "--idle", "block", "--listen", "127.0.0.1:0"];
-        let mut child = command(&[&fixed, arguments].concat()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
-            panic!("no server: {:?}", finish(child));
-        };
-        let address = ready["address"].as_str().unwrap().to_owned();
-        Self { child, stdout, address }
-    }
-
-    fn run(&self, arguments: &[&str]) -> std::process::Output {
-        let (what, rest) = arguments.split_first().unwrap();
-        let fixed = ["index", what, &self.address, "--timeout", "60s"];
-        petrel(&[&fixed, rest].concat())
-    }
-
-    /// Asks the server to end; returns its exit code and its last line.
-    fn terminate(mut self) -> (Option<i32>, Value) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "it does not end");
-        let mut rest = String::new();
-        self.stdout.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), serde_json::from_str(&rest).unwrap())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The server may have ended long ago.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(arguments: &[&str]) -> Server {
+    Server::of_service("index", &[&["--listen", "127.0.0.1:0"], arguments].concat())
 }
 
 #[test]
 fn words__are_put_found_scanned_and_deleted() {
-    let server = Server::start(&["--dispatch", "2", "--workers", "1"]);
+    let server = start(&["--dispatch", "2", "--workers", "1"]);
     for (key, value) in [("3", "30"), ("1", "10"), ("0x2", "0x14")] {
         assert_eq!(stdout(&server.run(&["put", key, value])), "new\n");
     }
@@ -78,7 +33,7 @@ fn words__are_put_found_scanned_and_deleted() {
 
 #[test]
 fn bytes__are_put_found_scanned_and_deleted() {
-    let server = Server::start(&["--workers", "1", "--transport", "udp"]);
+    let server = start(&["--workers", "1", "--transport", "udp"]);
     for (key, value) in [("petrel", "seabird"), ("albatross", ""), ("pelican", "waterbird")] {
         assert_eq!(stdout(&server.run(&["put", "--bytes", key, value])), "new\n");
     }
@@ -93,7 +48,7 @@ fn bytes__are_put_found_scanned_and_deleted() {
 
 #[test]
 fn bad_input__has_a_clear_error() {
-    let server = Server::start(&["--words-max", "1"]);
+    let server = start(&["--words-max", "1"]);
     assert_eq!(server.run(&["put", "1", "1"]).status.code(), Some(0));
     let full = server.run(&["put", "2", "2", "--json"]);
     assert_eq!(
@@ -115,7 +70,7 @@ fn bad_input__has_a_clear_error() {
 
 #[test]
 fn serve__drains_when_it_is_asked_to_end() {
-    let server = Server::start(&[]);
+    let server = start(&[]);
     assert_eq!(server.run(&["put", "1", "1"]).status.code(), Some(0));
     let (code, last) = server.terminate();
     assert_eq!(
@@ -127,38 +82,8 @@ fn serve__drains_when_it_is_asked_to_end() {
 }
 
 #[test]
-fn bench__checks_every_answer() {
-    let output = petrel(&[
-        "index",
-        "bench",
-        "--json",
-        "--keys",
-        "2000",
-        "--rounds",
-        "1",
-        "--window",
-        "30ms",
-        "--clients",
-        "3",
-        "--scans",
-        "10",
-    ]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let reports = records(&output);
-    assert_eq!(reports.len(), 2);
-    for (report, transport) in reports.iter().zip(["udp", "shm"]) {
-        assert_eq!((&report["transport"], &report["wrong"]), (&transport.into(), &json!(0)));
-        let rows = report["rows"].as_array().unwrap();
-        assert_eq!(rows.len(), 8);
-        assert!(rows.iter().all(|row| row["checked"].as_u64().unwrap() > 0), "{report}");
-        let scans: Vec<_> = rows.iter().filter(|row| row["scan_latency"].is_object()).collect();
-        assert_eq!(scans.len(), 2, "{report}");
-    }
-}
-
-#[test]
 fn ping__works_against_the_index_as_against_any_server() {
-    let server = Server::start(&[]);
+    let server = start(&[]);
     let ping = record(&petrel(&["ping", &server.address, "--json"]));
     assert_eq!((&ping["answered"], &ping["mismatched"]), (&json!(10), &json!(0)), "{ping}");
 }

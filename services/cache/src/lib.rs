@@ -47,6 +47,4 @@ pub use partition::{
     Arithmetic, Counted, Counters, Fetch, Fetched, Item, Locator, Mode, Partition, PartitionConfig,
     Removed, Store, Stored, Verb,
 };
-pub use rpc::{
-    CacheClient, Call, ClientError, Lookups, UnknownLookups, Value, serve_partition, wire,
-};
+pub use rpc::{CacheClient, Call, ClientError, Lookups, Value, serve_partition, wire};

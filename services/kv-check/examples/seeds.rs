@@ -1,8 +1,7 @@
 //! Runs seeds, and reports how many of them broke a rule: for stores with planted defects.
 //!
-//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [histories] [first]`; with `histories` the
-//! example checks only linearizability, with `first` it ends at the first seed that breaks a rule. The exit code is 1
-//! if a seed broke a rule.
+//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [first]`; with `first` it ends at
+//! the first seed that breaks a rule. The exit code is 1 if a seed broke a rule.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,14 +14,12 @@ fn main() -> ExitCode {
         arguments.get(place).and_then(|text| text.parse().ok()).unwrap_or(other)
     };
     let (first, count) = (number(1, 0), number(2, 100));
-    let has_word = |word: &str| arguments.iter().skip(3).any(|other| other == word);
-    let (histories_only, keeps_going) = (has_word("histories"), !has_word("first"));
-    let make = || if histories_only { Runner::of_histories() } else { Runner::new() };
+    let keeps_going = arguments.get(3).is_none_or(|word| word != "first");
     if let Some(why) = Runner::skipped() {
         println!("skipped: histories are not checked for linearizability: {why}");
     }
     let begin = Instant::now();
-    let summary = run_seeds(first..first + count, 2, keeps_going, make, |_| {
+    let summary = run_seeds(first..first + count, 2, keeps_going, Runner::new, |_| {
         std::ops::ControlFlow::Continue(())
     });
     for failure in &summary.failures {

@@ -16,8 +16,6 @@ pub(crate) struct Common {
     pub(crate) control: ControlNetwork,
     pub(crate) history: RefCell<History>,
     pub(crate) observer: RefCell<Observer>,
-    /// Whether linearizability is the only checked rule.
-    pub(crate) histories_only: bool,
     /// The first broken rule.
     pub(crate) violation: RefCell<Option<String>>,
     /// Clients with operations left.
@@ -25,7 +23,6 @@ pub(crate) struct Common {
     pub(crate) counters: RefCell<Counters>,
 }
 
-/// Counters for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) attempts: u64,

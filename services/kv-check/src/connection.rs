@@ -27,7 +27,6 @@ pub(crate) struct Connection {
 /// Most doublings of an attempt's timeout: enough to reach the longest round trip from the shortest timeout.
 const DOUBLINGS_MAX: u32 = 10;
 
-/// The consequence of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterRefusal {
     /// Try again.

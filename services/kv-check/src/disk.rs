@@ -12,7 +12,6 @@ use petrel_sim::fabric::FabricHandle;
 use petrel_sim::{Probability, Rng};
 use raft::eraftpb::{Entry, HardState};
 
-/// The speed of disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskConfig {
     /// Shortest sync; the longest usual sync is eight times as long.

@@ -6,7 +6,6 @@ use petrel_sim::{Probability, Rng};
 
 use crate::scenario::Scenario;
 
-/// A fault action.
 #[derive(Clone, Debug)]
 pub(crate) enum FaultAction {
     Network(Action),
@@ -51,7 +50,6 @@ pub(crate) enum FaultAction {
     Shrink,
 }
 
-/// The target of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultTarget {
     Leader,

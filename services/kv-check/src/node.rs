@@ -78,9 +78,6 @@ impl ReplicaNode {
 
     fn observe(&mut self) {
         self.status = self.replica.status();
-        if self.common.histories_only {
-            return;
-        }
         let mut observer = self.common.observer.borrow_mut();
         let observed = observer.observe(&mut self.seen, &self.status, &self.replica);
         drop(observer);

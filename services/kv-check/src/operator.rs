@@ -10,7 +10,6 @@ use petrel_sim::fabric::HostId;
 use crate::common::{address_of, node_of};
 use crate::connection::Connection;
 
-/// An operator's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorRequest {
     Add(HostId),

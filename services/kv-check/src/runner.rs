@@ -23,7 +23,6 @@ pub struct Report {
 /// Runs seeds, with the linearizability checker if it is available.
 pub struct Runner {
     checker: Option<Checker>,
-    histories_only: bool,
 }
 
 impl Default for Runner {
@@ -35,12 +34,7 @@ impl Default for Runner {
 impl Runner {
     /// A runner with its own checker.
     pub fn new() -> Self {
-        Self { checker: Checker::start(), histories_only: false }
-    }
-
-    /// A runner that checks only linearizability, to count the planted defects found by this rule alone.
-    pub fn of_histories() -> Self {
-        Self { histories_only: true, ..Self::new() }
+        Self { checker: Checker::start() }
     }
 
     /// The reason why linearizability is not checked; `None` if it is.
@@ -57,7 +51,7 @@ impl Runner {
     }
 
     fn run_world(&mut self, seed: u64, trace: Trace) -> Result<Report, String> {
-        let mut world = World::new(seed, trace, self.histories_only)?;
+        let mut world = World::new(seed, trace)?;
         world.run()?;
         let common = world.common.clone();
         let history = common.history.borrow();

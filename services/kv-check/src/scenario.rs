@@ -73,7 +73,6 @@ pub(crate) struct Stalls {
     pub(crate) targets_leaders: bool,
 }
 
-/// The load of the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) clients: u64,

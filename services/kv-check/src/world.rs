@@ -52,7 +52,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, trace: Trace, histories_only: bool) -> Result<Self, String> {
+    pub(crate) fn new(seed: u64, trace: Trace) -> Result<Self, String> {
         let scenario = Scenario::of(seed);
         let fabric = FabricHandle::new(&scenario.topology(), scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
@@ -67,7 +67,6 @@ impl World {
             control,
             history: RefCell::new(History::default()),
             observer: RefCell::new(Observer::default()),
-            histories_only,
             violation: RefCell::new(None),
             clients_busy: Cell::new(0),
             counters: RefCell::new(Counters::default()),
@@ -111,9 +110,7 @@ impl World {
         self.run_until_well("the clients' operations", |world| {
             world.common.clients_busy.get() == 0 && world.operator.borrow().is_clear()
         })?;
-        if !self.common.histories_only {
-            self.run_until_well("the replicas", Self::is_recovered_and_equal)?;
-        }
+        self.run_until_well("the replicas", Self::is_recovered_and_equal)?;
         self.read_all();
         self.run_until_well("the last reads", |world| world.common.clients_busy.get() == 0)?;
         self.add_up();

@@ -85,7 +85,7 @@ pub struct PlanArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     sessions: u16,
 
-    /// Run beside it: the bare medium, the same calls with raised settings, or a polled TCP stream (of `rate` and `latency`)
+    /// Run beside it: the bare medium, or a polled TCP stream (of `rate` and `latency`)
     #[arg(long, value_enum, default_value = "bare", conflicts_with = "connect")]
     pub beside: Beside,
 }

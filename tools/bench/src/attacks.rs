@@ -44,13 +44,12 @@ const RATIO_MIN: f64 = 0.9;
 pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// The name of the thread of a process that serves connections, links and sessions.
-pub(crate) const MANAGEMENT: &str = "petrel-nexus";
+pub const MANAGEMENT: &str = "petrel-nexus";
 
-/// The figures of one attack.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
     bench: &'static str,
-    attack: &'static str,
+    attack: String,
     /// Whether the attacker keeps sending, and takes CPU time from the honest clients.
     floods: bool,
     /// The resources that the attacker obtained, for human readers.
@@ -206,7 +205,6 @@ struct Round {
     attacked: Observation,
 }
 
-/// The observations of a window.
 struct Observation {
     /// Calls of the honest clients per second.
     per_s: f64,
@@ -248,7 +246,7 @@ pub(crate) fn management_ns(pid: u32) -> Option<u64> {
 }
 
 /// Returns the names of a process's threads, and the CPU time of each so far in nanoseconds.
-pub(crate) fn threads_ns(pid: u32) -> Option<Vec<(String, u64)>> {
+pub fn threads_ns(pid: u32) -> Option<Vec<(String, u64)>> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let of_thread = |path: PathBuf| {
         let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
@@ -280,7 +278,7 @@ fn percent(share: Option<f64>) -> String {
 }
 
 const COLUMNS: [Column<Figure>; 11] = [
-    ("attack", |figure| figure.attack.to_owned()),
+    ("attack", |figure| figure.attack.clone()),
     ("honest calls", |figure| figure.honest.to_string()),
     ("failed", |figure| figure.failed.to_string()),
     ("newcomers failed", |figure| format!("{} of {}", figure.newcomers_failed, figure.newcomers)),

@@ -18,9 +18,7 @@ use crate::measure::measurement::Measurement;
 use crate::measure::test_bed::Cores;
 use crate::measure::veth;
 use crate::report::figures::{Figures, Skipped};
-use crate::{
-    attacks, defaults, instructions, kv, overload, pause, regions, sealed, sessions, streams,
-};
+use crate::{attacks, defaults, instructions, kv, regions, sessions, streams};
 
 /// Runs `petrel bench`, and prints the figures.
 ///
@@ -50,14 +48,11 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             let list = measurements(Quantity::Bandwidth, calls, ends, &args.windows);
             run_and_show(&list, args.ends.veth, output)
         }
-        BenchCommand::Pause(args) => pause::run(args, output),
         BenchCommand::Sessions(args) => sessions::run(args, output),
         BenchCommand::Regions(args) => regions::run(args, output),
-        BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),
         BenchCommand::Streams(args) => streams::run(args, output),
-        BenchCommand::Sealed(args) => sealed::run(args, output),
         BenchCommand::Defaults(args) => defaults::run(args, output),
         BenchCommand::DefaultsServer(args) => {
             defaults::run_server(args, output)?;
@@ -65,10 +60,6 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         }
         BenchCommand::DefaultsClients(args) => {
             defaults::run_clients(args, output)?;
-            Ok(Outcome::Success)
-        }
-        BenchCommand::OverloadServer(args) => {
-            overload::run_server(args, output)?;
             Ok(Outcome::Success)
         }
         BenchCommand::Instructions(args) => instructions::run(args, output),
@@ -84,7 +75,6 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
     }
 }
 
-/// Returns a measurement for each transport.
 fn measurements(
     quantity: Quantity,
     (size, in_flight, batch): (usize, u16, u16),

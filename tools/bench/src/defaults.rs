@@ -6,8 +6,6 @@ mod processes;
 mod server;
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use petrel_command::Outcome;
@@ -18,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::args::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
 use self::client::{Taken, Way};
-pub(crate) use self::processes::connect_anew;
+pub use self::processes::connect_anew;
 pub(super) use self::processes::run as run_clients;
 pub(super) use self::server::run as run_server;
 use crate::measure::process::{Process, parse};
@@ -97,20 +95,6 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
     )?;
     output.line(format!("  {}", command(args)))?;
     Ok(Outcome::Success)
-}
-
-/// Starts a server at defaults but for `options`, with credentials of a folder or with none.
-pub(crate) fn start_defaults_server(
-    credentials: Option<&Path>,
-    options: &[&str],
-) -> Result<(Process, SocketAddr), Failure> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "defaults-server", "--json"]).args(options);
-    command.env_remove("PETREL_CREDENTIALS");
-    command.envs(credentials.map(|folder| ("PETREL_CREDENTIALS", folder)));
-    let mut process = Process::spawn(&mut command)?;
-    let Ready { address } = parse(&process.line()?)?;
-    Ok((process, address))
 }
 
 /// Starts a server, for one row of a round.

@@ -32,7 +32,6 @@ const BOTH: [BenchTransport; 2] = [BenchTransport::Udp, BenchTransport::Shm];
 /// Size of the large messages in bytes: the default limit, inclusive.
 const LARGE_BYTES: usize = 8 << 20;
 
-/// Duration of a measurement.
 const BENCH_TIME: Duration = Duration::from_millis(1_500);
 
 /// Far more than a busy laptop needs for 8 MiB.

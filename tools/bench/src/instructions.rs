@@ -48,7 +48,6 @@ pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {
     workload::run(args.workload, args.calls, nexus).map_err(Failure::because)
 }
 
-/// Returns the rows of a transport.
 pub(super) fn rows(transport: BenchTransport) -> impl Iterator<Item = &'static Workload> {
     let of_names = workload::WORKLOADS.iter().filter(|row| ROWS.contains(&row.name));
     of_names.filter(move |row| row.transport() == transport)

@@ -1,5 +1,5 @@
 //! The benchmarks of the command: `petrel bench` has the library beside the baseline, in alternating
-//! windows; `index` is `petrel index bench`, `cache` is `petrel cache bench`, and `demo` is `petrel demo`.
+//! windows; `cache` is `petrel cache bench`, and `demo` is `petrel demo`.
 //!
 //! | module | concern |
 //! | --- | --- |
@@ -8,14 +8,12 @@
 //! | `args` | arguments that several benchmarks share |
 //! | `command` | `petrel bench`: latency, rate and bandwidth, and all figures that Petrel must reach |
 //! | `defaults` | a user's figures: two processes, nothing set |
-//! | `pause` | the first call after a pause |
 //! | `sessions` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
-//! | `overload` | a server with more requests than it can execute |
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
 //! | `regions` | operations on regions beside calls |
 //! | `streams` | messages of streams, beside calls |
-//! | `cache`, `index`, `kv` | the services beside echoes and raw calls |
+//! | `cache`, `kv` | the services beside echoes and raw calls |
 //!
 //! The arguments of a command stand in the module of the command. Without the feature `full` the crate is `petrel demo` alone.
 //!
@@ -34,28 +32,20 @@ pub mod report;
 #[cfg(feature = "full")]
 pub mod args;
 #[cfg(feature = "full")]
-mod attacks;
+pub mod attacks;
 #[cfg(feature = "full")]
 pub mod cache;
 #[cfg(feature = "full")]
 pub mod command;
 #[cfg(feature = "full")]
-mod defaults;
-#[cfg(feature = "full")]
-pub mod index;
+pub mod defaults;
 #[cfg(feature = "full")]
 mod instructions;
 #[cfg(feature = "full")]
 mod kv;
 #[cfg(feature = "full")]
-pub mod overload;
-#[cfg(feature = "full")]
-mod pause;
-#[cfg(feature = "full")]
 mod regions;
 #[cfg(feature = "full")]
-mod sealed;
-#[cfg(feature = "full")]
-mod sessions;
+pub mod sessions;
 #[cfg(feature = "full")]
 mod streams;

@@ -9,14 +9,13 @@
 //! | [`test_bed`], [`server_thread`] | threads, CPUs and addresses, and the creation of the ends |
 //! | `veth` | two network namespaces in place of loopback |
 //! | [`pairs`], `probe` | alternating windows; the selection of valid windows |
-//! | `turns` | the times of ends that take turns on one thread |
 //! | [`window`], [`statistics`], [`figure`] | the counts, and the figures computed from them |
 //! | [`target`] | the values that figures must reach |
-//! | `process` | this command as another process |
+//! | [`process`] | this command as another process |
 
 mod baseline;
 #[cfg(feature = "full")]
-pub(crate) mod directory;
+pub mod directory;
 pub mod ends;
 pub mod figure;
 pub mod library;
@@ -25,13 +24,11 @@ pub mod measurement;
 pub mod pairs;
 mod probe;
 #[cfg(feature = "full")]
-pub(crate) mod process;
+pub mod process;
 pub mod server_thread;
 pub mod statistics;
 pub mod target;
 pub mod test_bed;
-#[cfg(feature = "full")]
-pub mod turns;
 #[cfg(feature = "full")]
 pub mod veth;
 pub mod window;

@@ -104,7 +104,6 @@ impl Kind {
         matches!(self, Kind::Mapped | Kind::BulkWrite | Kind::MappedWrite | Kind::MappedRead)
     }
 
-    /// The kind to compare with.
     fn reference(self) -> Kind {
         if self.bytes() == BULK_BYTES { Kind::BulkCall } else { Kind::Call }
     }

@@ -15,7 +15,8 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
 pub(crate) use self::args::{IdleArgs, SessionsArgs, parse_sessions};
-pub(crate) use self::memory::{private_bytes, run_client};
+pub use self::memory::private_bytes;
+pub(crate) use self::memory::run_client;
 
 use crate::measure::ends::Side;
 use crate::measure::figure::{Baseline, Figure, Setting};
@@ -61,7 +62,6 @@ pub(super) fn add_memory(
     figures.into_iter().try_for_each(|figure| report.add(judge(figure)))
 }
 
-/// The measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     /// The calls, on one session or many.

@@ -107,15 +107,10 @@ fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
-/// Returns the directory of the workspace that contains the probe.
+/// Returns the directory of Petrel's workspace, from which this program was built.
 pub(crate) fn workspace() -> Outcome<PathBuf> {
-    let output = Command::new(cargo())
-        .args(["locate-project", "--workspace", "--message-format", "plain"])
-        .output()
-        .map_err(Failure::io("cargo locate-project"))?;
-    let manifest = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let root = Path::new(&manifest).parent().filter(|root| root.join("tools/probe").is_dir());
-    root.map(Path::to_owned).ok_or(Failure::Cargo(manifest))
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().map_err(Failure::io(format!("{}", root.display())))
 }
 
 #[cfg(test)]

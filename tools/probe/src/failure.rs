@@ -8,8 +8,6 @@ use std::path::PathBuf;
 pub(crate) enum Failure {
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
-    #[error("cargo does not say where the workspace is, or has built: {0}")]
-    Cargo(String),
     #[error("the build failed; see above")]
     Build,
     #[error("{}: {why}", file.display())]

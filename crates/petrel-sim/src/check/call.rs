@@ -75,7 +75,6 @@ impl Method {
 /// Bytes of the answer of [`Method::TinyGrow`].
 pub(super) const GROWN_BYTES: u32 = 20_000;
 
-/// The parameters of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spec {
     pub(super) method: Method,
@@ -88,7 +87,6 @@ pub(super) struct Spec {
     pub(super) delay_ns: u64,
 }
 
-/// The state of one call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) spec: Spec,
@@ -130,7 +128,6 @@ pub(super) enum Watch {
     Answered,
 }
 
-/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Pending,

@@ -13,7 +13,6 @@ struct FaultWindow {
     is_drain: bool,
 }
 
-/// All fault windows of a run.
 #[derive(Debug, Default)]
 pub(crate) struct FaultWindows {
     all: Vec<FaultWindow>,

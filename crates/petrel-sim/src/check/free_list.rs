@@ -6,7 +6,6 @@ use petrel::MsgBuf;
 /// Maximum number of kept buffers: a few calls' worth, for early reuse.
 const BUFFERS_MAX: usize = 4;
 
-/// Free buffers.
 #[derive(Debug, Default)]
 pub(super) struct FreeList {
     buffers: Vec<MsgBuf>,

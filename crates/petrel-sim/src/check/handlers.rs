@@ -52,7 +52,6 @@ pub(super) fn register(shared: &Rc<Shared>, endpoint: &mut SimEndpoint, method: 
     true
 }
 
-/// The answer to a request.
 struct Answer {
     id: u32,
     method: Method,

@@ -109,36 +109,37 @@ pub(super) struct Gap {
     pub(super) gap_ns: u64,
 }
 
-/// Outcomes of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) executed: u64,
-    /// Executed by handlers of a kind: reading in place, with the request in the application's memory, futures.
-    pub(super) in_place: u64,
-    pub(super) placed: u64,
-    pub(super) futures: u64,
-    /// Requests whose handler's memory was fetched ahead in two steps.
-    pub(super) looked_ahead: u64,
-    pub(super) succeeded: u64,
-    /// Failed with an error from the server.
-    pub(super) answered: u64,
-    /// Failed, because the server refused to execute the call.
-    pub(super) refused: u64,
-    /// Failed, and may have been executed.
-    pub(super) unknown: u64,
-    /// Failed, and no packet was sent.
-    pub(super) not_sent: u64,
-    pub(super) rejected: u64,
-    pub(super) lost: u64,
-    pub(super) nested: u64,
-    /// Cancelled by the callers.
-    pub(super) cancelled: u64,
-    /// Requests with handlers notified of the end of their caller's wait.
-    pub(super) notified: u64,
-    /// Sessions that servers opened to their clients.
-    pub(super) reverse: u64,
-    /// Succeeded, with a message of the largest size.
-    pub(super) largest: u64,
+counts! {
+    /// Outcomes of calls.
+    struct Counts {
+        nested: "calls_nested",
+        succeeded: "calls_succeeded",
+        /// Succeeded, with a message of the largest size.
+        largest: "calls_of_largest_size",
+        /// Sessions that servers opened to their clients.
+        reverse: "sessions_opened_to_clients",
+        /// Failed with an error from the server.
+        answered: "calls_failed_by_server",
+        /// Failed, because the server refused to execute the call.
+        refused: "calls_refused_by_server",
+        /// Cancelled by the callers.
+        cancelled: "calls_cancelled_by_caller",
+        /// Requests with handlers notified of the end of their caller's wait.
+        notified: "handlers_notified",
+        /// Failed, and may have been executed.
+        unknown: "calls_failed_unknown",
+        /// Failed, and no packet was sent.
+        not_sent: "calls_failed_not_sent",
+        rejected: "calls_rejected",
+        lost: "calls_lost_with_client",
+        executed: "handlers_run",
+        /// Executed by handlers of a kind: reading in place, with the request in the application's memory, futures.
+        in_place: "handlers_in_place",
+        placed: "handlers_of_placed_requests",
+        futures: "handlers_as_futures",
+        /// Requests whose handler's memory was fetched ahead in two steps.
+        looked_ahead: "requests_looked_ahead_twice",
+    }
 }
 
 impl Ledger {

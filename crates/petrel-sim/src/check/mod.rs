@@ -59,6 +59,22 @@
 //! # Ok::<(), petrel_sim::check::Failure>(())
 //! ```
 
+/// Declares counters, each with the name in a report.
+macro_rules! counts {
+    ($(#[$meta:meta])* struct $counts:ident { $($(#[$doc:meta])* $field:ident: $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(super) struct $counts { $($(#[$doc])* pub(super) $field: u64,)* }
+
+        impl $counts {
+            /// Returns the names and values.
+            pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$(($name, self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
 mod attacker;
 mod call;
 mod client_call;

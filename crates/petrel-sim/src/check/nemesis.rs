@@ -7,32 +7,61 @@ use crate::fabric::SOURCE_PORT_FIRST;
 use crate::fabric::{Action, FaultPlan, HostId, LinkId, LinkSet, Recorded, SimAddr};
 use crate::rng::{Probability, Rng};
 
-/// A fault action.
 #[derive(Clone, Debug)]
 pub(super) enum FaultAction {
     /// A fault window in which calls of these hosts may fail.
-    FaultWindow { action: Action, hosts: Vec<HostId>, for_ns: u64 },
+    FaultWindow {
+        action: Action,
+        hosts: Vec<HostId>,
+        for_ns: u64,
+    },
     /// The next turn of a host's threads stops in the middle. Opens a fault window when the stop begins.
-    Stall { host: HostId, after: u64, for_ns: u64 },
-    /// A host crashes.
-    Crash { host: HostId, kind: CrashKind, down_ns: u64 },
+    Stall {
+        host: HostId,
+        after: u64,
+        for_ns: u64,
+    },
+    Crash {
+        host: HostId,
+        kind: CrashKind,
+        down_ns: u64,
+    },
     /// An endpoint ends in a running process and is replaced.
-    Replace { at: SimAddr },
+    Replace {
+        at: SimAddr,
+    },
     /// An endpoint drains for this time.
-    Drain { at: SimAddr, for_ns: u64 },
+    Drain {
+        at: SimAddr,
+        for_ns: u64,
+    },
     /// The drained endpoint ends and is replaced.
-    EndDrain { at: SimAddr },
+    EndDrain {
+        at: SimAddr,
+    },
     /// A cable loses everything for `lost_ns`, a fault window of these hosts. Then it is mended, or routes lead around
     /// it.
-    Cut { link: LinkId, hosts: Vec<HostId>, lost_ns: u64, reconverge_ns: Option<u64> },
+    Cut {
+        link: LinkId,
+        hosts: Vec<HostId>,
+        lost_ns: u64,
+        reconverge_ns: Option<u64>,
+    },
     /// The cable is whole again, and routes follow if they left it.
-    Mend { link: LinkId, reconverge_ns: Option<u64> },
+    Mend {
+        link: LinkId,
+        reconverge_ns: Option<u64>,
+    },
     /// The default fault plan is restored.
     Restore,
     /// The attacker injects frames.
-    Forge { count: u64 },
+    Forge {
+        count: u64,
+    },
     /// The attacker of sealed links acts.
-    Attack { count: u64 },
+    Attack {
+        count: u64,
+    },
 }
 
 /// Packets that the attacker keeps.

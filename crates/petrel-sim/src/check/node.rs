@@ -82,7 +82,6 @@ pub(super) struct Shared {
     pub(super) worker_pool: RefCell<WorkerPool>,
 }
 
-/// A session for nested calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NestedSession {
     pub(super) session: SessionId,
@@ -128,7 +127,6 @@ pub(super) struct Open {
     pub(super) is_nested: bool,
 }
 
-/// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) sessions_max: u32,

@@ -52,25 +52,7 @@ impl Report {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (protocol, fabric, control) = (&self.protocol, &self.fabric, &self.control);
         let client_calls = &self.client_calls;
-        [
-            ("calls", self.calls),
-            ("calls_nested", self.counts.nested),
-            ("calls_succeeded", self.counts.succeeded),
-            ("calls_of_largest_size", self.counts.largest),
-            ("sessions_opened_to_clients", self.counts.reverse),
-            ("calls_failed_by_server", self.counts.answered),
-            ("calls_refused_by_server", self.counts.refused),
-            ("calls_cancelled_by_caller", self.counts.cancelled),
-            ("handlers_notified", self.counts.notified),
-            ("calls_failed_unknown", self.counts.unknown),
-            ("calls_failed_not_sent", self.counts.not_sent),
-            ("calls_rejected", self.counts.rejected),
-            ("calls_lost_with_client", self.counts.lost),
-            ("handlers_run", self.counts.executed),
-            ("handlers_in_place", self.counts.in_place),
-            ("handlers_of_placed_requests", self.counts.placed),
-            ("handlers_as_futures", self.counts.futures),
-            ("requests_looked_ahead_twice", self.counts.looked_ahead),
+        let further = [
             ("fault_windows", self.fault_windows),
             ("crashes", fabric.crashes),
             ("partitions", fabric.partitions),
@@ -125,12 +107,14 @@ impl Report {
             ("connections_reset", control.resets),
             ("sessions_unanswered", control.sessions_unanswered),
             ("virtual_ms", self.virtual_ns / 1_000_000),
-        ]
-        .into_iter()
-        .chain(protocol.iter())
-        .chain(client_calls.iter())
-        .chain(self.regions.iter())
-        .chain(self.nexus.iter())
-        .chain(self.multicast_world.iter())
+        ];
+        std::iter::once(("calls", self.calls))
+            .chain(self.counts.iter())
+            .chain(further)
+            .chain(protocol.iter())
+            .chain(client_calls.iter())
+            .chain(self.regions.iter())
+            .chain(self.nexus.iter())
+            .chain(self.multicast_world.iter())
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::node::{Node, Phase, Shared};
 use super::pattern;
 
-/// The timeout policy of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TimeoutPolicy {
     deadline_after_ns: Option<u64>,

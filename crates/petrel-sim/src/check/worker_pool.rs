@@ -14,7 +14,6 @@ use super::node::Shared;
 use super::pattern;
 use crate::world::SimEndpoint;
 
-/// The worker pool of an endpoint.
 pub(super) struct WorkerPool {
     size: usize,
     pool: SteppedWorkers,
@@ -30,7 +29,6 @@ pub(super) enum Task {
     ClientCall(Work),
 }
 
-/// A busy worker.
 struct Busy {
     until_ns: u64,
     run: SteppedRun,

@@ -36,7 +36,6 @@ pub(super) struct Connection {
     pub(super) path_rtt_ns: u32,
 }
 
-/// One side of a connection.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: HostId,

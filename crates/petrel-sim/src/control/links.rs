@@ -17,7 +17,6 @@ use crate::fabric::{HostId, SimAddr};
 use crate::ring::{DataLink, RingLink, SealedPath};
 use crate::rng::Rng;
 
-/// One end of a link.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: ConnectionId,

@@ -91,7 +91,6 @@ pub struct Agreement {
     pub key_paths: Option<[u32; 2]>,
 }
 
-/// The control plane of one process.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     /// 0 without a process.
@@ -130,7 +129,6 @@ impl Local {
     }
 }
 
-/// An event of the control plane.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A message of an endpoint reaches the control thread.

@@ -18,7 +18,6 @@ use super::{Event, Fabric, Step};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActorId(pub u32);
 
-/// The core of one actor.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) host: HostId,

@@ -87,7 +87,6 @@ impl FaultPlan {
     }
 }
 
-/// The fate of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) lost: bool,

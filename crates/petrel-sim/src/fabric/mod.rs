@@ -20,7 +20,6 @@ mod ecn;
 mod fault;
 mod handle;
 mod histogram;
-mod leaf_spine;
 mod link;
 mod link_state;
 mod multicast;
@@ -54,7 +53,6 @@ pub use ecn::Ecn;
 pub use fault::FaultPlan;
 pub use handle::{FabricError, FabricHandle};
 pub use histogram::Histogram;
-pub use leaf_spine::LeafSpine;
 pub use packet::SimAddr;
 pub use ports::BindError;
 pub use source::{SOURCES_MAX, SourceConfig, SourceError, SourceId, SourceStats};
@@ -133,7 +131,6 @@ pub(crate) struct Fabric {
     pub(crate) multicast: Multicast,
 }
 
-/// An event of the simulation.
 #[derive(Debug)]
 enum Event {
     /// The sender's device has read a packet.

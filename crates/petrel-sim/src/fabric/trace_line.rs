@@ -69,7 +69,6 @@ impl std::fmt::Display for Mark {
     }
 }
 
-/// The place of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Host(HostId),

@@ -23,7 +23,6 @@ pub(super) struct Ledger {
     pub(super) succeeded: u64,
 }
 
-/// A call to a group.
 #[derive(Debug)]
 struct Call {
     members: Vec<(SessionId, HostId)>,

@@ -21,7 +21,6 @@ use crate::rng::Rng;
 /// Slots of the smallest share, the minimum for a server (§8.5).
 const SLOTS_LEAST: u16 = 16;
 
-/// A delayed action of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DelayedAction {
     /// Process the messages of the nexus.
@@ -50,7 +49,6 @@ pub(super) struct ActorContext<'a> {
     pub(super) slow_ns_max: u64,
 }
 
-/// A requested link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) asked_ns: u64,
@@ -61,7 +59,6 @@ pub(super) struct Request {
     pub(super) must_succeed: bool,
 }
 
-/// A link that is up.
 #[derive(Debug)]
 pub(super) struct LinkView {
     pub(super) is_opener: bool,

@@ -20,7 +20,6 @@ use crate::rng::Rng;
 /// Tokens of the sockets begin here; the listener has the token before.
 const FIRST_TOKEN: usize = 10;
 
-/// The behaviour of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behaviour {
     /// Sends nothing.
@@ -75,7 +74,6 @@ impl Behaviour {
     }
 }
 
-/// A connection of a foreign peer.
 struct Connection {
     socket: SocketId,
     behaviour: Behaviour,

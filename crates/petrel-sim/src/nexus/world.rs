@@ -30,7 +30,6 @@ const TURNS_PER_CHECK: u64 = 16;
 /// Names an endpoint of the world; never reused.
 pub(super) type ActorId = usize;
 
-/// An event of the world.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// The wait of a process's thread ends, if the number of the wait still matches.
@@ -39,7 +38,6 @@ pub(super) enum Event {
     DelayedAction(ActorId, DelayedAction),
     /// A step of the workload.
     Ask,
-    /// A fault.
     Fault,
     Start(usize),
     Heal(HostId, HostId),
@@ -52,7 +50,6 @@ pub(super) enum Event {
     Tick,
 }
 
-/// A process with a nexus.
 pub(super) struct Process {
     pub(super) plan: Plan,
     /// Its index in the plans.

@@ -42,7 +42,6 @@ const RESTS_MAX: u32 = 64;
 /// Crashing peers per peer that leaves its rings intact, on average.
 const CRASHES_PER_INTACT_RING: u64 = 3;
 
-/// The rings of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Rings {
     detached: Detached<SimBell>,

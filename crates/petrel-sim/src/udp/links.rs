@@ -14,7 +14,6 @@ use crate::ring::SealedPath;
 /// Remembered numbers up to the highest accepted number.
 const WINDOW_NUMBERS: u64 = 1_024;
 
-/// All links of a transport.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     peers: BTreeMap<PeerId, Peer>,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::common::*;
 use petrel_sim::fabric::{
     Action, Arrivals, BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FabricHandle, FaultPlan,
-    Forwarding, HostId, LeafSpine, LinkConfig, LinkSet, NicConfig, SimAddr, SourceConfig,
-    SwitchConfig, Topology,
+    Forwarding, HostId, LinkConfig, LinkSet, NicConfig, SimAddr, SourceConfig, SwitchConfig,
+    Topology,
 };
 use petrel_sim::{Actor, Probability, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
@@ -91,18 +91,22 @@ fn topology(rng: &mut Rng) -> Topology {
     let mut few = || rng.between(1, 3) as u16;
     let (leaves, hosts_per_leaf, spines, links_per_spine) = (few(), few() + 1, few(), few());
     let spine_link = LinkConfig::gbit(rng.between(1, 100), rng.between(0, 5_000));
-    LeafSpine {
-        leaves,
-        hosts_per_leaf,
-        spines,
-        links_per_spine,
-        nic,
-        host_link: link,
-        spine_link,
-        leaf: switch(rng),
-        spine: switch(rng),
+    let (leaf_switch, spine_switch) = (switch(rng), switch(rng));
+    let mut topology = Topology::new();
+    let leaf_ids: Vec<_> = (0..leaves).map(|_| topology.add_switch(leaf_switch)).collect();
+    let spine_ids: Vec<_> = (0..spines).map(|_| topology.add_switch(spine_switch)).collect();
+    for leaf in leaf_ids {
+        for _ in 0..hosts_per_leaf {
+            let host = topology.add_host(nic);
+            topology.connect(host, leaf, link);
+        }
+        for spine in &spine_ids {
+            for _ in 0..links_per_spine {
+                topology.connect(leaf, *spine, spine_link);
+            }
+        }
     }
-    .topology()
+    topology
 }
 
 fn switch(rng: &mut Rng) -> SwitchConfig {

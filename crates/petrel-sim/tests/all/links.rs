@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use petrel_sim::fabric::{
-    Action, Arrivals, DropReason, EcnConfig, FabricHandle, HostId, LeafSpine, LinkConfig, LinkId,
-    LinkSet, NicConfig, SimAddr, SourceConfig, SwitchConfig, Topology,
+    Action, Arrivals, DropReason, EcnConfig, FabricHandle, HostId, LinkConfig, LinkId, LinkSet,
+    NicConfig, SimAddr, SourceConfig, SwitchConfig, Topology,
 };
 
 const PAYLOAD: u32 = 1_000;
@@ -160,23 +160,28 @@ fn reconvergence__without_any_path_is_no_route() {
 
 #[test]
 fn reconvergence__a_spine_without_a_leaf_serves_the_others() {
-    let network = LeafSpine { spines: 2, links_per_spine: 1, ..LeafSpine::cx4(1) };
-    let fabric = FabricHandle::new(&network.topology(), exact_cpu(), 1).unwrap();
-    let cut = fabric.links_between(network.spine_switch(0), network.leaf_switch(4))[0];
+    let mut topology = Topology::new();
+    let mut switch = || topology.add_switch(SwitchConfig::default());
+    let (leaves, spines) = ([switch(), switch(), switch()], [switch(), switch()]);
+    let hosts = leaves.map(|leaf| {
+        let host = topology.add_host(NicConfig::default());
+        topology.connect(host, leaf, LinkConfig::gbit(25, 450));
+        spines.map(|spine| topology.connect(leaf, spine, LinkConfig::gbit(100, 450)));
+        host
+    });
+    let fabric = fabric_of(&topology);
+    let cut = fabric.links_between(spines[0], leaves[2])[0];
     set_up(&fabric, cut, false, Some(0));
     fabric.advance(US);
-    let spines_to = |leaf: u16| {
-        let to = network.host(leaf, 0);
+    let spines_to = |to: HostId| {
         let routes = (0..64).map(|port| {
-            let from = SimAddr::new(network.host(0, 0), port);
+            let from = SimAddr::new(hosts[0], port);
             fabric.route(from, addr(to)).unwrap()[1]
         });
-        let up =
-            |spine| fabric.links_between(network.leaf_switch(0), network.spine_switch(spine))[0];
         let links: std::collections::BTreeSet<LinkId> = routes.collect();
-        [up(0), up(1)].map(|link| links.contains(&link))
+        spines.map(|spine| links.contains(&fabric.links_between(leaves[0], spine)[0]))
     };
-    assert_eq!((spines_to(4), spines_to(3)), ([false, true], [true, true]));
+    assert_eq!((spines_to(hosts[2]), spines_to(hosts[1])), ([false, true], [true, true]));
 }
 
 #[test]

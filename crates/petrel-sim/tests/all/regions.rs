@@ -29,7 +29,6 @@ const FETCH_ADD: u16 = 65_523;
 /// Bytes of the region: three packets.
 const REGION_BYTES: u64 = 3_600;
 
-/// Returns the seeds to run.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str, usual: u64| match std::env::var(name) {
         Ok(value) => value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value}")),

@@ -27,7 +27,7 @@ pub struct MulticastConfig {
     ///
     /// In processor time of client and three members together, both ways cost the same at 16 packets (18 us), and
     /// multicast 183 us in place of 231 us at 128; with ten members 726 in place of 1 121 us (`group_cost` in the
-    /// examples, on a machine with other work). Short messages lose: an announcement for each member costs more than
+    /// experiments, on a machine with other work). Short messages lose: an announcement for each member costs more than
     /// sending the packets again, which the kernel accepts in batches. But a link gains from two packets on: at 10
     /// Gbit/s, sending eight packets once for three members saves 19 us of its time. By default 8.
     pub packets_min: u32,

@@ -1,7 +1,7 @@
 //! Rows of `flows`: completion times of a class of sizes.
 
 use crate::sim::paths::FlowsRow;
-use petrel_sim::traffic::SizeClass;
+use crate::sim::traffic::SizeClass;
 
 use super::super::chart::{Axis, Chart};
 use super::super::rows::{Column, Row, digits, us, us_of};

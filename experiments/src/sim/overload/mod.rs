@@ -22,7 +22,7 @@ use self::server::{Plan, Server};
 pub use self::service::Service;
 use super::cluster::{Cluster, Place, Settings};
 use super::{Controller, ExperimentError, Latency, cpu};
-pub use petrel_bench::overload::Policy;
+pub use crate::overload::Policy;
 use petrel_sim::fabric::{ActorId, Forwarding, HostId, LinkConfig, SwitchConfig, Topology};
 
 /// Bytes of a small message with its header, for the price of a frame.

@@ -11,10 +11,10 @@ use super::super::caller::METHOD;
 use super::super::driver::{Driver, Phase};
 use super::super::message::{self, Body};
 use super::streams::PACKET_BYTES;
+use crate::sim::traffic::{FlowRecord, SizeDistribution};
 use petrel_sim::Rng;
 use petrel_sim::Time;
 use petrel_sim::fabric::{FabricConfig, exponential};
-use petrel_sim::traffic::{FlowRecord, SizeDistribution};
 
 /// Most bytes of a request. A longer flow is several requests: the memory of many flows stays small.
 const REQUEST_BYTES_MAX: u64 = 256 << 10;

@@ -10,8 +10,8 @@ use super::flow_caller::{FlowCaller, FlowLoad, Target};
 use super::network::{BuiltNetwork, HOST_GBIT, PathNetwork};
 use super::streams::{payload_share, settings};
 use super::{PathsConfig, Setting, Variant};
+use crate::sim::traffic::{FlowSummary, SizeClass, SizeDistribution, mean_interval_ps};
 use petrel_sim::fabric::{ActorId, HostId};
-use petrel_sim::traffic::{FlowSummary, SizeClass, SizeDistribution, mean_interval_ps};
 
 /// A row of results: the flows of a class of sizes.
 #[derive(Clone, Debug, PartialEq, Serialize)]

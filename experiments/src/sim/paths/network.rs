@@ -1,9 +1,9 @@
 //! The networks of the experiments with several paths.
 
-use super::super::Controller;
+use super::super::{Controller, LeafSpine};
 use petrel_sim::fabric::{
-    BufferPolicy, Forwarding, HostId, LeafSpine, LinkConfig, LinkId, NicConfig, SwitchConfig,
-    SwitchId, Topology,
+    BufferPolicy, Forwarding, HostId, LinkConfig, LinkId, NicConfig, SwitchConfig, SwitchId,
+    Topology,
 };
 
 /// A network of hosts with several paths between any two hosts.

@@ -111,11 +111,15 @@ pub(crate) fn record(output: &Output) -> Value {
     records.remove(0)
 }
 
-/// A running `petrel serve`; killed on drop.
+/// A running server; killed on drop.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// The control address.
+    /// The subcommand of the server's service; empty for `petrel serve`.
+    service: &'static str,
+    /// The line that the server printed when it was ready.
+    pub(crate) ready: Value,
+    /// The control address, if the server has any.
     pub(crate) address: String,
 }
 
@@ -128,7 +132,17 @@ impl Server {
     /// Starts a server by a command without arguments, and waits for the ready line.
     pub(crate) fn start_by(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["serve", "--json", "--idle", "block"]).args(arguments);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        Self::of("", command.stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Starts the server of a service, as `petrel cache serve`.
+    pub(crate) fn of_service(service: &'static str, arguments: &[&str]) -> Self {
+        let fixed = [service, "serve", "--json", "--idle", "block"];
+        Self::of(service, command(&[&fixed, arguments].concat()).spawn().unwrap())
+    }
+
+    /// Waits for the ready line of a server.
+    pub(crate) fn of(service: &'static str, mut child: Child) -> Self {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -136,8 +150,22 @@ impl Server {
             panic!("no server: {:?}", finish(child));
         };
         assert_eq!((&ready["event"], &ready["pid"]), (&"ready".into(), &child.id().into()));
-        let address = ready["address"].as_str().unwrap().to_owned();
-        Self { child, stdout, address }
+        let address = ready["address"].as_str().unwrap_or_default().to_owned();
+        Self { child, stdout, service, ready, address }
+    }
+
+    /// Runs a subcommand of the server's service against it.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let (what, rest) = arguments.split_first().unwrap();
+        let fixed = [self.service, what, &self.address, "--timeout", "60s"];
+        petrel(&[&fixed, rest].concat())
+    }
+
+    /// Asks the server to end; returns its exit code and its last line.
+    pub(crate) fn terminate(self) -> (Option<i32>, Value) {
+        self.signal(Signal::TERM);
+        let (code, rest) = self.finish();
+        (code, serde_json::from_str(&rest).unwrap())
     }
 
     /// Starts a server on a free port of IPv4's loopback.

@@ -16,7 +16,6 @@ pub(super) const VALUE_NUMBER_MAX: usize = i32::MAX as usize - 2;
 const VERSION: &[u8] =
     concat!("VERSION 1.6.18-petrel-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
 
-/// The words of a line.
 struct Words<'a> {
     words: [&'a [u8]; WORDS_MAX],
     count: usize,

@@ -60,7 +60,6 @@ pub enum Step<'a> {
     },
 }
 
-/// The meaning of a line.
 pub(super) enum Line<'a> {
     /// A request without a value.
     Request(Request<'a>),

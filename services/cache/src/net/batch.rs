@@ -44,7 +44,6 @@ enum Task {
     Everywhere(Everywhere),
 }
 
-/// The work of an entry.
 pub(crate) enum Work<'a> {
     Operation(Key<'a>, Operation<'a>),
     Everywhere(Everywhere),

@@ -14,7 +14,6 @@ use crate::memcached::Parser;
 /// Memory for output that a connection keeps when nothing is to be sent.
 const OUTPUT_KEPT_BYTES: usize = 4 << 10;
 
-/// A connection of a client.
 pub(super) struct Connection {
     pub(super) socket: TcpStream,
     /// Differs between connections that had one number after another.
@@ -66,7 +65,6 @@ pub(super) struct MemoryWait {
     pub(super) is_listed: bool,
 }
 
-/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
     Bytes(usize),

@@ -39,7 +39,7 @@ use crate::limits::{
 };
 use crate::memcached::{Clock, Passwords};
 use crate::partition::{Mode, Partition, PartitionConfig};
-use crate::rpc::{Bell, Endpoints, Lookups, Report, State};
+use crate::rpc::{Bell, Endpoints, Report, State};
 
 /// Time for clients of Petrel to leave at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -56,8 +56,6 @@ pub struct CacheConfig {
     pub transports: AllowedTransports,
     /// How the endpoints wait for packets.
     pub endpoint_idle: IdlePolicy,
-    /// How the endpoints look items up.
-    pub lookups: Lookups,
     /// Address and TCP port of memcached's protocol; port 0 chooses any free port.
     pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
@@ -149,7 +147,6 @@ impl Default for CacheConfig {
             listen: None,
             transports: AllowedTransports::ALL,
             endpoint_idle: IdlePolicy::default(),
-            lookups: Lookups::default(),
             memcached: None,
             insecure: false,
             security: None,
@@ -353,7 +350,6 @@ impl CacheServer {
         let endpoints = Endpoints {
             partition: partition.clone(),
             hasher: hasher.clone(),
-            lookups: config.lookups,
             shared: Arc::clone(&server.shared),
             bells,
             report,

@@ -47,7 +47,6 @@ const CROWD_LOOK: Duration = Duration::from_millis(1);
 /// Seconds in which a stopping thread sends outstanding replies.
 const STOP_S: u32 = 3;
 
-/// State of all threads.
 pub(crate) struct Shared {
     /// The inboxes of all threads. The first are those of the partitions' owners.
     pub(crate) inboxes: Box<[Inbox]>,
@@ -104,7 +103,6 @@ impl Shared {
     }
 }
 
-/// Counters of connections.
 #[derive(Default)]
 pub(crate) struct ConnectionCounters {
     pub(crate) open: AtomicUsize,
@@ -125,7 +123,6 @@ pub(crate) struct ConnectionCounters {
     pub(crate) without_tls: AtomicU64,
 }
 
-/// Limits of all threads.
 pub(crate) struct Limits {
     pub(crate) memory_bytes: u64,
     pub(crate) connections_max: usize,
@@ -194,7 +191,6 @@ impl Listener {
     }
 }
 
-/// A thread with connections.
 pub(super) struct Thread {
     poll: Poll,
     listeners: Vec<Listener>,

@@ -25,7 +25,6 @@ pub(crate) type Report = Arc<Mutex<Snapshot>>;
 pub(crate) struct Endpoints {
     pub(crate) partition: PartitionConfig,
     pub(crate) hasher: Hasher,
-    pub(crate) lookups: Lookups,
     pub(crate) shared: Arc<Shared>,
     pub(crate) bells: Arc<[Bell]>,
     pub(crate) report: Report,
@@ -79,7 +78,7 @@ impl Endpoints {
         endpoint.state_mut().0 = Some(served);
         let partitions = self.shared.partitions as u16;
         let range = KeyRange::new(self.hasher.clone(), number, partitions);
-        serve_partition(endpoint, &range, self.lookups, |state| {
+        serve_partition(endpoint, &range, Lookups::default(), |state| {
             &mut state.served().owner.partition
         });
         let handle = endpoint.handle();

@@ -13,5 +13,5 @@ pub mod wire;
 pub use client::{CacheClient, Call, ClientError};
 pub(crate) use handlers::{Endpoints, Report, State};
 pub(crate) use inbox_task::Bell;
-pub use service::{Lookups, UnknownLookups, serve_partition};
+pub use service::{Lookups, serve_partition};
 pub use wire::Value;

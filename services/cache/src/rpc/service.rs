@@ -1,7 +1,5 @@
 //! The handlers of an endpoint with a partition: the methods of [`wire`].
 
-use std::num::NonZeroU16;
-use std::str::FromStr;
 
 use petrel::endpoint::{Batch, Handled};
 use petrel::service::{Decode, Encode, Malformed, Postcard};
@@ -29,31 +27,6 @@ pub enum Lookups {
     Prefetched,
     /// Together, for the requests of a burst: the lines of the index, and then the items.
     Batched,
-}
-
-/// The names, for people and command lines.
-const LOOKUPS: [(Lookups, &str); 3] =
-    [(Lookups::Plain, "plain"), (Lookups::Prefetched, "prefetched"), (Lookups::Batched, "batched")];
-
-/// The text names no kind of look-ups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("look-ups are `plain`, `prefetched` or `batched`")]
-pub struct UnknownLookups;
-
-impl Lookups {
-    /// The name, which [`FromStr`] reads.
-    pub fn name(self) -> &'static str {
-        LOOKUPS[self as usize].1
-    }
-}
-
-impl FromStr for Lookups {
-    type Err = UnknownLookups;
-
-    fn from_str(text: &str) -> Result<Self, UnknownLookups> {
-        let found = LOOKUPS.iter().find(|(_, name)| *name == text);
-        found.map(|(lookups, _)| *lookups).ok_or(UnknownLookups)
-    }
 }
 
 impl From<RangeError> for Error {
@@ -254,17 +227,4 @@ fn get_batch<S: 'static>(
     }
     // A lone request, and refused requests.
     batch.answer_each(cx, |cx, request| get(partition, range, cx, request));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names__are_read_as_written() {
-        for (lookups, name) in LOOKUPS {
-            assert_eq!((lookups.name(), name.parse()), (name, Ok(lookups)));
-        }
-        assert_eq!("fast".parse::<Lookups>(), Err(UnknownLookups));
-    }
 }

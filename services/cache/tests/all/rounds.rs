@@ -76,7 +76,6 @@ fn stats_of(items: u64, live_bytes: u64, counters: &Counters) -> Stats {
     sizes.into_iter().chain(counters.named()).map(|(name, value)| (name.into(), value)).collect()
 }
 
-/// An item of the model.
 struct Item {
     position: u64,
     space: u64,

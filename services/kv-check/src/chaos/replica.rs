@@ -20,7 +20,6 @@ use crate::logger;
 /// In place of a directory, for a replica in memory.
 const IN_MEMORY: &str = "-";
 
-/// Settings of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Settings {
     pub(super) nodes: u16,

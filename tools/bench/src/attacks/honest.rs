@@ -93,7 +93,6 @@ impl Honest {
         Ok(Self { shared, port, thread })
     }
 
-    /// Returns the data port.
     pub(super) fn port(&self) -> u16 {
         self.port
     }

@@ -104,19 +104,8 @@ pub(super) struct Target<'a> {
 
 impl AttackKind {
     /// Returns the attack's name on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::HalfRequests => "half-requests",
-            Self::KeptAnswers => "kept-answers",
-            Self::SecondLink => "second-link",
-            Self::Doorbell => "doorbell",
-            Self::Connections => "connections",
-            Self::Sessions => "sessions",
-            Self::Spray => "spray",
-            Self::LargeReads => "large-reads",
-            Self::BeyondQuota => "beyond-quota",
-            Self::HalfOpenTls => "half-open-tls",
-        }
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// Returns true if the attack keeps sending after its set-up.

@@ -4,8 +4,6 @@ use std::cell::Cell;
 
 use fastrand::Rng;
 
-use crate::index::mix;
-
 /// Keys drawn before the window, more than its operations. A draw during the window would cost the client some twenty cache misses per
 /// operation, and the server would idle.
 const DRAWN: usize = 4 << 20;
@@ -98,6 +96,15 @@ impl Items {
 
 fn value_word(number: u32) -> [u8; 8] {
     mix(u64::from(number) | 1 << 40).to_le_bytes()
+}
+
+/// Maps numbers to words, one to one (Steele's and Vigna's splitmix64).
+#[inline]
+pub fn mix(number: u64) -> u64 {
+    let mut word = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
 pub use self::args::{CacheAttacksArgs, CacheBenchArgs, MixArgs};
-pub use self::keys::{Items, Popularity};
+pub use self::keys::{Items, Popularity, mix};
 pub use self::load::{Kind, Load};
 use self::report::Row;
 use self::stream::Stream;
@@ -196,7 +196,6 @@ impl Server {
         Ok(Self { _process: process, ready })
     }
 
-    /// Starts a cache.
     fn cache(args: &MixArgs, door: &str, more: &[&str]) -> Result<Self, Failure> {
         let item = args.item_bytes().min(limits::VALUE_BYTES_MAX).to_string();
         let memory = args.memory_bytes().to_string();

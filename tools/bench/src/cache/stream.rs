@@ -21,7 +21,6 @@ const FILL_BATCH: u32 = 256;
 /// A guard against hanging.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The connections.
 pub(super) struct Stream {
     items: Items,
     connections: Vec<Connection>,

@@ -17,12 +17,11 @@ use petrel_command::args::BenchTransport;
 
 /// Number of rows that take `--duration` each, or up to twice as long with dropped windows. The
 /// other rows take some seconds, and all instruction counts together half a minute.
-const ROWS: u32 = 14;
+const ROWS: u32 = 12;
 
 /// Time limit for all rows together.
 const TIME_MAX: Duration = Duration::from_secs(500);
 
-/// A row of the table.
 pub(super) struct Row {
     pub(super) job: Job,
     /// `None` for a row that serves only for comparison.
@@ -38,7 +37,6 @@ pub(super) enum Job {
     Instructions(&'static Workload),
 }
 
-/// Returns all rows.
 pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let duration = pace.duration.min(TIME_MAX / (2 * ROWS));
     let pace = Pace { duration, ..pace };
@@ -53,10 +51,6 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         plan: SessionPlan::DEFAULT,
         beside: Beside::Bare,
         connect: None,
-    };
-    let beside_raised = |transport| Measurement {
-        beside: Beside::Raised,
-        ..small(Quantity::Rate, transport, Cores::Two)
     };
     let large = |transport| Measurement {
         size: MESSAGE_BYTES_DEFAULT as usize,
@@ -80,8 +74,6 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let measured = [
         row(Job::Pair(small(Rate, Shm, Cores::One)), Requirement::NsPerCallAtMost(45.0)),
         row(Job::Pair(small(Rate, Shm, Cores::Two)), Requirement::RatioAtLeast(0.16)),
-        row(Job::Pair(beside_raised(Shm)), Requirement::RatioAtLeast(0.9)),
-        row(Job::Pair(beside_raised(Udp)), Requirement::RatioAtLeast(0.9)),
         row(Job::Pair(small(Latency, Shm, Cores::Two)), Requirement::DifferenceAtMost(90.0)),
         row(Job::Pair(small(Rate, Udp, Cores::Two)), Requirement::RatioAtLeast(0.6)),
         row(Job::Veth(small(Rate, Udp, Cores::Two)), Requirement::ValueOrRatioAtLeast(3.0, 10.0)),

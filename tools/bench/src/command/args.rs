@@ -8,10 +8,7 @@ use crate::attacks::AttacksArgs;
 use crate::defaults::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
 use crate::instructions::{CountedArgs, InstructionsArgs};
 use crate::kv::KvBenchArgs;
-use crate::overload::{BenchOverloadArgs, OverloadServerArgs};
-use crate::pause::PauseArgs;
 use crate::regions::RegionsArgs;
-use crate::sealed::SealedArgs;
 use crate::sessions::{IdleArgs, SessionsArgs, parse_sessions};
 use crate::streams::StreamsArgs;
 
@@ -38,17 +35,13 @@ Examples:
   petrel bench rate --transport udp --in-flight 60 --duration 3s
   petrel bench rate --veth
   petrel bench latency --veth --device xdp:petrel0
-  petrel bench rate --beside raised
   petrel bench latency --in-flight 64 --sessions 8
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
-  petrel bench pause --pause 10ms --idle spin,50us,block
   petrel bench defaults --transport shm --threads
   petrel bench defaults --processes 1000 --only-processes
-  petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
-  petrel bench sealed --part calls,store
   petrel bench streams --transport shm --size 32
   petrel bench instructions --transport shm
   petrel bench all --json
@@ -64,20 +57,14 @@ pub(crate) enum BenchCommand {
     Rate(RateArgs),
     /// Bits per second that large messages carry
     Bandwidth(BandwidthArgs),
-    /// The first call after a pause, in which both ends have gone to sleep, in bare wake-ups
-    Pause(PauseArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
     /// Operations on regions beside calls: reads, words, mappings, large writes
     Regions(RegionsArgs),
-    /// Requests that an overloaded server still answers in time
-    Overload(BenchOverloadArgs),
     /// Cost of attacks for honest clients of the same server: failed calls, rate, memory
     Attacks(AttacksArgs),
     /// Latency and rate of replicated puts: three replicas of the key-value store
     Kv(KvBenchArgs),
-    /// Encryption and identity: calls, connections, puts and floods with credentials, beside the same without
-    Sealed(SealedArgs),
     /// Messages of streams: their rate in each direction beside calls, and the memory of idle streams
     Streams(StreamsArgs),
     /// Instructions of a small call and of a packet of a large call, counted by valgrind
@@ -92,9 +79,6 @@ pub(crate) enum BenchCommand {
     /// The client processes of `defaults`
     #[command(hide = true)]
     DefaultsClients(DefaultsClientsArgs),
-    /// The server process of `overload`
-    #[command(hide = true)]
-    OverloadServer(OverloadServerArgs),
     /// The client process of the memory measurement; started by `sessions`
     #[command(hide = true)]
     IdleSessions(IdleArgs),
@@ -124,8 +108,6 @@ impl BenchArgs {
             BenchCommand::Defaults(_)
                 | BenchCommand::DefaultsClients(_)
                 | BenchCommand::DefaultsServer(_)
-                | BenchCommand::Overload(_)
-                | BenchCommand::OverloadServer(_)
                 | BenchCommand::Regions(_)
                 | BenchCommand::Streams(_)
         )

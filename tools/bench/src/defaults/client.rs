@@ -31,7 +31,6 @@ const WARM_UP_SHARE: u32 = 5;
 /// Clients, on two backgrounds, of [`Way::Clients`].
 const CLIENTS: usize = 16;
 
-/// A way to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// An endpoint of the caller's thread: one call after the other, each waited for.

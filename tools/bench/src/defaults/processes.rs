@@ -100,7 +100,7 @@ pub(super) fn measure(
 }
 
 /// Starts a client process's threads, with a control plane, connects, and makes the first call.
-pub(crate) fn connect_anew(
+pub fn connect_anew(
     (server, transport): (SocketAddr, BenchTransport),
     nexus: NexusBuilder,
 ) -> Result<Client, Failure> {

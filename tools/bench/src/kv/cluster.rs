@@ -56,7 +56,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Creates an endpoint for the clients.
     pub(super) fn client_endpoint(&self) -> Result<Endpoint, Failure> {
         let nexus = credentials::apply(Nexus::builder(), false).start()?;
         nexus.endpoint(self.client.clone()).map_err(Failure::because)

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use petrel_command::failure::Failure;
 
 /// A directory that is removed when it is dropped.
-pub(crate) struct Directory(PathBuf);
+pub struct Directory(PathBuf);
 
 impl Directory {
     /// Creates a directory for the benchmark `name`.
-    pub(crate) fn within(parent: &Path, name: &str) -> Result<Self, Failure> {
+    pub fn within(parent: &Path, name: &str) -> Result<Self, Failure> {
         let path = parent.join(format!("petrel-bench-{name}-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -42,8 +42,6 @@ pub enum Baseline {
     Tcp,
     /// The library with one session.
     OneSession,
-    /// The library with raised settings.
-    Raised,
     /// The library with other settings, in an experiment.
     Other {
         /// The name, as `--json` prints it.
@@ -65,9 +63,6 @@ impl Baseline {
             }
             Self::Tcp => ("tcp", "the same messages in a polled TCP stream, with no protocol"),
             Self::OneSession => ("one-session", "the same with one session"),
-            Self::Raised => {
-                ("raised", "the same over eight sessions, with a slot and a credit for each call")
-            }
             Self::Other { name, text } => (name, text),
         }
     }
@@ -328,7 +323,6 @@ fn whole(ns: f64) -> i64 {
     ns.round() as i64
 }
 
-/// Returns the distance in one word.
 fn distance(kept: &[Pair]) -> Option<&'static str> {
     let first = kept.first()?.distance?;
     if kept.iter().any(|pair| pair.distance != Some(first)) {

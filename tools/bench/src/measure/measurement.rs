@@ -56,8 +56,6 @@ pub enum SessionPlan {
 pub enum Beside {
     /// The bare medium.
     Bare,
-    /// The same calls with raised settings.
-    Raised,
     /// A polled TCP stream.
     Tcp,
 }
@@ -111,11 +109,10 @@ impl Measurement {
     pub fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
-            None if self.beside == Beside::Raised => self.beside_raised(watch),
             None => {
                 let baseline = match self.beside {
                     Beside::Tcp => Baseline::Tcp,
-                    _ => Baseline::BareMedium,
+                    Beside::Bare => Baseline::BareMedium,
                 };
                 let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
                 self.on(&test_bed, baseline, |setting| setting, watch)
@@ -227,17 +224,6 @@ impl Measurement {
         caller.open(server, shape.sessions, meanwhile)?;
         caller.endpoint.with(|load, cx| load.set_sessions(cx, &caller.sessions))?;
         Ok(caller)
-    }
-
-    /// Measures the default settings beside raised ones.
-    fn beside_raised(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
-        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
-        let raised = Self { plan: SessionPlan::Raised, ..self.clone() };
-        let mut library = self.library(&test_bed, &self.shape())?;
-        let mut raised = self.library(&test_bed, &raised.shape())?;
-        let raised: &mut dyn Side = raised.as_mut();
-        let beside = Some((raised, Baseline::Raised));
-        self.compare(&test_bed, (library.as_mut(), beside), |setting| setting, watch)
     }
 
     /// Returns the configuration of the library's ends.
@@ -433,7 +419,6 @@ impl Measurement {
         };
         let beside = match self.beside {
             Beside::Bare => "",
-            Beside::Raised => " --beside raised",
             Beside::Tcp => " --beside tcp",
         };
         format!(

@@ -17,7 +17,6 @@ use serde::Serialize;
 use super::ends::ServerEnd;
 use super::server_thread::{EndIndex, ServerThread};
 
-/// Duration of one probe.
 const PROBE_NS: u64 = 5_000_000;
 
 /// Round trips between two readings of the clock, so the readings weigh little.

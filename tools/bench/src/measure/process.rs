@@ -16,21 +16,21 @@ use serde::Deserialize;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Has the process end with its parent: no process outlives its benchmark.
-pub(crate) fn end_with_parent() -> Result<(), Failure> {
+pub fn end_with_parent() -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::because)
 }
 
 /// Parses JSON that a process has printed.
-pub(crate) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
+pub fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
     serde_json::from_str(line).map_err(|_| Failure::because(format!("a process printed: {line}")))
 }
 
 /// This command as another process; killed on drop.
-pub(crate) struct Process(Child);
+pub struct Process(Child);
 
 impl Process {
     /// Starts it with the credentials of this process, if there are any.
-    pub(crate) fn start(arguments: &[&str]) -> Result<Self, Failure> {
+    pub fn start(arguments: &[&str]) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         credentials::pass_to(&mut command);
         device::pass_to(&mut command);
@@ -38,21 +38,21 @@ impl Process {
     }
 
     /// Starts another program, with the error stream of the command.
-    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+    pub fn spawn(command: &mut Command) -> io::Result<Self> {
         Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?))
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.0.id()
     }
 
     /// Returns the first line of the output.
-    pub(crate) fn line(&mut self) -> Result<String, Failure> {
+    pub fn line(&mut self) -> Result<String, Failure> {
         self.lines()?.next_line()
     }
 
     /// Returns the lines of the output, to be read as they come.
-    pub(crate) fn lines(&mut self) -> Result<Lines, Failure> {
+    pub fn lines(&mut self) -> Result<Lines, Failure> {
         let Some(stdout) = self.0.stdout.take() else {
             return Err(Failure::because("a process has no output left to read"));
         };
@@ -68,11 +68,11 @@ impl Process {
 }
 
 /// The lines that a process prints.
-pub(crate) struct Lines(Receiver<String>);
+pub struct Lines(Receiver<String>);
 
 impl Lines {
     /// Waits for the next line.
-    pub(crate) fn next_line(&self) -> Result<String, Failure> {
+    pub fn next_line(&self) -> Result<String, Failure> {
         self.0.recv_timeout(TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
                 Failure::because(format!("a process took longer than {TIMEOUT:?}"))

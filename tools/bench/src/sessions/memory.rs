@@ -64,7 +64,7 @@ fn call_each(caller: &mut Caller, from: usize) -> Result<(), Failure> {
 }
 
 /// Returns the private memory of a process.
-pub(crate) fn private_bytes(process: &str) -> Result<u64, Failure> {
+pub fn private_bytes(process: &str) -> Result<u64, Failure> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path)?;
     parse_private(&status).ok_or_else(|| Failure::because(format!("{path} has no RssAnon")))

@@ -38,7 +38,6 @@ impl CallSlot {
         self.buffers.take()
     }
 
-    /// Writes the request of a call.
     #[inline]
     pub(super) fn write(&mut self, request: &mut MsgBuf, call: u64, echo: Echo) {
         self.call = call;

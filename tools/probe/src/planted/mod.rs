@@ -1,7 +1,6 @@
 //! Planted defects: every defect must be found by its named test.
 
 mod detectors;
-mod sources;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use petrel_planted::{DEFECTS, Defect, VARIABLE};
+use petrel_planted::{Defect, VARIABLE, defects};
 
 use crate::Outcome;
 use crate::build::{self, Artifacts, Build};
@@ -75,19 +74,19 @@ pub(crate) fn run(args: &PlantedArgs) -> Outcome {
     Ok(if living == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn chosen(only: &[String]) -> Outcome<Vec<&'static Defect>> {
-    let unknown = only.iter().find(|name| DEFECTS.iter().all(|defect| defect.name != **name));
+fn chosen(only: &[String]) -> Outcome<Vec<Defect>> {
+    let unknown = only.iter().find(|name| defects().all(|defect| defect.name != **name));
     if let Some(name) = unknown {
         return Err(Failure::UnknownDefect(name.clone()));
     }
-    let is_chosen = |defect: &&Defect| only.is_empty() || only.iter().any(|o| o == defect.name);
-    Ok(DEFECTS.iter().filter(is_chosen).collect())
+    let is_chosen = |defect: &Defect| only.is_empty() || only.iter().any(|o| o == defect.name);
+    Ok(defects().filter(is_chosen).collect())
 }
 
-fn list(defects: &[&Defect]) {
+fn list(defects: &[Defect]) {
     let mut table = table(&["defect", "what goes wrong", "looked for by"]);
     for defect in defects {
-        let steps: Vec<String> = steps_of(defect.name).iter().map(Step::to_string).collect();
+        let steps: Vec<String> = steps_of(defect).iter().map(Step::to_string).collect();
         table.add_row([defect.name, defect.says, &steps.join("\n")]);
     }
     println!("{table}");
@@ -107,17 +106,15 @@ struct Found {
 }
 
 impl Probe {
-    fn build(root: &Path, defects: &[&Defect]) -> Outcome<Self> {
+    fn build(root: &Path, defects: &[Defect]) -> Outcome<Self> {
         let target = root.join("target/planted");
         let logs = target.join("logs");
         std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         let flags = format!("{flags} --cfg petrel_break");
         let variables = |flags| vec![("RUSTFLAGS", flags), ("CARGO_INCREMENTAL", "0".to_owned())];
-        let (of_threads, others): (Vec<&Step>, Vec<&Step>) = defects
-            .iter()
-            .flat_map(|defect| steps_of(defect.name))
-            .partition(|step| **step == Step::Threads);
+        let (of_threads, others): (Vec<Step>, Vec<Step>) =
+            defects.iter().flat_map(steps_of).partition(|step| *step == Step::Threads);
         let mut artifacts = Artifacts::default();
         if !of_threads.is_empty() {
             // The library on a model checker's threads needs special flags, and a separate target
@@ -141,19 +138,19 @@ impl Probe {
     }
 
     /// Runs every test without a defect, which must pass. Returns the time limits with a defect.
-    fn control(&self, defects: &[&Defect]) -> Outcome<BTreeMap<Step, Duration>> {
+    fn control(&self, defects: &[Defect]) -> Outcome<BTreeMap<Step, Duration>> {
         let mut limits = BTreeMap::new();
-        for step in defects.iter().flat_map(|defect| steps_of(defect.name)) {
-            if limits.contains_key(step) {
+        for step in defects.iter().flat_map(steps_of) {
+            if limits.contains_key(&step) {
                 continue;
             }
             let log = self.logs.join("control.log");
-            let ran = self.program(step, "")?.run(Limits::wall(CONTROL_MAX), &log)?;
+            let ran = self.program(&step, "")?.run(Limits::wall(CONTROL_MAX), &log)?;
             if ran.end != End::Passed || !step.has_run(&read(&log)) {
                 return Err(Failure::Control { step: step.to_string(), log });
             }
             eprintln!("without a defect: {step} passes in {:.1} s", ran.took.as_secs_f64());
-            limits.insert(*step, (ran.took * SLOWER_MAX).max(LIMIT_MIN));
+            limits.insert(step, (ran.took * SLOWER_MAX).max(LIMIT_MIN));
         }
         Ok(limits)
     }
@@ -165,10 +162,10 @@ impl Probe {
         by_all: bool,
     ) -> Outcome<Vec<Found>> {
         let mut found = Vec::new();
-        for step in steps_of(defect.name) {
+        for step in steps_of(defect) {
             let log = self.logs.join(format!("{}.log", defect.name));
-            let limit = limits.get(step).copied().unwrap_or(LIMIT_MIN);
-            let ran = self.program(step, defect.name)?.run(Limits::wall(limit), &log)?;
+            let limit = limits.get(&step).copied().unwrap_or(LIMIT_MIN);
+            let ran = self.program(&step, defect.name)?.run(Limits::wall(limit), &log)?;
             let says = match ran.end {
                 End::Passed => continue,
                 End::Failed => step.first_sign(&read(&log)),

@@ -106,7 +106,6 @@ pub(super) struct ClientCall {
     pub(super) outcome: Outcome,
 }
 
-/// The state of a client call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Pending,
@@ -129,67 +128,35 @@ pub(super) struct Instructions {
     pub(super) delay_ns: u64,
 }
 
-/// Counters of client and group calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) by_client: u64,
-    pub(super) by_group: u64,
-    pub(super) succeeded: u64,
-    pub(super) failed_unknown: u64,
-    pub(super) failed_not_executed: u64,
-    pub(super) groups_succeeded: u64,
-    pub(super) groups_failed: u64,
-    pub(super) dropped: u64,
-    pub(super) lost: u64,
-    pub(super) attempts: u64,
-    /// Executed more than once, as the callers allowed.
-    pub(super) executed_again: u64,
-    pub(super) retries: u64,
-    pub(super) hedges: u64,
-    pub(super) hedges_won: u64,
-    pub(super) sessions_opened: u64,
-    pub(super) connects_failed: u64,
-    pub(super) worker_executed: u64,
-    pub(super) worker_refused: u64,
-    pub(super) worker_skipped: u64,
-    pub(super) cancelled: u64,
-    pub(super) target_changes: u64,
-    pub(super) redirects: u64,
-    pub(super) drains: u64,
-    /// All clients had left when the endpoint ended.
-    pub(super) drains_completed: u64,
-}
-
-impl Counts {
-    /// Returns the names and values.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        [
-            ("client_calls", self.by_client),
-            ("group_calls", self.by_group),
-            ("client_calls_succeeded", self.succeeded),
-            ("client_calls_failed_unknown", self.failed_unknown),
-            ("client_calls_failed_not_executed", self.failed_not_executed),
-            ("group_calls_succeeded", self.groups_succeeded),
-            ("group_calls_failed", self.groups_failed),
-            ("client_calls_dropped_by_caller", self.dropped),
-            ("client_calls_lost_with_client", self.lost),
-            ("client_call_attempts", self.attempts),
-            ("client_calls_executed_again", self.executed_again),
-            ("client_retries", self.retries),
-            ("client_hedges", self.hedges),
-            ("client_hedges_won", self.hedges_won),
-            ("client_sessions_opened", self.sessions_opened),
-            ("client_connects_failed", self.connects_failed),
-            ("worker_requests_run", self.worker_executed),
-            ("worker_requests_refused", self.worker_refused),
-            ("worker_requests_skipped", self.worker_skipped),
-            ("client_calls_cancelled", self.cancelled),
-            ("client_target_changes", self.target_changes),
-            ("client_redirects", self.redirects),
-            ("drains", self.drains),
-            ("drains_completed", self.drains_completed),
-        ]
-        .into_iter()
+counts! {
+    /// Counters of client and group calls.
+    struct Counts {
+        by_client: "client_calls",
+        by_group: "group_calls",
+        succeeded: "client_calls_succeeded",
+        failed_unknown: "client_calls_failed_unknown",
+        failed_not_executed: "client_calls_failed_not_executed",
+        groups_succeeded: "group_calls_succeeded",
+        groups_failed: "group_calls_failed",
+        dropped: "client_calls_dropped_by_caller",
+        lost: "client_calls_lost_with_client",
+        attempts: "client_call_attempts",
+        /// Executed more than once, as the callers allowed.
+        executed_again: "client_calls_executed_again",
+        retries: "client_retries",
+        hedges: "client_hedges",
+        hedges_won: "client_hedges_won",
+        sessions_opened: "client_sessions_opened",
+        connects_failed: "client_connects_failed",
+        worker_executed: "worker_requests_run",
+        worker_refused: "worker_requests_refused",
+        worker_skipped: "worker_requests_skipped",
+        cancelled: "client_calls_cancelled",
+        target_changes: "client_target_changes",
+        redirects: "client_redirects",
+        drains: "drains",
+        /// All clients had left when the endpoint ended.
+        drains_completed: "drains_completed",
     }
 }
 

@@ -43,7 +43,6 @@ pub(super) fn judge(servers: &[Target]) -> Judge {
 }
 
 impl ClientCall {
-    /// Returns the leader at a time.
     fn leader(&self, now_ns: u64) -> Option<SimAddr> {
         let place = (now_ns / TERM_NS) as usize % self.servers.len().max(1);
         self.servers.get(place).copied()

@@ -31,7 +31,6 @@ const PROBE_NS: u64 = 20_000_000_000;
 /// meanwhile.
 const FEW_SESSIONS_PROBE_NS: u64 = 1_000_000_000;
 
-/// The simulated caller of a node.
 pub(in crate::check) struct SimulatedCaller {
     pub(super) rng: Rng,
     clients: Vec<ClientState>,
@@ -59,7 +58,6 @@ struct Running {
     handle: CallHandle,
 }
 
-/// The caller's handle to a call.
 enum CallHandle {
     Task(Task<()>),
     /// The call has a continuation, and may be cancelled.
@@ -74,7 +72,6 @@ impl CallHandle {
     }
 }
 
-/// The options of a client call.
 #[derive(Clone, Copy, Debug)]
 struct CallSettings {
     options: CallOptions,

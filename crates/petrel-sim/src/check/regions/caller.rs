@@ -30,10 +30,8 @@ const MEMORIES_MAX: usize = 8;
 const PROBE_NS: u64 = 20_000_000_000;
 const FEW_SESSIONS_PROBE_NS: u64 = 1_000_000_000;
 
-/// The caller of a node.
 pub(in crate::check) struct RegionCaller {
     rng: Rng,
-    /// Hosts with regions.
     hosts: u16,
     left: u32,
     clients: Vec<RegionClient>,
@@ -46,7 +44,6 @@ struct RegionClient {
     attempts_max: u32,
 }
 
-/// The options of an operation.
 #[derive(Clone, Copy)]
 struct Options {
     timeout_ns: u64,

@@ -28,42 +28,23 @@ pub(super) fn is_method(number: u16) -> bool {
     METHODS.contains(&number)
 }
 
-/// Counters of operations and keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) operations: u64,
-    pub(super) succeeded: u64,
-    /// The server answered with PERMISSION_DENIED or OUT_OF_RANGE.
-    pub(super) denied: u64,
-    pub(super) not_executed: u64,
-    pub(super) unknown: u64,
-    /// Unknown outcomes on a memory with an earlier unknown outcome.
-    pub(super) unknown_again: u64,
-    pub(super) dropped: u64,
-    pub(super) words_compared: u64,
-    pub(super) registered: u64,
-    pub(super) revoked: u64,
-    /// Revocations in a process with an earlier revocation.
-    pub(super) revoked_again: u64,
-}
-
-impl Counts {
-    /// Returns the names and values.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        [
-            ("region_operations", self.operations),
-            ("region_operations_succeeded", self.succeeded),
-            ("region_operations_denied", self.denied),
-            ("region_operations_not_executed", self.not_executed),
-            ("region_operations_unknown", self.unknown),
-            ("region_operations_unknown_again", self.unknown_again),
-            ("region_operations_dropped_by_caller", self.dropped),
-            ("region_words_compared", self.words_compared),
-            ("region_keys_registered", self.registered),
-            ("region_keys_revoked", self.revoked),
-            ("region_keys_revoked_again", self.revoked_again),
-        ]
-        .into_iter()
+counts! {
+    /// Counters of operations and keys.
+    struct Counts {
+        operations: "region_operations",
+        succeeded: "region_operations_succeeded",
+        /// The server answered with PERMISSION_DENIED or OUT_OF_RANGE.
+        denied: "region_operations_denied",
+        not_executed: "region_operations_not_executed",
+        unknown: "region_operations_unknown",
+        /// Unknown outcomes on a memory with an earlier unknown outcome.
+        unknown_again: "region_operations_unknown_again",
+        dropped: "region_operations_dropped_by_caller",
+        words_compared: "region_words_compared",
+        registered: "region_keys_registered",
+        revoked: "region_keys_revoked",
+        /// Revocations in a process with an earlier revocation.
+        revoked_again: "region_keys_revoked_again",
     }
 }
 

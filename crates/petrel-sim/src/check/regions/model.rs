@@ -121,7 +121,6 @@ impl Kind {
     }
 }
 
-/// An operation.
 #[derive(Clone, Debug)]
 pub(in crate::check) struct Operation {
     pub(super) kind: Kind,
@@ -149,7 +148,6 @@ pub(in crate::check) struct Operation {
     first_seen: Vec<u64>,
 }
 
-/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Pending,
@@ -319,7 +317,6 @@ impl Model {
     }
 }
 
-/// Operations.
 impl Model {
     pub(in crate::check) fn operation_count(&self) -> u64 {
         self.operations.len() as u64
@@ -478,7 +475,6 @@ impl Model {
     }
 }
 
-/// Observations.
 impl Model {
     /// Checks the answer of an operation that has succeeded, and raises the floors of its words.
     fn succeed(&mut self, id: u32, answer: &[u64]) -> Checked {

@@ -63,7 +63,6 @@ enum Message {
     Tiny { method: Method, byte: Option<u8> },
 }
 
-/// The path of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FramePath {
     /// The session's index in the wire checker.

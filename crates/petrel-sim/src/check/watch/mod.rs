@@ -50,7 +50,6 @@ use request::{InOrder, Request};
 pub(super) use source_ports::PathUse;
 use source_ports::SourcePorts;
 
-/// The wire checker.
 #[derive(Debug, Default)]
 pub(super) struct WireChecker {
     sessions: Vec<Session>,

@@ -39,7 +39,6 @@ pub(in crate::check) struct PathUse {
     pub(in crate::check) marks: u64,
 }
 
-/// A side with its source ports.
 #[derive(Debug)]
 struct Side {
     at: SimAddr,
@@ -47,7 +46,6 @@ struct Side {
     ports: Vec<PortCounts>,
 }
 
-/// Frames from one port.
 #[derive(Clone, Copy, Debug, Default)]
 struct PortCounts {
     packets: u64,
@@ -55,7 +53,6 @@ struct PortCounts {
     marked: u64,
 }
 
-/// A slot at its server.
 #[derive(Debug, Default)]
 struct SlotPorts {
     /// The newest request of which a packet has come.

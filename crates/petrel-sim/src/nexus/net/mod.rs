@@ -118,7 +118,6 @@ pub(super) struct Process {
     pub(super) accepts: u64,
 }
 
-/// An arrival at a socket.
 #[derive(Debug)]
 enum Arrival {
     Syn { from: SocketId, attempt: u32 },

@@ -260,7 +260,6 @@ impl From<UdpLink> for SimLink {
 }
 
 impl SharedMemory for SimNetwork {
-    /// The name of the rendezvous.
     type Rendezvous = Vec<u8>;
     type ShmPeer = SimUnixConnection;
     type Segment = Memory;

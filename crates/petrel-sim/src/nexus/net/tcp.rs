@@ -61,7 +61,6 @@ enum State {
     Gone,
 }
 
-/// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) process: ProcessId,

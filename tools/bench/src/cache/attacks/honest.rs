@@ -24,7 +24,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before an honest client connects again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 
-/// A client with one connection.
 pub(super) struct Client {
     socket: BufReader<TcpStream>,
     bytes: Vec<u8>,
@@ -56,7 +55,6 @@ impl Client {
         format!("the reply is {}", self.bytes[..self.bytes.len().min(80)].escape_ascii())
     }
 
-    /// Stores a value.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let length = value.len().to_string();
         let head = [b"set ", key, b" 0 0 ", length.as_bytes(), b"\r\n"].concat();

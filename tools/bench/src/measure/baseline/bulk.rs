@@ -99,7 +99,6 @@ pub(in super::super) fn ends(size: usize, in_flight: u16) -> (Producer, Consumer
 }
 
 impl Ring {
-    /// Returns the address of a chunk.
     #[inline]
     fn chunk(&self, number: u64) -> *mut [u8; CHUNK_BYTES] {
         self.chunks[(number % CHUNKS) as usize].0.get()

@@ -1,0 +1,1 @@
+../../../crates/petrel-sim/tests/all/common/mod.rs
