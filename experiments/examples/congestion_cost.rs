@@ -2,8 +2,8 @@
 //! by function:
 //!
 //! ```text
-//! cargo build --release -p petrel-proto --example congestion_cost
-//! valgrind --tool=callgrind --callgrind-out-file=cost.out target/release/examples/congestion_cost
+//! cargo build --release --manifest-path experiments/Cargo.toml --example congestion_cost
+//! valgrind --tool=callgrind --callgrind-out-file=cost.out experiments/target/release/examples/congestion_cost
 //! callgrind_annotate --inclusive=yes cost.out | grep 'measured_.*(1x)'
 //! ```
 //!

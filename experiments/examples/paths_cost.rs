@@ -1,4 +1,4 @@
-//! The cost of several paths without a network: `cargo run --release -p petrel-rpc --example paths_cost`.
+//! The cost of several paths without a network: `cargo run --release --manifest-path experiments/Cargo.toml --example paths_cost`.
 //!
 //! A client with four source ports is measured beside a client with one, over loopback and in one thread, in turn. Every
 //! reply is checked. Ratios are medians of the rounds.
