@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, RingFrame, max_frame_limit,
-    sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, RECORD_HEADER_BYTES, RingFrame,
+    max_frame_limit, sleep_fence,
 };
 
 use crate::input::Input;
@@ -55,6 +55,11 @@ struct World {
     /// Pushed frames, not yet received; the first `published` of them are published.
     pushed: VecDeque<Vec<u8>>,
     published: usize,
+    /// The position behind the last published record.
+    published_at: u64,
+    /// The end of the last received record, and of each record in the ring.
+    head: usize,
+    ends: VecDeque<usize>,
     next: u8,
 }
 
@@ -62,7 +67,21 @@ impl World {
     fn new(is_honest: bool) -> Self {
         let heap = Heap::new(CAPACITY);
         let (producer, consumer) = heap.ends(FRAME_BYTES_MAX);
-        Self { producer, consumer, heap, is_honest, pushed: VecDeque::new(), published: 0, next: 0 }
+        let published_at = producer.position();
+        let (pushed, ends) = Default::default();
+        let (published, head, next) = (0, 0, 0);
+        Self {
+            heap,
+            producer,
+            consumer,
+            is_honest,
+            pushed,
+            published,
+            published_at,
+            head,
+            ends,
+            next,
+        }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -81,18 +100,40 @@ impl World {
         self.next = self.next.wrapping_add(1);
         let frame = vec![self.next; length];
         let (head, body) = frame.split_at(length * split / 4);
+        let is_sound = (1..=FRAME_BYTES_MAX).contains(&length);
+        let end = self.end_behind(length);
         match self.producer.push(head, body) {
-            Ok(()) => self.pushed.push_back(frame),
-            Err(PushError::Length) => assert!(length == 0 || length > FRAME_BYTES_MAX),
-            Err(PushError::Full) => assert!(!self.is_honest || !self.pushed.is_empty()),
+            Ok(()) => {
+                assert!(is_sound && (!self.is_honest || end.is_some()));
+                self.pushed.push_back(frame);
+                self.ends.extend(end);
+            }
+            Err(PushError::Length) => assert!(!is_sound),
+            Err(PushError::Full) => assert!(!self.is_honest || end.is_none()),
             Err(PushError::Broken) => assert!(!self.is_honest),
         }
+        if self.is_honest {
+            let mut written = Vec::new();
+            self.producer.look_back(self.published_at, |frame| written.push(frame.to_vec()));
+            assert!(self.pushed.iter().skip(self.published).eq(&written));
+        }
+    }
+
+    /// Returns the end of a further record, if an honest ring has room: a record lies in one piece, and one line stays free
+    /// for the mark of an end.
+    fn end_behind(&self, length: usize) -> Option<usize> {
+        let record = (RECORD_HEADER_BYTES + length).next_multiple_of(RECORD_ALIGN);
+        let tail = self.ends.back().copied().unwrap_or(self.head);
+        let to_end = CAPACITY - tail % CAPACITY;
+        let end = if record > to_end { tail + to_end } else { tail } + record;
+        (end - self.head <= CAPACITY - RECORD_ALIGN).then_some(end)
     }
 
     fn publish(&mut self) {
         let is_new = self.producer.publish();
         assert!(!self.is_honest || is_new == (self.published < self.pushed.len()));
         self.published = self.pushed.len();
+        self.published_at = self.producer.position();
         if self.producer.consumer_may_sleep() {
             sleep_fence();
             self.producer.take_sleeper();
@@ -110,6 +151,7 @@ impl World {
         if self.is_honest {
             assert!(!received.is_broken && frames.len() <= self.published);
             self.published -= frames.len();
+            self.head = self.ends.drain(..frames.len()).next_back().unwrap_or(self.head);
             let expected = self.pushed.drain(..frames.len());
             assert!(expected.eq(frames.iter().cloned()), "what was pushed arrives in order");
         }

@@ -18,7 +18,8 @@ pub fn datagram(number: u64) -> Vec<u8> {
     }
 }
 
-fn noise(len: usize, seed: u64) -> Vec<u8> {
+/// Returns bytes that differ from call to call and place to place.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         state ^= state << 13;

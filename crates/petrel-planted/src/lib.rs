@@ -12,6 +12,8 @@
 //! with `RUSTFLAGS='--cfg petrel_break'` contains all defects, and the environment variable [`VARIABLE`]
 //! chooses at most one per process. `cargo probe planted` tests all [`defects`] (`docs/testing.md`).
 //!
+//! [`panics!`] states in a line a test of an assertion.
+//!
 //! The crate is separate because the protocol core, the independent transports and the services all
 //! contain defects. It has no dependencies.
 
@@ -44,6 +46,26 @@ pub fn planted(name: &str) -> bool {
         Some(found.unwrap_or_else(|| panic!("{VARIABLE}={name:?}: no such defect")).name)
     };
     *CHOSEN.get_or_init(choose) == Some(name)
+}
+
+/// Tests of invariants: each expression must panic, with the given words in its message.
+///
+/// ```
+/// petrel_planted::panics! {
+///     expect__of_nothing: "an empty list" => Vec::<u8>::new().pop().expect("an empty list");
+/// }
+/// ```
+#[macro_export]
+macro_rules! panics {
+    ($($name:ident: $why:literal => $body:expr;)+) => {
+        $(
+            #[test]
+            #[should_panic(expected = $why)]
+            fn $name() {
+                $body;
+            }
+        )+
+    };
 }
 
 #[cfg(test)]

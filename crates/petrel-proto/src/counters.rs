@@ -1,30 +1,40 @@
 //! Counters of the core: one for every kind of event and every reason to drop a frame.
 
+/// Defines a struct of counters, its names with a prefix, and its sum. Counters after the semicolon are not among the names.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Events since the endpoint's start. Plain numbers, used by one thread: cheap enough to be always
-        /// on.
+    (
+        $(#[$about:meta])* $of:ident $prefix:literal;
+        $($(#[$doc:meta])* $name:ident,)*
+        $(; $($(#[$other_doc:meta])* $other:ident,)*)?
+    ) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+        pub struct $of { $($(#[$doc])* pub $name: u64,)* $($($(#[$other_doc])* pub $other: u64,)*)? }
 
-        impl Counters {
+        impl $of {
             /// Names and values, in order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+                [$((concat!($prefix, stringify!($name)), self.$name),)*].into_iter()
             }
         }
 
         /// Adds up the counters of several endpoints.
-        impl core::ops::AddAssign for Counters {
+        impl core::ops::AddAssign for $of {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
+                $($(self.$other += other.$other;)*)?
             }
         }
     };
 }
 
+pub(crate) use counters;
+
 counters! {
+    /// Events since the endpoint's start. Plain numbers, used by one thread: cheap enough to be always
+    /// on.
+    Counters "";
     /// Calls taken from the application.
     calls_started,
     /// Calls that ended with status OK.

@@ -69,6 +69,10 @@
 //!
 //! Not implemented: encryption. The wire format has room for it.
 
+#[cfg(test)]
+#[macro_use]
+extern crate petrel_planted;
+
 pub mod bitmap;
 pub mod buffer;
 pub mod congestion;

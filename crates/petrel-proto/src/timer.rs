@@ -568,29 +568,24 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "an entry is removed once, before it comes due")]
-    fn remove__of_an_entry_that_came_due() {
-        let mut wheel = TimerWheel::new(0);
-        let entry = wheel.insert(key(1), 2 * TICK);
-        wheel.advance(5 * TICK);
-        wheel.remove(entry);
-    }
-
-    #[test]
-    #[should_panic(expected = "an entry is removed once, before it comes due")]
-    fn remove__twice() {
-        let mut wheel = TimerWheel::new(0);
-        let entry = wheel.insert(key(1), 2 * TICK);
-        (0..2).for_each(|_| wheel.remove(entry));
-    }
-
-    #[test]
-    #[should_panic(expected = "a bucket marked as filled has an entry")]
-    fn advance__over_a_filled_bucket_without_an_entry() {
-        let mut wheel = TimerWheel::new(0);
-        wheel.insert(key(1), 2 * TICK);
-        wheel.heads.fill(NIL);
-        wheel.advance(5 * TICK);
+    panics! {
+        remove__of_an_entry_that_came_due: "an entry is removed once, before it comes due" => {
+            let mut wheel = TimerWheel::new(0);
+            let entry = wheel.insert(key(1), 2 * TICK);
+            wheel.advance(5 * TICK);
+            wheel.remove(entry);
+        };
+        remove__twice: "an entry is removed once, before it comes due" => {
+            let mut wheel = TimerWheel::new(0);
+            let entry = wheel.insert(key(1), 2 * TICK);
+            (0..2).for_each(|_| wheel.remove(entry));
+        };
+        advance__over_a_filled_bucket_without_an_entry:
+            "a bucket marked as filled has an entry" => {
+            let mut wheel = TimerWheel::new(0);
+            wheel.insert(key(1), 2 * TICK);
+            wheel.heads.fill(NIL);
+            wheel.advance(5 * TICK);
+        };
     }
 }

@@ -293,29 +293,12 @@ impl CredentialsBuilder {
         Ok(self)
     }
 
-    /// Sets the certificate, followed by the intermediate certificates, in DER.
-    #[must_use]
-    pub fn certificate_der(mut self, chain: Vec<Vec<u8>>) -> Self {
-        self.chain = chain.into_iter().map(CertificateDer::from).collect();
-        self
-    }
-
     /// Sets the private key, in PEM.
     ///
     /// # Errors
     /// The text has no key.
     pub fn key_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
         self.key = Some(files::private_key(pem)?);
-        Ok(self)
-    }
-
-    /// Sets the private key, in DER: PKCS #8, SEC 1 or PKCS #1.
-    ///
-    /// # Errors
-    /// The bytes are no key.
-    pub fn key_der(mut self, der: Vec<u8>) -> Result<Self, SecurityError> {
-        let key = PrivateKeyDer::try_from(der);
-        self.key = Some(key.map_err(SecurityError::new)?);
         Ok(self)
     }
 
@@ -326,13 +309,6 @@ impl CredentialsBuilder {
     pub fn authorities_pem(mut self, pem: &[u8]) -> Result<Self, SecurityError> {
         self.authorities.extend(files::certificates(pem)?);
         Ok(self)
-    }
-
-    /// Adds a trusted authority, in DER.
-    #[must_use]
-    pub fn authority_der(mut self, der: Vec<u8>) -> Self {
-        self.authorities.push(CertificateDer::from(der));
-        self
     }
 
     /// Makes the credentials.

@@ -5,7 +5,6 @@ use crate::far::Far;
 use crate::mux::{Mux, MuxLink};
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
 use crate::stream::StreamLink;
-use crate::transport::PeerId;
 use crate::udp::{Device, DeviceState, Udp, UdpConfig, UdpError, UdpLink};
 use crate::verbs::{Verbs, VerbsLink};
 use crate::wake::Waker;
@@ -133,12 +132,6 @@ impl Host {
             Some(Err(why)) => Some(DeviceState::Off(why.clone())),
         }
     }
-
-    /// Returns true if the peer is reached through shared memory.
-    #[inline]
-    pub fn is_shm(peer: PeerId) -> bool {
-        Self::is_near(peer)
-    }
 }
 
 #[cfg(test)]
@@ -148,7 +141,7 @@ mod tests {
     use crate::shm::{Segment, Side};
     use crate::stream::STREAM_FRAME_BYTES;
     use crate::verbs::{VerbsConfig, detached};
-    use crate::{ReceiveQueue, Transport, TxFrame};
+    use crate::{PeerId, ReceiveQueue, Transport, TxFrame};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -280,7 +273,7 @@ mod tests {
         ] {
             let (peer, _) = link_up(&mut a, &mut b);
             assert_eq!((a.medium_of(peer), a.is_networked(peer)), (medium, is_networked));
-            assert_eq!(Host::is_shm(peer), medium == "shm");
+            assert_eq!(Host::is_near(peer), medium == "shm");
         }
         assert_eq!(a.receive_queue(), Some(ReceiveQueue::Ring(1_024)));
         assert_eq!(host().receive_queue(), a.udp().receive_queue());
@@ -310,7 +303,7 @@ mod tests {
         assert_eq!(b.stats().rx_syscalls, 0);
         a.tx_burst(&[TxFrame { peer: to_b, head: b"\x1Aframe", body: b"" }]);
         b.wait(None);
-        assert_eq!(b.rx_burst(64, |peer, _| assert!(Host::is_shm(peer))), 1);
+        assert_eq!(b.rx_burst(64, |peer, _| assert!(Host::is_near(peer))), 1);
     }
 
     /// A datagram is not forgotten while each call finds frames in a ring.

@@ -29,6 +29,10 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
+#[cfg(test)]
+#[macro_use]
+extern crate petrel_planted;
+
 pub mod buf;
 pub mod bundle;
 pub mod clock;

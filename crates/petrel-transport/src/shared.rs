@@ -311,9 +311,8 @@ mod tests {
         assert!(bytes.slice(10..10).is_empty());
     }
 
-    #[test]
-    #[should_panic(expected = "beyond the shared bytes")]
-    fn slice__beyond_the_end_panics() {
-        let _ = SharedBytes::from(&b"0123"[..]).slice(2..5);
+    panics! {
+        slice__beyond_the_end_panics: "beyond the shared bytes"
+            => _ = SharedBytes::from(&b"0123"[..]).slice(2..5);
     }
 }

@@ -69,6 +69,10 @@
 //! controller based on round trips is set. No streaming. Endpoints stay on their thread; data for other threads is
 //! copied. Retries and hedging exist only in a [`Client`].
 
+#[cfg(test)]
+#[macro_use]
+extern crate petrel_planted;
+
 pub mod client;
 mod control;
 pub mod endpoint;

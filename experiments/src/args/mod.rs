@@ -279,8 +279,8 @@ pub(crate) struct OverloadArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) load: Vec<u16>,
 
-    /// The server's overload policy, separated by commas: none, deadlines, codel, controlled, oldest,
-    /// expected, default [default: all]
+    /// The server's overload policy, separated by commas: none, deadlines, expected, default
+    /// [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) policy: Vec<Policy>,
 

@@ -21,8 +21,7 @@ pub(crate) struct OverloadMeasuredArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) load: Vec<u16>,
 
-    /// The server's overload policy, separated by commas: none, deadlines, codel, controlled, oldest,
-    /// expected, default
+    /// The server's overload policy, separated by commas: none, deadlines, expected, default
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     #[arg(default_values = ["none", "deadlines", "default"])]
     pub(crate) policy: Vec<Policy>,

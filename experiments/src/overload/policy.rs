@@ -12,12 +12,6 @@ pub enum Policy {
     None,
     /// Calls have deadlines, and expired requests are not run.
     Deadlines,
-    /// `Deadlines`, and [`Shedding::Codel`].
-    Codel,
-    /// `Deadlines`, and [`Shedding::ControlledDelay`].
-    Controlled,
-    /// `Deadlines`, and [`Shedding::OldestWait`].
-    Oldest,
     /// `Deadlines`, and [`Shedding::ExpectedWait`].
     Expected,
     /// Deadlines, and the default admission settings.
@@ -26,24 +20,13 @@ pub enum Policy {
 
 impl Policy {
     /// All policies.
-    pub const ALL: [Self; 7] = [
-        Self::None,
-        Self::Deadlines,
-        Self::Codel,
-        Self::Controlled,
-        Self::Oldest,
-        Self::Expected,
-        Self::Default,
-    ];
+    pub const ALL: [Self; 4] = [Self::None, Self::Deadlines, Self::Expected, Self::Default];
 
     /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::None => "none",
             Policy::Deadlines => "deadlines",
-            Policy::Codel => "codel",
-            Policy::Controlled => "controlled",
-            Policy::Oldest => "oldest",
             Policy::Expected => "expected",
             Policy::Default => "default",
         }
@@ -51,14 +34,9 @@ impl Policy {
 
     /// Returns the server's settings, with this target for queueing delays.
     pub fn admission(self, target: Duration) -> AdmissionConfig {
-        // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
-        let interval = target.saturating_mul(20);
         let shedding = match self {
             Policy::None => return UNLIMITED,
             Policy::Deadlines => Shedding::LimitOnly,
-            Policy::Codel => Shedding::Codel { target, interval },
-            Policy::Controlled => Shedding::ControlledDelay { target, interval },
-            Policy::Oldest => Shedding::OldestWait { target },
             Policy::Expected => Shedding::ExpectedWait { target, services: 0 },
             Policy::Default => return AdmissionConfig::default(),
         };
@@ -96,6 +74,6 @@ mod tests {
     #[test]
     fn from_str__takes_every_name_and_lists_them() {
         assert!(Policy::ALL.iter().all(|policy| policy.name().parse() == Ok(*policy)));
-        assert!("nothing".parse::<Policy>().unwrap_err().contains("controlled"));
+        assert!("nothing".parse::<Policy>().unwrap_err().contains("expected"));
     }
 }

@@ -113,7 +113,7 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["loss", "--seed", "x"], "seed"),
         (&["loss", "--rto-min", "5"], "needs a unit"),
         (&["loss", "--veth", "--rto-min", "5ms"], "--veth"),
-        (&["overload", "--policy", "hope"], "controlled"),
+        (&["overload", "--policy", "hope"], "expected"),
         (&["overload", "--service", "uniform"], "bimodal"),
         (&["overload", "--load", "0"], "1..=1000"),
         (&["paths", "loss", "--policy", "all"], "single"),

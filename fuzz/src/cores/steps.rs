@@ -1,7 +1,7 @@
 //! The steps of an input.
 
 use petrel_proto::limits::{CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END};
-use petrel_proto::{Accepted, Agreed, PeerKey, SessionId, Status};
+use petrel_proto::{Accepted, Agreed, SessionId, Status};
 
 use super::forge;
 use super::world::{BURST, PACKET_BYTES, PEER, Request, Session, World};
@@ -233,8 +233,8 @@ pub(super) fn handle_timeouts(world: &mut World) {
     world.ends.iter_mut().for_each(|end| end.core.handle_timeouts(now));
 }
 
-/// Establishes a session late, cancels a call, or ends a session, at either end or at the two ends, by
-/// name or by peer.
+/// Establishes a session late, cancels a call, or ends a session or all, at either end or at the two
+/// ends.
 fn change_session(world: &mut World, input: &mut Input<'_>) {
     let index = session(world, input);
     let (end, choice) = (input.below(2), input.below(8));
@@ -243,11 +243,16 @@ fn change_session(world: &mut World, input: &mut Input<'_>) {
         0 => drop(world.establish(index)),
         1 | 2 => world.cancel(index),
         3 => establish_unsound(world, index),
-        4 => close_peer(world, end),
+        4 => close_all(world, end),
         5 => world.close(end, SessionId { generation: ids[end].generation + 1, ..ids[end] }),
         6 => world.close(end, ids[end]),
         _ => [0, 1].into_iter().for_each(|end| world.close(end, ids[end])),
     }
+}
+
+fn close_all(world: &mut World, end: usize) {
+    let ids: Vec<_> = world.sessions.iter().map(|session| session.ids[end]).collect();
+    ids.into_iter().for_each(|id| world.close(end, id));
 }
 
 fn establish_unsound(world: &mut World, index: usize) {
@@ -256,12 +261,4 @@ fn establish_unsound(world: &mut World, index: usize) {
     let before = core.agreed(ids[end]).copied();
     core.establish(ids[end], Agreed { slots: 3, ..terms }).expect_err("three slots");
     assert_eq!(core.agreed(ids[end]).copied(), before);
-}
-
-fn close_peer(world: &mut World, end: usize) {
-    let core = &mut world.ends[end].core;
-    core.close_peer(PeerKey(99), Status::Unavailable, "gone", |_, _| panic!("nobody's"));
-    let mut ended = Vec::new();
-    core.close_peer(PEER, Status::Unavailable, "gone", |id, _| ended.push(id));
-    assert!(ended.iter().all(|id| !core.is_open(*id)));
 }

@@ -442,13 +442,13 @@ mod tests {
         assert_eq!(error_of(CongestionConfig::Dcqcn(dcqcn)), "increase_bytes must not be zero");
     }
 
-    #[test]
-    #[should_panic(expected = "a session has credits and packets")]
-    fn start__of_a_session_without_credits() {
-        CongestionControl::default().start(Flow {
-            credits: 0,
-            packet_bytes: 1_200,
-            base_rtt_ns: 0,
-        });
+    panics! {
+        start__of_a_session_without_credits: "a session has credits and packets" => {
+            CongestionControl::default().start(Flow {
+                credits: 0,
+                packet_bytes: 1_200,
+                base_rtt_ns: 0,
+            });
+        };
     }
 }

@@ -303,17 +303,14 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "the time of a round does not go back")]
-    fn note__before_the_round() {
-        let mut round = Round::open(2);
-        round.note(1, 1, 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "a round trip is noted in an open round")]
-    fn note__in_a_closed_round() {
-        let mut round = Round::CLOSED;
-        round.note(1, 1, 0);
+    panics! {
+        note__before_the_round: "the time of a round does not go back" => {
+            let mut round = Round::open(2);
+            round.note(1, 1, 0);
+        };
+        note__in_a_closed_round: "a round trip is noted in an open round" => {
+            let mut round = Round::CLOSED;
+            round.note(1, 1, 0);
+        };
     }
 }

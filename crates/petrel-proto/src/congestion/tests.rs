@@ -4,8 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MIN: Rate = Rate::mbit(10);
-
 fn configs(line: Rate) -> [CongestionConfig; 4] {
     let signed = TimelyConfig { gradient: Gradient::Signed, ..TimelyConfig::for_line(line) };
     [
@@ -68,42 +66,6 @@ fn allowance(session: &Congestion, rtt_ns: u64) -> f64 {
 }
 
 proptest! {
-    #[test]
-    fn rates_and_windows__stay_within_bounds(
-        gbit in 1u64..400,
-        credits in 1u32..4096,
-        packet_bytes in 1200u32..(16 << 20),
-        base_rtt_ns in prop_oneof![0u32..1_000_000, any::<u32>()],
-        steps in prop::collection::vec(step(), 1..200),
-    ) {
-        let line = Rate::gbit(gbit);
-        for config in configs(line) {
-            let least = if matches!(config, CongestionConfig::Swift(_)) { Rate::MIN } else { MIN };
-            let mut session =
-                CongestionControl::new(config).unwrap().start(Flow { credits, packet_bytes, base_rtt_ns });
-            let mut counters = CongestionCounters::default();
-            let mut now_ns = 1 << 40;
-            let mut acks = 0;
-            for (pass_ns, step) in &steps {
-                now_ns += pass_ns;
-                acks += u64::from(matches!(step, Step::Ack { .. }));
-                take(&mut session, now_ns, step, &mut counters);
-                prop_assert!(session.window_packets() >= 1);
-                let is_swift = least == Rate::MIN;
-                let most = if is_swift { Rate::MAX } else { line };
-                prop_assert!(session.rate().is_none_or(|rate| rate >= least && rate <= most));
-                prop_assert_eq!(session.is_paced(), session.rate().is_some());
-                session.charge(now_ns, packet_bytes);
-                let wait_ns = session.next_send_ns().saturating_sub(now_ns);
-                let charged = steps.len() as u64 * u64::from(packet_bytes);
-                prop_assert!(wait_ns <= charged * 8_001);
-            }
-            prop_assert_eq!(counters.acks_bypassed + counters.updates, acks);
-            let since = counters.sessions_limited - counters.sessions_released;
-            prop_assert_eq!(since, u64::from(session.is_limited()));
-        }
-    }
-
     #[test]
     fn longer_round_trips__never_allow_more(one in 1u64..4_000_000, more in 0u64..4_000_000) {
         let line = Rate::gbit(25);

@@ -24,9 +24,9 @@ mod ranges;
 mod records;
 
 #[cfg(test)]
-mod properties;
-#[cfg(test)]
 mod refusals;
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 mod vectors;
 

@@ -81,10 +81,9 @@ mod tests {
         assert!(choose_version(range(5, 9), range(1, 4)).is_err());
     }
 
-    #[test]
-    #[should_panic(expected = "the decoder refuses an empty range")]
-    fn choose_version__of_an_empty_range() {
-        let _ = choose_version(range(1, 1), range(2, 1));
+    panics! {
+        choose_version__of_an_empty_range: "the decoder refuses an empty range"
+            => _ = choose_version(range(1, 1), range(2, 1));
     }
 
     #[test]

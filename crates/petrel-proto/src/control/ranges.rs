@@ -274,22 +274,22 @@ mod tests {
         assert!(!SessionAccept { packet_bytes: 1_409, ..accept }.is_within(&open()));
     }
 
-    #[test]
-    #[should_panic(expected = "an answer is compared with its own proposal")]
-    fn session_accept__of_another_proposal() {
-        let SessionOpen { link, request, session, token, slots, credits, .. } = open();
-        let (max_message, packet_bytes) = (1 << 20, 1_408);
-        let request = request + 1;
-        let accept = SessionAccept {
-            link,
-            request,
-            session,
-            token,
-            slots,
-            credits,
-            max_message,
-            packet_bytes,
+    panics! {
+        session_accept__of_another_proposal: "an answer is compared with its own proposal" => {
+            let SessionOpen { link, request, session, token, slots, credits, .. } = open();
+            let (max_message, packet_bytes) = (1 << 20, 1_408);
+            let request = request + 1;
+            let accept = SessionAccept {
+                link,
+                request,
+                session,
+                token,
+                slots,
+                credits,
+                max_message,
+                packet_bytes,
+            };
+            accept.is_within(&open());
         };
-        accept.is_within(&open());
     }
 }

@@ -216,18 +216,14 @@ mod tests {
         assert_eq!(records.text(1, 2), Err(DecodeError::RecordText { kind, tag: 1 }));
     }
 
-    /// A tag that the table lacks would seem absent from each message.
-    #[test]
-    #[should_panic(expected = "a message is read by its own tags")]
-    fn optional__of_a_tag_of_another_message() {
-        read(&[]).unwrap().optional(5);
-    }
-
-    #[test]
-    #[should_panic(expected = "a list is read of a message that has one")]
-    fn repeated__of_a_message_without_a_list() {
-        static NO_LIST: Tags = Tags { single: &[1], repeated: None };
-        Records::read(Kind::Ping, &NO_LIST, &[]).unwrap().repeated();
+    panics! {
+        // A tag that the table lacks would seem absent from each message.
+        optional__of_a_tag_of_another_message: "a message is read by its own tags"
+            => read(&[]).unwrap().optional(5);
+        repeated__of_a_message_without_a_list: "a list is read of a message that has one" => {
+            static NO_LIST: Tags = Tags { single: &[1], repeated: None };
+            Records::read(Kind::Ping, &NO_LIST, &[]).unwrap().repeated();
+        };
     }
 
     #[test]
@@ -238,10 +234,11 @@ mod tests {
         assert_eq!(cut("ü", 1), "");
     }
 
-    #[test]
-    #[should_panic(expected = "the tags of a message have places in the table")]
-    fn read__of_a_message_with_a_tag_beyond_the_table() {
-        static BEYOND: Tags = Tags { single: &[TAGS as u16], repeated: None };
-        let _ = Records::read(Kind::Ping, &BEYOND, &[]);
+    panics! {
+        read__of_a_message_with_a_tag_beyond_the_table:
+            "the tags of a message have places in the table" => {
+            static BEYOND: Tags = Tags { single: &[TAGS as u16], repeated: None };
+            let _ = Records::read(Kind::Ping, &BEYOND, &[]);
+        };
     }
 }

@@ -7,7 +7,7 @@ use crate::Status;
 
 /// The length of a record, and its presence.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     /// Required, with the length in the table.
     Fixed,
     /// Optional, with the length in the table.
@@ -22,7 +22,7 @@ enum Form {
 
 use Form::{Fixed, Free, Offers, Optional, Text};
 
-type Record = (u16, Vec<u8>, Form);
+pub(super) type Record = (u16, Vec<u8>, Form);
 
 fn u16_(tag: u16, value: u16) -> Record {
     (tag, value.to_le_bytes().to_vec(), Fixed)
@@ -45,7 +45,7 @@ fn status(tag: u16) -> Record {
 }
 
 /// Returns all records of a message in encoding order, each with a distinct value.
-fn records(kind: Kind) -> Vec<Record> {
+pub(super) fn records(kind: Kind) -> Vec<Record> {
     let udp = vec![1, 0x39, 0x30, 0xC0, 5, 0, 0];
     match kind {
         Kind::Hello => vec![
@@ -142,7 +142,7 @@ fn body(records: &[Record]) -> Vec<u8> {
     out
 }
 
-fn decoded(kind: Kind, records: &[Record]) -> Result<Message, DecodeError> {
+pub(super) fn decoded(kind: Kind, records: &[Record]) -> Result<Message, DecodeError> {
     decode_body(kind, &body(records))
 }
 

@@ -411,16 +411,12 @@ proptest! {
     }
 }
 
-#[test]
-#[should_panic(expected = "a new packet takes the path chosen for it")]
-fn note_new__on_another_path() {
-    let mut paths = paths(PathPolicy::Single);
-    paths.choose(0);
-    paths.note_new(PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "1 to 256 packets are in flight")]
-fn new__with_more_packets_than_a_window() {
-    Paths::new(PathPolicy::Coupled, 8, 257, 0);
+panics! {
+    note_new__on_another_path: "a new packet takes the path chosen for it" => {
+        let mut paths = paths(PathPolicy::Single);
+        paths.choose(0);
+        paths.note_new(PathId(1));
+    };
+    new__with_more_packets_than_a_window: "1 to 256 packets are in flight"
+        => Paths::new(PathPolicy::Coupled, 8, 257, 0);
 }

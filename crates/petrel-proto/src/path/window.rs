@@ -119,15 +119,10 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a window is between one packet and the most")]
-    fn packets__of_a_window_above_the_most() {
-        let _ = SharedWindow { window: 3 * ONE, most: 2 * ONE }.packets();
-    }
-
-    #[test]
-    #[should_panic(expected = "a session has a packet in flight")]
-    fn new__of_no_packet() {
-        SharedWindow::new(1, 0);
+    panics! {
+        packets__of_a_window_above_the_most: "a window is between one packet and the most" => {
+            let _ = SharedWindow { window: 3 * ONE, most: 2 * ONE }.packets();
+        };
+        new__of_no_packet: "a session has a packet in flight" => SharedWindow::new(1, 0);
     }
 }

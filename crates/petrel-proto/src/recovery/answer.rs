@@ -114,15 +114,10 @@ mod tests {
         assert!(!resends.repeat_first() && resends.first().is_none());
     }
 
-    #[test]
-    #[should_panic(expected = "a client has received packets that were sent")]
-    fn mark_missing__of_packets_that_were_not_sent() {
-        Resends::new().mark_missing(4, 0, &Words::default(), 3);
-    }
-
-    #[test]
-    #[should_panic(expected = "a packet that is sent again was asked for")]
-    fn note_sent__of_a_packet_that_was_not_asked_for() {
-        Resends::new().note_sent(1);
+    panics! {
+        mark_missing__of_packets_that_were_not_sent: "a client has received packets that were sent"
+            => Resends::new().mark_missing(4, 0, &Words::default(), 3);
+        note_sent__of_a_packet_that_was_not_asked_for: "a packet that is sent again was asked for"
+            => Resends::new().note_sent(1);
     }
 }

@@ -416,24 +416,17 @@ mod tests {
         assert!(timer.is_probe_due(&trips) && !timer.note_sign());
     }
 
-    #[test]
-    #[should_panic(expected = "after its last probe no more")]
-    fn note_probe__twice() {
-        let mut timer = LossTimer::new();
-        (0..2).for_each(|_| timer.note_probe(true));
-    }
-
-    #[test]
-    #[should_panic(expected = "a PULL is sent when one is due")]
-    fn note_asked__without_a_reason_to_ask() {
-        LossTimer::new().note_asked();
-    }
-
-    #[test]
-    #[should_panic(expected = "the next look follows the beginning of the wait")]
-    fn look_again__before_the_wait_began() {
-        let mut timer = LossTimer::new();
-        timer.enter_waiting(2);
-        timer.look_again(1);
+    panics! {
+        note_probe__twice: "after its last probe no more" => {
+            let mut timer = LossTimer::new();
+            (0..2).for_each(|_| timer.note_probe(true));
+        };
+        note_asked__without_a_reason_to_ask: "a PULL is sent when one is due"
+            => LossTimer::new().note_asked();
+        look_again__before_the_wait_began: "the next look follows the beginning of the wait" => {
+            let mut timer = LossTimer::new();
+            timer.enter_waiting(2);
+            timer.look_again(1);
+        };
     }
 }

@@ -242,35 +242,20 @@ mod tests {
         assert!(sent(2).lose(2, Recovery::Selective));
     }
 
-    #[test]
-    #[should_panic(expected = "only packets that were sent are acknowledged")]
-    fn acknowledge__of_a_packet_that_was_not_sent() {
-        sent(2).acknowledge(3, &Words::default(), 2);
-    }
-
-    #[test]
-    #[should_panic(expected = "a timeout repeats packets that were sent")]
-    fn lose__when_all_is_acknowledged() {
-        let mut request = sent(2);
-        request.acknowledge(2, &Words::default(), 2);
-        request.lose(2, Recovery::Selective);
-    }
-
-    #[test]
-    #[should_panic(expected = "the packet of a request of one packet is the first")]
-    fn note_repeat__of_a_second_packet_where_there_is_one() {
-        sent(1).note_repeat(1, true);
-    }
-
-    #[test]
-    #[should_panic(expected = "a packet that is repeated was lost")]
-    fn note_repeat__of_a_packet_that_was_not_lost() {
-        sent(2).note_repeat(1, false);
-    }
-
-    #[test]
-    #[should_panic(expected = "a packet that has arrived was sent")]
-    fn find_lost__by_a_packet_that_was_not_sent() {
-        sent(2).find_lost(0..2, 2, false);
+    panics! {
+        acknowledge__of_a_packet_that_was_not_sent: "only packets that were sent are acknowledged"
+            => sent(2).acknowledge(3, &Words::default(), 2);
+        lose__when_all_is_acknowledged: "a timeout repeats packets that were sent" => {
+            let mut request = sent(2);
+            request.acknowledge(2, &Words::default(), 2);
+            request.lose(2, Recovery::Selective);
+        };
+        note_repeat__of_a_second_packet_where_there_is_one:
+            "the packet of a request of one packet is the first"
+            => sent(1).note_repeat(1, true);
+        note_repeat__of_a_packet_that_was_not_lost: "a packet that is repeated was lost"
+            => sent(2).note_repeat(1, false);
+        find_lost__by_a_packet_that_was_not_sent: "a packet that has arrived was sent"
+            => sent(2).find_lost(0..2, 2, false);
     }
 }

@@ -182,27 +182,22 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "the size of a response is learned once")]
-    fn begin__twice() {
-        let mut response = ResponsePackets::new();
-        (0..2).for_each(|_| response.begin(2_000, 2));
-    }
-
-    #[test]
-    #[should_panic(expected = "a received packet is part of the response")]
-    fn receive__beyond_the_end() {
-        let mut response = ResponsePackets::new();
-        response.begin(2_000, 2);
-        response.receive(2);
-    }
-
-    #[test]
-    #[should_panic(expected = "a timeout asks for packets that the server may send")]
-    fn ask_again__when_all_that_was_allowed_has_arrived() {
-        let mut response = ResponsePackets::new();
-        response.begin(2_000, 2);
-        response.receive(0);
-        response.ask_again(1, Recovery::Selective);
+    panics! {
+        begin__twice: "the size of a response is learned once" => {
+            let mut response = ResponsePackets::new();
+            (0..2).for_each(|_| response.begin(2_000, 2));
+        };
+        receive__beyond_the_end: "a received packet is part of the response" => {
+            let mut response = ResponsePackets::new();
+            response.begin(2_000, 2);
+            response.receive(2);
+        };
+        ask_again__when_all_that_was_allowed_has_arrived:
+            "a timeout asks for packets that the server may send" => {
+            let mut response = ResponsePackets::new();
+            response.begin(2_000, 2);
+            response.receive(0);
+            response.ask_again(1, Recovery::Selective);
+        };
     }
 }

@@ -238,19 +238,16 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a probe precedes the first timeout")]
-    fn note_probe__after_a_timeout() {
-        let bounds = RtoBounds::default();
-        let mut trips = RoundTrips::new(&bounds);
-        trips.back_off(1);
-        trips.note_probe(1, true, &bounds);
-    }
-
-    #[test]
-    #[should_panic(expected = "a probe is sent after its packet")]
-    fn note_probe__at_the_time_of_its_packet() {
-        let bounds = RtoBounds::default();
-        RoundTrips::new(&bounds).note_probe(0, true, &bounds);
+    panics! {
+        note_probe__after_a_timeout: "a probe precedes the first timeout" => {
+            let bounds = RtoBounds::default();
+            let mut trips = RoundTrips::new(&bounds);
+            trips.back_off(1);
+            trips.note_probe(1, true, &bounds);
+        };
+        note_probe__at_the_time_of_its_packet: "a probe is sent after its packet" => {
+            let bounds = RtoBounds::default();
+            RoundTrips::new(&bounds).note_probe(0, true, &bounds);
+        };
     }
 }

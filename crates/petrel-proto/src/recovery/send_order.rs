@@ -207,26 +207,21 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "new packets are sent in sequence")]
-    fn note_new__with_a_gap() {
-        let mut order = SendOrder::default();
-        order.note_new(0..2);
-        order.note_new(3..4);
-    }
-
-    #[test]
-    #[should_panic(expected = "a packet is repeated after its first transmission")]
-    fn note_repeat__of_a_packet_that_was_not_sent() {
-        let mut order = SendOrder::default();
-        order.note_new(0..2);
-        order.note_repeat(2);
-    }
-
-    #[test]
-    #[should_panic(expected = "the order of transmissions is kept from the first repetition on")]
-    fn keep__twice() {
-        let mut order = SendOrder::default();
-        (0..2).for_each(|_| order.keep());
+    panics! {
+        note_new__with_a_gap: "new packets are sent in sequence" => {
+            let mut order = SendOrder::default();
+            order.note_new(0..2);
+            order.note_new(3..4);
+        };
+        note_repeat__of_a_packet_that_was_not_sent:
+            "a packet is repeated after its first transmission" => {
+            let mut order = SendOrder::default();
+            order.note_new(0..2);
+            order.note_repeat(2);
+        };
+        keep__twice: "the order of transmissions is kept from the first repetition on" => {
+            let mut order = SendOrder::default();
+            (0..2).for_each(|_| order.keep());
+        };
     }
 }

@@ -86,9 +86,8 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "an inherited deadline is a time")]
-    fn inherit__a_time_that_never_comes() {
-        Clock::new(1).inherit(Some(NEVER));
+    panics! {
+        inherit__a_time_that_never_comes: "an inherited deadline is a time"
+            => Clock::new(1).inherit(Some(NEVER));
     }
 }

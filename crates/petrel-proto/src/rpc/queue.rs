@@ -140,9 +140,8 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "an entry that moves to the end is in the queue")]
-    fn put_first_last__of_an_empty_queue() {
-        TransmitQueue::new().put_first_last();
+    panics! {
+        put_first_last__of_an_empty_queue: "an entry that moves to the end is in the queue"
+            => TransmitQueue::new().put_first_last();
     }
 }

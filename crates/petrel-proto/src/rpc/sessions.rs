@@ -263,27 +263,6 @@ impl<B: Buffer, T> Core<B, T> {
         self.sessions.take_freed()
     }
 
-    /// Ends all sessions with a peer, like [`Core::close`]. Calls `ended` for every ended session with its
-    /// name, and true if this endpoint was its client.
-    pub fn close_peer(
-        &mut self,
-        peer: PeerKey,
-        status: Status,
-        message: &str,
-        mut ended: impl FnMut(SessionId, bool),
-    ) {
-        // The table may free entries meanwhile.
-        for index in 0.. {
-            let Some(entry) = self.sessions.at(index) else { break };
-            if entry.source() == Some(peer) {
-                let id = SessionId { index, generation: entry.generation() };
-                if let Some(closed) = self.close(id, status, message) {
-                    ended(id, closed.was_client);
-                }
-            }
-        }
-    }
-
     /// Returns true if a session is open or being opened.
     pub fn is_open(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some()

@@ -203,15 +203,13 @@ mod tests {
         assert_eq!(pop_due(sweep), Some(Due::Sweep));
     }
 
-    #[test]
-    #[should_panic(expected = "a timer of a session belongs to a slot")]
-    fn pop_due__of_a_slot_that_no_session_has() {
-        pop_due(TimerKey { session: 3, generation: 7, slot: SLOTS_MAX });
-    }
-
-    #[test]
-    #[should_panic(expected = "the search for idle holdings is the timer of no session")]
-    fn pop_due__of_a_search_with_a_slot() {
-        pop_due(TimerKey { session: SWEEP, generation: 0, slot: 1 });
+    panics! {
+        pop_due__of_a_slot_that_no_session_has: "a timer of a session belongs to a slot" => {
+            pop_due(TimerKey { session: 3, generation: 7, slot: SLOTS_MAX });
+        };
+        pop_due__of_a_search_with_a_slot:
+            "the search for idle holdings is the timer of no session" => {
+            pop_due(TimerKey { session: SWEEP, generation: 0, slot: 1 });
+        };
     }
 }

@@ -222,22 +222,21 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "the calls of an ordered queue expire in its order")]
-    fn pop_front__of_a_queue_that_is_not_in_order() {
-        let mut backlog = Backlog::default();
-        [9, 5].into_iter().for_each(|at_ns| backlog.push_back(queued(at_ns, at_ns)));
-        backlog.0.as_mut().unwrap().is_ordered = true;
-        backlog.pop_front();
-    }
-
-    #[test]
-    #[should_panic(expected = "a call that waits ends at its inherited deadline at the latest")]
-    fn push_back__with_a_later_deadline_than_inherited() {
-        let late = Queued {
-            expiry: Expiry { at_ns: 9, is_on_wire: true, inherited_ns: 5 },
-            ..queued(9, 1)
+    panics! {
+        pop_front__of_a_queue_that_is_not_in_order:
+            "the calls of an ordered queue expire in its order" => {
+            let mut backlog = Backlog::default();
+            [9, 5].into_iter().for_each(|at_ns| backlog.push_back(queued(at_ns, at_ns)));
+            backlog.0.as_mut().unwrap().is_ordered = true;
+            backlog.pop_front();
         };
-        Backlog::default().push_back(late);
+        push_back__with_a_later_deadline_than_inherited:
+            "a call that waits ends at its inherited deadline at the latest" => {
+            let late = Queued {
+                expiry: Expiry { at_ns: 9, is_on_wire: true, inherited_ns: 5 },
+                ..queued(9, 1)
+            };
+            Backlog::default().push_back(late);
+        };
     }
 }

@@ -145,46 +145,33 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a slot borrows more credits than there are")]
-    fn lend__more_than_there_are() {
-        let (mut credits, mut held) = lent(4, 3);
-        credits.lend(&mut held, 2);
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot borrows a credit where there is none")]
-    fn lend_first__without_a_credit() {
-        let (mut credits, _) = lent(4, 4);
-        credits.lend_first(&mut HeldCredits::default());
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot returns more credits than it holds")]
-    fn take_back__more_than_the_slot_holds() {
-        let (mut credits, mut held) = lent(4, 3);
-        credits.take_back(&mut held, 4);
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot returns credits that its session never lent")]
-    fn take_back__credits_of_another_session() {
-        let (_, mut held) = lent(4, 3);
-        let (mut other, _) = lent(4, 2);
-        other.take_back(&mut held, 3);
-    }
-
-    #[test]
-    #[should_panic(expected = "the slot of a single packet holds one credit")]
-    fn take_back_only__of_two() {
-        let (mut credits, mut held) = lent(4, 2);
-        credits.take_back_only(&mut held);
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot returns a credit that its session never lent")]
-    fn take_back_only__of_another_session() {
-        let (_, mut held) = lent(4, 1);
-        Credits::new(4).take_back_only(&mut held);
+    panics! {
+        lend__more_than_there_are: "a slot borrows more credits than there are" => {
+            let (mut credits, mut held) = lent(4, 3);
+            credits.lend(&mut held, 2);
+        };
+        lend_first__without_a_credit: "a slot borrows a credit where there is none" => {
+            let (mut credits, _) = lent(4, 4);
+            credits.lend_first(&mut HeldCredits::default());
+        };
+        take_back__more_than_the_slot_holds: "a slot returns more credits than it holds" => {
+            let (mut credits, mut held) = lent(4, 3);
+            credits.take_back(&mut held, 4);
+        };
+        take_back__credits_of_another_session:
+            "a slot returns credits that its session never lent" => {
+            let (_, mut held) = lent(4, 3);
+            let (mut other, _) = lent(4, 2);
+            other.take_back(&mut held, 3);
+        };
+        take_back_only__of_two: "the slot of a single packet holds one credit" => {
+            let (mut credits, mut held) = lent(4, 2);
+            credits.take_back_only(&mut held);
+        };
+        take_back_only__of_another_session:
+            "a slot returns a credit that its session never lent" => {
+            let (_, mut held) = lent(4, 1);
+            Credits::new(4).take_back_only(&mut held);
+        };
     }
 }

@@ -70,25 +70,18 @@ mod tests {
         assert!(timer.note_due(10_000_000) && timer.is_later_than(NEVER - 1));
     }
 
-    #[test]
-    #[should_panic(expected = "the timer of a session is moved to earlier times")]
-    fn set__to_a_later_time() {
-        let (mut timers, mut timer) = (TimerWheel::new(0), ExpiryTimer::new());
-        [5, 6].into_iter().for_each(|at_ns| timer.set(at_ns, KEY, &mut timers));
-    }
-
-    #[test]
-    #[should_panic(expected = "deadlines come due by the entry of their session")]
-    fn note_due__without_an_entry() {
-        ExpiryTimer::new().note_due(1);
-    }
-
-    #[test]
-    #[should_panic(expected = "a timer that comes due was set")]
-    fn note_due__without_a_time() {
-        let (mut timers, mut timer) = (TimerWheel::new(0), ExpiryTimer::new());
-        timer.set(5, KEY, &mut timers);
-        timer.next_ns = NEVER;
-        timer.note_due(5);
+    panics! {
+        set__to_a_later_time: "the timer of a session is moved to earlier times" => {
+            let (mut timers, mut timer) = (TimerWheel::new(0), ExpiryTimer::new());
+            [5, 6].into_iter().for_each(|at_ns| timer.set(at_ns, KEY, &mut timers));
+        };
+        note_due__without_an_entry: "deadlines come due by the entry of their session"
+            => ExpiryTimer::new().note_due(1);
+        note_due__without_a_time: "a timer that comes due was set" => {
+            let (mut timers, mut timer) = (TimerWheel::new(0), ExpiryTimer::new());
+            timer.set(5, KEY, &mut timers);
+            timer.next_ns = NEVER;
+            timer.note_due(5);
+        };
     }
 }

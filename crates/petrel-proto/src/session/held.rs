@@ -580,55 +580,42 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a slot without a holding names none")]
-    fn remove__of_a_slot_without_a_holding() {
-        let mut none = HoldingId::NONE;
-        Held::new(0, 1 << 20).remove(&mut none);
-    }
-
-    #[test]
-    #[should_panic(expected = "a holding is released once")]
-    fn remove__twice() {
-        let mut held = Held::new(0, 1 << 20);
-        let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
-        [id, id].iter_mut().for_each(|id| held.remove(id));
-    }
-
-    #[test]
-    #[should_panic(expected = "a holding is touched before it is released")]
-    fn touch__of_a_holding_that_was_released() {
-        let mut held = Held::new(0, 1 << 20);
-        let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
-        held.remove(&mut id.clone());
-        held.touch(id);
-    }
-
-    #[test]
-    #[should_panic(expected = "no more memory is released than the session holds")]
-    fn remove__of_more_than_the_session_holds() {
-        let mut held = Held::new(0, 1 << 20);
-        let mut id = held.add(HoldingKind::Answer, holder(2, 0), 100);
-        held.by_session[2] = 99;
-        held.remove(&mut id);
-    }
-
-    #[test]
-    #[should_panic(expected = "a holding and the one before it name each other")]
-    fn remove__of_a_holding_that_stands_in_no_list() {
-        let mut held = Held::new(0, 1 << 20);
-        let mut id = held.add(HoldingKind::Answer, holder(0, 0), 100);
-        held.unlink(id.0);
-        held.remove(&mut id);
-    }
-
-    #[test]
-    #[should_panic(expected = "each entry of a holding that was released is free again")]
-    fn add__after_an_entry_was_lost() {
-        let mut held = Held::new(0, 8_000);
-        let mut id = held.add(HoldingKind::Answer, holder(0, 0), 5);
-        held.remove(&mut id);
-        held.free = NIL;
-        held.add(HoldingKind::Answer, holder(0, 0), 5);
+    panics! {
+        remove__of_a_slot_without_a_holding: "a slot without a holding names none" => {
+            let mut none = HoldingId::NONE;
+            Held::new(0, 1 << 20).remove(&mut none);
+        };
+        remove__twice: "a holding is released once" => {
+            let mut held = Held::new(0, 1 << 20);
+            let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+            [id, id].iter_mut().for_each(|id| held.remove(id));
+        };
+        touch__of_a_holding_that_was_released: "a holding is touched before it is released" => {
+            let mut held = Held::new(0, 1 << 20);
+            let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+            held.remove(&mut id.clone());
+            held.touch(id);
+        };
+        remove__of_more_than_the_session_holds:
+            "no more memory is released than the session holds" => {
+            let mut held = Held::new(0, 1 << 20);
+            let mut id = held.add(HoldingKind::Answer, holder(2, 0), 100);
+            held.by_session[2] = 99;
+            held.remove(&mut id);
+        };
+        remove__of_a_holding_that_stands_in_no_list:
+            "a holding and the one before it name each other" => {
+            let mut held = Held::new(0, 1 << 20);
+            let mut id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+            held.unlink(id.0);
+            held.remove(&mut id);
+        };
+        add__after_an_entry_was_lost: "each entry of a holding that was released is free again" => {
+            let mut held = Held::new(0, 8_000);
+            let mut id = held.add(HoldingKind::Answer, holder(0, 0), 5);
+            held.remove(&mut id);
+            held.free = NIL;
+            held.add(HoldingKind::Answer, holder(0, 0), 5);
+        };
     }
 }

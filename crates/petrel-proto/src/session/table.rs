@@ -235,32 +235,26 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "each entry is open or free")]
-    fn insert__after_an_entry_was_lost() {
-        let mut table = Table::new(8);
-        let id = open(&mut table);
-        table.remove(id);
-        table.free.clear();
-        open(&mut table);
-    }
-
-    #[test]
-    #[should_panic(expected = "a free index names no open session")]
-    fn insert__with_an_open_session_among_the_free_ones() {
-        let mut table = Table::new(8);
-        let [first, second] = [(); 2].map(|()| open(&mut table));
-        table.remove(first);
-        table.free[0] = second.index;
-        open(&mut table);
-    }
-
-    #[test]
-    #[should_panic(expected = "the entry of a session that ends is free once")]
-    fn remove__with_an_entry_listed_twice() {
-        let mut table = Table::new(8);
-        let sessions = [open(&mut table), open(&mut table)];
-        table.free.push_back(sessions[0].index);
-        table.remove(sessions[1]);
+    panics! {
+        insert__after_an_entry_was_lost: "each entry is open or free" => {
+            let mut table = Table::new(8);
+            let id = open(&mut table);
+            table.remove(id);
+            table.free.clear();
+            open(&mut table);
+        };
+        insert__with_an_open_session_among_the_free_ones: "a free index names no open session" => {
+            let mut table = Table::new(8);
+            let [first, second] = [(); 2].map(|()| open(&mut table));
+            table.remove(first);
+            table.free[0] = second.index;
+            open(&mut table);
+        };
+        remove__with_an_entry_listed_twice: "the entry of a session that ends is free once" => {
+            let mut table = Table::new(8);
+            let sessions = [open(&mut table), open(&mut table)];
+            table.free.push_back(sessions[0].index);
+            table.remove(sessions[1]);
+        };
     }
 }

@@ -168,27 +168,20 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "only a slot waits for its turn")]
-    fn push__of_a_number_beyond_all_slots() {
-        SlotQueue::default().push(usize::from(SLOTS_MAX));
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot leaves a queue that it had entered")]
-    fn pop__of_a_slot_that_is_no_member() {
-        let mut queue = SlotQueue::default();
-        queue.push(3);
-        queue.order.as_mut().expect("it has a slot").members[0] = 0;
-        queue.pop();
-    }
-
-    #[test]
-    #[should_panic(expected = "a slot that leaves the queue was counted")]
-    fn pop__of_a_queue_with_another_count() {
-        let mut queue = SlotQueue::default();
-        (0..3).for_each(|slot| queue.push(slot));
-        queue.len = 2;
-        queue.pop();
+    panics! {
+        push__of_a_number_beyond_all_slots: "only a slot waits for its turn"
+            => SlotQueue::default().push(usize::from(SLOTS_MAX));
+        pop__of_a_slot_that_is_no_member: "a slot leaves a queue that it had entered" => {
+            let mut queue = SlotQueue::default();
+            queue.push(3);
+            queue.order.as_mut().expect("it has a slot").members[0] = 0;
+            queue.pop();
+        };
+        pop__of_a_queue_with_another_count: "a slot that leaves the queue was counted" => {
+            let mut queue = SlotQueue::default();
+            (0..3).for_each(|slot| queue.push(slot));
+            queue.len = 2;
+            queue.pop();
+        };
     }
 }

@@ -71,10 +71,9 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a bucket is emptied that has entries")]
-    fn clear__of_an_empty_bucket() {
-        Filled::default().clear(7);
+    panics! {
+        clear__of_an_empty_bucket: "a bucket is emptied that has entries"
+            => Filled::default().clear(7);
     }
 
     #[test]

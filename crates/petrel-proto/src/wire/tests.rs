@@ -1,8 +1,7 @@
-//! Tests the frame layer against its specification, and against arbitrary frames and bytes.
+//! Tests the frame layer against its specification. `fuzz/src/frame.rs` has the arbitrary bytes.
 
 mod exhaustive;
 mod extensions;
-mod properties;
 mod vectors;
 
 use super::*;

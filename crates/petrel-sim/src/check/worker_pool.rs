@@ -40,12 +40,9 @@ impl WorkerPool {
     /// Makes a pool with few workers, and a queue short enough to be full at times. `endpoint_number` selects the
     /// kind of load shedding.
     pub(super) fn new(endpoint_number: u32) -> Self {
-        let (target, interval) = (Duration::from_millis(2), Duration::from_millis(10));
         let shedding = match endpoint_number % 5 {
             0 => Shedding::LimitOnly,
-            1 => Shedding::Codel { target, interval },
-            2 => Shedding::ControlledDelay { target, interval },
-            3 => Shedding::OldestWait { target },
+            1..4 => Shedding::ExpectedWait { target: Duration::from_millis(2), services: 0 },
             _ => Shedding::default(),
         };
         let size = 1 + endpoint_number as usize % 3;

@@ -112,7 +112,7 @@ fn builder__without_a_part() {
     assert_eq!(error(with_key()), "this process has no certificate");
     let text = error(with_key().certificate_pem(issued.certificate.as_bytes()).unwrap());
     assert!(text.starts_with("the authorities are unusable: "), "{text}");
-    assert!(builder().key_der(vec![1, 2, 3]).is_err());
+    assert!(builder().key_pem(b"nothing").is_err());
     assert!(builder().authorities_pem(b"nothing").is_err());
 }
 

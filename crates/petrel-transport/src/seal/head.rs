@@ -83,9 +83,7 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "24 bits")]
-    fn encode__of_an_impossible_path() {
-        encode(PATH_END, 0);
+    panics! {
+        encode__of_an_impossible_path: "24 bits" => encode(PATH_END, 0);
     }
 }

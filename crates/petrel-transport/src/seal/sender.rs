@@ -106,17 +106,14 @@ mod tests {
         sender.seal(&mut [0; 40]);
     }
 
-    #[test]
-    #[should_panic(expected = "ends before its numbers")]
-    fn seal__without_a_number_left() {
-        let mut sender = sender(Epochs::STANDARD);
-        sender.skip_to(NUMBER_END);
-        sender.seal(&mut [0; 40]);
-    }
-
-    #[test]
-    #[should_panic(expected = "not empty")]
-    fn seal__of_no_bytes() {
-        sender(Epochs::STANDARD).seal(&mut [0; OVERHEAD_BYTES]);
+    panics! {
+        seal__without_a_number_left: "ends before its numbers" => {
+            let mut sender = sender(Epochs::STANDARD);
+            sender.skip_to(NUMBER_END);
+            sender.seal(&mut [0; 40]);
+        };
+        seal__of_no_bytes: "not empty" => {
+            sender(Epochs::STANDARD).seal(&mut [0; OVERHEAD_BYTES]);
+        };
     }
 }

@@ -546,23 +546,17 @@ mod tests {
         assert!(!memory.try_read_words(1 << 63, &mut []));
     }
 
-    #[test]
-    #[should_panic(expected = "a read of the whole range")]
-    fn read__of_another_length_than_the_range() {
-        WordMemory::private(20).unwrap().range(3, 8).unwrap().read(&mut [0; 7]);
-    }
-
-    #[test]
-    #[should_panic(expected = "a read within the memory")]
-    fn read__beyond_the_end() {
-        WordMemory::private(20).unwrap().read(13, &mut [0; 8]);
-    }
-
-    #[test]
-    #[should_panic(expected = "a mapping for reading is not written to")]
-    fn store__to_a_mapping_for_reading() {
-        let owner = WordMemory::shared(4096, MappedRights::Read).unwrap();
-        opened(&owner, MappedRights::Read).unwrap().store(0, 1);
+    panics! {
+        read__of_another_length_than_the_range: "a read of the whole range" => {
+            WordMemory::private(20).unwrap().range(3, 8).unwrap().read(&mut [0; 7]);
+        };
+        read__beyond_the_end: "a read within the memory" => {
+            WordMemory::private(20).unwrap().read(13, &mut [0; 8]);
+        };
+        store__to_a_mapping_for_reading: "a mapping for reading is not written to" => {
+            let owner = WordMemory::shared(4096, MappedRights::Read).unwrap();
+            opened(&owner, MappedRights::Read).unwrap().store(0, 1);
+        };
     }
 
     #[test]

@@ -152,11 +152,11 @@ fn tx_burst__drops_and_counts_what_cannot_be_sent() {
     assert!(receive(&mut b).is_empty());
 }
 
-#[test]
-#[should_panic(expected = "TX_BURST_MAX")]
-fn tx_burst__refuses_longer_bursts() {
-    let Pair { mut a, to_b, .. } = pair();
-    a.tx_burst(&[TxFrame { peer: to_b, head: b"x", body: b"" }; TX_BURST_MAX + 1]);
+panics! {
+    tx_burst__refuses_longer_bursts: "TX_BURST_MAX" => {
+        let Pair { mut a, to_b, .. } = pair();
+        a.tx_burst(&[TxFrame { peer: to_b, head: b"x", body: b"" }; TX_BURST_MAX + 1]);
+    };
 }
 
 #[test]

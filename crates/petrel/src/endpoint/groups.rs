@@ -26,8 +26,8 @@ pub struct MulticastConfig {
     /// Shorter messages, in packets, are sent by unicast; at least 2.
     ///
     /// In processor time of client and three members together, both ways cost the same at 16 packets (18 us), and
-    /// multicast 183 us in place of 231 us at 128; with ten members 726 in place of 1 121 us (`group_cost` in the
-    /// experiments, on a machine with other work). Short messages lose: an announcement for each member costs more than
+    /// multicast 183 us in place of 231 us at 128; with ten members 726 in place of 1 121 us.
+    /// Short messages lose: an announcement for each member costs more than
     /// sending the packets again, which the kernel accepts in batches. But a link gains from two packets on: at 10
     /// Gbit/s, sending eight packets once for three members saves 19 us of its time. By default 8.
     pub packets_min: u32,
@@ -297,11 +297,11 @@ mod tests {
         Sender::new(PeerId(1), 1_000, 2, [5, 6])
     }
 
-    #[test]
-    #[should_panic(expected = "a limited number of groups")]
-    fn add__beyond_the_limit() {
-        let mut groups = Groups::default();
-        (0..=GROUPS_MAX).for_each(|_| assert!(groups.add(sender()) < SESSIONS_MAX));
+    panics! {
+        add__beyond_the_limit: "a limited number of groups" => {
+            let mut groups = Groups::default();
+            (0..=GROUPS_MAX).for_each(|_| assert!(groups.add(sender()) < SESSIONS_MAX));
+        };
     }
 
     #[test]
@@ -312,26 +312,24 @@ mod tests {
         assert!(!sender.is_worth(1_000) && sender.is_worth(1_001));
     }
 
-    #[test]
-    #[should_panic(expected = "joined once at a time")]
-    fn add__of_a_group_that_was_joined() {
-        let mut joined = JoinedGroups::default();
-        for index in 0..2 {
-            joined.add(JoinedGroup {
-                link: LinkId(1),
-                group: 2,
-                session: SessionId { index, generation: 0 },
-                peer: PeerId(1),
-                address: SocketAddr::from(([239, 0, 0, 1], 5)),
-            });
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "the messages to a group are numbered as requests are")]
-    fn next_frames__beyond_the_last_number() {
-        let mut sender = sender();
-        sender.next_sequence = REQUEST_NUMBER_END;
-        sender.next_frames(9);
+    panics! {
+        add__of_a_group_that_was_joined: "joined once at a time" => {
+            let mut joined = JoinedGroups::default();
+            for index in 0..2 {
+                joined.add(JoinedGroup {
+                    link: LinkId(1),
+                    group: 2,
+                    session: SessionId { index, generation: 0 },
+                    peer: PeerId(1),
+                    address: SocketAddr::from(([239, 0, 0, 1], 5)),
+                });
+            }
+        };
+        next_frames__beyond_the_last_number:
+            "the messages to a group are numbered as requests are" => {
+            let mut sender = sender();
+            sender.next_sequence = REQUEST_NUMBER_END;
+            sender.next_frames(9);
+        };
     }
 }

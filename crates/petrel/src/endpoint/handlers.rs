@@ -507,11 +507,11 @@ mod tests {
         assert!(!panics(&|handlers| handlers.take(65_521, Box::new(answer))));
     }
 
-    #[test]
-    #[should_panic(expected = "answers requests for its health itself")]
-    fn set_in_place__of_the_health_method() {
+    panics! {
+        set_in_place__of_the_health_method: "answers requests for its health itself" => {
         let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
-        Handlers::new(Box::new(()), &ServiceDescription::default())
-            .set_in_place(HEALTH_METHOD, answer);
+            Handlers::new(Box::new(()), &ServiceDescription::default())
+                .set_in_place(HEALTH_METHOD, answer);
+        };
     }
 }

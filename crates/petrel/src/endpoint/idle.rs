@@ -265,11 +265,12 @@ mod tests {
         assert_eq!(idle.next(now_ns + CROWDED_NS + SLEEPY_NS_MIN), IdleAction::Yield);
     }
 
-    #[test]
-    #[should_panic(expected = "the time without yielding is within its bounds")]
-    fn on_yield__with_a_time_beyond_its_bounds() {
-        let mut idle = spinning();
-        idle.sleepy_ns = SLEEPY_NS_MAX + 1;
-        idle.on_yield(0, CROWDED_NS);
+    panics! {
+        on_yield__with_a_time_beyond_its_bounds:
+            "the time without yielding is within its bounds" => {
+            let mut idle = spinning();
+            idle.sleepy_ns = SLEEPY_NS_MAX + 1;
+            idle.on_yield(0, CROWDED_NS);
+        };
     }
 }

@@ -288,20 +288,18 @@ mod tests {
         assert_eq!((detached.flags.len(), detached.free.len()), (2, 0));
     }
 
-    #[test]
-    #[should_panic(expected = "a request has one owner")]
-    fn add__of_a_request_with_an_owner() {
-        let mut detached = DetachedRequests::default();
-        detached.add(handle(1));
-        detached.add(handle(1));
-    }
-
-    #[test]
-    #[should_panic(expected = "an answer comes back with the flag of its request")]
-    fn remove__with_the_flag_of_another_request() {
-        let mut detached = DetachedRequests::default();
-        let [_, other] = [1, 2].map(|number| detached.add(handle(number)));
-        detached.remove(handle(1), other);
+    panics! {
+        add__of_a_request_with_an_owner: "a request has one owner" => {
+            let mut detached = DetachedRequests::default();
+            detached.add(handle(1));
+            detached.add(handle(1));
+        };
+        remove__with_the_flag_of_another_request:
+            "an answer comes back with the flag of its request" => {
+            let mut detached = DetachedRequests::default();
+            let [_, other] = [1, 2].map(|number| detached.add(handle(number)));
+            detached.remove(handle(1), other);
+        };
     }
 
     #[test]

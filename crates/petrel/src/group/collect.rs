@@ -397,11 +397,11 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "ended twice")]
-    fn take__of_a_member_that_has_ended() {
-        let mut collect = Collect::new(sessions(2), Need::All).unwrap();
-        collect.take(0, outcome(true));
-        collect.take(0, outcome(true));
+    panics! {
+        take__of_a_member_that_has_ended: "ended twice" => {
+            let mut collect = Collect::new(sessions(2), Need::All).unwrap();
+            collect.take(0, outcome(true));
+            collect.take(0, outcome(true));
+        };
     }
 }

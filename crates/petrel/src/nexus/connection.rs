@@ -884,15 +884,15 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a connection that closes enters no phase")]
-    fn enter__after_the_goodbye() {
-        let (mut reactor, _) = reactor();
-        let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = connection(&mut reactor, id);
-        let now = connection.since;
-        connection.enter(Phase::Closing { is_shut_down: false }, now);
-        connection.enter(Phase::AwaitingHello, now);
+    panics! {
+        enter__after_the_goodbye: "a connection that closes enters no phase" => {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = open_connection(&mut reactor, true);
+            let connection = connection(&mut reactor, id);
+            let now = connection.since;
+            connection.enter(Phase::Closing { is_shut_down: false }, now);
+            connection.enter(Phase::AwaitingHello, now);
+        };
     }
 
     fn silent(of: impl Fn(&mut Connection)) {
@@ -901,29 +901,23 @@ mod tests {
         of(connection(&mut reactor, id));
     }
 
-    #[test]
-    #[should_panic(expected = "links are asked for by the side that connected")]
-    fn wait__on_a_connection_that_the_peer_made() {
-        silent(|connection| {
-            let request = OpenRequest::of_test(1, connection.remote(), connection.since);
-            connection.wait(request);
-        });
-    }
-
-    #[test]
-    #[should_panic(expected = "a server asks its clients to leave")]
-    fn retire__a_connection_of_a_client() {
-        silent(Connection::retire);
-    }
-
-    #[test]
-    #[should_panic(expected = "the links end before their connection")]
-    fn begin_closing__with_a_link() {
-        silent(|connection| {
-            let now = connection.since;
-            connection.links_mut().insert(0, crate::control::LinkId(0), now);
-            connection.begin_closing(now);
-        });
+    panics! {
+        wait__on_a_connection_that_the_peer_made:
+            "links are asked for by the side that connected" => {
+            silent(|connection| {
+                let request = OpenRequest::of_test(1, connection.remote(), connection.since);
+                connection.wait(request);
+            });
+        };
+        retire__a_connection_of_a_client: "a server asks its clients to leave"
+            => silent(Connection::retire);
+        begin_closing__with_a_link: "the links end before their connection" => {
+            silent(|connection| {
+                let now = connection.since;
+                connection.links_mut().insert(0, crate::control::LinkId(0), now);
+                connection.begin_closing(now);
+            });
+        };
     }
 
     #[test]

@@ -236,56 +236,38 @@ mod tests {
         assert_eq!(new, [true, false, true, false, false, true, false, true, false]);
     }
 
-    #[test]
-    #[should_panic(expected = "number 5 is of another link")]
-    fn insert__a_number_in_use() {
-        let (mut links, now) = with_a_link();
-        links.insert(5, LinkId(8), now);
-    }
-
-    #[test]
-    #[should_panic(expected = "the limit of a connection's links was checked before")]
-    fn insert__beyond_the_limit() {
-        let (mut links, now) = with_a_link();
-        links.set_test_links(LINKS_PER_CONNECTION_MAX);
-        links.insert(u32::MAX, LinkId(8), now);
-    }
-
-    #[test]
-    #[should_panic(expected = "a connection lists its link under its number")]
-    fn remove__another_link_of_the_number() {
-        let (mut links, now) = with_a_link();
-        links.remove(5, LinkId(8), now);
-    }
-
-    #[test]
-    #[should_panic(expected = "a connection without links has no sessions")]
-    fn remove__the_last_link_with_a_session() {
-        let (mut links, now) = with_a_link();
-        links.add_session(100);
-        links.remove(5, LinkId(7), now);
-    }
-
-    #[test]
-    #[should_panic(expected = "without proposals nothing is charged")]
-    fn remove_proposal__with_less_than_its_charge() {
-        let (mut links, now) = with_a_link();
-        links.add_proposal(100);
-        links.remove_proposal(99, now);
-    }
-
-    #[test]
-    #[should_panic(expected = "sessions of a link count for its connection")]
-    fn remove_sessions__of_more_than_there_are() {
-        let (mut links, now) = with_a_link();
-        links.add_session(100);
-        links.remove_sessions(101, now);
-    }
-
-    #[test]
-    #[should_panic(expected = "a link comes after the peer's HELLO")]
-    fn begin_idle__with_a_link() {
-        let (mut links, now) = with_a_link();
-        links.begin_idle(now);
+    panics! {
+        insert__a_number_in_use: "number 5 is of another link" => {
+            let (mut links, now) = with_a_link();
+            links.insert(5, LinkId(8), now);
+        };
+        insert__beyond_the_limit: "the limit of a connection's links was checked before" => {
+            let (mut links, now) = with_a_link();
+            links.set_test_links(LINKS_PER_CONNECTION_MAX);
+            links.insert(u32::MAX, LinkId(8), now);
+        };
+        remove__another_link_of_the_number: "a connection lists its link under its number" => {
+            let (mut links, now) = with_a_link();
+            links.remove(5, LinkId(8), now);
+        };
+        remove__the_last_link_with_a_session: "a connection without links has no sessions" => {
+            let (mut links, now) = with_a_link();
+            links.add_session(100);
+            links.remove(5, LinkId(7), now);
+        };
+        remove_proposal__with_less_than_its_charge: "without proposals nothing is charged" => {
+            let (mut links, now) = with_a_link();
+            links.add_proposal(100);
+            links.remove_proposal(99, now);
+        };
+        remove_sessions__of_more_than_there_are: "sessions of a link count for its connection" => {
+            let (mut links, now) = with_a_link();
+            links.add_session(100);
+            links.remove_sessions(101, now);
+        };
+        begin_idle__with_a_link: "a link comes after the peer's HELLO" => {
+            let (mut links, now) = with_a_link();
+            links.begin_idle(now);
+        };
     }
 }

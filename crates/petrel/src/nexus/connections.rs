@@ -610,33 +610,28 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a connection ends once")]
-    fn uncount__of_a_connection_that_has_ended() {
-        let (mut reactor, _) = reactor();
-        let (id, _peer) = open_connection(&mut reactor, false);
-        let now = reactor.relay.now();
-        let connections = &mut reactor.relay.connections;
-        connections.uncount(id);
-        assert_eq!(connections.begin_closing(id, now), None);
-        connections.uncount(id);
-    }
-
-    #[test]
-    #[should_panic(expected = "a connection of this process is not accepted")]
-    fn count_accepted__of_a_connection_of_this_process() {
-        let (mut reactor, _) = reactor();
-        let (id, _peer) = open_connection(&mut reactor, true);
-        reactor.relay.connections.count_accepted(id);
-    }
-
-    #[test]
-    #[should_panic(expected = "the links of a connection end before it")]
-    fn remove__of_a_connection_with_links() {
-        let (mut reactor, _) = reactor();
-        let (id, _peer) = open_connection(&mut reactor, false);
-        let now = reactor.relay.now();
-        reactor.relay.connections.add_link(id, 0, LinkId(1), now);
-        reactor.relay.connections.remove(id);
+    panics! {
+        uncount__of_a_connection_that_has_ended: "a connection ends once" => {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = open_connection(&mut reactor, false);
+            let now = reactor.relay.now();
+            let connections = &mut reactor.relay.connections;
+            connections.uncount(id);
+            assert_eq!(connections.begin_closing(id, now), None);
+            connections.uncount(id);
+        };
+        count_accepted__of_a_connection_of_this_process:
+            "a connection of this process is not accepted" => {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = open_connection(&mut reactor, true);
+            reactor.relay.connections.count_accepted(id);
+        };
+        remove__of_a_connection_with_links: "the links of a connection end before it" => {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = open_connection(&mut reactor, false);
+            let now = reactor.relay.now();
+            reactor.relay.connections.add_link(id, 0, LinkId(1), now);
+            reactor.relay.connections.remove(id);
+        };
     }
 }

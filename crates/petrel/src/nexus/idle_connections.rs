@@ -175,12 +175,12 @@ mod tests {
         assert_eq!(connection.idle(), None, "it ends already");
     }
 
-    #[test]
-    #[should_panic(expected = "leaves a list that has it")]
-    fn remove__of_a_connection_that_is_not_listed() {
-        let source = Source::of([10, 0, 0, 1].into(), None, None);
-        let (mut idle, since) = (IdleConnections::default(), Instant::now());
-        idle.insert(source, (Idle::Linkless, since), ConnectionId(1));
-        idle.remove(source, (Idle::Sessionless, since), ConnectionId(1));
+    panics! {
+        remove__of_a_connection_that_is_not_listed: "leaves a list that has it" => {
+            let source = Source::of([10, 0, 0, 1].into(), None, None);
+            let (mut idle, since) = (IdleConnections::default(), Instant::now());
+            idle.insert(source, (Idle::Linkless, since), ConnectionId(1));
+            idle.remove(source, (Idle::Sessionless, since), ConnectionId(1));
+        };
     }
 }

@@ -371,55 +371,28 @@ mod tests {
         Proposal::of_peer(open, slots, Instant::now())
     }
 
-    #[test]
-    #[should_panic(expected = "a link comes up once")]
-    fn come_up__again() {
-        up().come_up(1_472);
-    }
-
-    #[test]
-    #[should_panic(expected = "agreed on before it is up")]
-    fn agree_on__of_a_link_in_use() {
-        up().agree_on(LinkFeatures::NONE);
-    }
-
-    #[test]
-    #[should_panic(expected = "a link that is up has no deadline")]
-    fn extend__of_a_link_that_is_up() {
-        up().extend(Instant::now());
-    }
-
-    #[test]
-    #[should_panic(expected = "sessions are proposed on a link that is up")]
-    fn propose__before_the_link_is_up() {
-        link(Stage::Promised { expected: None, max_frame: 1_472 }).propose(proposal(16));
-    }
-
-    #[test]
-    #[should_panic(expected = "request 1 is under way")]
-    fn propose__the_number_of_another() {
-        let mut link = up();
-        link.propose(proposal(16));
-        link.propose(proposal(16));
-    }
-
-    #[test]
-    #[should_panic(expected = "at most the slots that the client asks for")]
-    fn of_peer__with_more_slots_than_were_asked_for() {
-        proposal(17);
-    }
-
-    #[test]
-    #[should_panic(expected = "a session that was added")]
-    fn remove_session__of_more_than_was_added() {
-        let mut link = up();
-        link.add_session(100);
-        link.remove_session(101);
-    }
-
-    #[test]
-    #[should_panic(expected = "an exchange begins after the agreement on memory")]
-    fn note_exchange__of_a_link_without_memory() {
-        up().note_exchange(ExchangeId(3));
+    panics! {
+        come_up__again: "a link comes up once" => up().come_up(1_472);
+        agree_on__of_a_link_in_use: "agreed on before it is up"
+            => up().agree_on(LinkFeatures::NONE);
+        extend__of_a_link_that_is_up: "a link that is up has no deadline"
+            => up().extend(Instant::now());
+        propose__before_the_link_is_up: "sessions are proposed on a link that is up" => {
+            link(Stage::Promised { expected: None, max_frame: 1_472 }).propose(proposal(16));
+        };
+        propose__the_number_of_another: "request 1 is under way" => {
+            let mut link = up();
+            link.propose(proposal(16));
+            link.propose(proposal(16));
+        };
+        of_peer__with_more_slots_than_were_asked_for: "at most the slots that the client asks for"
+            => proposal(17);
+        remove_session__of_more_than_was_added: "a session that was added" => {
+            let mut link = up();
+            link.add_session(100);
+            link.remove_session(101);
+        };
+        note_exchange__of_a_link_without_memory: "an exchange begins after the agreement on memory"
+            => up().note_exchange(ExchangeId(3));
     }
 }

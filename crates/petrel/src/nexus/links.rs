@@ -224,23 +224,20 @@ mod tests {
         assert_eq!(links.redeem(&[7; TICKET_BYTES]), None);
     }
 
-    #[test]
-    #[should_panic(expected = "a ticket is random, and of one link")]
-    fn expect_ticket__of_another_link() {
-        let mut links = Links::default();
-        for number in 0..2 {
-            let id = links.add(link(number));
+    panics! {
+        expect_ticket__of_another_link: "a ticket is random, and of one link" => {
+            let mut links = Links::default();
+            for number in 0..2 {
+                let id = links.add(link(number));
+                links.expect_ticket([7; TICKET_BYTES], id);
+            }
+        };
+        expect_ticket__for_a_link_that_is_up: "a ticket is for a link that was promised" => {
+            let mut links = Links::default();
+            let id = links.add(link(1));
+            links.get_mut(id).unwrap().come_up(1_472);
             links.expect_ticket([7; TICKET_BYTES], id);
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "a ticket is for a link that was promised")]
-    fn expect_ticket__for_a_link_that_is_up() {
-        let mut links = Links::default();
-        let id = links.add(link(1));
-        links.get_mut(id).unwrap().come_up(1_472);
-        links.expect_ticket([7; TICKET_BYTES], id);
+        };
     }
 
     #[test]

@@ -182,17 +182,14 @@ mod tests {
         assert!(!routes.contains(address(1)));
     }
 
-    #[test]
-    #[should_panic(expected = "a way to 127.0.0.1:1 exists, and would be forgotten")]
-    fn lead__to_a_process_that_has_a_connection() {
-        let mut routes = Routes::default();
-        routes.lead(address(1), ConnectionId(5));
-        routes.lead(address(1), ConnectionId(6));
-    }
-
-    #[test]
-    #[should_panic(expected = "an attempt to connect is for requests that wait")]
-    fn pause__for_no_request() {
-        Routes::default().pause(address(1), Vec::new(), 1);
+    panics! {
+        lead__to_a_process_that_has_a_connection:
+            "a way to 127.0.0.1:1 exists, and would be forgotten" => {
+            let mut routes = Routes::default();
+            routes.lead(address(1), ConnectionId(5));
+            routes.lead(address(1), ConnectionId(6));
+        };
+        pause__for_no_request: "an attempt to connect is for requests that wait"
+            => Routes::default().pause(address(1), Vec::new(), 1);
     }
 }

@@ -168,19 +168,16 @@ mod tests {
         assert_eq!(signs.unasked_at(SECOND), now + 3 * SECOND);
     }
 
-    #[test]
-    #[should_panic(expected = "the time does not go back")]
-    fn hear__before_the_last_byte() {
-        let (mut signs, begin) = begun();
-        signs.hear(begin + SECOND);
-        signs.hear(begin);
-    }
-
-    #[test]
-    #[should_panic(expected = "awaited before the next one")]
-    fn ask__before_the_answer() {
-        let (mut signs, begin) = begun();
-        signs.ask(begin, SECOND);
-        signs.ask(begin + SECOND, SECOND);
+    panics! {
+        hear__before_the_last_byte: "the time does not go back" => {
+            let (mut signs, begin) = begun();
+            signs.hear(begin + SECOND);
+            signs.hear(begin);
+        };
+        ask__before_the_answer: "awaited before the next one" => {
+            let (mut signs, begin) = begun();
+            signs.ask(begin, SECOND);
+            signs.ask(begin + SECOND, SECOND);
+        };
     }
 }

@@ -268,26 +268,21 @@ mod tests {
         assert_eq!(usage.check_session(one, 2), Err(Exhausted::All("memory for sessions")));
     }
 
-    #[test]
-    #[should_panic(expected = "what is given back was taken")]
-    fn remove_link__of_none() {
-        UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX).remove_link(source("10.0.0.1"), true);
-    }
-
-    #[test]
-    #[should_panic(expected = "each connection that counts as linked has a link")]
-    fn remove_link__of_the_last_as_one_of_several() {
-        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
-        usage.add_link(source("10.0.0.1"), true);
-        usage.remove_link(source("10.0.0.1"), false);
-    }
-
-    #[test]
-    #[should_panic(expected = "a source uses no more than all sources together")]
-    fn add_proposal__that_is_missing_in_the_sum() {
-        let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
-        usage.add_proposal(source("10.0.0.1"), 64);
-        usage.all = Usage::default();
-        usage.add_proposal(source("10.0.0.1"), 64);
+    panics! {
+        remove_link__of_none: "what is given back was taken"
+            => UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX).remove_link(source("10.0.0.1"), true);
+        remove_link__of_the_last_as_one_of_several:
+            "each connection that counts as linked has a link" => {
+            let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
+            usage.add_link(source("10.0.0.1"), true);
+            usage.remove_link(source("10.0.0.1"), false);
+        };
+        add_proposal__that_is_missing_in_the_sum:
+            "a source uses no more than all sources together" => {
+            let mut usage = UsageTable::new(SESSION_BYTES_PER_SOURCE_MAX);
+            usage.add_proposal(source("10.0.0.1"), 64);
+            usage.all = Usage::default();
+            usage.add_proposal(source("10.0.0.1"), 64);
+        };
     }
 }

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::codel::Codel;
-use super::controlled::ControlledDelay;
 use super::expected::ExpectedWait;
 use crate::time::as_ns;
 
@@ -34,28 +32,6 @@ impl Default for AdmissionConfig {
 pub enum Shedding {
     /// Applies only the limits, and deadlines that have passed.
     LimitOnly,
-    /// CoDel (RFC 8289): when a request, and all before it during the last `interval`, has waited longer than `target`,
-    /// drops one, then others at a rising rate. Drops at the exit of the queue.
-    Codel {
-        /// A wait that is always acceptable.
-        target: Duration,
-        /// How long longer waits are acceptable.
-        interval: Duration,
-    },
-    /// If the queue was not empty for an `interval`, runs only requests that waited up to `target`, else requests that
-    /// waited up to `interval` (Maurer, "Fail at Scale", 2015). Drops at the exit of the queue.
-    ControlledDelay {
-        /// The longest wait in a standing queue.
-        target: Duration,
-        /// The longest wait otherwise.
-        interval: Duration,
-    },
-    /// Refuses arriving requests while the oldest queued request has waited longer than `target`, as Breakwater's
-    /// servers drop (Cho et al., OSDI 2020 §3.3).
-    OldestWait {
-        /// The longest wait of the oldest request.
-        target: Duration,
-    },
     /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also refuses a request
     /// that with a long service time would end after its deadline. The expectation comes from the queue length, the workers and past
     /// service times; if lower, the oldest request's wait replaces it.
@@ -150,9 +126,6 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 enum Policy {
     LimitOnly,
-    Codel(Codel),
-    ControlledDelay(ControlledDelay),
-    OldestWait { target_ns: u64 },
     ExpectedWait { target_ns: u64, services: u64 },
 }
 
@@ -191,28 +164,17 @@ impl Admission {
         if self.is_too_long(now_ns, deadline_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
     }
 
-    /// Decides whether a free worker should run a request queued at `queued_ns`, with `waiting` others queued. If not,
-    /// the request is answered at once, and the worker takes the next.
+    /// Decides whether a free worker should run the next queued request. If not, the request is answered at once, and the
+    /// worker takes the next.
     ///
     /// # Errors
     /// Why the request is refused.
-    pub fn begin(
-        &mut self,
-        now_ns: u64,
-        queued_ns: u64,
-        deadline_ns: Option<u64>,
-        waiting: usize,
-    ) -> Result<(), Shed> {
+    pub fn begin(&self, now_ns: u64, deadline_ns: Option<u64>) -> Result<(), Shed> {
         if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
-            return Err(Shed::Late);
+            Err(Shed::Late)
+        } else {
+            Ok(())
         }
-        let waited_ns = now_ns.saturating_sub(queued_ns);
-        let is_shed = match &mut self.policy {
-            Policy::Codel(codel) => codel.sheds(now_ns, waited_ns, waiting),
-            Policy::ControlledDelay(delay) => delay.sheds(now_ns, waited_ns, waiting),
-            Policy::LimitOnly | Policy::OldestWait { .. } | Policy::ExpectedWait { .. } => false,
-        };
-        if is_shed { Err(Shed::Delay) } else { Ok(()) }
     }
 
     /// Records the service time of a request.
@@ -231,8 +193,7 @@ impl Admission {
             "a request that came too late is refused for that reason"
         );
         match self.policy {
-            Policy::LimitOnly | Policy::Codel(_) | Policy::ControlledDelay(_) => false,
-            Policy::OldestWait { target_ns } => waiting.age_ns(now_ns) > target_ns,
+            Policy::LimitOnly => false,
             Policy::ExpectedWait { target_ns, services } => {
                 let wait_ns = self.wait_ns(now_ns, waiting);
                 wait_ns >= target_ns.max(services.saturating_mul(self.expected.service_ns()))
@@ -267,13 +228,6 @@ impl Policy {
     fn new(shedding: Shedding) -> Self {
         match shedding {
             Shedding::LimitOnly => Policy::LimitOnly,
-            Shedding::Codel { target, interval } => {
-                Policy::Codel(Codel::new(as_ns(target), as_ns(interval)))
-            }
-            Shedding::ControlledDelay { target, interval } => {
-                Policy::ControlledDelay(ControlledDelay::new(as_ns(target), as_ns(interval)))
-            }
-            Shedding::OldestWait { target } => Policy::OldestWait { target_ns: as_ns(target) },
             Shedding::ExpectedWait { target, services } => {
                 Policy::ExpectedWait { target_ns: as_ns(target), services: services.into() }
             }
@@ -353,21 +307,6 @@ mod tests {
     }
 
     #[test]
-    fn admit__with_oldest_wait_goes_by_the_oldest_alone() {
-        let target = Duration::from_nanos(TARGET_NS);
-        let mut admission = admission(Shedding::OldestWait { target });
-        let old = Waiting { oldest_ns: Some(1_000), ..waiting(1) };
-        assert_eq!(admission.admit(0, 0, None, waiting(99)), Ok(()));
-        assert_eq!(admission.admit(1_000 + TARGET_NS, 0, None, old), Ok(()));
-        assert_eq!(admission.admit(1_001 + TARGET_NS, 0, None, old), Err(Shed::Delay));
-        assert_eq!(
-            admission.admit(500, 0, None, old),
-            Ok(()),
-            "a clock of another thread may be behind"
-        );
-    }
-
-    #[test]
     fn admit__refuses_requests_that_are_or_will_be_late() {
         let mut admission = expected(0);
         (0..1_000).for_each(|_| admission.done(SERVICE_NS));
@@ -388,26 +327,10 @@ mod tests {
 
     #[test]
     fn begin__runs_nothing_that_is_late() {
-        let mut admission = admission(Shedding::LimitOnly);
-        assert_eq!(admission.begin(99, 0, Some(100), 5), Ok(()));
-        assert_eq!(admission.begin(100, 0, Some(100), 5), Err(Shed::Late));
-        assert_eq!(admission.begin(u64::MAX, 0, None, 5), Ok(()), "nothing else matters");
-    }
-
-    #[test]
-    fn begin__drops_by_the_policy() {
-        let (target, interval) = (Duration::from_nanos(TARGET_NS), Duration::from_micros(100));
-        for shedding in
-            [Shedding::Codel { target, interval }, Shedding::ControlledDelay { target, interval }]
-        {
-            let mut admission = admission(shedding);
-            assert_eq!(admission.begin(60_000, 0, None, 5), Ok(()), "for an interval");
-            assert_eq!(
-                admission.begin(200_000, 140_000, None, 5),
-                Err(Shed::Delay),
-                "{shedding:?}"
-            );
-        }
+        let admission = admission(Shedding::LimitOnly);
+        assert_eq!(admission.begin(99, Some(100)), Ok(()));
+        assert_eq!(admission.begin(100, Some(100)), Err(Shed::Late));
+        assert_eq!(admission.begin(u64::MAX, None), Ok(()), "nothing else matters");
     }
 
     #[test]
@@ -423,10 +346,6 @@ mod tests {
         let time = || any::<u64>().prop_map(Duration::from_nanos);
         prop_oneof![
             Just(Shedding::LimitOnly),
-            (time(), time()).prop_map(|(target, interval)| Shedding::Codel { target, interval }),
-            (time(), time())
-                .prop_map(|(target, interval)| Shedding::ControlledDelay { target, interval }),
-            time().prop_map(|target| Shedding::OldestWait { target }),
             (time(), any::<u32>())
                 .prop_map(|(target, services)| Shedding::ExpectedWait { target, services }),
         ]
@@ -462,7 +381,7 @@ mod tests {
                     let fits = bytes + bytes / 2 <= 1_000 || requests == 0;
                     prop_assert!(requests < 100 && fits && !is_late);
                 }
-                if admission.begin(now_ns, then_ns, deadline_ns, requests).is_ok() {
+                if admission.begin(now_ns, deadline_ns).is_ok() {
                     prop_assert!(!is_late);
                 }
                 admission.done(then_ns);

@@ -581,12 +581,12 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "a limit is between the least and the most calls")]
-    fn end__with_a_limit_beyond_the_most() {
-        let mut limit = limit_of(3);
-        let permit = limit.try_start(0).unwrap();
-        limit.limit = limit.limit_max + 1;
-        limit.ended(permit, 1);
+    panics! {
+        end__with_a_limit_beyond_the_most: "a limit is between the least and the most calls" => {
+            let mut limit = limit_of(3);
+            let permit = limit.try_start(0).unwrap();
+            limit.limit = limit.limit_max + 1;
+            limit.ended(permit, 1);
+        };
     }
 }

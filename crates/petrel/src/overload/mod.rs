@@ -16,9 +16,7 @@
 
 mod admission;
 mod backoff;
-mod codel;
 mod concurrency;
-mod controlled;
 mod expected;
 mod retry;
 

@@ -157,11 +157,11 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "no more retries are saved than the most")]
-    fn try_retry__with_more_saved_than_the_most() {
-        let mut budget = RetryBudget::new(RetryBudgetConfig::default(), 0);
-        budget.saved = budget.saved_max + 1;
-        budget.try_retry(0);
+    panics! {
+        try_retry__with_more_saved_than_the_most: "no more retries are saved than the most" => {
+            let mut budget = RetryBudget::new(RetryBudgetConfig::default(), 0);
+            budget.saved = budget.saved_max + 1;
+            budget.try_retry(0);
+        };
     }
 }

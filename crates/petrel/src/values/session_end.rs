@@ -37,16 +37,7 @@ impl SessionEnd {
 
     /// Returns the name of its counter, without `sessions_ended_`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::ClosedHere => "closed_here",
-            Self::ClosedByPeer => "closed_by_peer",
-            Self::Drained => "drained",
-            Self::LinkLost => "link_lost",
-            Self::NotReached => "not_reached",
-            Self::Refused => "refused",
-            Self::Exhausted => "exhausted",
-            Self::Invalid => "invalid",
-        }
+        &self.counter()["sessions_ended_".len()..]
     }
 
     /// Returns true if sessions end this way in normal operation.

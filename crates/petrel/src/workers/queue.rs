@@ -322,9 +322,8 @@ impl State {
             "an empty queue has no bytes: {}",
             self.bytes
         );
-        let waiting = self.jobs.len();
         let deadline_ns = job.request.deadline().map(Time::as_ns);
-        let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
+        let begun = self.admission.begin(now_ns, deadline_ns);
         match begun {
             Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
             Err(Shed::Late) => {

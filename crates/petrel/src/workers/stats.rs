@@ -65,9 +65,8 @@ impl WorkersStats {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "a request that it has started")]
-    fn finish__without_a_start() {
-        WorkersStats::default().finish(RunOutcome::Executed);
+    panics! {
+        finish__without_a_start: "a request that it has started"
+            => WorkersStats::default().finish(RunOutcome::Executed);
     }
 }

@@ -230,18 +230,18 @@ fn on_batch__a_panic_ends_no_other_request_silently() {
     assert!(has(&next, b"right"), "the endpoint goes on");
 }
 
-#[test]
-#[should_panic(expected = "answered once")]
-fn reply__a_second_time() {
-    let mut config = EndpointConfig::default();
-    config.panics = PanicPolicy::Unwind;
-    let mut world = World::new(&config);
-    world.server.endpoint.on_batch(METHOD, |(), cx, batch| {
-        batch.reply(cx, 0, b"one");
-        batch.reply(cx, 0, b"two");
-    });
-    plain(&mut world, b"");
-    world.settle();
+panics! {
+    reply__a_second_time: "answered once" => {
+        let mut config = EndpointConfig::default();
+        config.panics = PanicPolicy::Unwind;
+        let mut world = World::new(&config);
+        world.server.endpoint.on_batch(METHOD, |(), cx, batch| {
+            batch.reply(cx, 0, b"one");
+            batch.reply(cx, 0, b"two");
+        });
+        plain(&mut world, b"");
+        world.settle();
+    };
 }
 
 /// A bundle of datagrams can hold more than a receive burst.

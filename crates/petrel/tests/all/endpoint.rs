@@ -27,7 +27,7 @@ fn echo_sizes(listen: &str, server: EndpointConfig, mut config: EndpointConfig) 
         assert!(reply[..] == message[..], "{len} bytes differ");
     }
     let peer = client.session_peer_id(session).unwrap();
-    Host::is_shm(peer)
+    Host::is_near(peer)
 }
 
 #[test]
@@ -144,8 +144,9 @@ fn handlers__answer_later_fail_forget_and_are_missing() {
     assert_eq!(end, (Status::NotFound, "no such thing: naïve".to_owned(), Execution::Answered));
     let (status, message, _) = failure(client.call(session, 5, b"").wait().unwrap_err());
     assert_eq!((status, &*message), (Status::Internal, "the handler dropped the request"));
-    let (status, ..) = failure(client.call(session, 6, b"").wait().unwrap_err());
-    assert_eq!(status, Status::ResourceExhausted);
+    let end = failure(client.call(session, 6, b"").wait().unwrap_err());
+    let text = "the response exceeds what the caller accepts".to_owned();
+    assert_eq!(end, (Status::ResourceExhausted, text, Execution::Answered));
     let small = client.alloc(2999).unwrap();
     let end = client.call(session, 7, b"").into_buffer(small).wait();
     let (status, ..) = failure(end.unwrap_err());
@@ -156,6 +157,8 @@ fn handlers__answer_later_fail_forget_and_are_missing() {
     let too_long = vec![0; (8 << 20) + 1];
     let refused = client.call(session, ECHO, &too_long).wait().unwrap_err();
     assert_eq!(refused.execution, Execution::NotSent, "refused before anything is sent");
+    let text = "the request has 8388609 bytes, and the server accepts 8388608";
+    assert_eq!(refused.message, text);
     assert_eq!(&client.call(session, ECHO, b"still fine").wait().unwrap()[..], b"still fine");
 }
 

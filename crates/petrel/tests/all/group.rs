@@ -37,12 +37,22 @@ fn to(method: u16, need: Need) -> GroupCall {
 /// Makes a call to the group and runs the loop until it has ended.
 fn call(client: &mut Endpoint, group: &Group, bytes: &[u8], call: GroupCall) -> GroupReply {
     let message = SharedMsg::from(client.alloc_message(bytes).unwrap());
+    call_with(client, group, &message, call)
+}
+
+/// The same with a message that the caller keeps.
+pub(super) fn call_with(
+    client: &mut Endpoint,
+    group: &Group,
+    message: &SharedMsg,
+    call: GroupCall,
+) -> GroupReply {
     let ended = Rc::new(RefCell::new(None));
     let end = Rc::clone(&ended);
     let keep =
         move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     // Sessions of members that are gone may have ended already.
-    group.call(&mut client.context(), &message, call, keep)?;
+    group.call(&mut client.context(), message, call, keep)?;
     client.run_until(|_, _| ended.borrow().is_some());
     ended.take().unwrap()
 }

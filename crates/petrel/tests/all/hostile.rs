@@ -5,25 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use crate::common::{ECHO, Server, client, over, pattern};
+use petrel_hostile::spray::datagram;
 
-/// Returns the next of all kinds of datagrams that a stranger may send.
-fn hostile_datagram(number: u64) -> Vec<u8> {
-    let random = pattern(1500, number);
-    match number % 6 {
-        0 => random[..(number as usize * 7) % 1400].to_vec(),
-        // The header of a REQUEST with a guessed session and token.
-        1 => [&[0x10, 0, 0, 0][..], &random[..60]].concat(),
-        // A bundle whose lengths add up to less than the bundle.
-        2 => [&[0x0F, 200, 0][..], &random[..100]].concat(),
-        // A bundle of many tiny frames.
-        3 => std::iter::once(0x0F).chain([1, 0, 0x10].repeat(300)).collect(),
-        // Each kind, version 1, cut short.
-        4 => vec![0x10 | (number / 6 % 16) as u8; (number / 6 % 40) as usize],
-        // Another protocol altogether.
-        _ => b"GET / HTTP/1.1\r\nHost: petrel\r\n\r\n".to_vec(),
-    }
-}
+use crate::common::{ECHO, Server, client, over, pattern};
 
 fn flood(targets: [SocketAddr; 2], stop: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
@@ -33,7 +17,7 @@ fn flood(targets: [SocketAddr; 2], stop: Arc<AtomicBool>) -> std::thread::JoinHa
         while sent < 2_000_000 && !stop.load(Ordering::Relaxed) {
             for target in targets {
                 // A full socket buffer refuses a datagram: the flood goes on.
-                let _ = socket.send_to(&hostile_datagram(sent), target);
+                let _ = socket.send_to(&datagram(sent), target);
             }
             sent += 1;
         }

@@ -2,6 +2,9 @@
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
+#[macro_use]
+extern crate petrel_planted;
+
 mod addresses;
 mod batch;
 mod client;

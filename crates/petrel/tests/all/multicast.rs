@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
+use crate::group::call_with;
 use petrel::endpoint::{
     EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
@@ -74,16 +75,8 @@ fn start(client: &mut Endpoint, group: &Group) -> bool {
 
 fn call(client: &mut Endpoint, group: &Group, bytes: &[u8]) -> GroupReply {
     let message = SharedMsg::from(client.alloc_message(bytes).unwrap());
-    let ended = Rc::new(RefCell::new(None));
-    let end = Rc::clone(&ended);
     let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Wanted::All) };
-    let keep =
-        move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
-    match group.call(&mut client.context(), &message, all, keep) {
-        Ok(()) => client.run_until(|_, _| ended.borrow().is_some()),
-        Err(failure) => return Err(failure),
-    }
-    let reply = ended.take().unwrap();
+    let reply = call_with(client, group, &message, all);
     if reply.is_ok() {
         message.try_unwrap().expect("all calls have ended");
     }

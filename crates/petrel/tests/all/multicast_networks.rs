@@ -4,9 +4,7 @@
 //! The test restarts itself in a namespace where it may build networks. It needs the programs `unshare`, `ip` and
 //! `nft`, and root or user namespaces.
 
-use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -15,6 +13,7 @@ use std::time::Duration;
 
 use crate::common::own_network::{self, Trial};
 use crate::common::{ECHO, over, pattern};
+use crate::group::call_with;
 use petrel::endpoint::{EndpointConfig, MembershipState, MulticastConfig, SharedMsg, Stop};
 use petrel::group::{Group, GroupCall, Need};
 use petrel::{Endpoint, Nexus};
@@ -158,14 +157,8 @@ fn hearing(client: &Endpoint, group: &Group) -> Vec<MembershipState> {
 fn call(client: &mut Endpoint, group: &Group, number: u64) {
     let bytes = pattern(MESSAGE_BYTES, number);
     let message = SharedMsg::from(client.alloc_message(&bytes).unwrap());
-    let ended = Rc::new(RefCell::new(None));
-    let end = Rc::clone(&ended);
     let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Need::All) };
-    let keep =
-        move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
-    group.call(&mut client.context(), &message, all, keep).unwrap();
-    client.run_until(|_, _| ended.borrow().is_some());
-    for member in ended.take().unwrap().unwrap() {
+    for member in call_with(client, group, &message, all).unwrap() {
         let answer = member.outcome.answer().expect("all have answered");
         assert!(answer[..] == bytes[..], "call {number}: the bytes differ");
     }

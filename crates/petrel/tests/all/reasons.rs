@@ -122,7 +122,7 @@ fn links_without_shared_memory_are_counted_by_the_reason() {
     let nexus = crate::common::nexus(None);
     let mut client = nexus.endpoint(over(true, false)).unwrap();
     let session = client.connect_wait(server.address).unwrap();
-    assert!(!Host::is_shm(client.session_peer_id(session).unwrap()));
+    assert!(!Host::is_near(client.session_peer_id(session).unwrap()));
     let stats = nexus.stats();
     assert_eq!((stats.no_shm_endpoint, stats.no_shm_process, stats.no_shm_peer), (1, 0, 0));
 }

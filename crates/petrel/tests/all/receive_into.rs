@@ -145,13 +145,13 @@ fn receive_into__of_a_destination_beyond_the_memory_is_refused() {
     client.call(APPEND, bytes(10, 3)).wait().expect("a small request needs no destination");
 }
 
-#[test]
-#[should_panic(expected = "requests arrive in its memory")]
-fn receive_into__keeps_its_handler() {
-    use petrel::Nexus;
-    use petrel::endpoint::EndpointConfig;
-    let nexus = Nexus::builder().start().unwrap();
-    let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Log::default()).unwrap();
-    endpoint.receive_into(APPEND, |log, len| Some(log.window(len)), append);
-    endpoint.on(APPEND, |_, cx, request| request.reply(cx, b""));
+panics! {
+    receive_into__keeps_its_handler: "requests arrive in its memory" => {
+        use petrel::Nexus;
+        use petrel::endpoint::EndpointConfig;
+        let nexus = Nexus::builder().start().unwrap();
+        let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Log::default()).unwrap();
+        endpoint.receive_into(APPEND, |log, len| Some(log.window(len)), append);
+        endpoint.on(APPEND, |_, cx, request| request.reply(cx, b""));
+    };
 }

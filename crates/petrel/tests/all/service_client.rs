@@ -3,25 +3,21 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petrel::client::Background;
-use petrel::client::ClientConfig;
 use petrel::client::Targets;
+use petrel::client::{Background, ClientConfig};
 use petrel::endpoint::{EndpointConfig, Health};
-use petrel::overload::RetryBudgetConfig;
-use petrel::{Client, Error, Execution, Status};
+use petrel::{Client, Execution, Status};
 
 use crate::common::{ECHO, Server, client, free_address, over};
 
 /// Never answers; counts requests and cancellations.
 const NEVER: u16 = 2;
-/// Refuses the first call without running it, and counts.
-const REFUSE_ONCE: u16 = 3;
-/// Answers with the status in the request's first byte, and counts.
-const FAIL: u16 = 4;
+/// Refused by the first server.
+const REFUSE: u16 = 3;
 
 #[derive(Default)]
 struct Counts {
@@ -34,8 +30,6 @@ fn server_at(listen: &str) -> (Server, Arc<Counts>) {
     let never = Arc::clone(&counts);
     let server = Server::start(over(true, true), listen, move |endpoint| {
         let kept = RefCell::new(Vec::new());
-        let refused = Arc::clone(&never);
-        let failed = Arc::clone(&never);
         endpoint.on(NEVER, move |_, cx, request| {
             never.came.fetch_add(1, Ordering::SeqCst);
             let (responder, handled) = request.defer(cx);
@@ -45,17 +39,6 @@ fn server_at(listen: &str) -> (Server, Arc<Counts>) {
             });
             kept.borrow_mut().push(responder);
             handled
-        });
-        endpoint.on(REFUSE_ONCE, move |_, cx, request| {
-            match refused.came.fetch_add(1, Ordering::SeqCst) {
-                0 => request.refuse(cx, Status::ResourceExhausted, "not now"),
-                _ => request.reply(cx, b"now"),
-            }
-        });
-        endpoint.on(FAIL, move |_, cx, request| {
-            failed.came.fetch_add(1, Ordering::SeqCst);
-            let status = Status::from_code(request.data()[0]);
-            request.fail(cx, status, "as asked for")
         });
     });
     (server, counts)
@@ -206,55 +189,6 @@ fn call__ends_at_its_time_and_says_whether_it_may_have_run() {
     assert_eq!(error.unwrap_err().status, Status::DeadlineExceeded);
 }
 
-#[test]
-fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
-    let (server, counts) = server();
-    let client = Client::connect_wait(server.address).unwrap();
-    assert_eq!(client.call(REFUSE_ONCE, "").wait().unwrap(), b"now");
-    assert_eq!(counts.came.swap(0, Ordering::SeqCst), 2);
-    let stats = client.stats();
-    assert_eq!((stats.calls, stats.retries, stats.attempts_refused), (1, 1, 1));
-    assert_eq!((stats.sessions_opened, stats.connects_failed), (1, 0));
-    let error = client.call(FAIL, [Status::NotFound.code()]).idempotent().wait().unwrap_err();
-    assert_eq!(error, Error::new(Status::NotFound, "as asked for"));
-    assert_eq!(counts.came.load(Ordering::SeqCst), 1);
-    assert_eq!((client.stats().calls, client.stats().attempts_failed), (2, 1));
-}
-
-/// Successful calls allow retries, even those without a retry.
-#[test]
-fn call__that_succeeds_allows_others_to_be_made_again() {
-    let (server, counts) = server();
-    let mut config = ClientConfig::default();
-    config.retry_budget = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 };
-    let builder = Client::builder().config(config);
-    let client = builder.connect_wait(server.address).unwrap();
-    let refuse_once = || {
-        counts.came.store(0, Ordering::SeqCst);
-        client.call(REFUSE_ONCE, "").wait().map_err(|error| error.status)
-    };
-    assert_eq!(refuse_once().unwrap(), b"now", "what is saved up at first");
-    // The call itself has succeeded: half a retry.
-    assert_eq!(refuse_once().unwrap_err(), Status::ResourceExhausted);
-    client.call(ECHO, "").wait().unwrap();
-    assert_eq!(refuse_once().unwrap(), b"now");
-}
-
-#[test]
-fn hedge_after__makes_a_second_attempt_at_another_server() {
-    let (first, first_counts) = server();
-    let (second, second_counts) = server();
-    let client = Client::connect_wait([first.address, second.address]).unwrap();
-    let soon = Duration::from_millis(5);
-    let call = client.call(NEVER, "").hedge_after(soon).timeout(Duration::from_secs(20)).started();
-    let came = |counts: &Counts| counts.came.load(Ordering::SeqCst) > 0;
-    wait_until(|| came(&first_counts) && came(&second_counts));
-    drop(call);
-    let gone =
-        |counts: &Counts| counts.went.load(Ordering::SeqCst) == counts.came.load(Ordering::SeqCst);
-    wait_until(|| gone(&first_counts) && gone(&second_counts));
-}
-
 /// Also when another server has refused the call before.
 #[test]
 fn response__names_the_server_that_gave_it() {
@@ -263,7 +197,7 @@ fn response__names_the_server_that_gave_it() {
             |_| (),
             move |endpoint| {
                 endpoint.on(ECHO, move |_, cx, request| request.reply(cx, name.as_bytes()));
-                endpoint.on(REFUSE_ONCE, move |_, cx, request| match name {
+                endpoint.on(REFUSE, move |_, cx, request| match name {
                     "first" => request.refuse(cx, Status::Unavailable, "not here"),
                     _ => request.reply(cx, name.as_bytes()),
                 });
@@ -285,44 +219,9 @@ fn response__names_the_server_that_gave_it() {
         seen.iter().all(|count| *count > 0)
     });
     for _ in 0..20 {
-        let response = client.call(REFUSE_ONCE, "who?").wait().unwrap();
+        let response = client.call(REFUSE, "who?").wait().unwrap();
         assert_eq!((response.server(), &*response), (second.local_addr(), &b"second"[..]));
     }
-}
-
-#[test]
-fn server__that_comes_back_costs_an_idempotent_caller_time_alone() {
-    let (mut server, _) = server();
-    let address = server.address;
-    let client = Client::connect_wait(address).unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let callers: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut calls = 0;
-                    while !is_over.load(Ordering::SeqCst) {
-                        let call = client.call(ECHO, "still there?").idempotent().wait_for_ready();
-                        assert_eq!(call.wait().unwrap(), b"still there?");
-                        calls += 1;
-                    }
-                    calls
-                })
-            })
-            .collect();
-        let mut restarted = Vec::new();
-        for _ in 0..5 {
-            thread::sleep(Duration::from_millis(30));
-            server.end();
-            thread::sleep(Duration::from_millis(30));
-            let (again, _) = server_at(&address.to_string());
-            restarted.push(std::mem::replace(&mut server, again));
-        }
-        thread::sleep(Duration::from_millis(30));
-        is_over.store(true, Ordering::SeqCst);
-        let calls: Vec<u32> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
-        assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
-    });
 }
 
 #[test]

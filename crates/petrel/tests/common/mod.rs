@@ -20,6 +20,8 @@ use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, Stop};
 use petrel::nexus::NexusBuilder;
 use petrel::{Endpoint, Nexus};
+#[allow(unused_imports, reason = "not every test that includes this module uses it")]
+pub(crate) use petrel_hostile::spray::noise as pattern;
 
 pub(crate) const ECHO: u16 = 1;
 
@@ -122,18 +124,4 @@ pub(crate) fn free_address() -> SocketAddr {
     let [_, b, c, d] = std::process::id().to_be_bytes();
     let port = NEXT.fetch_add(1, Ordering::Relaxed);
     device::address_of((Ipv4Addr::new(127, b, c, d.max(1)), port).into())
-}
-
-/// Returns bytes that differ from call to call and place to place.
-#[allow(dead_code, reason = "not every test that includes this module uses it")]
-pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
 }

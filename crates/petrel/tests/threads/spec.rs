@@ -108,11 +108,8 @@ fn draw_end(rng: &mut Rng, of: usize) -> Option<usize> {
 
 /// With 25 ns per reading of this clock, a request waits for some hundreds of nanoseconds.
 fn draw_shedding(rng: &mut Rng) -> Shedding {
-    let (target, interval) = (Duration::from_nanos(200), Duration::from_nanos(1_000));
     match rng.below(8) {
-        0 => Shedding::Codel { target, interval },
-        1 => Shedding::ControlledDelay { target, interval },
-        2 => Shedding::OldestWait { target },
+        0..3 => Shedding::ExpectedWait { target: Duration::from_nanos(200), services: 0 },
         3 => Shedding::default(),
         _ => Shedding::LimitOnly,
     }

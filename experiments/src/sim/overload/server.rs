@@ -140,8 +140,7 @@ impl Server {
 
     fn start(&self, now_ns: u64, queued: &Queued) -> Result<(), Shed> {
         let state = &mut *self.state.borrow_mut();
-        let Queued { queued_ns, deadline_ns, .. } = *queued;
-        let begun = state.admission.begin(now_ns, queued_ns, deadline_ns, state.queue.len());
+        let begun = state.admission.begin(now_ns, queued.deadline_ns);
         state.work.dropped += u64::from(begun.is_err() && self.phase.is_measuring.get());
         begun
     }

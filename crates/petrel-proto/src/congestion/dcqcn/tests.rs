@@ -156,45 +156,30 @@ fn window__is_what_the_rate_sends_in_its_time() {
     assert_eq!(marked().window(), Some(45));
 }
 
-#[test]
-#[should_panic(expected = "only a limited rate grows")]
-fn increase__of_an_unlimited_session() {
-    dcqcn().increase();
-}
-
-#[test]
-#[should_panic(expected = "a rate is at most its target")]
-fn increase__beyond_the_target() {
-    let mut dcqcn = marked();
-    dcqcn.target = dcqcn.rate / 2.0;
-    dcqcn.increase();
-}
-
-#[test]
-#[should_panic(expected = "the share of marked packets is at most 1")]
-fn reduce__with_more_marks_than_packets() {
-    let mut dcqcn = marked();
-    dcqcn.alpha = 1.5;
-    dcqcn.reduce(2 * FIRST_NS, 0);
-}
-
-#[test]
-#[should_panic(expected = "a configuration is checked before sessions use it")]
-fn new__with_a_configuration_that_was_not_checked() {
-    let config = DcqcnConfig { alpha_ns: 0, ..DcqcnConfig::default() };
-    Dcqcn::new(Arc::new(config), WIDE);
-}
-
-#[test]
-#[should_panic(expected = "a target is at most the rate of the line")]
-fn reduce__from_a_rate_above_the_line() {
-    let mut dcqcn = Dcqcn { rate: 2.0 * LINE, ..dcqcn() };
-    dcqcn.on_ack(&ack(FIRST_NS, true));
-}
-
-#[test]
-#[should_panic(expected = "bytes that are enough for an increase cause it at once")]
-fn catch_up__with_an_increase_forgotten() {
-    let mut dcqcn = Dcqcn { bytes: 1 << 20, ..marked() };
-    dcqcn.on_ack(&ack(FIRST_NS + 1, false));
+panics! {
+    increase__of_an_unlimited_session: "only a limited rate grows" => dcqcn().increase();
+    increase__beyond_the_target: "a rate is at most its target" => {
+        let mut dcqcn = marked();
+        dcqcn.target = dcqcn.rate / 2.0;
+        dcqcn.increase();
+    };
+    reduce__with_more_marks_than_packets: "the share of marked packets is at most 1" => {
+        let mut dcqcn = marked();
+        dcqcn.alpha = 1.5;
+        dcqcn.reduce(2 * FIRST_NS, 0);
+    };
+    new__with_a_configuration_that_was_not_checked:
+        "a configuration is checked before sessions use it" => {
+        let config = DcqcnConfig { alpha_ns: 0, ..DcqcnConfig::default() };
+        Dcqcn::new(Arc::new(config), WIDE);
+    };
+    reduce__from_a_rate_above_the_line: "a target is at most the rate of the line" => {
+        let mut dcqcn = Dcqcn { rate: 2.0 * LINE, ..dcqcn() };
+        dcqcn.on_ack(&ack(FIRST_NS, true));
+    };
+    catch_up__with_an_increase_forgotten:
+        "bytes that are enough for an increase cause it at once" => {
+        let mut dcqcn = Dcqcn { bytes: 1 << 20, ..marked() };
+        dcqcn.on_ack(&ack(FIRST_NS + 1, false));
+    };
 }

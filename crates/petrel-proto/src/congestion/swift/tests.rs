@@ -236,26 +236,12 @@ fn is_at_floor__up_to_twice_the_smallest_window() {
     assert!(!Swift { is_limited: false, ..limited(least) }.is_at_floor());
 }
 
-#[test]
-#[should_panic(expected = "a window is at least the least one")]
-fn pacing__of_a_window_below_the_least() {
-    let _ = limited(SwiftConfig::new().window_min / 2.0).pacing();
-}
-
-#[test]
-#[should_panic(expected = "a reduction does not make a window larger")]
-fn reduce__by_more_than_all() {
-    limited(8.0).reduce(1, 1.1);
-}
-
-#[test]
-#[should_panic(expected = "only a limited window is reduced")]
-fn reduce__of_an_unlimited_window() {
-    swift().reduce(1, 0.5);
-}
-
-#[test]
-#[should_panic(expected = "a window is above 0 and at most the credits")]
-fn window__beyond_the_credits() {
-    limited(33.0).window();
+panics! {
+    pacing__of_a_window_below_the_least: "a window is at least the least one"
+        => _ = limited(SwiftConfig::new().window_min / 2.0).pacing();
+    reduce__by_more_than_all: "a reduction does not make a window larger"
+        => limited(8.0).reduce(1, 1.1);
+    reduce__of_an_unlimited_window: "only a limited window is reduced" => swift().reduce(1, 0.5);
+    window__beyond_the_credits: "a window is above 0 and at most the credits"
+        => limited(33.0).window();
 }

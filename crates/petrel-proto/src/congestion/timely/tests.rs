@@ -168,37 +168,21 @@ fn long_path__moves_the_thresholds() {
     assert_near(timely.rate, LINE * (1.0 - 0.26 * 0.25) + 0.5 * STEP);
 }
 
-#[test]
-#[should_panic(expected = "a rate is a number")]
-fn set_rate__to_none() {
-    timely(Gradient::Weighted, WIDE).set_rate(f64::NAN);
-}
-
-#[test]
-#[should_panic(expected = "a reduction does not raise the rate")]
-fn reduce__by_more_than_all() {
-    timely(Gradient::Weighted, WIDE).reduce(1, 1.1);
-}
-
-#[test]
-#[should_panic(expected = "a round changes the rate of a limited session")]
-fn end_round__of_an_unlimited_session() {
-    timely(Gradient::Weighted, WIDE).end_round(1);
-}
-
-#[test]
-#[should_panic(expected = "a rate is between the least rate and the line's")]
-fn pacing__of_a_rate_above_the_line() {
-    let timely = Timely { rate: 2.0 * LINE, ..timely(Gradient::Weighted, WIDE) };
-    timely.pacing();
-}
-
-#[test]
-#[should_panic(expected = "a low round trip is below the threshold")]
-fn increase_when_low__after_a_long_round_trip() {
-    let mut timely = Timely { rtt_before_ns: u32::MAX, ..timely(Gradient::Weighted, WIDE) };
-    timely.increases = timely.config.hai_rounds;
-    timely.increase_when_low();
+panics! {
+    set_rate__to_none: "a rate is a number" => timely(Gradient::Weighted, WIDE).set_rate(f64::NAN);
+    reduce__by_more_than_all: "a reduction does not raise the rate"
+        => timely(Gradient::Weighted, WIDE).reduce(1, 1.1);
+    end_round__of_an_unlimited_session: "a round changes the rate of a limited session"
+        => timely(Gradient::Weighted, WIDE).end_round(1);
+    pacing__of_a_rate_above_the_line: "a rate is between the least rate and the line's" => {
+        let timely = Timely { rate: 2.0 * LINE, ..timely(Gradient::Weighted, WIDE) };
+        timely.pacing();
+    };
+    increase_when_low__after_a_long_round_trip: "a low round trip is below the threshold" => {
+        let mut timely = Timely { rtt_before_ns: u32::MAX, ..timely(Gradient::Weighted, WIDE) };
+        timely.increases = timely.config.hai_rounds;
+        timely.increase_when_low();
+    };
 }
 
 #[test]

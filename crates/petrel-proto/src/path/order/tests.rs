@@ -10,18 +10,14 @@ fn never(_: PathId) -> Option<u64> {
     None
 }
 
-#[test]
-#[should_panic(expected = "a packet has a path once it is sent")]
-fn path__of_a_packet_that_was_not_sent() {
-    PacketPaths::new(1).path(0);
-}
-
-#[test]
-#[should_panic(expected = "the record has the packets of one window")]
-fn note_acked__of_a_packet_a_window_behind() {
-    let mut paths = PacketPaths::new(1);
-    (0..=WINDOW_PACKETS).for_each(|packet| paths.note_new(0, packet, PathId(0)));
-    paths.note_acked(1_000, 0);
+panics! {
+    path__of_a_packet_that_was_not_sent: "a packet has a path once it is sent"
+        => PacketPaths::new(1).path(0);
+    note_acked__of_a_packet_a_window_behind: "the record has the packets of one window" => {
+        let mut paths = PacketPaths::new(1);
+        (0..=WINDOW_PACKETS).for_each(|packet| paths.note_new(0, packet, PathId(0)));
+        paths.note_acked(1_000, 0);
+    };
 }
 
 #[test]
@@ -196,20 +192,11 @@ proptest! {
     }
 }
 
-#[test]
-#[should_panic(expected = "new packets are sent in sequence")]
-fn note_new__with_a_gap() {
-    PacketPaths::new(1).note_new(0, 1, PathId(0));
-}
-
-#[test]
-#[should_panic(expected = "a packet is repeated after its first transmission")]
-fn note_repeat__of_a_packet_that_was_not_sent() {
-    PacketPaths::new(1).note_repeat(0, 0, PathId(0));
-}
-
-#[test]
-#[should_panic(expected = "later packets are evidence")]
-fn new__a_packet_is_no_evidence_against_itself() {
-    PacketPaths::new(0);
+panics! {
+    note_new__with_a_gap: "new packets are sent in sequence"
+        => PacketPaths::new(1).note_new(0, 1, PathId(0));
+    note_repeat__of_a_packet_that_was_not_sent: "a packet is repeated after its first transmission"
+        => PacketPaths::new(1).note_repeat(0, 0, PathId(0));
+    new__a_packet_is_no_evidence_against_itself: "later packets are evidence"
+        => PacketPaths::new(0);
 }

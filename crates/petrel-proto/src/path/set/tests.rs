@@ -23,29 +23,24 @@ fn check(set: &PathSet) {
     assert_eq!((sum, in_flight), (set.total_window(), set.in_flight()));
 }
 
-#[test]
-#[should_panic(expected = "a closed path has no window")]
-fn open__of_a_path_that_kept_its_window() {
-    let mut set = PathSet::new(2, 8);
-    set.close(0, PathId(1));
-    set.paths[1].window = 1;
-    set.open(PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "the total is the sum of the windows, and a path stays open")]
-fn close__after_the_total_lost_a_window() {
-    let mut set = PathSet::new(2, 8);
-    set.total_window = WINDOW_LEAST;
-    set.close(0, PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "an open path has the smallest window at least")]
-fn narrow__of_an_open_path_without_a_window() {
-    let mut set = PathSet::new(2, 8);
-    set.paths[1].window = 0;
-    set.narrow(PathId(1), 1);
+panics! {
+    open__of_a_path_that_kept_its_window: "a closed path has no window" => {
+        let mut set = PathSet::new(2, 8);
+        set.close(0, PathId(1));
+        set.paths[1].window = 1;
+        set.open(PathId(1));
+    };
+    close__after_the_total_lost_a_window:
+        "the total is the sum of the windows, and a path stays open" => {
+        let mut set = PathSet::new(2, 8);
+        set.total_window = WINDOW_LEAST;
+        set.close(0, PathId(1));
+    };
+    narrow__of_an_open_path_without_a_window: "an open path has the smallest window at least" => {
+        let mut set = PathSet::new(2, 8);
+        set.paths[1].window = 0;
+        set.narrow(PathId(1), 1);
+    };
 }
 
 #[test]
@@ -197,38 +192,21 @@ proptest! {
     }
 }
 
-#[test]
-#[should_panic(expected = "one path stays open")]
-fn close__the_last_open_path() {
-    set(1).close(0, PathId(0));
-}
-
-#[test]
-#[should_panic(expected = "a packet leaves the path that it was sent on")]
-fn note_gone__of_another_path() {
-    let mut set = set(2);
-    set.note_sent(PathId(0));
-    set.note_gone(PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "a path is opened after it was closed")]
-fn open__an_open_path() {
-    set(2).open(PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "only a closed path is looked at")]
-fn note_failed_look__at_an_open_path() {
-    set(2).note_failed_look(0, PathId(1));
-}
-
-#[test]
-#[should_panic(expected = "a closed path has no window")]
-fn widen__a_closed_path() {
-    let mut set = set(2);
-    set.close(0, PathId(1));
-    set.widen(PathId(1), 1, MOST);
+panics! {
+    close__the_last_open_path: "one path stays open" => set(1).close(0, PathId(0));
+    note_gone__of_another_path: "a packet leaves the path that it was sent on" => {
+        let mut set = set(2);
+        set.note_sent(PathId(0));
+        set.note_gone(PathId(1));
+    };
+    open__an_open_path: "a path is opened after it was closed" => set(2).open(PathId(1));
+    note_failed_look__at_an_open_path: "only a closed path is looked at"
+        => set(2).note_failed_look(0, PathId(1));
+    widen__a_closed_path: "a closed path has no window" => {
+        let mut set = set(2);
+        set.close(0, PathId(1));
+        set.widen(PathId(1), 1, MOST);
+    };
 }
 
 /// The time of a look has 16 bits, and wraps after half a second.

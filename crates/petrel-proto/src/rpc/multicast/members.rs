@@ -347,19 +347,16 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "the packets of a message are taken after its announcement")]
-    fn take_held__before_the_announcement() {
-        member().take_held(1);
-    }
-
-    #[test]
-    #[should_panic(expected = "a group counts the bytes that it holds")]
-    fn take_held__after_bytes_were_lost() {
-        let mut member = member();
-        member.newest_sequence = 1;
-        hold(&mut member, 1, 10);
-        member.held_bytes = 9;
-        member.take_held(1);
+    panics! {
+        take_held__before_the_announcement:
+            "the packets of a message are taken after its announcement"
+            => member().take_held(1);
+        take_held__after_bytes_were_lost: "a group counts the bytes that it holds" => {
+            let mut member = member();
+            member.newest_sequence = 1;
+            hold(&mut member, 1, 10);
+            member.held_bytes = 9;
+            member.take_held(1);
+        };
     }
 }

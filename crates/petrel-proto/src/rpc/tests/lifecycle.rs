@@ -142,23 +142,6 @@ fn a_queue_has_a_limit_and_gives_the_buffers_back() {
 }
 
 #[test]
-fn all_sessions_of_a_peer_end_together() {
-    let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
-    for index in 0..4u32 {
-        let peer = PeerKey(index % 2);
-        let agreed = Agreed { peer, ..agreed(index, index, Shape::default()) };
-        core.accept(Accepted { agreed, token: index, first_request: 0, request_bytes_max: 1 })
-            .unwrap();
-    }
-    let mut ended = Vec::new();
-    core.close_peer(PeerKey(1), Status::Unavailable, "gone", |id, client| {
-        ended.push((id.index, client))
-    });
-    assert_eq!(ended, [(1, false), (3, false)]);
-    assert_eq!(core.session_count(), 2);
-}
-
-#[test]
 fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
     let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
     let sessions: Vec<_> = (0..20_000).map(|token| core.open(token, 0).unwrap()).collect();

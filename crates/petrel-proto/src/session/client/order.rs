@@ -136,17 +136,13 @@ mod tests {
         order
     }
 
-    #[test]
-    #[should_panic(expected = "for a server that keeps the order")]
-    fn begin__before_the_server_is_known() {
-        CallOrder::new().begin(0, true);
-    }
-
-    #[test]
-    #[should_panic(expected = "within the window")]
-    fn begin__beyond_the_window() {
-        let mut order = agreed();
-        (0..=ORDER_WINDOW_CALLS as usize).for_each(|slot| order.begin(slot, false));
+    panics! {
+        begin__before_the_server_is_known: "for a server that keeps the order"
+            => CallOrder::new().begin(0, true);
+        begin__beyond_the_window: "within the window" => {
+            let mut order = agreed();
+            (0..=ORDER_WINDOW_CALLS as usize).for_each(|slot| order.begin(slot, false));
+        };
     }
 
     #[test]
@@ -211,12 +207,12 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "no call is over that has not begun")]
-    fn end__with_a_later_call_that_is_over() {
-        let mut order = agreed();
-        order.begin(0, false);
-        order.over.set(5);
-        order.end(0);
+    panics! {
+        end__with_a_later_call_that_is_over: "no call is over that has not begun" => {
+            let mut order = agreed();
+            order.begin(0, false);
+            order.over.set(5);
+            order.end(0);
+        };
     }
 }

@@ -146,18 +146,15 @@ mod tests {
         assert_eq!(parts.due_announcement(), Some(ANNOUNCEMENT));
     }
 
-    #[test]
-    #[should_panic(expected = "a request is announced under one number")]
-    fn announce__twice() {
-        let mut parts = ClientParts::fresh();
-        (0..2).for_each(|_| parts.announce(ANNOUNCEMENT));
-    }
-
-    #[test]
-    #[should_panic(expected = "an ANNOUNCE is sent when one is due")]
-    fn note_announced__twice() {
-        let mut parts = ClientParts::fresh();
-        parts.announce(ANNOUNCEMENT);
-        (0..2).for_each(|_| parts.note_announced());
+    panics! {
+        announce__twice: "a request is announced under one number" => {
+            let mut parts = ClientParts::fresh();
+            (0..2).for_each(|_| parts.announce(ANNOUNCEMENT));
+        };
+        note_announced__twice: "an ANNOUNCE is sent when one is due" => {
+            let mut parts = ClientParts::fresh();
+            parts.announce(ANNOUNCEMENT);
+            (0..2).for_each(|_| parts.note_announced());
+        };
     }
 }

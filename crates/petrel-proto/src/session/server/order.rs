@@ -201,12 +201,12 @@ mod tests {
         assert!(order.is_over(7), "the numbers go round");
     }
 
-    #[test]
-    #[should_panic(expected = "within the window")]
-    fn begin__of_an_abandoned_call() {
-        let mut order = RequestOrder::<u32>::new();
-        order.note_ended(7);
-        order.begin(0, 0, 6, true);
+    panics! {
+        begin__of_an_abandoned_call: "within the window" => {
+            let mut order = RequestOrder::<u32>::new();
+            order.note_ended(7);
+            order.begin(0, 0, 6, true);
+        };
     }
 
     /// A place of the window is used again by a later request, which has not run.

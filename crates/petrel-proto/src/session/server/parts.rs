@@ -201,26 +201,20 @@ impl<B> ServerParts<B> {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "exactly its packets have arrived")]
-    fn take_whole__of_a_request_with_a_packet_missing() {
-        let mut parts = ServerParts::<Vec<u8>>::fresh();
-        [0, 2].into_iter().for_each(|packet| _ = parts.arrive(packet));
-        parts.take_whole(3);
-    }
-
-    #[test]
-    #[should_panic(expected = "a request arrives in one buffer")]
-    fn begin_request__twice() {
-        let mut parts = ServerParts::fresh();
-        (0..2).for_each(|_| parts.begin_request(vec![1]));
-    }
-
-    #[test]
-    #[should_panic(expected = "a refused request holds no buffer")]
-    fn set_refusal__while_the_request_arrives() {
-        let mut parts = ServerParts::fresh();
-        parts.begin_request(vec![1]);
-        parts.set_refusal("no");
+    panics! {
+        take_whole__of_a_request_with_a_packet_missing: "exactly its packets have arrived" => {
+            let mut parts = ServerParts::<Vec<u8>>::fresh();
+            [0, 2].into_iter().for_each(|packet| _ = parts.arrive(packet));
+            parts.take_whole(3);
+        };
+        begin_request__twice: "a request arrives in one buffer" => {
+            let mut parts = ServerParts::fresh();
+            (0..2).for_each(|_| parts.begin_request(vec![1]));
+        };
+        set_refusal__while_the_request_arrives: "a refused request holds no buffer" => {
+            let mut parts = ServerParts::fresh();
+            parts.begin_request(vec![1]);
+            parts.set_refusal("no");
+        };
     }
 }

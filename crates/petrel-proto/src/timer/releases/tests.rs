@@ -144,11 +144,11 @@ fn insert__counts_from_now_while_others_wait() {
     assert_eq!(releases.insert(at(100), key(2), at(100 + long)), at(101 + long));
 }
 
-#[test]
-#[should_panic(expected = "a bucket marked as filled has an entry")]
-fn collect_due__of_a_filled_bucket_without_an_entry() {
-    let mut releases = Releases::new(0);
-    releases.insert(0, key(1), 3 * TICK);
-    releases.lists.fill(List::EMPTY);
-    releases.collect_due(9 * TICK);
+panics! {
+    collect_due__of_a_filled_bucket_without_an_entry: "a bucket marked as filled has an entry" => {
+        let mut releases = Releases::new(0);
+        releases.insert(0, key(1), 3 * TICK);
+        releases.lists.fill(List::EMPTY);
+        releases.collect_due(9 * TICK);
+    };
 }

@@ -231,12 +231,12 @@ fn deadline_word__is_a_block_for_every_bit() {
     }
 }
 
-#[test]
-#[should_panic(expected = "a deadline is announced by flag X")]
-fn announcement__with_a_deadline_that_the_header_hides() {
-    let head = Header::parse(&[0x1D, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
-    let part = Part { size: 1, packet: 0, grant: 1 };
-    Announcement { group: 1, sequence: 1 }.encode(head.words(), part, Some(deadline_word(5)));
+panics! {
+    announcement__with_a_deadline_that_the_header_hides: "a deadline is announced by flag X" => {
+        let head = Header::parse(&[0x1D, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
+        let part = Part { size: 1, packet: 0, grant: 1 };
+        Announcement { group: 1, sequence: 1 }.encode(head.words(), part, Some(deadline_word(5)));
+    };
 }
 
 #[test]

@@ -187,16 +187,13 @@ fn read__the_last_record_counts_and_wrong_lengths_are_refused() {
     assert_eq!(Order::read(Flags::EXTENDED, &block), Ok(Some(last)));
 }
 
-#[test]
-#[should_panic(expected = "the first packet of marks is marked")]
-fn encode__marks_without_their_first_packet() {
-    let credit = Credit { cumulative: 1, echo: 0, bitmap: [0; 4] };
-    let header = Header::parse(&[0x14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
-    Marks { from: 1, words: [2, 0, 0, 0] }.encode(&credit, header.words());
-}
-
-#[test]
-#[should_panic(expected = "within the window of unfinished calls")]
-fn block__order_beyond_the_window() {
-    Order { sequence: 256, synchronises: true, ended: 0 }.block(None);
+panics! {
+    encode__marks_without_their_first_packet: "the first packet of marks is marked" => {
+        let credit = Credit { cumulative: 1, echo: 0, bitmap: [0; 4] };
+        let header = Header::parse(&[0x14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
+        Marks { from: 1, words: [2, 0, 0, 0] }.encode(&credit, header.words());
+    };
+    block__order_beyond_the_window: "within the window of unfinished calls" => {
+        Order { sequence: 256, synchronises: true, ended: 0 }.block(None);
+    };
 }

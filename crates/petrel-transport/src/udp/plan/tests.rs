@@ -181,26 +181,6 @@ fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
     assert_eq!(sent, [[0x10; 20], [0x11; 20]]);
 }
 
-/// Checks that every peer's frames come out unchanged and in order, whatever the burst contains.
-fn check_plan(plan: &Plan, sent: &HashMap<u32, Vec<Vec<u8>>>, limit: usize, gso: bool) {
-    let mut got: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
-    for message in plan.messages() {
-        let cut = datagrams(plan, message);
-        assert!(gso || cut.len() == 1);
-        assert!(cut.len() == 1 || cut.iter().map(Vec::len).sum::<usize>() <= 65_507);
-        let frames = got.entry(port_of(plan, message)).or_default();
-        for datagram in cut {
-            assert!(datagram.len() <= limit);
-            frames.extend(bundle::frames(&datagram).unwrap().map(<[u8]>::to_vec));
-        }
-    }
-    assert_eq!(&got, sent);
-    let loads = plan.messages().iter().map(|message| plan.load_of(message));
-    let counted = loads.fold((0, 0), |sum, l| (sum.0 + l.frames, sum.1 + l.frame_bytes as usize));
-    let all: Vec<_> = sent.values().flatten().collect();
-    assert_eq!(counted, (all.len() as u64, all.iter().map(|frame| frame.len()).sum()));
-}
-
 fn frame_sizes() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1..100usize, 2 => 1..2100usize, 1 => 1..9000usize, 2 => Just(3000)]
 }
@@ -217,37 +197,6 @@ fn bursts() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 6 } else { 256 }))]
-
-    #[test]
-    fn close__loses_nothing_and_keeps_the_order_of_each_peer(
-        owned in bursts(),
-        limit in 9000..65_508usize,
-        gso: bool,
-        keep: bool,
-        has_short_way: bool,
-    ) {
-        let message_bytes_max = if gso { 65_507 } else { 0 };
-        let mut world = World { has_short_way, ..World::new(limit, 0) };
-        let mut left = &owned[..];
-        while !left.is_empty() {
-            world.plan.message_bytes_max = message_bytes_max;
-            let mut sent: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
-            while let Some(((peer, bytes), rest)) = left.split_first() && world.plan.has_room() {
-                // SAFETY: the frames live until the end of the test.
-                unsafe { world.add(*peer, bytes) };
-                sent.entry(*peer).or_default().push(bytes.clone());
-                left = rest;
-            }
-            world.plan.close();
-            if keep {
-                world.plan.keep(0);
-            }
-            check_plan(&world.plan, &sent, limit, gso);
-            world.plan.ungroup(0);
-            check_plan(&world.plan, &sent, limit, false);
-            world.plan.clear();
-        }
-    }
 
     #[test]
     fn loose__is_what_the_general_way_makes_of_the_same_frames(

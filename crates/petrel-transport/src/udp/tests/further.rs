@@ -370,10 +370,10 @@ fn bind__refuses_more_ports_than_a_session_has_paths() {
     assert!(matches!(many, Err(UdpError::TooManyPorts { configured: 32 })));
 }
 
-#[test]
-#[should_panic(expected = "index out of bounds")]
-fn push_from__a_port_that_is_not_there() {
-    let [mut from, _to] = pair(&several("127.0.0.1", 1));
-    // SAFETY: the frame is static.
-    unsafe { from.transport.push_from(2, from.peer, b"\x1Ahello", &[]) };
+panics! {
+    push_from__a_port_that_is_not_there: "index out of bounds" => {
+        let [mut from, _to] = pair(&several("127.0.0.1", 1));
+        // SAFETY: the frame is static.
+        unsafe { from.transport.push_from(2, from.peer, b"\x1Ahello", &[]) };
+    };
 }

@@ -214,12 +214,13 @@ mod tests {
         assert!(shares.of_source.is_empty() && shares.offer_to(1, 64) == 64);
     }
 
-    #[test]
-    #[should_panic(expected = "the credits that are drawn are those of sessions")]
-    fn give_back__with_credits_of_no_session() {
-        let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
-        shares.draw(id(0), 0, 64);
-        shares.drawn += 1;
-        shares.give_back(id(0));
+    panics! {
+        give_back__with_credits_of_no_session:
+            "the credits that are drawn are those of sessions" => {
+            let mut shares = CreditShares::new(Some(ReceiveQueue::Buffer(554)));
+            shares.draw(id(0), 0, 64);
+            shares.drawn += 1;
+            shares.give_back(id(0));
+        };
     }
 }

@@ -687,57 +687,43 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "never uses the name of a link again")]
-    fn add_link__with_the_name_of_another() {
-        let mut sessions = sessions();
-        assert!(sessions.add_link(LinkId(4), link(), None).is_empty());
-        sessions.add_link(LinkId(4), link(), None);
-    }
-
-    #[test]
-    #[should_panic(expected = "a session is on one link")]
-    fn put_on_link__of_a_session_on_another() {
-        let mut sessions = sessions();
-        for name in [LinkId(4), LinkId(5)] {
-            sessions.add_link(name, link(), None);
-            sessions.put_on_link(id(1), name);
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "leaves its link before its end is recorded")]
-    fn record_end__of_a_session_on_a_link() {
-        let mut sessions = sessions();
-        sessions.add_link(LinkId(4), link(), None);
-        sessions.put_on_link(id(1), LinkId(4));
-        let reason = Reason::new(petrel_proto::Status::Unavailable, "gone");
-        sessions.record_end(Ended::new(id(1), SessionEnd::Invalid, reason));
-    }
-
-    #[test]
-    #[should_panic(expected = "a session that opens was being opened")]
-    fn finish_open__of_a_session_that_is_open() {
-        sessions().finish_open(id(1));
-    }
-
-    #[test]
-    #[should_panic(expected = "a session is proposed a second time when its link is down")]
-    fn take_second_try__on_a_link_that_is_up() {
-        let mut sessions = sessions();
-        sessions.add_link(LinkId(4), link(), None);
-        sessions.begin_open(id(0), 0, Reverse::No);
-        sessions.propose(LinkId(4), id(0), 7, 1408).expect("a proposal");
-        sessions.take_second_try(id(0));
-    }
-
-    #[test]
-    #[should_panic(expected = "a link and its sessions name each other")]
-    fn remove_link__with_a_session_that_is_elsewhere() {
-        let mut sessions = sessions();
-        sessions.add_link(LinkId(4), link(), None);
-        sessions.put_on_link(id(0), LinkId(4));
-        sessions.link_of.insert(id(0), LinkId(5));
-        sessions.remove_link(LinkId(4));
+    panics! {
+        add_link__with_the_name_of_another: "never uses the name of a link again" => {
+            let mut sessions = sessions();
+            assert!(sessions.add_link(LinkId(4), link(), None).is_empty());
+            sessions.add_link(LinkId(4), link(), None);
+        };
+        put_on_link__of_a_session_on_another: "a session is on one link" => {
+            let mut sessions = sessions();
+            for name in [LinkId(4), LinkId(5)] {
+                sessions.add_link(name, link(), None);
+                sessions.put_on_link(id(1), name);
+            }
+        };
+        record_end__of_a_session_on_a_link: "leaves its link before its end is recorded" => {
+            let mut sessions = sessions();
+            sessions.add_link(LinkId(4), link(), None);
+            sessions.put_on_link(id(1), LinkId(4));
+            let reason = Reason::new(petrel_proto::Status::Unavailable, "gone");
+            sessions.record_end(Ended::new(id(1), SessionEnd::Invalid, reason));
+        };
+        finish_open__of_a_session_that_is_open: "a session that opens was being opened"
+            => sessions().finish_open(id(1));
+        take_second_try__on_a_link_that_is_up:
+            "a session is proposed a second time when its link is down" => {
+            let mut sessions = sessions();
+            sessions.add_link(LinkId(4), link(), None);
+            sessions.begin_open(id(0), 0, Reverse::No);
+            sessions.propose(LinkId(4), id(0), 7, 1408).expect("a proposal");
+            sessions.take_second_try(id(0));
+        };
+        remove_link__with_a_session_that_is_elsewhere:
+            "a link and its sessions name each other" => {
+            let mut sessions = sessions();
+            sessions.add_link(LinkId(4), link(), None);
+            sessions.put_on_link(id(0), LinkId(4));
+            sessions.link_of.insert(id(0), LinkId(5));
+            sessions.remove_link(LinkId(4));
+        };
     }
 }

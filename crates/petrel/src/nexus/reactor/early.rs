@@ -172,22 +172,19 @@ mod tests {
         assert!(!reactor.early_links.keep_if_early(ConnectionId(4), &open(1), &mut reactor.relay));
     }
 
-    #[test]
-    #[should_panic(expected = "an early link is kept once")]
-    fn keep__a_number_that_waits_already() {
-        let source = Source::of([10, 0, 0, 1].into(), None, None);
-        let mut early = EarlyLinks::default();
-        early.keep(ConnectionId(3), source, &open(5));
-        early.keep(ConnectionId(3), source, &open(5));
-    }
-
-    #[test]
-    #[should_panic(expected = "within the limits of all and of a source")]
-    fn keep__more_than_a_source_may_have() {
-        let source = Source::of([10, 0, 0, 1].into(), None, None);
-        let mut early = EarlyLinks::default();
-        for link in 0..=EARLY_LINKS_PER_SOURCE_MAX {
-            early.keep(ConnectionId(3), source, &open(link as u32));
-        }
+    panics! {
+        keep__a_number_that_waits_already: "an early link is kept once" => {
+            let source = Source::of([10, 0, 0, 1].into(), None, None);
+            let mut early = EarlyLinks::default();
+            early.keep(ConnectionId(3), source, &open(5));
+            early.keep(ConnectionId(3), source, &open(5));
+        };
+        keep__more_than_a_source_may_have: "within the limits of all and of a source" => {
+            let source = Source::of([10, 0, 0, 1].into(), None, None);
+            let mut early = EarlyLinks::default();
+            for link in 0..=EARLY_LINKS_PER_SOURCE_MAX {
+                early.keep(ConnectionId(3), source, &open(link as u32));
+            }
+        };
     }
 }

@@ -100,7 +100,7 @@ impl<'a, N: Network> Offering<'a, N> {
     fn report_missed(&self, medium: &dyn Medium<N::Link>, obstacle: &Obstacle) {
         if medium.is_missed() {
             self.counters.count_missed(obstacle.at());
-            events::medium_missed(self.connection.remote(), obstacle);
+            events::shm_not_used(self.connection.remote(), obstacle);
         }
     }
 

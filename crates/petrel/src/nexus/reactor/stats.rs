@@ -244,25 +244,19 @@ fn pieces(mut text: &str, bytes_max: usize) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "counters are collected for all requests at once")]
-    fn begin__beside_another() {
-        let mut collector = Collector::default();
-        collector.start([EndpointId(0)].into_iter());
-        collector.start([EndpointId(0)].into_iter());
-    }
-
-    #[test]
-    #[should_panic(expected = "a collection comes due that was not begun")]
-    fn take_due__before_the_collection() {
-        Collector::default().take_due(1);
-    }
-
-    #[test]
-    #[should_panic(expected = "the limits of an answer keep its parts few")]
-    fn replies__of_more_parts_than_can_be_numbered() {
-        let json = "x".repeat(STATS_PART_BYTES_MAX * (usize::from(u16::MAX) + 1));
-        replies(1, &json).for_each(drop);
+    panics! {
+        begin__beside_another: "counters are collected for all requests at once" => {
+            let mut collector = Collector::default();
+            collector.start([EndpointId(0)].into_iter());
+            collector.start([EndpointId(0)].into_iter());
+        };
+        take_due__before_the_collection: "a collection comes due that was not begun"
+            => Collector::default().take_due(1);
+        replies__of_more_parts_than_can_be_numbered:
+            "the limits of an answer keep its parts few" => {
+            let json = "x".repeat(STATS_PART_BYTES_MAX * (usize::from(u16::MAX) + 1));
+            replies(1, &json).for_each(drop);
+        };
     }
 
     #[test]

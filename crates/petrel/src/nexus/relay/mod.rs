@@ -222,12 +222,12 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "the time of the nexus does not go back")]
-    fn begin_turn__before_the_last_one() {
-        let (mut reactor, _mailbox) = reactor();
-        let now = reactor.relay.now();
-        reactor.relay.begin_turn(now + Duration::from_secs(5));
-        reactor.relay.begin_turn(now);
+    panics! {
+        begin_turn__before_the_last_one: "the time of the nexus does not go back" => {
+            let (mut reactor, _mailbox) = reactor();
+            let now = reactor.relay.now();
+            reactor.relay.begin_turn(now + Duration::from_secs(5));
+            reactor.relay.begin_turn(now);
+        };
     }
 }

@@ -61,17 +61,13 @@ mod tests {
         assert_eq!(again, [1, 2, 4]);
     }
 
-    #[test]
-    #[should_panic(expected = "a number that is freed was taken")]
-    fn free__of_a_number_that_was_not_taken() {
-        ServiceKeys::default().free(ServiceKey(0));
-    }
-
-    #[test]
-    #[should_panic(expected = "a number is freed once")]
-    fn free__again() {
-        let keys = ServiceKeys::default();
-        let key = keys.take();
-        (0..2).for_each(|_| keys.free(key));
+    panics! {
+        free__of_a_number_that_was_not_taken: "a number that is freed was taken"
+            => ServiceKeys::default().free(ServiceKey(0));
+        free__again: "a number is freed once" => {
+            let keys = ServiceKeys::default();
+            let key = keys.take();
+            (0..2).for_each(|_| keys.free(key));
+        };
     }
 }

@@ -18,7 +18,7 @@ use crate::interop::service::{ECHO, KEEP, RUNS, WHO};
 fn begin_many(pair: &mut Pair) -> Vec<Begun> {
     let slots = u64::from(pair.client.core().agreed(pair.session).unwrap().slots);
     let calls = (0..slots + 4).map(|number| pair.begin(KEEP, &number.to_le_bytes())).collect();
-    pair.wait_until(|seen| seen.kept == slots);
+    pair.wait_until_kept(slots);
     calls
 }
 
@@ -83,7 +83,7 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
 fn hung__server_holds_no_call_for_ever_and_serves_again_when_it_goes_on() {
     for mut pair in both() {
         let without = pair.begin(KEEP, b"without a deadline");
-        pair.wait_until(|seen| seen.kept == 1);
+        pair.wait_until_kept(1);
         pair.server.signal(Signal::STOP);
         // Heartbeats must be missing for three seconds before the server counts as gone.
         let soon = CallOptions::new().timeout(Duration::from_millis(50));

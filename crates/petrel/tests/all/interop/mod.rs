@@ -4,8 +4,6 @@
 //! The second process is this program, started again: see [`process`].
 
 mod failures;
-mod giving_up;
-mod messages;
 mod pair;
 mod process;
 mod restarts;

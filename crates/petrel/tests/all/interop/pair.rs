@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::{CallKey, CallOptions, EndpointConfig, SessionId};
+use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
 use petrel::{Endpoint, Error, MsgBuf, Reply};
 
 use crate::common::{builder, device, each_medium};
 use crate::interop::process::Process;
-use crate::interop::service::{RELEASE, SEEN, Seen};
+use crate::interop::service::KEPT;
 
 /// Longer than any test needs on a machine with ten times the load it can carry. It detects hangs, and does not measure
 /// speed.
@@ -36,13 +36,8 @@ pub(crate) struct Pair {
 
 /// Over UDP, and over shared memory, with few slots, to make calls wait for one.
 pub(crate) fn both() -> impl Iterator<Item = Pair> {
-    both_with(|config| config.sessions.slots = 8)
-}
-
-/// The same with settings of the client's endpoint.
-pub(crate) fn both_with(set: impl Fn(&mut EndpointConfig)) -> impl Iterator<Item = Pair> {
-    each_medium().map(move |mut config| {
-        set(&mut config);
+    each_medium().map(|mut config| {
+        config.sessions.slots = 8;
         Pair::new(config)
     })
 }
@@ -87,11 +82,12 @@ impl Pair {
             .call(self.session, method, request)
             .into_buffer(response)
             .options(options)
-            .then_cancellable(move |_, _, reply| {
+            .then(move |_, _, reply| {
                 let twice = ended.borrow_mut().replace(reply);
                 assert!(twice.is_none(), "a call ends once");
             });
-        Begun { key: called.unwrap(), end }
+        called.unwrap();
+        Begun { end }
     }
 
     /// Waits until a call has failed.
@@ -100,18 +96,12 @@ impl Pair {
         begun.end.take().unwrap().outcome.expect_err("the call fails")
     }
 
-    /// Waits until the server's observations satisfy the condition.
-    pub(crate) fn wait_until(&mut self, is_so: impl Fn(Seen) -> bool) {
-        until(|| is_so(self.seen()).then_some(()));
-    }
-
-    pub(crate) fn seen(&mut self) -> Seen {
-        Seen::from_bytes(&self.client.call(self.observer, SEEN, b"").wait().unwrap())
-    }
-
-    /// Has the server answer its kept requests.
-    pub(crate) fn release(&mut self) {
-        self.client.call(self.observer, RELEASE, b"").wait().unwrap();
+    /// Waits until the server has kept this number of requests.
+    pub(crate) fn wait_until_kept(&mut self, count: u64) {
+        until(|| {
+            let kept = self.client.call(self.observer, KEPT, b"").wait().unwrap();
+            (kept[..] == count.to_le_bytes()).then_some(())
+        });
     }
 }
 
@@ -123,7 +113,6 @@ impl Drop for Pair {
 
 /// An outstanding call.
 pub(crate) struct Begun {
-    pub(crate) key: CallKey,
     end: Rc<RefCell<Option<Reply>>>,
 }
 

@@ -4,11 +4,25 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use petrel::endpoint::Reason;
+use petrel::endpoint::{AllowedTransports, Reason};
 use petrel::{Nexus, Status};
 use petrel_proto::control::{Goodbye, Hello, LinkRefuse, PREFACE, VersionRange};
 
 use super::harness::*;
+
+/// An endpoint that asks for a link, and the listener at the other end.
+fn asking(nexus: &Nexus, wants: AllowedTransports) -> (Endpoint, TcpListener) {
+    let (listener, address) = listener();
+    let mut client = attach(nexus, V4);
+    client.ask(address, 0, wants);
+    (client, listener)
+}
+
+/// An endpoint that asks for a link over UDP, and the peer after both have said HELLO.
+fn asked(nexus: &Nexus) -> (Endpoint, RawPeer) {
+    let (client, listener) = asking(nexus, UDP);
+    (client, RawPeer::after_hello_by(&listener))
+}
 
 #[test]
 fn dial__nobody_listens() {
@@ -24,10 +38,8 @@ fn dial__nobody_listens() {
 
 #[test]
 fn dial__peer_that_takes_connections_and_says_nothing() {
-    let (listener, address) = listener();
     let nexus = client();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, BOTH);
+    let (mut client, listener) = asking(&nexus, BOTH);
     let _silent = listener.accept().unwrap();
     let reason = client.failure();
     assert_eq!(reason.status, Status::Unavailable);
@@ -37,9 +49,7 @@ fn dial__peer_that_takes_connections_and_says_nothing() {
 
 #[test]
 fn dial__what_answers_is_not_petrel() {
-    let (listener, address) = listener();
-    let mut client = attach(&client(), V4);
-    client.ask(address, 0, BOTH);
+    let (mut client, listener) = asking(&client(), BOTH);
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let reason = client.failure();
@@ -49,10 +59,8 @@ fn dial__what_answers_is_not_petrel() {
 
 #[test]
 fn dial__peer_of_a_later_version_only() {
-    let (listener, address) = listener();
     let nexus = client();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, BOTH);
+    let (mut client, listener) = asking(&nexus, BOTH);
     let mut peer = RawPeer::accept(&listener);
     peer.send_hello(Hello { versions: VersionRange { min: 2, max: 3 }, ..hello() });
     let reason = client.failure();
@@ -64,11 +72,9 @@ fn dial__peer_of_a_later_version_only() {
 
 #[test]
 fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
-    let (listener, address) = listener();
     // Even on a slow machine the third attempt must be in time.
     let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, UDP);
+    let (mut client, listener) = asking(&nexus, UDP);
     drop(listener.accept().unwrap());
     let mut peer = RawPeer::after_hello_by(&listener);
     peer.link_open();
@@ -83,10 +89,8 @@ fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
 fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
     // An ending process, and a process that closes an idle connection.
     for status in [Status::Unavailable, Status::Ok] {
-        let (listener, address) = listener();
         let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
-        let mut client = attach(&nexus, V4);
-        client.ask(address, 0, UDP);
+        let (mut client, listener) = asking(&nexus, UDP);
         let mut peer = RawPeer::after_hello_by(&listener);
         peer.link_open();
         peer.send(Goodbye { status, text: "the end".into() });
@@ -101,10 +105,7 @@ fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
 
 #[test]
 fn link__asked_for_of_a_peer_that_wants_no_more_of_us() {
-    let (listener, address) = listener();
-    let mut client = attach(&client(), V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
+    let (mut client, mut peer) = asked(&client());
     peer.link_open();
     peer.send(Goodbye { status: Status::InvalidArgument, text: "nonsense".into() });
     let reason = client.failure();
@@ -130,10 +131,7 @@ fn hang_up_on_all(listener: &TcpListener) {
 
 #[test]
 fn link__refused_by_the_peer_in_its_words() {
-    let (listener, address) = listener();
-    let mut client = attach(&client(), V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
+    let (mut client, mut peer) = asked(&client());
     let link = peer.link_open().link;
     let text = "not today".to_owned();
     peer.send(LinkRefuse { link, status: Status::PermissionDenied, text: text.clone() });
@@ -142,11 +140,8 @@ fn link__refused_by_the_peer_in_its_words() {
 
 #[test]
 fn link__not_answered_by_the_peer() {
-    let (listener, address) = listener();
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(100)).start().unwrap();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
+    let (mut client, mut peer) = asked(&nexus);
     let open = peer.link_open();
     let reason = client.failure();
     assert_eq!(reason.status, Status::Unavailable);
@@ -188,11 +183,8 @@ fn link__goes_down_with_the_peers_nexus_and_comes_back_with_the_next() {
 
 #[test]
 fn link__down_when_the_connection_breaks() {
-    let (listener, address) = listener();
     let nexus = client();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
+    let (mut client, mut peer) = asked(&nexus);
     peer.grant_udp();
     let up = client.up();
     drop(peer);
@@ -204,10 +196,7 @@ fn link__down_when_the_connection_breaks() {
 
 #[test]
 fn link__down_with_the_peers_goodbye() {
-    let (listener, address) = listener();
-    let mut client = attach(&client(), V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
+    let (mut client, mut peer) = asked(&client());
     peer.grant_udp();
     let up = client.up();
     peer.send(Goodbye { status: Status::Ok, text: "maintenance".into() });
@@ -218,10 +207,8 @@ fn link__down_with_the_peers_goodbye() {
 
 #[test]
 fn link__down_when_the_peer_falls_silent() {
-    let (listener, address) = listener();
     let nexus = client();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, UDP);
+    let (mut client, listener) = asking(&nexus, UDP);
     let mut peer = RawPeer::accept(&listener);
     peer.stream.write_all(&PREFACE).unwrap();
     // The peer promises a heartbeat every 500 ms, and sends none.

@@ -199,81 +199,57 @@ fn calling(packets: u32) -> ClientSession<Vec<u8>, u64> {
     session
 }
 
-#[test]
-#[should_panic(expected = "a session is established once")]
-fn establish__twice() {
-    let mut session = session(8);
-    let agreed = session.agreed.expect("the session is open");
-    session.establish(agreed, &CongestionControl::default());
-}
-
-#[test]
-#[should_panic(expected = "a slot leaves WAITING that was not counted")]
-fn leave_waiting__of_a_slot_that_was_not_counted() {
-    let mut session = calling(1);
-    session.slots[0].set_state(ClientState::Waiting);
-    *session.slots[0].held_mut() = lent(8, 1).1;
-    session.leave_waiting(0);
-}
-
-#[test]
-#[should_panic(expected = "each slot counted as waiting holds a credit")]
-fn sendable_packets__with_more_waiting_slots_than_lent_credits() {
-    use crate::congestion::{CongestionConfig, CongestionCounters, SwiftConfig};
-    let mut session = session(8);
-    let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
-    let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
-    session.congestion = control.start(flow);
-    session.congestion.on_loss(0, 9, &mut CongestionCounters::default());
-    session.waiting_slots = 1;
-    session.sendable_packets();
-}
-
-#[test]
-#[should_panic(expected = "a slot is free before it returns to the free slots")]
-fn release__of_a_slot_with_a_call() {
-    calling(1).release(0);
-}
-
-#[test]
-#[should_panic(expected = "no more slots are retired than the session has")]
-fn retire__of_more_slots_than_there_are() {
-    let mut session = session(8);
-    (0..9).for_each(|_| _ = session.retire());
-}
-
-#[test]
-#[should_panic(expected = "a session is released that has no entry for its release")]
-fn note_release__without_an_entry() {
-    session(8).note_release();
-}
-
-#[test]
-#[should_panic(expected = "the credits of a session are free or with its slots")]
-fn assert_sound__with_a_credit_lost() {
-    let mut session = calling(1);
-    session.credits.lend(&mut HeldCredits::default(), 1);
-    session.assert_sound();
-}
-
-#[test]
-#[should_panic(expected = "each free slot is listed once, or retired")]
-fn assert_sound__with_a_free_slot_lost() {
-    let mut session = session(8);
-    session.assert_sound();
-    session.take_slot();
-    session.assert_sound();
-}
-
-#[test]
-#[should_panic(expected = "a paced session sends no packet before its time")]
-fn charge__before_the_time_of_the_next_packet() {
-    use crate::congestion::CongestionCounters;
-    let mut session = session(8);
-    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
-    session.charge(1_000_000, 1, 1_000);
-    session.charge(1_000_000, 1, 0);
-    session.charge(1_000_000, 1, 1);
+panics! {
+    establish__twice: "a session is established once" => {
+        let mut session = session(8);
+        let agreed = session.agreed.expect("the session is open");
+        session.establish(agreed, &CongestionControl::default());
+    };
+    leave_waiting__of_a_slot_that_was_not_counted: "a slot leaves WAITING that was not counted" => {
+        let mut session = calling(1);
+        session.slots[0].set_state(ClientState::Waiting);
+        *session.slots[0].held_mut() = lent(8, 1).1;
+        session.leave_waiting(0);
+    };
+    sendable_packets__with_more_waiting_slots_than_lent_credits:
+        "each slot counted as waiting holds a credit" => {
+        use crate::congestion::{CongestionConfig, CongestionCounters, SwiftConfig};
+        let mut session = session(8);
+        let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
+        let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
+        session.congestion = control.start(flow);
+        session.congestion.on_loss(0, 9, &mut CongestionCounters::default());
+        session.waiting_slots = 1;
+        session.sendable_packets();
+    };
+    release__of_a_slot_with_a_call: "a slot is free before it returns to the free slots"
+        => calling(1).release(0);
+    retire__of_more_slots_than_there_are: "no more slots are retired than the session has" => {
+        let mut session = session(8);
+        (0..9).for_each(|_| _ = session.retire());
+    };
+    note_release__without_an_entry: "a session is released that has no entry for its release"
+        => session(8).note_release();
+    assert_sound__with_a_credit_lost: "the credits of a session are free or with its slots" => {
+        let mut session = calling(1);
+        session.credits.lend(&mut HeldCredits::default(), 1);
+        session.assert_sound();
+    };
+    assert_sound__with_a_free_slot_lost: "each free slot is listed once, or retired" => {
+        let mut session = session(8);
+        session.assert_sound();
+        session.take_slot();
+        session.assert_sound();
+    };
+    charge__before_the_time_of_the_next_packet:
+        "a paced session sends no packet before its time" => {
+        use crate::congestion::CongestionCounters;
+        let mut session = session(8);
+        session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+        session.charge(1_000_000, 1, 1_000);
+        session.charge(1_000_000, 1, 0);
+        session.charge(1_000_000, 1, 1);
+    };
 }
 
 /// The server would take a request that many rounds ahead for a future one.
@@ -286,90 +262,60 @@ fn take_reserved_slot__not_beyond_the_requests_that_the_server_follows() {
     }
 }
 
-#[test]
-#[should_panic(expected = "the fast path has ended the call")]
-fn take_ended__of_a_call_that_goes_on() {
-    calling(1).take_ended(0);
-}
-
-#[test]
-#[should_panic(expected = "a slot is free if and only if it has no call")]
-fn assert_sound__with_a_call_lost() {
-    let mut session = calling(1);
-    session.slots[0].take_call();
-    session.assert_sound();
-}
-
-#[test]
-#[should_panic(expected = "the numbers of a slot are a stride apart")]
-fn assert_sound__with_the_number_of_another_slot() {
-    let mut session = session(8);
-    session.slots[3].set_number(4);
-    session.assert_sound();
-}
-
-#[test]
-#[should_panic(expected = "the timer wheel releases the slots that wait for the pace")]
-fn assert_sound__with_a_paced_slot_that_is_not_released() {
-    let mut session = calling(1);
-    session.paced.push(0);
-    session.assert_sound();
-}
-
-#[test]
-#[should_panic(expected = "a slot that waits for the pace is released later")]
-fn wait_for_pace__behind_a_slot_that_is_not_released() {
-    use crate::congestion::CongestionCounters;
-    let mut session = calling(1);
-    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
-    session.charge(1_000_000, 1, 1_000);
-    (0..2).for_each(|_| assert!(session.wait_for_pace(1_000_000, 0).is_some()));
-}
-
-#[test]
-#[should_panic(expected = "a slot waits for the pace on behalf of a call")]
-fn wait_for_pace__of_a_free_slot() {
-    use crate::congestion::CongestionCounters;
-    let mut session = session(8);
-    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
-    session.charge(1_000_000, 1, 1_000);
-    session.wait_for_pace(1_000_000, 0);
-}
-
-#[test]
-#[should_panic(expected = "a slot that waits for a credit has a call")]
-fn next_stalled__of_a_free_slot() {
-    let mut session = session(8);
-    session.stalled.push(0);
-    session.next_stalled();
-}
-
-#[test]
-#[should_panic(expected = "a slot waits for credits on behalf of a call")]
-fn stall__of_a_free_slot() {
-    session(8).stall(0);
-}
-
-#[test]
-#[should_panic(expected = "the timeout of a slot is that of its call")]
-fn note_timeout__of_a_free_slot() {
-    session(8).note_timeout(0);
-}
-
-#[test]
-#[should_panic(expected = "a session leaves the network before its first packet")]
-fn leave_network__with_a_packet_in_flight() {
-    let mut session = calling(1);
-    session.note_sent(5, 0, 1, 0);
-    session.leave_network();
-}
-
-#[test]
-#[should_panic(expected = "the credits of a session are those agreed on")]
-fn assert_sound__with_other_credits_than_agreed() {
-    let mut session = session(8);
-    session.credits = Credits::new(7);
-    session.assert_sound();
+panics! {
+    take_ended__of_a_call_that_goes_on: "the fast path has ended the call"
+        => calling(1).take_ended(0);
+    assert_sound__with_a_call_lost: "a slot is free if and only if it has no call" => {
+        let mut session = calling(1);
+        session.slots[0].take_call();
+        session.assert_sound();
+    };
+    assert_sound__with_the_number_of_another_slot: "the numbers of a slot are a stride apart" => {
+        let mut session = session(8);
+        session.slots[3].set_number(4);
+        session.assert_sound();
+    };
+    assert_sound__with_a_paced_slot_that_is_not_released:
+        "the timer wheel releases the slots that wait for the pace" => {
+        let mut session = calling(1);
+        session.paced.push(0);
+        session.assert_sound();
+    };
+    wait_for_pace__behind_a_slot_that_is_not_released:
+        "a slot that waits for the pace is released later" => {
+        use crate::congestion::CongestionCounters;
+        let mut session = calling(1);
+        session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+        session.charge(1_000_000, 1, 1_000);
+        (0..2).for_each(|_| assert!(session.wait_for_pace(1_000_000, 0).is_some()));
+    };
+    wait_for_pace__of_a_free_slot: "a slot waits for the pace on behalf of a call" => {
+        use crate::congestion::CongestionCounters;
+        let mut session = session(8);
+        session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+        session.charge(1_000_000, 1, 1_000);
+        session.wait_for_pace(1_000_000, 0);
+    };
+    next_stalled__of_a_free_slot: "a slot that waits for a credit has a call" => {
+        let mut session = session(8);
+        session.stalled.push(0);
+        session.next_stalled();
+    };
+    stall__of_a_free_slot: "a slot waits for credits on behalf of a call" => session(8).stall(0);
+    note_timeout__of_a_free_slot: "the timeout of a slot is that of its call"
+        => session(8).note_timeout(0);
+    leave_network__with_a_packet_in_flight:
+        "a session leaves the network before its first packet" => {
+        let mut session = calling(1);
+        session.note_sent(5, 0, 1, 0);
+        session.leave_network();
+    };
+    assert_sound__with_other_credits_than_agreed:
+        "the credits of a session are those agreed on" => {
+        let mut session = session(8);
+        session.credits = Credits::new(7);
+        session.assert_sound();
+    };
 }
 
 /// A server may begin to drain before its acceptance arrives.
@@ -396,12 +342,12 @@ fn begin_drain__keeps_all_calls_from_the_fast_path() {
     }
 }
 
-#[test]
-#[should_panic(expected = "none are made while the server drains")]
-fn assert_sound__with_calls_to_a_server_that_drains() {
-    let mut session = session(8);
-    session.is_draining = true;
-    session.assert_sound();
+panics! {
+    assert_sound__with_calls_to_a_server_that_drains: "none are made while the server drains" => {
+        let mut session = session(8);
+        session.is_draining = true;
+        session.assert_sound();
+    };
 }
 
 /// A call that ends leaves nothing behind, whatever its slot waited for.

@@ -216,64 +216,44 @@ fn note_given_up__counts_requests_in_a_row_of_which_nothing_was_heard() {
     assert_eq!(give_up(slot, ClientState::Sending, false), 1, "one between them was answered");
 }
 
-#[test]
-#[should_panic(expected = "a call begins in a free slot")]
-fn start__of_a_slot_with_a_call() {
-    calling(1).start(call(), 1, SendPath::General);
-}
-
-#[test]
-#[should_panic(expected = "a slot takes one call at a time")]
-fn start__of_a_free_slot_with_a_call() {
-    let mut slot = calling(1);
-    slot.state = ClientState::Free;
-    slot.start(call(), 1, SendPath::General);
-}
-
-#[test]
-#[should_panic(expected = "a slot begins a call without credits")]
-fn start__of_a_slot_with_credits() {
-    let mut slot = slot();
-    slot.held = lent(8, 1).1;
-    slot.start(call(), 1, SendPath::General);
-}
-
-#[test]
-#[should_panic(expected = "a retired slot takes no call")]
-fn start__of_a_slot_without_request_numbers() {
-    let mut slot = slot();
-    slot.number = REQUEST_NUMBER_END;
-    slot.start(call(), 1, SendPath::General);
-}
-
-#[test]
-#[should_panic(expected = "no packet is sent beyond the end of a request")]
-fn note_sent__beyond_the_end() {
-    calling(3).note_sent(4, 0);
-}
-
-#[test]
-#[should_panic(expected = "only a packet of a request that was sent is repeated")]
-fn note_repeated__of_a_packet_that_was_not_sent() {
-    let mut slot = calling(3);
-    slot.note_sent(1, 0);
-    slot.note_repeated(1, 0, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a slot enters WAITING when the whole request is acknowledged")]
-fn enter_waiting__with_a_packet_unacknowledged() {
-    let mut slot = calling(1);
-    slot.note_sent(1, 0);
-    slot.enter_waiting(1);
-}
-
-#[test]
-#[should_panic(expected = "a response in parts begins after the whole request was sent")]
-fn enter_receiving__while_packets_are_left_to_send() {
-    let mut slot = calling(3);
-    slot.note_sent(2, 0);
-    slot.enter_receiving(5_000, 5, &mut FreeList::new());
+panics! {
+    start__of_a_slot_with_a_call: "a call begins in a free slot"
+        => calling(1).start(call(), 1, SendPath::General);
+    start__of_a_free_slot_with_a_call: "a slot takes one call at a time" => {
+        let mut slot = calling(1);
+        slot.state = ClientState::Free;
+        slot.start(call(), 1, SendPath::General);
+    };
+    start__of_a_slot_with_credits: "a slot begins a call without credits" => {
+        let mut slot = slot();
+        slot.held = lent(8, 1).1;
+        slot.start(call(), 1, SendPath::General);
+    };
+    start__of_a_slot_without_request_numbers: "a retired slot takes no call" => {
+        let mut slot = slot();
+        slot.number = REQUEST_NUMBER_END;
+        slot.start(call(), 1, SendPath::General);
+    };
+    note_sent__beyond_the_end: "no packet is sent beyond the end of a request"
+        => calling(3).note_sent(4, 0);
+    note_repeated__of_a_packet_that_was_not_sent:
+        "only a packet of a request that was sent is repeated" => {
+        let mut slot = calling(3);
+        slot.note_sent(1, 0);
+        slot.note_repeated(1, 0, &mut FreeList::new());
+    };
+    enter_waiting__with_a_packet_unacknowledged:
+        "a slot enters WAITING when the whole request is acknowledged" => {
+        let mut slot = calling(1);
+        slot.note_sent(1, 0);
+        slot.enter_waiting(1);
+    };
+    enter_receiving__while_packets_are_left_to_send:
+        "a response in parts begins after the whole request was sent" => {
+        let mut slot = calling(3);
+        slot.note_sent(2, 0);
+        slot.enter_receiving(5_000, 5, &mut FreeList::new());
+    };
 }
 
 /// Returns a slot that receives a response of five packets.
@@ -284,96 +264,54 @@ fn receiving() -> ClientSlot<Vec<u8>, u64> {
     slot
 }
 
-#[test]
-#[should_panic(expected = "a response begins once")]
-fn enter_receiving__twice() {
-    receiving().enter_receiving(5_000, 5, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "no packet is allowed beyond the end of a response")]
-fn allow__beyond_the_end() {
-    receiving().allow(5);
-}
-
-#[test]
-#[should_panic(expected = "a call ends once")]
-fn end__twice() {
-    let mut slot = calling(1);
-    (0..2).for_each(|_| _ = slot.end(8));
-}
-
-#[test]
-#[should_panic(expected = "a slot has one entry in the timer wheel")]
-fn enter_wheel__twice() {
-    let mut timers = TimerWheel::new(0);
-    let mut slot = calling(1);
-    let key = TimerKey { session: 0, generation: 0, slot: 0 };
-    for _ in 0..2 {
-        slot.enter_wheel(0, key, &RtoBounds::default(), &mut timers);
-    }
-}
-
-#[test]
-#[should_panic(expected = "a timer comes due that the slot has not set")]
-fn note_due__without_an_entry() {
-    calling(1).note_due();
-}
-
-#[test]
-#[should_panic(expected = "a default timeout replaces no deadline")]
-fn expire_by_default_at__over_a_deadline() {
-    let mut slot = calling(1);
-    slot.expire_at(5);
-    slot.expire_by_default_at(9);
-}
-
-#[test]
-#[should_panic(expected = "the server sends packets that the client allows")]
-fn receive__beyond_the_limit() {
-    receiving().receive(1);
-}
-
-#[test]
-#[should_panic(expected = "a slot keeps its state until its call ends")]
-fn release_parts__of_a_call_that_goes_on() {
-    receiving().release_parts(&mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a call ends after its credits are returned")]
-fn end__with_a_credit() {
-    let mut slot = calling(1);
-    slot.held = lent(8, 1).1;
-    slot.end(8);
-}
-
-#[test]
-#[should_panic(expected = "a client asks about packets that it has sent")]
-fn note_pull_sent__before_a_packet_was_sent() {
-    let mut slot = calling(1);
-    slot.timer.ask();
-    slot.note_pull_sent();
-}
-
-#[test]
-#[should_panic(expected = "a timeout looks for packets of the server")]
-fn repeat__before_a_packet_was_sent() {
-    calling(1).repeat(crate::recovery::Recovery::Selective, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a call gets its deadline once")]
-fn set_expiry__twice() {
-    let (mut slot, mut spare) = (slot(), FreeList::new());
-    let expiry = Expiry { at_ns: 50, is_on_wire: true, inherited_ns: NEVER };
-    (0..2).for_each(|_| slot.set_expiry(expiry, &mut spare));
-}
-
-#[test]
-#[should_panic(expected = "a request that is given up was sent")]
-fn note_given_up__of_a_request_that_was_not_sent() {
-    let mut slot = slot();
-    slot.state = ClientState::Sending;
-    slot.note_given_up(8);
+panics! {
+    enter_receiving__twice: "a response begins once"
+        => receiving().enter_receiving(5_000, 5, &mut FreeList::new());
+    allow__beyond_the_end: "no packet is allowed beyond the end of a response"
+        => receiving().allow(5);
+    end__twice: "a call ends once" => {
+        let mut slot = calling(1);
+        (0..2).for_each(|_| _ = slot.end(8));
+    };
+    enter_wheel__twice: "a slot has one entry in the timer wheel" => {
+        let mut timers = TimerWheel::new(0);
+        let mut slot = calling(1);
+        let key = TimerKey { session: 0, generation: 0, slot: 0 };
+        for _ in 0..2 {
+            slot.enter_wheel(0, key, &RtoBounds::default(), &mut timers);
+        }
+    };
+    note_due__without_an_entry: "a timer comes due that the slot has not set"
+        => calling(1).note_due();
+    expire_by_default_at__over_a_deadline: "a default timeout replaces no deadline" => {
+        let mut slot = calling(1);
+        slot.expire_at(5);
+        slot.expire_by_default_at(9);
+    };
+    receive__beyond_the_limit: "the server sends packets that the client allows"
+        => receiving().receive(1);
+    release_parts__of_a_call_that_goes_on: "a slot keeps its state until its call ends"
+        => receiving().release_parts(&mut FreeList::new());
+    end__with_a_credit: "a call ends after its credits are returned" => {
+        let mut slot = calling(1);
+        slot.held = lent(8, 1).1;
+        slot.end(8);
+    };
+    note_pull_sent__before_a_packet_was_sent: "a client asks about packets that it has sent" => {
+        let mut slot = calling(1);
+        slot.timer.ask();
+        slot.note_pull_sent();
+    };
+    repeat__before_a_packet_was_sent: "a timeout looks for packets of the server"
+        => calling(1).repeat(crate::recovery::Recovery::Selective, &mut FreeList::new());
+    set_expiry__twice: "a call gets its deadline once" => {
+        let (mut slot, mut spare) = (slot(), FreeList::new());
+        let expiry = Expiry { at_ns: 50, is_on_wire: true, inherited_ns: NEVER };
+        (0..2).for_each(|_| slot.set_expiry(expiry, &mut spare));
+    };
+    note_given_up__of_a_request_that_was_not_sent: "a request that is given up was sent" => {
+        let mut slot = slot();
+        slot.state = ClientState::Sending;
+        slot.note_given_up(8);
+    };
 }

@@ -54,20 +54,17 @@ fn session() -> ServerSession<Vec<u8>> {
     ServerSession::new(Agreed::SAMPLE, 64, 1 << 20)
 }
 
-#[test]
-#[should_panic(expected = "the two ends agree on the order once")]
-fn know_order__again() {
-    let mut session = session();
-    session.know_order();
-    session.know_order();
-}
-
-#[test]
-#[should_panic(expected = "a session numbers all of its requests or none")]
-fn know_order__after_a_request() {
-    let mut session = session();
-    session.make_ready(3);
-    session.slot_mut(3).begin(67, 0, 10, 1, &mut crate::session::free_list::FreeList::new());
-    session.slot_mut(3).run();
-    session.know_order();
+panics! {
+    know_order__again: "the two ends agree on the order once" => {
+        let mut session = session();
+        session.know_order();
+        session.know_order();
+    };
+    know_order__after_a_request: "a session numbers all of its requests or none" => {
+        let mut session = session();
+        session.make_ready(3);
+        session.slot_mut(3).begin(67, 0, 10, 1, &mut crate::session::free_list::FreeList::new());
+        session.slot_mut(3).run();
+        session.know_order();
+    };
 }

@@ -275,158 +275,85 @@ fn holding() -> ServerSlot<Vec<u8>> {
     slot
 }
 
-#[test]
-#[should_panic(expected = "the request number of a slot only grows")]
-fn begin__of_the_current_request() {
-    slot_in(ServerState::Answered).begin(5, 1, 2, 1, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a new request begins after the memory of the former is released")]
-fn begin__while_the_slot_holds_memory() {
-    holding().begin(13, 1, 2, 1, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a slot for plain requests holds no memory")]
-fn begin_plain__while_the_slot_holds_memory() {
-    holding().begin_plain(13, 1, 2);
-}
-
-#[test]
-#[should_panic(expected = "a slot has one account at a time")]
-fn hold__twice() {
-    holding().hold(HoldingId::NONE);
-}
-
-#[test]
-#[should_panic(expected = "a handler is called once for a request")]
-fn run__twice() {
-    let mut slot = slot_in(ServerState::Arriving);
-    slot.run();
-    slot.run();
-}
-
-#[test]
-#[should_panic(expected = "a CREDIT is due for a request without an answer")]
-fn note_packet__after_the_answer() {
-    slot_in(ServerState::Answered).note_packet(0, false);
-}
-
-#[test]
-#[should_panic(expected = "a CREDIT names a packet of the request")]
-fn note_packet__beyond_the_request() {
-    slot_in(ServerState::Running).note_packet(3, false);
-}
-
-#[test]
-#[should_panic(expected = "a handler answers a running request")]
-fn set_answer__of_a_request_that_arrives() {
-    set_answer(&mut slot_in(ServerState::Arriving), vec![1], 1);
-}
-
-#[test]
-#[should_panic(expected = "an answer overwrites no other answer")]
-fn set_answer__over_another() {
-    let mut slot = slot_in(ServerState::Running);
-    slot.message = Some(vec![1]);
-    set_answer(&mut slot, vec![2], 1);
-}
-
-#[test]
-#[should_panic(expected = "an error answers a request that has no answer")]
-fn set_error_answer__of_a_request_that_was_given_up() {
-    let mut slot = slot_in(ServerState::Running);
-    slot.give_up(5, &mut FreeList::new());
-    slot.set_error_answer(Status::Internal, 0, "no", &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a request before the current one is not given up")]
-fn give_up__of_an_earlier_request() {
-    slot_in(ServerState::Running).give_up(4, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "no packet of an answer is sent before the client allows it")]
-fn note_sent__beyond_the_limit() {
-    let mut slot = slot_in(ServerState::Running);
-    set_answer(&mut slot, vec![1], 2);
-    slot.response_limit = 1;
-    (0..2).for_each(|_| slot.note_sent());
-}
-
-#[test]
-#[should_panic(expected = "no packet is sent beyond the end of an answer")]
-fn note_sent__beyond_the_end() {
-    let mut slot = slot_in(ServerState::Running);
-    set_answer(&mut slot, vec![1], 1);
-    slot.response_limit = 9;
-    (0..2).for_each(|_| slot.note_sent());
-}
-
-#[test]
-#[should_panic(expected = "only a packet of an answer that was sent is repeated")]
-fn note_repeated__of_a_packet_that_was_not_sent() {
-    let mut slot = slot_in(ServerState::Running);
-    set_answer(&mut slot, vec![1], 1);
-    slot.note_repeated(0, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a packet that is repeated is in the answer")]
-fn next_answer_packet__of_a_shorter_answer() {
-    let mut slot = slot_in(ServerState::Running);
-    set_answer(&mut slot, vec![1], 2);
-    slot.response_limit = 2;
-    (0..2).for_each(|_| slot.note_sent());
-    slot.repeat_first(&mut FreeList::new());
-    slot.response_packets = 0;
-    slot.next_answer_packet();
-}
-
-#[test]
-#[should_panic(expected = "only a running request is watched")]
-fn watch__of_a_request_that_was_answered() {
-    slot_in(ServerState::Answered).watch();
-}
-
-#[test]
-#[should_panic(expected = "a request is charged while it arrives")]
-fn hold__of_a_running_request() {
-    slot_in(ServerState::Running).hold(HoldingId::NONE);
-}
-
-#[test]
-#[should_panic(expected = "a packet that arrives is part of the request")]
-fn arrive__beyond_the_end() {
-    slot_in(ServerState::Arriving).arrive(3);
-}
-
-#[test]
-#[should_panic(expected = "a CREDIT is sent when one is due")]
-fn note_credit_sent__without_a_packet() {
-    slot_in(ServerState::Arriving).note_credit_sent();
-}
-
-#[test]
-#[should_panic(expected = "a PULL asks for packets of an answer")]
-fn note_pull__of_a_running_request() {
-    let pull = crate::wire::Pull { cumulative: 0, limit: 1, resend_below: 0, bitmap: [0; 4] };
-    slot_in(ServerState::Running).note_pull(&pull, &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "a request of one packet needs no buffer")]
-fn begin_buffer__of_a_request_of_one_packet() {
-    let mut slot = ServerSlot::new(5);
-    slot.begin(13, 1, 2, 1, &mut FreeList::new());
-    slot.begin_buffer(vec![1], &mut FreeList::new());
-}
-
-#[test]
-#[should_panic(expected = "an error has another status than OK")]
-fn set_error_answer__with_success() {
-    let mut slot = slot_in(ServerState::Running);
-    slot.set_error_answer(Status::Ok, 0, "yes", &mut FreeList::new());
+panics! {
+    begin__of_the_current_request: "the request number of a slot only grows"
+        => slot_in(ServerState::Answered).begin(5, 1, 2, 1, &mut FreeList::new());
+    begin__while_the_slot_holds_memory:
+        "a new request begins after the memory of the former is released"
+        => holding().begin(13, 1, 2, 1, &mut FreeList::new());
+    begin_plain__while_the_slot_holds_memory: "a slot for plain requests holds no memory"
+        => holding().begin_plain(13, 1, 2);
+    hold__twice: "a slot has one account at a time" => holding().hold(HoldingId::NONE);
+    run__twice: "a handler is called once for a request" => {
+        let mut slot = slot_in(ServerState::Arriving);
+        slot.run();
+        slot.run();
+    };
+    note_packet__after_the_answer: "a CREDIT is due for a request without an answer"
+        => slot_in(ServerState::Answered).note_packet(0, false);
+    note_packet__beyond_the_request: "a CREDIT names a packet of the request"
+        => slot_in(ServerState::Running).note_packet(3, false);
+    set_answer__of_a_request_that_arrives: "a handler answers a running request"
+        => set_answer(&mut slot_in(ServerState::Arriving), vec![1], 1);
+    set_answer__over_another: "an answer overwrites no other answer" => {
+        let mut slot = slot_in(ServerState::Running);
+        slot.message = Some(vec![1]);
+        set_answer(&mut slot, vec![2], 1);
+    };
+    set_error_answer__of_a_request_that_was_given_up:
+        "an error answers a request that has no answer" => {
+        let mut slot = slot_in(ServerState::Running);
+        slot.give_up(5, &mut FreeList::new());
+        slot.set_error_answer(Status::Internal, 0, "no", &mut FreeList::new());
+    };
+    give_up__of_an_earlier_request: "a request before the current one is not given up"
+        => slot_in(ServerState::Running).give_up(4, &mut FreeList::new());
+    note_sent__beyond_the_limit: "no packet of an answer is sent before the client allows it" => {
+        let mut slot = slot_in(ServerState::Running);
+        set_answer(&mut slot, vec![1], 2);
+        slot.response_limit = 1;
+        (0..2).for_each(|_| slot.note_sent());
+    };
+    note_sent__beyond_the_end: "no packet is sent beyond the end of an answer" => {
+        let mut slot = slot_in(ServerState::Running);
+        set_answer(&mut slot, vec![1], 1);
+        slot.response_limit = 9;
+        (0..2).for_each(|_| slot.note_sent());
+    };
+    note_repeated__of_a_packet_that_was_not_sent:
+        "only a packet of an answer that was sent is repeated" => {
+        let mut slot = slot_in(ServerState::Running);
+        set_answer(&mut slot, vec![1], 1);
+        slot.note_repeated(0, &mut FreeList::new());
+    };
+    next_answer_packet__of_a_shorter_answer: "a packet that is repeated is in the answer" => {
+        let mut slot = slot_in(ServerState::Running);
+        set_answer(&mut slot, vec![1], 2);
+        slot.response_limit = 2;
+        (0..2).for_each(|_| slot.note_sent());
+        slot.repeat_first(&mut FreeList::new());
+        slot.response_packets = 0;
+        slot.next_answer_packet();
+    };
+    watch__of_a_request_that_was_answered: "only a running request is watched"
+        => slot_in(ServerState::Answered).watch();
+    hold__of_a_running_request: "a request is charged while it arrives"
+        => slot_in(ServerState::Running).hold(HoldingId::NONE);
+    arrive__beyond_the_end: "a packet that arrives is part of the request"
+        => slot_in(ServerState::Arriving).arrive(3);
+    note_credit_sent__without_a_packet: "a CREDIT is sent when one is due"
+        => slot_in(ServerState::Arriving).note_credit_sent();
+    note_pull__of_a_running_request: "a PULL asks for packets of an answer" => {
+        let pull = crate::wire::Pull { cumulative: 0, limit: 1, resend_below: 0, bitmap: [0; 4] };
+        slot_in(ServerState::Running).note_pull(&pull, &mut FreeList::new());
+    };
+    begin_buffer__of_a_request_of_one_packet: "a request of one packet needs no buffer" => {
+        let mut slot = ServerSlot::new(5);
+        slot.begin(13, 1, 2, 1, &mut FreeList::new());
+        slot.begin_buffer(vec![1], &mut FreeList::new());
+    };
+    set_error_answer__with_success: "an error has another status than OK" => {
+        let mut slot = slot_in(ServerState::Running);
+        slot.set_error_answer(Status::Ok, 0, "yes", &mut FreeList::new());
+    };
 }

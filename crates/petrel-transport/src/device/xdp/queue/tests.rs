@@ -174,16 +174,9 @@ fn begin__again_gives_the_same_memory() {
     assert_ne!(queue.begin().unwrap().as_ptr(), first);
 }
 
-#[test]
-#[should_panic(expected = "a frame was begun")]
-fn commit__without_a_frame_panics() {
-    pair().0.commit(0);
-}
-
-#[test]
-#[should_panic(expected = "a frame was received")]
-fn release__without_a_frame_panics() {
-    pair().0.release();
+panics! {
+    commit__without_a_frame_panics: "a frame was begun" => pair().0.commit(0);
+    release__without_a_frame_panics: "a frame was received" => pair().0.release();
 }
 
 #[test]
