@@ -21,3 +21,4 @@ mod sealed;
 mod simulation;
 mod source_ports;
 mod stalls;
+mod streams;
