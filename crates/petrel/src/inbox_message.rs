@@ -1,7 +1,10 @@
 //! The messages that other threads post to an endpoint.
 
+use std::any::Any;
+
 use petrel_proto::{RequestHandle, Status};
 
+use crate::control::LinkId;
 use crate::local::Handle;
 use crate::local::client_call::state::{CallState, Pending};
 use crate::sync::{Arc, AtomicBool, Weak};
@@ -68,6 +71,19 @@ pub(crate) struct StartCall {
 /// Starts another lookup of a service's servers, without waiting.
 pub(crate) type LookUp = Box<dyn Fn() + Send>;
 
+/// Makes the callbacks of a client, on the endpoint's thread: an `endpoint::Callbacks`, whose type this room does not know.
+pub(crate) type MakeCallbacks = Box<dyn FnOnce(&Handle) -> Box<dyn Any> + Send>;
+
+/// How a client reaches its servers.
+pub(crate) enum ServiceWay {
+    /// By links of the endpoint.
+    To,
+    /// By links of its own, on which the servers may call back.
+    Serving(MakeCallbacks),
+    /// By this link, which the server has opened.
+    Back(LinkId),
+}
+
 /// The service of a new client.
 pub(crate) struct OpenService {
     pub(crate) number: ServiceKey,
@@ -77,6 +93,7 @@ pub(crate) struct OpenService {
     /// Present if servers have names.
     pub(crate) look_up: Option<LookUp>,
     pub(crate) config: ClientConfig,
+    pub(crate) way: ServiceWay,
     /// Ends when the first session is open, or none could be opened.
     pub(crate) opened: Pending,
 }

@@ -18,7 +18,9 @@ use crate::measure::measurement::Measurement;
 use crate::measure::test_bed::Cores;
 use crate::measure::veth;
 use crate::report::figures::{Figures, Skipped};
-use crate::{attacks, defaults, instructions, kv, overload, pause, regions, sealed, sessions, streams};
+use crate::{
+    attacks, defaults, instructions, kv, overload, pause, regions, sealed, sessions, streams,
+};
 
 /// Runs `petrel bench`, and prints the figures.
 ///

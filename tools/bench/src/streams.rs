@@ -20,8 +20,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 pub(crate) use self::args::StreamsArgs;
-use crate::sessions::private_bytes;
 use self::service::{Counted, NumbersClient, NumbersServer, count_all, send_for};
+use crate::sessions::private_bytes;
 
 /// Bytes up to which a message is small.
 const SMALL_BYTES: usize = 256;

@@ -102,7 +102,12 @@ impl Server {
 }
 
 impl Feed for Server {
-    async fn watch(&self, cx: &Ctx, request: Vec<u8>, mut out: Sender<Vec<u8>>) -> Result<(), Error> {
+    async fn watch(
+        &self,
+        cx: &Ctx,
+        request: Vec<u8>,
+        mut out: Sender<Vec<u8>>,
+    ) -> Result<(), Error> {
         let (running, count, pause_ns) = self.begin(&request);
         for number in 0..count {
             out.send(message(number)).await?;
@@ -384,7 +389,8 @@ impl World {
     fn is_over(&self) -> bool {
         let ledger = self.ledger.borrow();
         let alive = [H1, H2].into_iter().filter(|host| self.is_first(*host));
-        let all = alive.flat_map(|host| (0..STREAMS).map(move |number| u32::from(host.0) * 1_000 + number));
+        let all = alive
+            .flat_map(|host| (0..STREAMS).map(move |number| u32::from(host.0) * 1_000 + number));
         all.into_iter().all(|id| ledger.ended.contains_key(&id)) && ledger.runs.is_empty()
     }
 

@@ -72,8 +72,9 @@ impl Family {
 }
 
 /// The shared threads of clients without a [`Background`]: for loopback, and for [insecure](NexusBuilder::insecure)
-/// networks.
-static SHARED: [Mutex<Weak<Threads>>; 2] = [const { Mutex::new(Weak::new()) }; 2];
+/// networks; each for clients without callbacks, and for clients with callbacks, whose handlers stay on one thread.
+static SHARED: [[Mutex<Weak<Threads>>; 2]; 2] =
+    [const { [const { Mutex::new(Weak::new()) }; 2] }; 2];
 
 impl Background {
     /// Returns a builder with default settings and one thread.
@@ -83,8 +84,11 @@ impl Background {
     }
 
     /// Returns the shared threads of clients without a [`Background`].
-    pub(super) fn shared(is_insecure: bool, family: Family) -> Result<Self, Error> {
-        let mut shared = lock(&SHARED[usize::from(is_insecure)]);
+    pub(super) fn shared(
+        (is_insecure, has_callbacks): (bool, bool),
+        family: Family,
+    ) -> Result<Self, Error> {
+        let mut shared = lock(&SHARED[usize::from(has_callbacks)][usize::from(is_insecure)]);
         // Threads ended by a panic are replaced, though earlier clients still hold them.
         if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
             return Ok(Self { threads });
@@ -271,7 +275,7 @@ mod tests {
     #[test]
     fn shared__is_another_when_its_thread_has_ended() {
         // No other test here has clients of insecure networks.
-        let shared = || Background::shared(true, Family::V4).unwrap();
+        let shared = || Background::shared((true, false), Family::V4).unwrap();
         let first = shared();
         assert!(Arc::ptr_eq(&shared().threads, &first.threads));
         first.threads.running(Family::V4).unwrap()[0].1.stop();

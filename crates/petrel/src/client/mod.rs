@@ -50,6 +50,7 @@
 //! | --- | --- |
 //! | `service_client` | [`Client`], and the state shared by clones |
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
+//! | `caller` | calls back to clients: [`Request::caller`](crate::Request::caller) |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
 //! | `servers_file` | servers listed in a file that is watched |
@@ -60,6 +61,7 @@
 
 mod background;
 mod call;
+mod caller;
 mod lookup;
 mod on_endpoint;
 mod park;
@@ -77,6 +79,7 @@ pub use service_client::{Client, ClientBuilder};
 pub use spawned::Spawned;
 pub use targets::{TargetName, Targets};
 
+pub use crate::endpoint::Callbacks;
 pub use crate::local::client_call::Response;
 pub use crate::values::client::{
     Balance, ClientConfig, ClientStats, Judge, Target, Verdict, owner_of,

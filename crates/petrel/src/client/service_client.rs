@@ -8,14 +8,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::background::{Background, Family, nexus};
+use super::caller::SetCallbacks;
 use super::lookup::{Finding, Found, FoundBy, on_thread};
 use super::park;
 use super::targets::{Names, Targets};
 use crate::endpoint::{
-    AllowedTransports, ClientShared, CongestionControl, Device, EndpointConfig, IdlePolicy,
+    AllowedTransports, Callbacks, ClientShared, CongestionControl, Device, EndpointConfig,
+    IdlePolicy,
 };
 use crate::error::Error;
-use crate::inbox_message::{InboxMessage, LookUp, OpenService};
+use crate::inbox_message::{InboxMessage, LookUp, OpenService, ServiceWay};
 use crate::local::client_call::state::{CallState, Pending};
 use crate::security::Security;
 use crate::sync::{Arc, Mutex, Weak, lock};
@@ -68,6 +70,7 @@ pub struct ClientBuilder {
     endpoint: Option<Box<EndpointConfig>>,
     is_insecure: bool,
     security: Option<std::sync::Arc<dyn Security>>,
+    callbacks: Option<SetCallbacks>,
     is_lazy: bool,
 }
 
@@ -264,6 +267,20 @@ impl ClientBuilder {
         self
     }
 
+    /// Lets the servers of the client call the client back, by [`Request::caller`](crate::Request::caller): `set` sets the handlers. Only servers
+    /// that the client has connected to reach them, and the handlers of other clients stay out of their reach. Without this setting no
+    /// server can call the client. The last call of this method counts.
+    ///
+    /// `set` runs on the thread that makes the client's calls, and so do the handlers, which should take microseconds at most:
+    /// the clients of a process that have callbacks share a thread, apart from that of other clients. A client
+    /// [beside](Self::beside) another, or on its own [threads](Self::background), runs them there, and callers' own threads no longer
+    /// run that endpoint's event loop. When the last clone of the client is dropped, its servers get UNAVAILABLE.
+    #[must_use]
+    pub fn serve(mut self, set: impl Fn(&mut Callbacks) + Send + Sync + 'static) -> Self {
+        self.callbacks = Some(SetCallbacks::new(set));
+        self
+    }
+
     /// Connects as [`Client::connect`] does, within [`ClientConfig::timeout`].
     ///
     /// # Errors
@@ -308,7 +325,7 @@ impl ClientBuilder {
                 let background = match (background, self.endpoint) {
                     (Some(background), _) => background,
                     (None, None) if self.security.is_none() => {
-                        Background::shared(self.is_insecure, family)?
+                        Background::shared((self.is_insecure, self.callbacks.is_some()), family)?
                     }
                     (None, config) => {
                         let nexus = nexus(self.is_insecure, self.security);
@@ -321,7 +338,11 @@ impl ClientBuilder {
         };
         let (state, opened) = CallState::new(None);
         let look_up = client.look_up(found.by)?;
-        let open = client.open_message(found.servers, look_up, self.config, opened);
+        let mut open = client.open_message(found.servers, look_up, self.config, opened);
+        if let Some(callbacks) = self.callbacks {
+            client.endpoint().bind()?;
+            open.way = ServiceWay::Serving(callbacks.into_make());
+        }
         // Without the endpoint the message is dropped, which ends the wait.
         client.endpoint().post(InboxMessage::OpenService(Box::new(open)));
         Ok((client, Opened(state)))
@@ -363,7 +384,8 @@ impl Client {
         opened: Pending,
     ) -> OpenService {
         let (number, counters) = (self.key(), Arc::downgrade(&self.service.counters));
-        OpenService { number, counters, targets, look_up, config, opened }
+        let way = ServiceWay::To;
+        OpenService { number, counters, targets, look_up, config, way, opened }
     }
 
     /// Returns a function that looks up the servers again, on a thread, and makes the endpoint connect to them.

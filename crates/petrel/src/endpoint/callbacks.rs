@@ -3,6 +3,7 @@
 //! Many clients share an endpoint. The server of a client's link reaches the client's callbacks, and neither the endpoint's handlers nor the
 //! callbacks of other clients: a session on the link is *confined* to them ([`Confined`]).
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,10 +16,16 @@ use super::handle::Handle;
 use super::health::{HEALTH_METHOD, Healths, INVALID_HEALTH_REQUEST, is_echo};
 use super::request::{Handled, Request};
 use super::serve::{Copied, OwnRequest, Serving};
+use crate::control::{LinkId, PeerName};
 use crate::error::Error;
-use crate::local::{Command, Handle as TaskHandle, Hub};
+use crate::local::{Command, Handle as TaskHandle};
 use crate::values::method_table::{ServiceTable, TypedServices};
 use crate::values::{CallbacksKey, State};
+
+pub(super) const LINK_GONE: &str = "the peer has gone, or its link is being left";
+
+pub(super) const TAKES_NO_CALLS: &str =
+    "the peer takes no calls from its servers: it has set no callbacks, or has an older version";
 
 const NO_METHOD: &str = "the client has no such method for its servers";
 
@@ -34,8 +41,7 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    pub(crate) fn new(hub: Rc<Hub>) -> Self {
-        let handle = TaskHandle::new(hub);
+    pub(crate) fn new(handle: TaskHandle) -> Self {
         Self { by_method: HashMap::new(), typed: TypedServices::default(), handle }
     }
 
@@ -180,6 +186,31 @@ impl CallbackSets {
 }
 
 impl Local {
+    /// Returns the link on which the client of a session can be called, and its peer.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the session has ended; FAILED_PRECONDITION if the client takes no calls.
+    pub(crate) fn link_back(&self, session: SessionId) -> Result<(LinkId, PeerName), Error> {
+        let name = self.sessions.link_of(session);
+        let gone = || Error::not_sent(Status::NotFound, LINK_GONE);
+        let name = name.ok_or_else(gone)?;
+        let link = self.sessions.link(name).ok_or_else(gone)?;
+        match link.may_be_client() {
+            true => Ok((name, link.peer().name)),
+            false => Err(Error::not_sent(Status::FailedPrecondition, TAKES_NO_CALLS)),
+        }
+    }
+
+    /// Returns the value of a face that is kept with a link.
+    pub(crate) fn kept_with(&self, link: LinkId) -> Option<&dyn Any> {
+        self.sessions.link(link)?.kept()
+    }
+
+    /// Keeps a value of a face until the link ends.
+    pub(crate) fn keep_with(&mut self, link: LinkId, value: Box<dyn Any>) {
+        self.sessions.keep_with(link, value);
+    }
+
     /// Adds the callbacks of a client, to be called by the servers of links that are opened with the key.
     pub(crate) fn add_callbacks(&mut self, callbacks: Callbacks) -> CallbacksKey {
         let sets = &mut self.callbacks;

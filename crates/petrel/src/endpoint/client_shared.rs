@@ -1,10 +1,14 @@
 //! The state shared by the clients of an endpoint.
 
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+
+use petrel_proto::Status;
 
 use super::Driver;
+use crate::error::Error;
 use crate::inbox::InboxSender;
-use crate::inbox_message::InboxMessage;
+use crate::inbox_message::{InboxMessage, RunTask};
+use crate::local::Handle;
 use crate::local::client_call::places::Places;
 use crate::sync::Arc;
 use crate::sync::thread::{self, ThreadId};
@@ -80,6 +84,22 @@ impl ClientShared {
     /// Returns true on the thread of the endpoint.
     pub(crate) fn is_on_thread(&self) -> bool {
         thread::current().id() == self.endpoint_thread
+    }
+
+    /// Keeps the endpoint on its thread from now on: values that cannot be sent are about to get there. Waits until the thread has taken the
+    /// endpoint, some milliseconds at most.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the endpoint is gone.
+    pub(crate) fn bind(&self) -> Result<(), Error> {
+        let (tell, told) = mpsc::channel();
+        let begin = Box::new(move |_: &Handle| tell.send(()).unwrap_or_default());
+        self.post(InboxMessage::Run(RunTask { begin, is_library: false }));
+        // On the endpoint's own thread the message comes before any later one.
+        match self.is_on_thread() || told.recv().is_ok() {
+            true => Ok(()),
+            false => Err(Error::not_sent(Status::Unavailable, "the client's endpoint is gone")),
+        }
     }
 
     /// # Panics

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
+use crate::client::Client;
+use crate::error::Error;
 use crate::task::{Handle, OwnRequest};
 
 /// The request of an async handler, and the endpoint's handle. It dereferences to the request: the caller, the deadline, the session.
@@ -14,6 +16,15 @@ pub struct Ctx {
 impl Ctx {
     pub(super) fn new(handle: Handle, request: OwnRequest) -> Self {
         Self { request, handle }
+    }
+
+    /// Returns the client that makes the request, to be called back: see [`Request::caller`](crate::Request::caller). The client of a typed
+    /// service is made of it: `ProgressClient::new(cx.caller()?)`.
+    ///
+    /// # Errors
+    /// As [`Request::caller`](crate::Request::caller).
+    pub fn caller(&self) -> Result<Client, Error> {
+        self.handle.caller(&self.request)
     }
 
     /// Returns the handle of the endpoint's tasks, to wait for a time, or to begin tasks.

@@ -13,7 +13,7 @@ use super::method::{Method, decode_request, read_request};
 use crate::control::{ControlPlane, EndpointId};
 use crate::endpoint::handle::Handle as Handler;
 use crate::endpoint::serve::{Answer, Serving};
-use crate::endpoint::{Context, Endpoint, Handled, Request};
+use crate::endpoint::{Callbacks, Context, Endpoint, Handled, Request};
 use crate::error::Error;
 use crate::local::Handle;
 use crate::msgbuf::MsgBuf;
@@ -53,14 +53,24 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub fn serve(&mut self, service: impl Service) {
         let table = service.table();
         let handle = Handle::new(self.handle().hub().clone());
-        let endpoint = self.id();
-        let mut methods = Methods { handlers: Vec::new(), streams: Vec::new(), handle, endpoint };
-        service.add_to(&mut methods);
-        let Methods { handlers, streams, .. } = methods;
+        let Methods { handlers, streams, .. } = Methods::of(service, handle, self.id());
         let numbers = self.add_service(table, handlers);
         for (index, begin) in streams {
             self.serve_streams(numbers[index], begin);
         }
+    }
+}
+
+impl Callbacks {
+    /// Serves a [typed service](mod@crate::service) to the servers of the client.
+    ///
+    /// # Panics
+    /// When a service of the name is there already, a method's `id` has a handler, or a method has streams.
+    pub fn serve(&mut self, service: impl Service) {
+        let table = service.table();
+        let methods = Methods::of(service, self.handle().clone(), EndpointId(0));
+        assert!(methods.streams.is_empty(), "{}: callbacks have no streams", table.name);
+        self.add_service(table, methods.handlers);
     }
 }
 
@@ -97,6 +107,13 @@ fn answer<M: Method>(
 }
 
 impl Methods {
+    /// Returns the handlers of a service of an endpoint.
+    fn of(service: impl Service, handle: Handle, endpoint: EndpointId) -> Self {
+        let mut methods = Self { handlers: Vec::new(), streams: Vec::new(), handle, endpoint };
+        service.add_to(&mut methods);
+        methods
+    }
+
     /// Adds the handler of streams, and the answer to clients that ask for their place.
     pub(super) fn push_stream(&mut self, begin: Begin) {
         let endpoint = self.endpoint;

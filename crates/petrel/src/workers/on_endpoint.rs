@@ -5,7 +5,7 @@ use petrel_transport::Transport;
 use super::queue::Queue;
 use super::{WorkerRequest, Workers};
 use crate::control::ControlPlane;
-use crate::endpoint::{Context, Detached, Endpoint, Handled, Request};
+use crate::endpoint::{Callbacks, Context, Detached, Endpoint, Handled, Request};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than
@@ -58,6 +58,26 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let part = prepare(state, &request);
             let handler = std::sync::Arc::clone(&handler);
             pass_on(&queue, cx.untyped(), request, move |request| handler(part, request))
+        });
+    }
+}
+
+impl Callbacks {
+    /// Sets a handler that runs on a worker pool: see [`Endpoint::on_worker`].
+    ///
+    /// # Panics
+    /// As [`Callbacks::on`].
+    pub fn on_worker(
+        &mut self,
+        method: u16,
+        workers: &Workers,
+        handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
+    ) {
+        let handler = std::sync::Arc::new(handler);
+        let queue = workers.queue();
+        self.on(method, move |cx, request| {
+            let handler = std::sync::Arc::clone(&handler);
+            pass_on(&queue, cx, request, move |request| handler(request))
         });
     }
 }

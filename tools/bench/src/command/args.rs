@@ -10,10 +10,10 @@ use crate::instructions::{CountedArgs, InstructionsArgs};
 use crate::kv::KvBenchArgs;
 use crate::overload::{BenchOverloadArgs, OverloadServerArgs};
 use crate::pause::PauseArgs;
-use crate::streams::StreamsArgs;
 use crate::regions::RegionsArgs;
 use crate::sealed::SealedArgs;
 use crate::sessions::{IdleArgs, SessionsArgs, parse_sessions};
+use crate::streams::StreamsArgs;
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///

@@ -310,6 +310,11 @@ impl<'a> Context<'a> {
         unsafe { &mut *ptr::from_mut(self).cast() }
     }
 
+    /// Returns the endpoint's part that is independent of the transport.
+    pub(crate) fn local(&mut self) -> &mut Local {
+        self.local
+    }
+
     /// Ends a call whose handler has panicked.
     #[cold]
     #[inline(never)]

@@ -6,15 +6,15 @@ use std::time::Duration;
 use petrel_proto::Status;
 
 use super::reconnect::Reconnect;
-use crate::control::EndpointId;
+use crate::control::{EndpointId, LinkId};
 use crate::endpoint::description::DESCRIBE;
 use crate::endpoint::{HEALTH_METHOD, ServiceDescription};
 use crate::error::Error;
 use crate::events;
-use crate::local::{Handle, Session};
+use crate::local::{Destination, Handle, Session};
 use crate::overload::BackoffConfig;
-use crate::values::SessionState;
 use crate::values::client::Target;
+use crate::values::{CallbacksKey, SessionState};
 
 /// How long a server with an open session may take to describe itself: far longer than a turn of an event loop.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,24 +36,43 @@ pub(super) enum SessionChange {
     Failed(String),
 }
 
-/// Keeps a session to a server open, until the connection is closed. Each change is reported before the next wait.
+/// How a server is reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// By a link to its address, on which it may call these callbacks.
+    To(Option<CallbacksKey>),
+    /// By a link that it has opened: it is a client of this endpoint.
+    Back(LinkId),
+}
+
+impl Way {
+    fn destination(self, target: Target) -> Destination {
+        match self {
+            Self::To(callbacks) => Destination::To(target.address, target.asked(), callbacks),
+            Self::Back(link) => Destination::BackOn(link),
+        }
+    }
+}
+
+/// Keeps a session to a server open, until the connection is closed, or the link that the server has opened is gone. Each change is reported before the next wait.
 pub(super) async fn keep(
     handle: Handle,
-    target: Target,
+    (target, way): (Target, Way),
     (backoff, wanted): (BackoffConfig, Option<String>),
     report: impl Fn(SessionChange),
 ) {
+    let server = (target, way);
     let mut reconnect = Reconnect::new(backoff);
     let mut absence = Absence::default();
     loop {
-        let why = match open(&handle, target, wanted.as_deref()).await {
+        let why = match open(&handle, server, wanted.as_deref()).await {
             Ok((session, endpoints)) => {
                 reconnect.opened(handle.now().as_ns());
                 absence.ends(target.address);
                 report(SessionChange::Opened(session.clone(), endpoints));
                 let mut session = session;
                 while let Some((other, endpoints)) =
-                    datagrams_again(&handle, target, wanted.as_deref(), &session).await
+                    datagrams_again(&handle, server, wanted.as_deref(), &session).await
                 {
                     report(SessionChange::Lost("UDP gets through again".to_owned()));
                     report(SessionChange::Opened(other.clone(), endpoints));
@@ -68,7 +87,11 @@ pub(super) async fn keep(
             Err(error) => {
                 let why = error.message.clone();
                 report(SessionChange::Failed(why.clone()));
-                absence.goes_on(target.address, &why, handle.now().as_ns());
+                match way {
+                    Way::To(_) => absence.goes_on(target.address, &why, handle.now().as_ns()),
+                    Way::Back(_) if error.status == Status::NotFound => return,
+                    Way::Back(_) => {}
+                }
                 why
             }
         };
@@ -104,16 +127,17 @@ impl Absence {
 /// UDP did not get through.
 async fn datagrams_again(
     handle: &Handle,
-    target: Target,
+    server: (Target, Way),
     wanted: Option<&str>,
     session: &Session,
 ) -> Option<(Session, Vec<EndpointId>)> {
     let mut pause = UDP_PAUSE;
-    while session.is_fallback() {
+    // The client chooses the medium of its link.
+    while session.is_fallback() && !matches!(server.1, Way::Back(_)) {
         if handle.timeout(pause, session.unavailable()).await.is_ok() {
             return None;
         }
-        match open(handle, target, wanted).await {
+        match open(handle, server, wanted).await {
             Ok((other, endpoints)) if !other.is_fallback() => return Some((other, endpoints)),
             Ok((other, _)) => other.close(),
             // A stream again, or none: the present session is as good.
@@ -128,10 +152,10 @@ async fn datagrams_again(
 /// Opens a session to a server of the wanted service. Returns the endpoints named by the server, if the client has asked.
 async fn open(
     handle: &Handle,
-    target: Target,
+    (target, way): (Target, Way),
     wanted: Option<&str>,
 ) -> Result<(Session, Vec<EndpointId>), Error> {
-    let session = handle.connect_to(target.address, target.asked()).await?;
+    let session = handle.open(way.destination(target)).await?;
     if target.endpoint != EndpointId::ANY && wanted.is_none() {
         return Ok((session, Vec::new()));
     }

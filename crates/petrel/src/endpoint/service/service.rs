@@ -8,6 +8,7 @@ use petrel_proto::SessionId;
 
 use super::call::ServiceCall;
 use super::connection::Connection;
+use super::keeper::Way;
 use super::leader::Leader;
 use super::outcome::Outcome;
 use super::queue::CallQueue;
@@ -26,6 +27,7 @@ use crate::values::expected::Expected;
 /// A service, on one or several servers.
 pub(super) struct Service {
     config: ClientConfig,
+    way: Way,
     servers: Servers,
     usual_times: UsualTimes,
     /// Whether a server may be avoided.
@@ -93,9 +95,9 @@ const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 impl Service {
     /// Creates a service without servers.
     pub(super) fn new(
-        counters: Arc<Counters>,
-        look_up: Option<LookUp>,
+        (counters, look_up): (Arc<Counters>, Option<LookUp>),
         config: ClientConfig,
+        way: Way,
         opened: Pending,
         now_ns: u64,
     ) -> Self {
@@ -103,6 +105,7 @@ impl Service {
             budget: RetryBudget::new(config.retry_budget, now_ns),
             has_attempt_rules: config.judge.is_some() || config.attempt_timeout.is_some(),
             config,
+            way,
             servers: Servers::default(),
             usual_times: UsualTimes::default(),
             has_avoided: false,
@@ -121,6 +124,11 @@ impl Service {
 
     pub(super) fn config(&self) -> &ClientConfig {
         &self.config
+    }
+
+    /// Returns how the servers are reached.
+    pub(super) fn way(&self) -> Way {
+        self.way
     }
 
     #[inline(always)]
@@ -402,7 +410,7 @@ mod tests {
 
     fn service() -> Service {
         let (_, opened) = crate::local::client_call::state::CallState::new(None);
-        Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
+        Service::new((Arc::default(), None), ClientConfig::default(), Way::To(None), opened, 0)
     }
 
     #[test]

@@ -4,6 +4,7 @@ use petrel_proto::SessionId;
 
 use super::call::{ServiceCall, Step};
 use super::connection::AttemptPermit;
+use super::keeper::Way;
 use super::{Due, Service, Services};
 use crate::endpoint::context::Local;
 use crate::endpoint::context::continuation::{Numbered, Reply};
@@ -132,6 +133,9 @@ pub(super) fn remove_service(local: &mut Local, key: Key) {
     let mut connections = service.servers_mut().take();
     connections.append(service.processes_mut());
     connections.into_iter().for_each(|connection| remove_connection(local, connection));
+    if let Way::To(Some(callbacks)) = service.way() {
+        local.remove_callbacks(callbacks);
+    }
 }
 
 /// Returns the service of a connection.

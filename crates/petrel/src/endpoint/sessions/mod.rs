@@ -5,6 +5,7 @@ mod credit_shares;
 mod ended;
 mod probes;
 
+use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub(super) struct Link {
     is_used: bool,
     /// When the control plane was last asked whether the server's process lives, in nanoseconds.
     checked_ns: u64,
+    /// A value of a face, kept until the link ends.
+    kept: Option<Box<dyn Any>>,
 }
 
 impl Link {
@@ -80,7 +83,13 @@ impl Link {
             is_to_be_probed: features.probe,
             is_used: false,
             checked_ns: 0,
+            kept: None,
         }
+    }
+
+    /// Returns the value of a face that is kept with the link.
+    pub(super) fn kept(&self) -> Option<&dyn Any> {
+        self.kept.as_deref()
     }
 
     /// Returns whether a frame has to come back before a session is used.
@@ -520,6 +529,14 @@ impl Sessions {
         {
             assert!(!link.is_retired, "a link is left once: {name:?}");
             link.is_retired = true;
+        }
+    }
+
+    /// Keeps a value of a face until a link ends.
+    pub(super) fn keep_with(&mut self, name: LinkId, value: Box<dyn Any>) {
+        if let Some(link) = self.links.get_mut(&name) {
+            assert!(link.kept.is_none(), "a link keeps one value: {name:?}");
+            link.kept = Some(value);
         }
     }
 

@@ -158,6 +158,7 @@ impl Attempts<'_, '_> {
         let service = list.get_mut(connection.service()).expect("a service stays for its servers");
         let (backoff, wanted) =
             (service.config().connect_backoff, service.config().service.clone());
+        let way = service.way();
         let handle = Handle::<()>::new(local.hub.clone());
         let hub = local.hub.clone();
         let report = move |change| {
@@ -165,7 +166,7 @@ impl Attempts<'_, '_> {
                 Attempts::of(&mut Context::new(local)).on_session_change(key, change);
             });
         };
-        let keeper = keep(handle.clone(), target, (backoff, wanted), report);
+        let keeper = keep(handle.clone(), (target, way), (backoff, wanted), report);
         connection.keep(handle.spawn_within(Closure::Task, None, keeper));
     }
 

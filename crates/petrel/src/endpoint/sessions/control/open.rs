@@ -10,14 +10,10 @@ use petrel_transport::{PeerId, Transport};
 use super::super::{Link, Remote, Route};
 use super::{RING_FULL, SessionControl};
 use crate::control::{ControlPlane, EndpointId, LinkId, Reason, ToNexus};
+use crate::endpoint::callbacks::{LINK_GONE, TAKES_NO_CALLS};
 use crate::error::Error;
 use crate::local::SessionMedium;
 use crate::values::{CallbacksKey, Reverse, SessionEnd, SessionState};
-
-const LINK_GONE: &str = "the peer has gone, or its link is being left";
-
-const TAKES_NO_CALLS: &str =
-    "the peer takes no calls from its servers: it has set no callbacks, or has an older version";
 
 impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Opens a session to an endpoint of the process whose control address is `remote`, which may call the callbacks, if any.
