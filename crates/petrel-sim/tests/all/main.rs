@@ -19,4 +19,5 @@ mod sealed;
 mod simulation;
 mod source_ports;
 mod stalls;
+mod streams;
 mod user_service;

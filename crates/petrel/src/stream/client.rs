@@ -1,6 +1,6 @@
 //! The client's side of streams: the pairs with its servers, and streams before they begin.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ impl Place {
 
 /// The pairs of a client with its servers. Each ends with its last stream after a drop of this.
 #[derive(Default)]
-pub(crate) struct Pairs(Mutex<HashMap<(SocketAddr, EndpointId), Arc<Shared>>>);
+pub(crate) struct Pairs(Mutex<BTreeMap<(SocketAddr, EndpointId), Arc<Shared>>>);
 
 impl Pairs {
     /// Returns the pair with a server, begun for the first stream.

@@ -1,6 +1,5 @@
 //! The handlers of an endpoint with a partition: the methods of [`wire`].
 
-
 use petrel::endpoint::{Batch, Handled};
 use petrel::service::{Decode, Encode, Malformed, Postcard};
 use petrel::{Context, Endpoint, Error, Request, Status};
