@@ -12,8 +12,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use petrel_proto::{CallFailure, SessionId, Status};
-#[cfg(feature = "tracing")]
-use tracing::field::{debug, display};
 
 use crate::control::{EndpointId, LinkId, PeerName, Reason};
 use crate::security::{PeerIdentity, SecurityError};

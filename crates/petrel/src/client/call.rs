@@ -26,6 +26,9 @@ use crate::time::Time;
 use crate::values::expected::Expected;
 use crate::values::{CallOptions, Marks, Metadata};
 
+/// Reads a response, given a number such as the expected length.
+pub(crate) type ReadResponse<T> = fn(Response, u64) -> Result<T, Error>;
+
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
 /// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
 ///
@@ -60,8 +63,8 @@ pub struct Call<T = Response> {
     /// Empty once the call is outstanding.
     request: Vec<u8>,
     step: Step,
-    read: fn(Response, u64) -> Result<T, Error>,
-    /// A number for `read`, such as the expected length.
+    read: ReadResponse<T>,
+    /// The number for `read`.
     expected: u64,
 }
 
@@ -177,7 +180,7 @@ impl<T> Call<T> {
     }
 
     /// Returns the call of the response as it comes, and the function that reads it. The call has not begun.
-    pub(crate) fn into_unread(mut self) -> (Call, fn(Response, u64) -> Result<T, Error>) {
+    pub(crate) fn into_unread(mut self) -> (Call, ReadResponse<T>) {
         assert!(matches!(self.step, Step::New), "a call gets its metadata before it begins");
         let (client, request) = (self.client.clone(), mem::take(&mut self.request));
         let mut call = Call::reading(client, self.method, request, 0, |answer, _| Ok(answer));

@@ -78,6 +78,10 @@ fn request_bytes<M: StreamMethod>(request: Option<&M::Request>) -> Option<Vec<u8
     Some(out)
 }
 
+/// The client's ends of a stream of the client, and of streams of both sides.
+type Sending<M> = (Sender<<M as StreamMethod>::Input>, Reply<<M as StreamMethod>::Output>);
+type Both<M> = (Sender<<M as StreamMethod>::Input>, Receiver<<M as StreamMethod>::Output>);
+
 impl<I: ClientInterceptors> Stub<I> {
     /// Returns a stream of the server by the method at this place of the table.
     pub fn server_stream<M: StreamMethod>(
@@ -97,7 +101,7 @@ impl<I: ClientInterceptors> Stub<I> {
         &self,
         index: usize,
         request: Option<&M::Request>,
-    ) -> StreamCall<(Sender<M::Input>, Reply<M::Output>)>
+    ) -> StreamCall<Sending<M>>
     where
         M::Codec: Decode<M::Output>,
     {
@@ -111,7 +115,7 @@ impl<I: ClientInterceptors> Stub<I> {
         &self,
         index: usize,
         request: Option<&M::Request>,
-    ) -> StreamCall<(Sender<M::Input>, Receiver<M::Output>)>
+    ) -> StreamCall<Both<M>>
     where
         M::Codec: Decode<M::Output>,
     {

@@ -1,5 +1,7 @@
 //! The handlers of an endpoint with a partition: the methods of [`wire`].
 
+use std::num::NonZeroU16;
+
 use petrel::endpoint::{Batch, Handled};
 use petrel::service::{Decode, Encode, Malformed, Postcard};
 use petrel::{Context, Endpoint, Error, Request, Status};
