@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::Status;
@@ -101,7 +100,7 @@ struct OwnLink {
 impl OwnLink {
     fn new(handle: &Handle, pair: &Arc<Shared>) -> Self {
         let registry = Registry::of(handle.hub());
-        let mut callbacks = Callbacks::new(Rc::clone(handle.hub()));
+        let mut callbacks = Callbacks::new(handle.clone());
         callbacks.on(METHOD, client_handler(&registry, pair));
         let callbacks = Local::of_task(handle.hub(), |local| {
             registry.be_told(local);
