@@ -17,7 +17,7 @@
 //! | [`worlds`] | whole worlds of the simulator |
 //!
 //! Some targets need private items, or share code with unit tests, and stand in the tested crates: `petrel_kv::fuzzing`,
-//! `petrel::region::fuzzing`, `petrel_transport::udp::fuzzing` and `petrel_transport::device::ether::fuzzing`, behind `cfg(fuzzing)`.
+//! `petrel::region::fuzzing`, `petrel::stream::fuzzing`, `petrel_transport::udp::fuzzing` and `petrel_transport::device::ether::fuzzing`, behind `cfg(fuzzing)`.
 //!
 //! The modules depend only on the tested crates. The ordinary tests of the crates include the modules as
 //! files and replay the corpora, on stable Rust and without the fuzzer.

@@ -80,8 +80,12 @@ impl Builder {
         for (file, service, method) in methods {
             let service = full_name(file.package(), service.name());
             let name = format!("{service}/{}", method.name());
-            if method.client_streaming() || method.server_streaming() {
-                return Err(format!("{name}: Petrel has no streams").into());
+            let is_stream = method.client_streaming() || method.server_streaming();
+            let is_placed =
+                |attribute: &String| attribute == "#[dispatch]" || attribute == "#[worker]";
+            let attributes = self.attributes.get(&name);
+            if is_stream && attributes.is_some_and(|all| all.iter().any(is_placed)) {
+                return Err(format!("{name}: a method with streams is async").into());
             }
             names.push(name);
         }
@@ -143,7 +147,9 @@ impl Traits {
             .cloned()
             .unwrap_or_default();
         attributes.insert(0, format!("#[name = {:?}]", method.proto_name));
-        if method.options.idempotency_level.is_some_and(|level| level != 0) {
+        let streams = (method.client_streaming, method.server_streaming);
+        let is_idempotent = method.options.idempotency_level.is_some_and(|level| level != 0);
+        if is_idempotent && streams == (false, false) {
             attributes.push("#[idempotent]".to_owned());
         }
         let has = |name: &str| attributes.iter().any(|attribute| attribute == name);
@@ -158,9 +164,17 @@ impl Traits {
         let name = if is_taken { format!("{}_", method.name) } else { method.name.clone() };
         // Other handlers read the message in place, and keep its memory for the next.
         let input = if keyword == "fn" { format!("&{input}") } else { input.clone() };
+        let receiver = || format!("input: ::petrel::stream::Receiver<{input}>");
+        let sender = || format!("output: ::petrel::stream::Sender<{output}>");
+        let (arguments, reply) = match streams {
+            (false, false) => (format!("request: {input}"), &**output),
+            (false, true) => (format!("request: {input}, {}", sender()), "()"),
+            (true, false) => (receiver(), &**output),
+            (true, true) => (format!("{}, {}", receiver(), sender()), "()"),
+        };
         format!(
-            "{}    {}\n    {keyword} {name}(&self, cx: {cx}, request: {input}) \
-             -> ::core::result::Result<{output}, ::petrel::Error>;\n",
+            "{}    {}\n    {keyword} {name}(&self, cx: {cx}, {arguments}) \
+             -> ::core::result::Result<{reply}, ::petrel::Error>;\n",
             docs(&method.comments, 1),
             attributes.join(" "),
         )
@@ -226,10 +240,28 @@ mod tests {
     }
 
     #[test]
-    fn compile__refuses_streams_unknown_methods_and_files_with_mistakes() {
+    fn compile__of_methods_with_streams() {
+        let file = BIRDS.replace("Count(Bird)", "Count(stream Bird)");
+        let file =
+            file.replace("NoteOne(Bird) returns (Bird)", "NoteOne(Bird) returns (stream Bird)");
+        let file =
+            file.replace("New(Bird) returns (Bird)", "New(stream Bird) returns (stream Bird)");
+        let result = compiled("streams", &file, Builder::default()).unwrap();
+        for part in [
+            "#[name = \"NoteOne\"]\n    async fn note_one(&self, cx: &::petrel::service::Ctx, request: Bird, output: ::petrel::stream::Sender<Bird>) -> ::core::result::Result<(), ::petrel::Error>;",
+            "async fn count(&self, cx: &::petrel::service::Ctx, input: ::petrel::stream::Receiver<Bird>) -> ::core::result::Result<Bird, ::petrel::Error>;",
+            "input: ::petrel::stream::Receiver<Bird>, output: ::petrel::stream::Sender<Bird>)",
+        ] {
+            assert!(result.contains(part), "{part} in\n{result}");
+        }
+    }
+
+    #[test]
+    fn compile__refuses_places_of_streams_unknown_methods_and_files_with_mistakes() {
         let stream = BIRDS.replace("Count(Bird)", "Count(stream Bird)");
-        let error = compiled("stream", &stream, Builder::default()).unwrap_err();
-        assert_eq!(error, "birds.v1.Birds/Count: Petrel has no streams");
+        let builder = Builder::default().dispatch("birds.v1.Birds/Count");
+        let error = compiled("stream", &stream, builder).unwrap_err();
+        assert_eq!(error, "birds.v1.Birds/Count: a method with streams is async");
         let error = compiled("name", BIRDS, Builder::default().worker("birds.v1.Birds/Cuont"));
         let error = error.unwrap_err();
         assert!(error.starts_with("no file has the method birds.v1.Birds/Cuont"), "{error}");

@@ -44,6 +44,7 @@
 //! | [`client`] | threads of clients, their settings, targets, calls and counters |
 //! | [`server`] | setting up, running and ending a server |
 //! | [`service`](mod@service) | typed services: a trait whose methods clients call |
+//! | [`stream`] | streams of typed services: many messages in one call |
 //! | [`endpoint`] | settings, sessions, handlers, calls with continuations, buffers |
 //! | [`task`] | futures on an endpoint's own thread: handles, sessions, calls, tasks |
 //! | [`workers`] | threads for long handlers; requests that any thread can own |
@@ -66,7 +67,7 @@
 //! and connects to loopback only.
 //!
 //! **Limitations.** Congestion is detected by ECN marks of switches and by heavy loss, unless a
-//! controller based on round trips is set. No streaming. Endpoints stay on their thread; data for other threads is
+//! controller based on round trips is set. Endpoints stay on their thread; data for other threads is
 //! copied. Retries and hedging exist only in a [`Client`].
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
@@ -306,7 +305,7 @@ impl World {
         let is_first = self.processes < 3;
         self.processes += 1;
         self.control.start_process(host);
-        let rng = Rng::stream(self.seed, 1, self.processes);
+        let rng = Rng::stream(self.seed, 1, self.processes as u32);
         let mut config = EndpointConfig::default();
         config.memory.poison = true;
         config.protocol.fast_path = !self.seed.is_multiple_of(3);
@@ -371,7 +370,7 @@ impl World {
         for _ in 0..rng.below(4) {
             let at_ns = rng.below(FAULTS_NS);
             let host = HostId(rng.below(3) as u16);
-            let down_ns = Some(rng.between(MS, 40 * MS));
+            let down_ns = rng.between(MS, 40 * MS);
             let for_ns = rng.between(MS, 60 * MS);
             let action = match rng.below(3) {
                 0 => Action::Crash { host, down_ns },

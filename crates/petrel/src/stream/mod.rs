@@ -80,6 +80,9 @@
 //! calls. `docs/wire-protocol.md` §18 specifies the format.
 
 mod client;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod incoming;
 mod outgoing;

@@ -219,9 +219,10 @@ impl<T: Default> Pair<T> {
         self.streams.get(key).map_or(u64::MAX, |stream| stream.end_ns)
     }
 
+    /// Returns true if there are events, or values of streams that are gone.
     #[inline]
-    pub(super) fn has_events(&self) -> bool {
-        !self.events.is_empty()
+    pub(super) fn has_news(&self) -> bool {
+        !(self.events.is_empty() && self.gone.is_empty())
     }
 
     /// Takes the values of streams that are gone, to be dropped by the caller.
@@ -352,6 +353,18 @@ impl<T: Default> Pair<T> {
             assert_eq!(stream.queued, Queued::No, "a stream that is over waits for no batch");
             self.gone.push(stream.user);
         }
+    }
+
+    /// Checks the bounds of memory.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check_limits(&self) {
+        assert!(self.by_number.len() <= self.config.streams_max as usize);
+        assert!(self.held_bytes <= self.config.held_bytes_max as usize);
+        assert!(self.early.len() < UNDER_WAY_MAX as usize);
+        assert!(self.under_way.len() <= UNDER_WAY_MAX as usize);
+        let waits =
+            |key: &Key| self.streams.get(*key).is_some_and(|one| one.queued == Queued::Ready);
+        assert!(self.ready_bytes == 0 || self.ready.iter().any(waits));
     }
 
     fn stream(&mut self, key: Key) -> &mut Stream<T> {

@@ -20,6 +20,13 @@ pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, Error>;
 pub struct Receiver<T> {
     stream: Held,
     decode: Decode<T>,
+    /// In a box, for handlers keep a receiver in several places of their futures.
+    state: Box<State>,
+}
+
+/// The records of a receiver.
+#[derive(Debug)]
+struct State {
     /// Records taken from the stream, and the place of the next.
     records: Vec<u8>,
     next: usize,
@@ -52,16 +59,15 @@ enum Place {
 
 impl<T> Receiver<T> {
     pub(super) fn new(stream: Held, decode: Decode<T>, cancels: bool) -> Self {
-        Self {
-            stream,
-            decode,
+        let state = State {
             records: Vec::new(),
             next: 0,
             pieces: Vec::new(),
             is_within_message: false,
             is_over: false,
             on_drop: if cancels { OnDrop::Cancel } else { OnDrop::Discard },
-        }
+        };
+        Self { stream, decode, state: Box::new(state) }
     }
 
     /// Returns the next message, after a wait if need be. `None` after the last message of a stream that has ended well.
@@ -83,33 +89,33 @@ impl<T> Receiver<T> {
 
     fn bytes(&self, place: &Place) -> &[u8] {
         match *place {
-            Place::Record(begin, end) => &self.records[begin..end],
-            Place::Pieces => &self.pieces,
+            Place::Record(begin, end) => &self.state.records[begin..end],
+            Place::Pieces => &self.state.pieces,
         }
     }
 
     /// Returns the place of the next message.
     #[inline]
     fn poll_place(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Place, Error>>> {
-        while !self.is_over {
-            let Some(head) = Head::read(&self.records[self.next..]) else {
+        while !self.state.is_over {
+            let Some(head) = Head::read(&self.state.records[self.state.next..]) else {
                 match ready!(self.poll_records(cx)) {
                     Taken::Failed(error) => return Poll::Ready(Some(Err(error))),
-                    Taken::Finished => self.is_over = true,
+                    Taken::Finished => self.state.is_over = true,
                     Taken::Records | Taken::None => {}
                 }
                 continue;
             };
-            let (begin, end) = (self.next + HEAD, self.next + head.record_len());
-            self.next = end;
-            if head.kind != PART && !self.is_within_message {
+            let (begin, end) = (self.state.next + HEAD, self.state.next + head.record_len());
+            self.state.next = end;
+            if head.kind != PART && !self.state.is_within_message {
                 return Poll::Ready(Some(Ok(Place::Record(begin, end))));
             }
             if let Err(error) = self.add_piece(begin, end) {
                 return Poll::Ready(Some(Err(error)));
             }
-            self.is_within_message = head.kind == PART;
-            if !self.is_within_message {
+            self.state.is_within_message = head.kind == PART;
+            if !self.state.is_within_message {
                 return Poll::Ready(Some(Ok(Place::Pieces)));
             }
         }
@@ -118,24 +124,24 @@ impl<T> Receiver<T> {
 
     /// Adds a piece to its message.
     fn add_piece(&mut self, begin: usize, end: usize) -> Result<(), Error> {
-        if !self.is_within_message {
-            self.pieces.clear();
-            self.pieces.shrink_to(KEPT_BYTES_MAX);
+        if !self.state.is_within_message {
+            self.state.pieces.clear();
+            self.state.pieces.shrink_to(KEPT_BYTES_MAX);
         }
         let limit = self.stream.shared().message_bytes_max();
-        if self.pieces.len() + (end - begin) > limit {
+        if self.state.pieces.len() + (end - begin) > limit {
             let text = format!("a message of the stream is larger than {limit} bytes");
             return Err(Error::of(Status::ResourceExhausted, text, Execution::MayHaveExecuted));
         }
-        self.pieces.extend_from_slice(&self.records[begin..end]);
+        self.state.pieces.extend_from_slice(&self.state.records[begin..end]);
         Ok(())
     }
 
     /// Takes further records from the stream.
     fn poll_records(&mut self, cx: &Context<'_>) -> Poll<Taken> {
-        self.records.clear();
-        self.next = 0;
-        let records = &mut self.records;
+        self.state.records.clear();
+        self.state.next = 0;
+        let records = &mut self.state.records;
         let (taken, _former) = self.stream.with(|pair, key| {
             let taken = pair.take(key, records);
             let waiters = matches!(taken, Taken::None).then(|| pair.user(key)).flatten();
@@ -150,7 +156,7 @@ impl<T> Receiver<T> {
     /// Returns nothing more after an error, with which the stream ends unless it has ended.
     #[cold]
     fn end(&mut self, error: &Error) {
-        self.is_over = true;
+        self.state.is_over = true;
         self.stream.with(|pair, key| pair.reset(key, error.status, &error.message));
     }
 }
@@ -158,18 +164,16 @@ impl<T> Receiver<T> {
 impl<T> Receiver<T> {
     /// Returns a receiver of the messages behind those received, which are of another type.
     pub(crate) fn reading<U>(mut self, decode: Decode<U>) -> Receiver<U> {
-        let other = Receiver {
-            stream: self.stream.another(),
-            decode,
-            records: std::mem::take(&mut self.records),
-            next: self.next,
-            pieces: std::mem::take(&mut self.pieces),
-            is_within_message: self.is_within_message,
-            is_over: self.is_over,
-            on_drop: self.on_drop,
-        };
-        self.on_drop = OnDrop::Nothing;
-        other
+        let on_drop = std::mem::replace(&mut self.state.on_drop, OnDrop::Nothing);
+        let state = Box::new(State {
+            records: std::mem::take(&mut self.state.records),
+            next: self.state.next,
+            pieces: std::mem::take(&mut self.state.pieces),
+            is_within_message: self.state.is_within_message,
+            is_over: self.state.is_over,
+            on_drop,
+        });
+        Receiver { stream: self.stream.another(), decode, state }
     }
 }
 
@@ -197,7 +201,7 @@ impl<T> futures_util::Stream for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.stream.with(|pair, key| match self.on_drop {
+        self.stream.with(|pair, key| match self.state.on_drop {
             OnDrop::Cancel => {
                 pair.reset(key, Status::Cancelled, "the client has dropped the stream")
             }
@@ -230,9 +234,9 @@ impl<T> Future for Reply<T> {
     /// # Panics
     /// When polled after it has returned the outcome.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(!self.0.is_over, "the reply was taken");
+        assert!(!self.0.state.is_over, "the reply was taken");
         let reply = ready!(self.0.poll_message(cx));
-        self.0.is_over = true;
+        self.0.state.is_over = true;
         Poll::Ready(reply.unwrap_or_else(|| {
             let text = "the stream has ended without a reply";
             Err(Error::of(Status::Internal, text, Execution::Answered))

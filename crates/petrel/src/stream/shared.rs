@@ -186,13 +186,15 @@ trait Settle: Sized {
 }
 
 impl Settle for MutexGuard<'_, Inner> {
+    /// Most accesses, such as that of a message beside others, wake nothing.
     #[inline]
-    fn settle<R>(mut self, result: R) -> R {
-        let woken = if self.pair.has_events() { self.woken() } else { Vec::new() };
-        self.leave(woken, result)
+    fn settle<R>(self, result: R) -> R {
+        match self.pair.has_news() || self.pump.is_some() && self.is_pump_wanted() {
+            false => result,
+            true => settle_news(self, result),
+        }
     }
 
-    #[inline]
     fn leave<R>(mut self, woken: Vec<Waker>, result: R) -> R {
         let is_wanted = self.pump.is_some() && self.is_pump_wanted();
         let pump = if is_wanted { self.pump.take() } else { None };
@@ -202,6 +204,12 @@ impl Settle for MutexGuard<'_, Inner> {
         pump.into_iter().chain(woken).for_each(Waker::wake);
         result
     }
+}
+
+#[inline(never)]
+fn settle_news<R>(mut inner: MutexGuard<'_, Inner>, result: R) -> R {
+    let woken = inner.woken();
+    inner.leave(woken, result)
 }
 
 impl Inner {
