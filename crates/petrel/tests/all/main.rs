@@ -44,7 +44,6 @@ mod shared;
 mod shm_hostile;
 mod state;
 mod stream;
-mod tables;
 mod third_medium;
 mod turns;
 mod verbs;
