@@ -123,7 +123,8 @@ pub(crate) struct CallArgs {
 
     /// Entry of metadata beside the request of a typed method; may be repeated. The value of a key that ends in -bin is
     /// hexadecimal digits
-    #[arg(long, value_name = "KEY=VALUE", requires = "name", value_parser = parse_entry)]
+    #[arg(long, value_name = "KEY=VALUE", requires = "name", conflicts_with = "method")]
+    #[arg(value_parser = parse_entry)]
     pub(crate) metadata: Vec<(String, Vec<u8>)>,
 }
 

@@ -115,5 +115,7 @@ fn call__with_metadata_and_details() {
     let refused = call(&["--metadata", &large, "--metadata", &other]);
     assert!(stderr(&refused).contains("at most 1024 are allowed"), "{refused:?}");
     let by_number = petrel(&["call", &address, "--method", "7", "--metadata", "tenant=a"]);
-    assert!(stderr(&by_number).contains("SERVICE/METHOD"), "{by_number:?}");
+    assert!(stderr(&by_number).contains("cannot be used with"), "{by_number:?}");
+    let nothing = petrel(&["call", &address, "--metadata", "tenant=a"]);
+    assert!(stderr(&nothing).contains("SERVICE/METHOD"), "{nothing:?}");
 }
