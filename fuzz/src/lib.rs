@@ -12,6 +12,8 @@
 //! | [`kv`] | messages, commands and images of the replicated store |
 //! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
 //! | [`table`] | a server's tables of its typed services |
+//! | [`metadata`] | bodies of calls with metadata, and details of errors |
+//! | [`postcards`] | the reader of postcard's messages |
 //! | [`tls`] | an end of a connection inside TLS, with bytes that its peer has not sent |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //! | [`worlds`] | whole worlds of the simulator |
@@ -30,7 +32,9 @@ pub mod cores;
 pub mod frame;
 pub mod input;
 pub mod kv;
+pub mod metadata;
 pub mod multicast;
+pub mod postcards;
 pub mod ring;
 pub mod table;
 pub mod tls;

@@ -9,8 +9,9 @@ pub fn check(data: &[u8]) {
     assert!(again.len() <= data.len(), "records of unknown kinds are left out");
     assert_eq!(parse(&again).as_ref(), Some(&services));
     let mut numbers = [false; 65_536];
-    for method in services.iter().flat_map(|service| &service.methods) {
-        let number = usize::from(method.number);
+    let methods = services.iter().flat_map(|service| &service.methods);
+    for number in methods.flat_map(|method| [Some(method.number), method.envelope]).flatten() {
+        let number = usize::from(number);
         assert!(!numbers[number] && number != 65_535, "method {number}");
         numbers[number] = true;
     }
@@ -33,6 +34,9 @@ fn written(services: &[ServedService]) -> Vec<u8> {
             let (number, schema) = (method.number.to_le_bytes(), method.schema.to_le_bytes());
             let flags = [u8::from(method.is_idempotent)];
             record(2, &[&number, &flags, &schema, &[codec.len() as u8], codec, name]);
+            if let Some(envelope) = method.envelope {
+                record(3, &[&envelope.to_le_bytes()]);
+            }
         }
     }
     out

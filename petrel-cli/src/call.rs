@@ -1,11 +1,13 @@
 //! `petrel call`: makes one call and writes the reply to standard output.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
 use petrel::endpoint::{HEALTH_METHOD, Health, IdlePolicy};
+use petrel::service::{Entry, Metadata};
 use petrel::{Execution, Status};
 use petrel_command::Outcome;
 use petrel_command::args::Payload;
@@ -32,7 +34,16 @@ struct Answer {
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: BTreeMap<String, String>,
     elapsed_ns: u64,
+}
+
+/// A detail of an error, with its value in hexadecimal digits.
+#[derive(Serialize)]
+struct Detail<'a> {
+    name: &'a str,
+    hex: String,
 }
 
 /// The end of a call without a reply.
@@ -43,6 +54,8 @@ struct Ended<'a> {
     message: &'a str,
     #[serde(rename = "may_have_executed")]
     executed: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    details: Vec<Detail<'a>>,
     elapsed_ns: u64,
 }
 
@@ -53,7 +66,7 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let name = args.name.as_deref();
     let named = name.map(|name| Named::find(&mut client, name, args.server.timeout)).transpose()?;
     let (method, data) = match &named {
-        Some(named) => (named.number, named.request(data)?),
+        Some(named) => enclosed(named, &args.metadata, named.request(data)?)?,
         None => (args.method.0, data),
     };
     let transport = client.transport();
@@ -65,13 +78,19 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     match reply {
         Ok(response) => {
-            let response = match &named {
-                Some(named) => named.reply(&response)?,
-                None => response.to_vec(),
+            let (response, metadata) = match &named {
+                Some(named) if named.envelope.is_some() => {
+                    let split = Metadata::split(&response);
+                    let malformed = || Failure::because("the metadata of the reply are malformed");
+                    let (message, metadata) = split.ok_or_else(malformed)?;
+                    (named.reply(message)?, metadata)
+                }
+                Some(named) => (named.reply(&response)?, Metadata::new()),
+                None => (response.to_vec(), Metadata::new()),
             };
             match health_word(method, &data, &response) {
                 Some(word) if !output.is_json() => output.line(word)?,
-                _ => print_response(&response, transport, elapsed_ns, output)?,
+                _ => print_response((&response, &metadata), transport, elapsed_ns, output)?,
             }
             Ok(Outcome::Success)
         }
@@ -80,6 +99,26 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
             Ok(Outcome::Failure)
         }
     }
+}
+
+/// Returns the number and the request of a call by name: with metadata behind the message, if the server takes any.
+fn enclosed(
+    named: &Named,
+    entries: &[(String, Vec<u8>)],
+    mut request: Vec<u8>,
+) -> Result<(u16, Vec<u8>), Failure> {
+    let Some(number) = named.envelope else {
+        return match entries {
+            [] => Ok((named.number, request)),
+            _ => Err(Failure::new(Status::Unimplemented, "the server takes no metadata")),
+        };
+    };
+    let mut metadata = Metadata::new();
+    for (key, value) in entries {
+        metadata.insert(key, value)?;
+    }
+    metadata.append_to(&mut request);
+    Ok((number, request))
 }
 
 /// Returns the word of an endpoint's health, whose code on the wire is a control character.
@@ -126,12 +165,19 @@ fn explain(failure: petrel::Error, timeout: Duration) -> petrel::Error {
 }
 
 fn print_response(
-    response: &[u8],
+    (response, metadata): (&[u8], &Metadata),
     transport: &'static str,
     elapsed_ns: u64,
     output: Output,
 ) -> io::Result<()> {
+    let value = |entry: Entry<'_>| match str::from_utf8(entry.value) {
+        Ok(text) if !entry.key.ends_with("-bin") => text.to_owned(),
+        _ => to_hex(entry.value),
+    };
     if !output.is_json() {
+        for entry in metadata.iter() {
+            eprintln!("metadata {}: {}", entry.key, clean(&value(entry)));
+        }
         let mut stdout = io::stdout().lock();
         // A file gets the unchanged bytes; a terminal would interpret some of them.
         match stdout.is_terminal() {
@@ -144,7 +190,8 @@ fn print_response(
     let hex = text.is_none().then(|| to_hex(response));
     let length_bytes = response.len();
     let status = Status::Ok.name();
-    output.record(&Answer { transport, status, length_bytes, text, hex, elapsed_ns })
+    let metadata = metadata.iter().map(|entry| (entry.key.to_owned(), value(entry))).collect();
+    output.record(&Answer { transport, status, length_bytes, text, hex, metadata, elapsed_ns })
 }
 
 /// Ends the line on a terminal, to separate the reply from the shell's prompt; a file gets the reply alone.
@@ -162,9 +209,14 @@ fn print_failure(
     output: Output,
 ) -> io::Result<()> {
     eprintln!("petrel: {}, after {}", clean(&failure.to_string()), format_ns(elapsed_ns));
+    let details = failure.details().map(|one| Detail { name: one.name, hex: to_hex(one.value) });
+    let details: Vec<_> = details.collect();
+    for Detail { name, hex } in &details {
+        eprintln!("detail {}: {hex}", clean(name));
+    }
     let (status, message) = (failure.status.name(), &failure.message);
     let executed = executed(failure.execution);
-    output.record(&Ended { transport, status, message, executed, elapsed_ns })
+    output.record(&Ended { transport, status, message, executed, details, elapsed_ns })
 }
 
 fn to_hex(bytes: &[u8]) -> String {

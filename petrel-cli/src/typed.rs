@@ -24,6 +24,8 @@ struct Listed<'a> {
     version: &'a str,
     method: &'a str,
     number: u16,
+    /// The number of calls with metadata.
+    envelope: Option<u16>,
     codec: &'a str,
     schema: String,
     is_idempotent: bool,
@@ -36,15 +38,23 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<Outcome, Failure> 
     for service in &services {
         output.line(format_args!("{} {}", clean(&service.name), clean(&service.version)))?;
         for method in &service.methods {
-            let ServedMethod { name, number, codec, schema, is_idempotent, .. } = method;
-            let (number, is_idempotent, schema) =
-                (*number, *is_idempotent, format!("{schema:016x}"));
+            let ServedMethod { name, number, envelope, codec, schema, is_idempotent, .. } = method;
+            let (number, envelope) = (*number, *envelope);
+            let (is_idempotent, schema) = (*is_idempotent, format!("{schema:016x}"));
             let idempotent = if is_idempotent { ", idempotent" } else { "" };
             let (name_text, codec_text) = (clean(name), clean(codec));
             output.line(format_args!("  {name_text}  {number}, {codec_text}{idempotent}"))?;
             let (service, version) = (&*service.name, &*service.version);
-            let listed =
-                Listed { service, version, method: name, number, codec, schema, is_idempotent };
+            let listed = Listed {
+                service,
+                version,
+                method: name,
+                number,
+                envelope,
+                codec,
+                schema,
+                is_idempotent,
+            };
             output.record(&listed)?;
         }
     }
@@ -75,6 +85,8 @@ fn ask(client: &mut Client, what: [u8; 1], timeout: Duration) -> Result<Vec<u8>,
 /// A method found by its name.
 pub(crate) struct Named {
     pub(crate) number: u16,
+    /// The number of calls with metadata, at a server that takes any.
+    pub(crate) envelope: Option<u16>,
     messages: Option<json::Messages>,
 }
 
@@ -107,7 +119,7 @@ impl Named {
             )?),
             false => None,
         };
-        Ok(Self { number: method.number, messages })
+        Ok(Self { number: method.number, envelope: method.envelope, messages })
     }
 
     /// Returns the request's bytes: the data itself, unless messages are written as JSON.

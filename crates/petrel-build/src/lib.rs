@@ -106,6 +106,8 @@ impl Builder {
         let traits = Traits { attributes: self.attributes, descriptors };
         let mut config = Config::new();
         config.out_dir(out).service_generator(Box::new(traits));
+        // A message with its name can be the detail of an error.
+        config.enable_type_names();
         Ok(config.compile_fds(set)?)
     }
 }
@@ -182,7 +184,7 @@ impl Traits {
 }
 
 /// The names of functions that a client has already.
-const TAKEN: [&str; 5] = ["new", "connect", "connect_wait", "client", "table"];
+const TAKEN: [&str; 6] = ["new", "connect", "connect_wait", "client", "table", "with"];
 
 /// Returns comments as documentation, without examples that would be compiled.
 fn docs(comments: &Comments, indent: u8) -> String {
@@ -228,6 +230,7 @@ mod tests {
             Builder::default().dispatch("birds.v1.Birds/Count").id("birds.v1.Birds/Count", 7);
         let result = compiled("trait", BIRDS, builder).unwrap();
         for part in [
+            "impl ::prost::Name for Bird",
             "/// Sightings.\n#[::petrel::service(name = \"birds.v1.Birds\"",
             "descriptors = include_bytes!(\"birds.descriptors\")",
             "/// Notes a bird.\n    #[name = \"NoteOne\"] #[idempotent]\n    async fn note_one(&self, cx: &::petrel::service::Ctx, request: Bird)",

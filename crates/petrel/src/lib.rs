@@ -120,6 +120,10 @@ pub use petrel_proto::{Execution, Status};
 pub use server::Server;
 pub use time::Time;
 
+/// The attribute `service` in the tests of this crate.
+#[cfg(test)]
+extern crate self as petrel;
+
 /// Its programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]

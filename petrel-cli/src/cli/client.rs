@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use petrel::service::Metadata;
 use petrel_command::args::ServerAddress;
 use petrel_command::args::values::{
     Method, Payload, TransportChoice, parse_at_least, parse_message_max,
@@ -100,7 +101,7 @@ Examples:
 /// Make one call and print the reply
 ///
 /// The reply's bytes go to standard output unchanged; with --json as text if they are UTF-8, else as
-/// hexadecimal digits. The exit code is 1 if the call fails; the message then says whether the server
+/// hexadecimal digits. Metadata of the reply and details of an error go to standard error. The exit code is 1 if the call fails; the message then says whether the server
 /// may have executed the call. `petrel serve --help` lists the methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
@@ -119,12 +120,36 @@ pub(crate) struct CallArgs {
     /// Bytes to send: the text itself, @PATH for a file's contents, - for standard input
     #[arg(long, short, value_name = "TEXT|@PATH|-", default_value = "", hide_default_value = true)]
     pub(crate) data: Payload,
+
+    /// Entry of metadata beside the request of a typed method; may be repeated. The value of a key that ends in -bin is
+    /// hexadecimal digits
+    #[arg(long, value_name = "KEY=VALUE", requires = "name", conflicts_with = "method")]
+    #[arg(value_parser = parse_entry)]
+    pub(crate) metadata: Vec<(String, Vec<u8>)>,
+}
+
+/// Parses an entry of metadata.
+fn parse_entry(text: &str) -> Result<(String, Vec<u8>), String> {
+    let (key, value) = text.split_once('=').ok_or("an entry is KEY=VALUE, such as tenant=a")?;
+    let value = match key.ends_with("-bin") {
+        true => from_hex(value).ok_or("bytes are pairs of hexadecimal digits, such as 07ff")?,
+        false => value.as_bytes().to_vec(),
+    };
+    Metadata::new().insert(key, &value).map_err(|error| error.message.clone())?;
+    Ok((key.to_owned(), value))
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<u32>>>()?;
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| (high << 4 | low) as u8).collect())
 }
 
 const CALL_AFTER_HELP: &str = "\
 Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
   petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}'
+  petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}' --metadata tenant=a
   petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
 

@@ -196,7 +196,7 @@ impl<T> Call<T> {
         &self.options
     }
 
-    /// Adds metadata behind the request, and makes the call one with an envelope.
+    /// Adds metadata behind the request, and gives the call the method's number with an envelope.
     ///
     /// # Errors
     /// The call is not of a typed service.

@@ -160,13 +160,13 @@ impl Handlers {
         self.own.push((method, handler));
     }
 
-    /// Returns the method whose grant lets a client call this one: a method and the same with an envelope have one grant.
+    /// Returns the method whose grant lets a client call this one: a method has the same grant with and without an envelope.
     fn granted_as(&self, method: u16) -> u16 {
         let own = self.enveloped.iter().find(|(enveloped, _)| *enveloped == method);
         own.map_or(method, |(_, own)| *own)
     }
 
-    /// Adds a typed service with the handlers of its methods, and those of the methods with an envelope. Returns the methods' numbers.
+    /// Adds a typed service with two handlers of each method: without and with an envelope. Returns the methods' numbers.
     pub(super) fn add_service(
         &mut self,
         table: &'static ServiceTable,
@@ -193,6 +193,11 @@ impl Handlers {
         let numbers = table.numbers(is_taken);
         self.typed.add(table, &numbers);
         numbers
+    }
+
+    #[cfg(test)]
+    pub(super) fn hide_envelopes(&mut self) {
+        self.typed.hide_envelopes();
     }
 
     /// Lets only granted requests reach the handlers, those set before and those set later.

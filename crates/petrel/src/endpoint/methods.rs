@@ -153,6 +153,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.control.endpoint_id()
     }
 
+    /// Makes the endpoint name its methods as a version without envelopes does.
+    #[cfg(test)]
+    pub(crate) fn hide_envelopes(&mut self) {
+        self.handlers.hide_envelopes();
+    }
+
     /// Sets the only handler of a method that the library answers.
     ///
     /// # Panics

@@ -99,7 +99,7 @@ fn split_detail(bytes: &[u8]) -> Option<(ErrorDetail<'_>, &[u8])> {
     Some((ErrorDetail { name, value }, rest))
 }
 
-/// Checks any details, for the fuzz target: those that are read survive being written.
+/// Checks any bytes as details, for the fuzz target: details that are read survive being written.
 #[doc(hidden)]
 pub fn check_details(details: &[u8]) {
     let error = Error::new(petrel_proto::Status::Aborted, "why");

@@ -15,6 +15,9 @@ use crate::error::Error;
 use crate::time::Time;
 use crate::values::Metadata;
 
+/// The panic for metadata of a call that is under way.
+const TOO_LATE: &str = "a call gets its metadata before it begins";
+
 /// A [`Call`] of a typed service with metadata, or by a client with [interceptors](super::ClientInterceptor). It has the options of a
 /// [`Call`], and is awaited, waited for and started as a [`Call`] is.
 ///
@@ -40,7 +43,7 @@ enum State {
     Ended,
 }
 
-/// The interceptors of a call and what they see.
+/// The interceptors of a call, and the data that they see.
 struct Around<I: ClientInterceptors> {
     interceptors: I,
     method: &'static str,
@@ -90,16 +93,25 @@ impl<I: ClientInterceptors> Drop for Around<I> {
 
 impl<T: 'static> Call<T> {
     /// Adds an entry of [metadata](Metadata) to a call of a typed service. The server's handler reads it by `cx.metadata()`.
+    ///
+    /// # Panics
+    /// When the call has begun.
     pub fn metadata(self, key: &str, value: impl AsRef<[u8]>) -> AnnotatedCall<T> {
         AnnotatedCall::new(self, (), "").metadata(key, value)
     }
 
     /// Takes on the entries of a request's metadata that are marked as inherited: for calls of a typed service in a handler.
+    ///
+    /// # Panics
+    /// When the call has begun.
     pub fn inherit(self, metadata: &Metadata) -> AnnotatedCall<T> {
         AnnotatedCall::new(self, (), "").inherit(metadata)
     }
 
-    /// Asks the server for the metadata of its reply, too: for calls of a typed service.
+    /// Asks the server for the metadata of its reply, too: for calls of a typed service. An error has [details](Error::details) in their place.
+    ///
+    /// # Panics
+    /// When the call has begun.
     pub fn with_reply_metadata(self) -> WithReplyMetadata<T> {
         AnnotatedCall::new(self, (), "").with_reply_metadata()
     }
@@ -140,7 +152,7 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
         options(options: CallOptions);
     }
 
-    /// Adds an entry of metadata, in place of an entry with the same key.
+    /// Adds an entry of metadata, in place of an entry with the same key. As all methods that add metadata, it panics when the call has begun.
     pub fn metadata(self, key: &str, value: impl AsRef<[u8]>) -> Self {
         self.change(|metadata| metadata.insert(key, value))
     }
@@ -162,6 +174,8 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
     }
 
     fn change(mut self, change: impl FnOnce(&mut Metadata) -> Result<(), Error>) -> Self {
+        let has_begun = matches!(self.state, State::Begun { .. } | State::Ended);
+        assert!(!has_begun, "{TOO_LATE}");
         if let Err(error) = change(&mut self.around.metadata)
             && let State::New = self.state
         {
@@ -270,7 +284,9 @@ impl<T: 'static, I: ClientInterceptors> Future for AnnotatedCall<T, I> {
 
 impl<T, I: ClientInterceptors> fmt::Debug for AnnotatedCall<T, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} with {:?}", self.call, self.around.metadata)
+        // Values may be secrets.
+        let keys: Vec<_> = self.around.metadata.iter().map(|entry| entry.key).collect();
+        write!(f, "{:?} with {keys:?}", self.call)
     }
 }
 
@@ -304,5 +320,70 @@ impl<T: 'static, I: ClientInterceptors> Future for WithReplyMetadata<T, I> {
 impl<T, I: ClientInterceptors> fmt::Debug for WithReplyMetadata<T, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Server;
+    use crate::service::{Ctx, Raw, ServedService, TABLES, parse};
+
+    #[crate::service(name = "test.Words", version = "1", codec = Raw)]
+    trait Words {
+        #[id(1)]
+        async fn read(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+        async fn find(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+    }
+
+    struct Book;
+
+    impl Words for Book {
+        async fn read(&self, cx: &Ctx, word: String) -> Result<String, Error> {
+            Ok(format!("{word} {:?}", cx.metadata()))
+        }
+
+        async fn find(&self, _: &Ctx, word: String) -> Result<String, Error> {
+            Ok(word)
+        }
+    }
+
+    /// A client with metadata at a server of a version without; and at two servers, of both versions.
+    #[test]
+    fn metadata__at_a_server_of_an_earlier_version() {
+        let start = |is_earlier: bool| {
+            let server = Server::bind("127.0.0.1:0").serve(
+                |_| (),
+                move |endpoint| {
+                    endpoint.serve(WordsServer::new(Book));
+                    if is_earlier {
+                        endpoint.hide_envelopes();
+                    }
+                },
+            );
+            server.start().unwrap()
+        };
+        let (earlier, later) = (start(true), start(false));
+        let client = WordsClient::connect_wait(earlier.local_addr()).unwrap();
+        let tables = client.client().call(crate::endpoint::HEALTH_METHOD, TABLES).wait().unwrap();
+        let services: Vec<ServedService> = parse(&tables).unwrap();
+        assert!(services[0].methods.iter().all(|method| method.envelope.is_none()));
+        let word = || "tern".to_owned();
+        assert_eq!(client.read(word()).wait().unwrap(), "tern {}");
+        let error = client.find(word()).metadata("tenant", "a").wait().unwrap_err();
+        let expected = (Status::Unimplemented, Execution::NotSent);
+        assert_eq!((error.status, error.execution), expected);
+        let text = "test.Words/Find of version 1: the server takes no metadata: call without";
+        assert!(error.message.ends_with(text), "{error}");
+        let both = [earlier.local_addr(), later.local_addr()];
+        let client = WordsClient::connect_wait(both).unwrap();
+        while client.client().stats().servers_ready < 2 {
+            std::thread::yield_now();
+        }
+        for _ in 0..20 {
+            let reply = client.read(word()).metadata("tenant", "a").wait().unwrap();
+            assert_eq!(reply, "tern {\"tenant\": \"a\"}", "calls go to the later server");
+            assert_eq!(client.read(word()).wait().unwrap(), "tern {}");
+        }
     }
 }

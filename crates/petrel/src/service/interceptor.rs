@@ -178,7 +178,7 @@ impl<'a> CallEnd<'a> {
 /// The call of a method by a client with these interceptors: a [`Call`] if there are none, else an [`AnnotatedCall`].
 pub type CallOf<T, I> = <I as ClientInterceptors>::Call<T>;
 
-/// The interceptors of a client: `()`, or an interceptor and the list of those that came before.
+/// The interceptors of a client: `()`, or an interceptor and the list of the earlier interceptors.
 pub trait ClientInterceptors: Clone + 'static {
     /// The type of calls.
     type Call<T: 'static>;
@@ -231,7 +231,7 @@ impl<F: ClientInterceptor, R: ClientInterceptors> ClientInterceptors for (F, R) 
     }
 }
 
-/// The interceptors of a server: `()`, or an interceptor and the list of those that came before.
+/// The interceptors of a server: `()`, or an interceptor and the list of the earlier interceptors.
 pub trait ServerInterceptors: Send + Sync + 'static {
     #[doc(hidden)]
     const ARE_NONE: bool;

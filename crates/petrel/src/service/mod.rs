@@ -58,6 +58,12 @@
 //! A client reads the tables of each server once per session. A method that the server lacks, or has with other messages, ends calls with
 //! UNIMPLEMENTED, and the error names both versions. With several servers, calls go to those that have the method.
 //!
+//! # Metadata, details and interceptors
+//!
+//! Calls and replies may have [`Metadata`] beside their messages: [`Call::metadata`](crate::client::Call::metadata), `cx.metadata()`,
+//! `cx.reply_metadata(…)`, and [`Call::with_reply_metadata`](crate::client::Call::with_reply_metadata). Errors may have [details](Detail) for programs. `with`
+//! of a client or server adds a [`ClientInterceptor`] or [`ServerInterceptor`]; without any, calls and handlers are as if interceptors did not exist.
+//!
 //! # Codecs
 //!
 //! | codec | messages | feature |

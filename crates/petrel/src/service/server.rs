@@ -232,10 +232,11 @@ impl<I: ServerInterceptors> Between<'_, I> {
         let own = Arc::clone(service);
         let plain = move |handle: &Handle| {
             tasks::<M, _>(handle, move |handle, request| {
-                let service = Arc::clone(&own);
+                // Made before the future: its parts move once.
+                let (service, cx) = (Arc::clone(&own), Ctx::new(handle, request));
                 async move {
-                    let message = decode_request::<M>(request.data())?;
-                    handler(&service, &Ctx::new(handle, request), message).await
+                    let message = decode_request::<M>(cx.data())?;
+                    handler(&service, &cx, message).await
                 }
             })
         };
@@ -258,9 +259,9 @@ impl<I: ServerInterceptors> Between<'_, I> {
         let own = Arc::clone(service);
         let plain = move |handle: &Handle| {
             tasks::<M, _>(handle, move |handle, request| {
-                let service = Arc::clone(&own);
+                let (service, cx) = (Arc::clone(&own), Ctx::new(handle, request));
                 async move {
-                    let (cx, mut kept) = (Ctx::new(handle, request), Default::default());
+                    let mut kept = Default::default();
                     let message = read_request::<M>(cx.data(), &mut kept)?;
                     handler(&service, &cx, message).await
                 }

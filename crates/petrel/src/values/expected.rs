@@ -59,7 +59,7 @@ impl Expected {
         Some(enveloped[index])
     }
 
-    /// Returns the client's numbers of the methods, and then those of the methods with an envelope.
+    /// Returns the client's numbers of the methods, and then the numbers with an envelope.
     #[inline(always)]
     pub(crate) fn numbers(&self) -> &[u16] {
         &self.numbers

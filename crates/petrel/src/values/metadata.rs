@@ -90,7 +90,7 @@ impl Metadata {
         self.put(Entry { key, value: value.as_ref(), is_inherited: true })
     }
 
-    /// Adds the entries of `other` that nested calls may inherit, except those whose key is here.
+    /// Adds the entries of `other` that nested calls may inherit, unless the key is here.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED beyond 1 KiB.

@@ -114,8 +114,8 @@ impl ServiceTable {
         Self { name, version, methods, descriptors }
     }
 
-    /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others. As many numbers follow, those of the
-    /// methods with an envelope.
+    /// Returns the numbers of the methods: the defined numbers unless taken, and free numbers for all others. As many numbers follow: the
+    /// numbers with an envelope.
     ///
     /// # Panics
     /// When no number is free.
@@ -201,6 +201,20 @@ impl TypedServices {
         let methods: usize = self.services.iter().map(|service| service.methods.len()).sum();
         let fits = self.services.len() <= SERVICES_MAX && methods <= METHODS_MAX;
         assert!(fits, "an endpoint has at most {SERVICES_MAX} services, {METHODS_MAX} methods");
+    }
+
+    /// Makes the answer that of a server of a version without envelopes.
+    #[cfg(test)]
+    pub(crate) fn hide_envelopes(&mut self) {
+        let (mut rest, mut tables) = (&self.tables[..], Vec::new());
+        while let Some([kind, low, high]) = rest.first_chunk::<3>() {
+            let (record, after) = rest.split_at(3 + usize::from(u16::from_le_bytes([*low, *high])));
+            if *kind != ENVELOPE {
+                tables.extend_from_slice(record);
+            }
+            rest = after;
+        }
+        self.tables = tables;
     }
 
     /// Returns the answer to a request of the endpoint's own method, if the request is for services.

@@ -48,7 +48,6 @@ mod shared;
 mod shm_hostile;
 mod state;
 mod stream;
-mod tables;
 mod third_medium;
 mod turns;
 mod verbs;

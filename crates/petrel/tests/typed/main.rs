@@ -3,6 +3,7 @@
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
 mod codecs;
+mod corpus;
 mod details;
 mod interceptors;
 mod kinds;

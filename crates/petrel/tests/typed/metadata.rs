@@ -144,7 +144,7 @@ fn metadata__beyond_the_limits_are_refused_before_sending() {
     let raw = client.client().call(7, "petrel").with_reply_metadata().wait().unwrap_err();
     assert_eq!((raw.status, raw.execution), (Status::InvalidArgument, Execution::NotSent));
     assert!(raw.message.starts_with("calls by number have no metadata"), "{raw}");
-    // What a broken client sends is answered, and no handler runs.
+    // A broken client gets an answer, and no handler runs.
     let numbers = parse(&client.client().call(HEALTH_METHOD, TABLES).wait().unwrap()).unwrap();
     for method in &numbers[0].methods {
         let number = method.envelope.expect("a number with an envelope");
@@ -316,7 +316,7 @@ fn retries_and_hedges__have_the_same_metadata() {
     assert_eq!(hedged.wait().unwrap(), "a");
 }
 
-/// A grant for a method is one for its calls with metadata, and no other.
+/// A grant for a method is a grant for its calls with metadata, and for no other method.
 #[test]
 fn grants__hold_with_and_without_metadata() {
     let workers = Workers::builder().threads(1).start().expect("workers");

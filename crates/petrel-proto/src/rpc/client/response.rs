@@ -361,4 +361,21 @@ mod tests {
             assert_eq!(response.growth(), growth, "also of a replacement");
         }
     }
+
+    #[test]
+    fn server_failure__has_details_behind_a_zero_byte() {
+        let cases: [(&[u8], &str, &[u8]); 6] = [
+            (b"late", "late", b""),
+            (b"late\0", "late", b""),
+            (b"late\0\xff\0\x01", "late", b"\xff\0\x01"),
+            (b"\0x", "", b"x"),
+            (b"", "", b""),
+            (b"\xff\0x", "\u{fffd}", b"x"),
+        ];
+        for (payload, text, details) in cases {
+            let failure = server_failure(REFUSED | 10, payload);
+            assert_eq!((&*failure.message, &*failure.details), (text, details));
+            assert_eq!((failure.status, failure.execution), (Status::Aborted, Execution::Refused));
+        }
+    }
 }
