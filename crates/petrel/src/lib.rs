@@ -98,6 +98,8 @@ mod source;
 mod sync;
 mod tables;
 pub mod task;
+// Its threads and wakers are those of the system, without a model checker.
+#[cfg(not(shuttle))]
 pub mod testing;
 mod time;
 pub mod unstable;
