@@ -104,6 +104,8 @@ pub mod stream;
 mod sync;
 mod tables;
 pub mod task;
+// Its threads and wakers are those of the system, without a model checker.
+#[cfg(not(shuttle))]
 pub mod testing;
 mod time;
 pub mod unstable;

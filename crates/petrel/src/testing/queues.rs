@@ -227,7 +227,7 @@ impl fmt::Debug for Queues {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use petrel_transport::conformance::{self, End, Harness, Medium, Star};
 
