@@ -68,7 +68,7 @@ async fn scan(
 
 /// Returns true for the scans that read a whole save.
 pub(crate) fn is_by_save(invocation: &Invocation) -> bool {
-    matches!(invocation, Invocation::Scan { max, .. } if max % 4 == 0)
+    matches!(invocation, Invocation::Scan { max, .. } if max % 2 == 0)
 }
 
 /// Takes the pairs of a scan from a save of the whole store: like a page, a save has one moment.

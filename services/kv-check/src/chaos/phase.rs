@@ -20,7 +20,9 @@ use super::recorder::{KEYS, Recorder};
 use super::recovery::{RECOVERY_MAX, wait_until_it_serves, wait_until_recovered};
 use super::replica::Settings;
 use super::report::{ChaosReport, Counts};
+use crate::history::Operation;
 use crate::linearizable::{Checker, Verdict};
+use crate::operation::is_by_save;
 
 /// Domains of random numbers.
 const SETTINGS: u32 = 0xc4a0;
@@ -169,6 +171,10 @@ impl Phase {
         counts.operations = state.done + state.failed + state.unknown;
         report.violations.extend(state.violations.iter().cloned());
         for (number, group) in state.groups.iter().enumerate() {
+            let is_save = |operation: &&Operation| {
+                operation.response.is_some() && is_by_save(&operation.invocation)
+            };
+            counts.saves += group.history.operations.iter().filter(is_save).count() as u64;
             match checker.check(&group.history, group.has_scans)? {
                 Verdict::Ok => counts.linearizable += 1,
                 Verdict::Unknown => counts.too_hard += 1,

@@ -46,6 +46,8 @@ pub(super) struct Counts {
     pub(super) done: u64,
     pub(super) failed: u64,
     pub(super) unknown: u64,
+    /// Scans that read a whole save.
+    pub(super) saves: u64,
     pub(super) faults: BTreeMap<&'static str, u64>,
     /// Linearizable histories, of a group of keys each.
     pub(super) linearizable: u64,
@@ -81,6 +83,7 @@ impl Counts {
         self.done += other.done;
         self.failed += other.failed;
         self.unknown += other.unknown;
+        self.saves += other.saves;
         self.linearizable += other.linearizable;
         self.too_hard += other.too_hard;
         for (name, count) in &other.faults {
@@ -91,8 +94,9 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operations, done, failed, unknown, linearizable, too_hard, .. } = self;
+        let Self { operations, done, failed, unknown, saves, linearizable, too_hard, .. } = self;
         write!(f, "{operations} operations ({done} ok, {failed} failed, {unknown} unknown); ")?;
+        write!(f, "{saves} saves; ")?;
         let faults: Vec<_> =
             self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         write!(f, "{}; ", faults.join(", "))?;
