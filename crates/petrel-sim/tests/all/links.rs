@@ -166,7 +166,9 @@ fn reconvergence__a_spine_without_a_leaf_serves_the_others() {
     let hosts = leaves.map(|leaf| {
         let host = topology.add_host(NicConfig::default());
         topology.connect(host, leaf, LinkConfig::gbit(25, 450));
-        spines.map(|spine| topology.connect(leaf, spine, LinkConfig::gbit(100, 450)));
+        for spine in spines {
+            topology.connect(leaf, spine, LinkConfig::gbit(100, 450));
+        }
         host
     });
     let fabric = fabric_of(&topology);
