@@ -11,9 +11,7 @@
 //! inserted again. A busy slot thus costs one visit per wheel turn, not one per call.
 //!
 //! A deadline can also become earlier. After a timeout was set, or while the path was slower, the entry would
-//! come due too late for the next call's probe. Then the slot is inserted again. An earlier version left the
-//! entry in place. With a loss of one packet in a hundred, more than half of the small calls with a lost
-//! packet waited for up to a millisecond longer, and those after the first on a session for up to ten.
+//! come due too late for the next call's probe. Then the slot is inserted again.
 //!
 //! With calls on thousands of sessions the balance is reversed: entries are hardly ever reused before they
 //! come due, and a visit to the slot misses the caches; the visits were a sixth of the time of a small call.

@@ -172,9 +172,35 @@ fn check_spiffe(
     Err(SecurityError::new(text))
 }
 
-/// TLS 1.2 is not built, so rustls asks for no signatures of TLS 1.2.
-fn refuse_tls12() -> Result<HandshakeSignatureValid, Error> {
-    Err(Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired))
+/// The methods that verifiers of either side share. TLS 1.2 is not built, so rustls asks for no signatures of TLS 1.2.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _proof: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            proof: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.verify_signature(message, proof, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            self.is_of_raw_keys()
+        }
+    };
 }
 
 impl ServerCertVerifier for Trust {
@@ -211,31 +237,7 @@ impl ServerCertVerifier for Trust {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _proof: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        refuse_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        proof: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, proof, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        self.is_of_raw_keys()
-    }
+    signatures!();
 }
 
 /// Client authentication is offered and mandatory: the trait's default.
@@ -263,31 +265,7 @@ impl ClientCertVerifier for Trust {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _proof: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        refuse_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        proof: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_signature(message, proof, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        self.is_of_raw_keys()
-    }
+    signatures!();
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use petrel_proto::{CallFailure, SessionId, Status};
+#[cfg(feature = "tracing")]
+use tracing::field;
 
 use crate::control::{EndpointId, LinkId, PeerName, Reason};
 use crate::security::{PeerIdentity, SecurityError};
@@ -59,7 +61,7 @@ events! {
         endpoint: EndpointId, id: SessionId, peer: Option<PeerName>, transport: &'static str,
         is_server: bool
     ) {
-        endpoint = endpoint.0, session = id.index, peer = peer.map(display), transport,
+        endpoint = endpoint.0, session = id.index, peer = peer.map(field::display), transport,
         is_client = !is_server,
     } => "a session is open";
     // Of a session that did not open, the caller gets the reason.
@@ -67,16 +69,16 @@ events! {
         endpoint: EndpointId, id: SessionId, peer: Option<PeerName>, end: SessionEnd,
         reason: &Reason
     ) {
-        endpoint = endpoint.0, session = id.index, peer = peer.map(display), end = end.name(),
-        status = reason.status.name(), why = reason.message.as_str(),
+        endpoint = endpoint.0, session = id.index, peer = peer.map(field::display),
+        end = end.name(), status = reason.status.name(), why = reason.message.as_str(),
     } => "a session has ended";
     WARN session_refused(endpoint: EndpointId, peer: Option<PeerName>, reason: &Reason) {
-        endpoint = endpoint.0, peer = peer.map(display), status = reason.status.name(),
+        endpoint = endpoint.0, peer = peer.map(field::display), status = reason.status.name(),
         why = reason.message.as_str(),
     } => "a peer's session was refused";
 
     WARN not_granted(peer: Option<&dyn Display>, identity: Option<&PeerIdentity>, method: u16)
-        { peer = peer.map(display), identity = identity.map(debug), method, }
+        { peer = peer.map(field::display), identity = identity.map(field::debug), method, }
         => "a client called a method that it may not call";
     WARN stats_refused(remote: SocketAddr, identity: &PeerIdentity, why: &str)
         { peer = %remote, ?identity, why, } => "a request for counters was refused";
@@ -86,7 +88,8 @@ events! {
     WARN untrusted(remote: SocketAddr, error: &SecurityError) { %remote, why = %error, }
         => "a peer was not authenticated";
     WARN distrusted(remote: SocketAddr, identity: Option<&PeerIdentity>, why: &str)
-        { %remote, identity = identity.map(debug), why, } => "a peer is not trusted any more";
+        { %remote, identity = identity.map(field::debug), why, }
+        => "a peer is not trusted any more";
     INFO connection_renewed(remote: SocketAddr) { %remote, }
         => "a connection is left for new certificates";
     ERROR credentials_failed(error: &SecurityError) { why = %error, }

@@ -151,6 +151,12 @@ impl Pair {
     }
 
     /// Returns all frames that the server sends now.
+    /// Carries the client's next packet, a whole request, to the server.
+    pub(super) fn arrives(&mut self) -> RequestHandle {
+        let request = self.client_sends().remove(0);
+        self.at_server(&request).request().0
+    }
+
     pub(super) fn server_sends(&mut self) -> Vec<Vec<u8>> {
         drain(&mut self.server, self.now)
     }

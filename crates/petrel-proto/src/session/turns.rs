@@ -1,8 +1,6 @@
 //! The queue of slots that wait for credits, first come, first served (`docs/wire-protocol.md` §4).
 //!
-//! An earlier version searched a bit set in a circle. A woken slot left the set, the next call found the set
-//! empty and took the credit: with 64 calls on 32 credits some slots waited for 30 rounds. Now a slot keeps
-//! its place at the head until its turn.
+//! A woken slot keeps its place at the head until its turn: else the next call takes the credit.
 
 use std::collections::VecDeque;
 

@@ -100,38 +100,28 @@ pub(super) struct Geometry {
 
 impl Geometry {
     pub(super) fn new(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
-        if !ring_bytes.is_power_of_two() || !(MIN_RING_BYTES..=MAX_RING_BYTES).contains(&ring_bytes)
-        {
-            return Err(ShmError::Config {
-                setting: "ring_bytes",
-                value: ring_bytes,
-                expected: format!("a power of two from {MIN_RING_BYTES} to {MAX_RING_BYTES}"),
-            });
-        }
-        Self::with_frames(ring_bytes, max_frame_bytes)
+        Self::within(MIN_RING_BYTES..=MAX_RING_BYTES, ring_bytes, max_frame_bytes)
     }
 
     /// Sizes for a pair within one process: also allows small rings.
     pub(super) fn detached(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
-        if !ring_bytes.is_power_of_two() || !DETACHED_RING_BYTES.contains(&ring_bytes) {
-            let (least, most) = (DETACHED_RING_BYTES.start(), DETACHED_RING_BYTES.end());
-            return Err(ShmError::Config {
-                setting: "ring_bytes",
-                value: ring_bytes,
-                expected: format!("a power of two from {least} to {most}"),
-            });
-        }
-        Self::with_frames(ring_bytes, max_frame_bytes)
+        Self::within(DETACHED_RING_BYTES, ring_bytes, max_frame_bytes)
     }
 
-    fn with_frames(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
+    fn within(
+        rings: RangeInclusive<usize>,
+        ring_bytes: usize,
+        max_frame_bytes: usize,
+    ) -> Result<Self, ShmError> {
+        let error = |setting, value, expected| Err(ShmError::Config { setting, value, expected });
+        if !ring_bytes.is_power_of_two() || !rings.contains(&ring_bytes) {
+            let expected = format!("a power of two from {} to {}", rings.start(), rings.end());
+            return error("ring_bytes", ring_bytes, expected);
+        }
         let limit = max_frame_limit(ring_bytes);
         if !(MIN_FRAME_BYTES..=limit).contains(&max_frame_bytes) {
-            return Err(ShmError::Config {
-                setting: "max_frame_bytes",
-                value: max_frame_bytes,
-                expected: format!("{MIN_FRAME_BYTES} to {limit} with this ring_bytes"),
-            });
+            let expected = format!("{MIN_FRAME_BYTES} to {limit} with this ring_bytes");
+            return error("max_frame_bytes", max_frame_bytes, expected);
         }
         Ok(Self { ring_bytes, max_frame_bytes })
     }

@@ -4,7 +4,6 @@
 //! here. The type of `rustix` has no place for that number, and reading it fails without an error code.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::PeerProcess;
@@ -14,25 +13,31 @@ use crate::PeerProcess;
 /// # Errors
 /// The kernel's, above all for a descriptor that is no Unix stream socket.
 pub(super) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<PeerProcess> {
-    let mut found = MaybeUninit::<libc::ucred>::zeroed();
-    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `found`, and the length to `bytes`; both are local.
+    const { assert!(size_of::<libc::ucred>() == size_of::<[u32; 3]>()) };
+    let mut ids = [0; 3];
+    let count = read_ids(socket, libc::SO_PEERCRED, &mut ids)?;
+    assert!(count == ids.len(), "the kernel writes the whole structure");
+    let [pid, uid, gid] = ids;
+    Ok(PeerProcess { pid: pid.cast_signed().unsigned_abs(), uid, gid })
+}
+
+/// Reads an option of a socket that consists of numbers, and returns their count.
+fn read_ids(socket: BorrowedFd<'_>, option: i32, ids: &mut [u32]) -> io::Result<usize> {
+    let mut bytes = size_of_val(ids) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `ids`, and the length to `bytes`; both are local or lent.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            found.as_mut_ptr().cast(),
+            option,
+            ids.as_mut_ptr().cast(),
             &raw mut bytes,
         )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    assert!(bytes as usize == size_of::<libc::ucred>(), "the kernel writes the whole structure");
-    // SAFETY: three integers, of which any values are valid; all bytes were set above.
-    let libc::ucred { pid, uid, gid } = unsafe { found.assume_init() };
-    Ok(PeerProcess { pid: pid.unsigned_abs(), uid, gid })
+    Ok(bytes as usize / size_of::<u32>())
 }
 
 /// Groups that [`is_member`] reads first: more than most users have.
@@ -59,22 +64,9 @@ pub(super) fn is_member(socket: BorrowedFd<'_>, group: u32) -> io::Result<bool> 
 }
 
 fn supplementary_groups(socket: BorrowedFd<'_>, max: usize) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0_u32; max];
-    let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `groups`, and the length to `bytes`; both are local.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &raw mut bytes,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    groups.truncate(bytes as usize / size_of::<u32>());
+    let mut groups = vec![0; max];
+    let count = read_ids(socket, libc::SO_PEERGROUPS, &mut groups)?;
+    groups.truncate(count);
     Ok(groups)
 }
 

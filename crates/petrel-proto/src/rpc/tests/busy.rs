@@ -63,7 +63,6 @@ fn a_handler_of_half_a_millisecond__causes_no_repetition() {
     }
 }
 
-/// Formerly the first probe repeated the request, and each later look asked for the answer again.
 #[test]
 fn a_handler_that_answers_later__is_asked_about() {
     for fast_path in [true, false] {
@@ -133,8 +132,7 @@ fn a_packet_that_the_server_has_dropped__is_repeated_at_the_first_answer() {
     pair.at_server(&again[0]).request();
 }
 
-/// A ring with room for one frame gives a packet per turn of the server. Formerly nothing measured these turns, and each packet was
-/// asked for (seed 7046200).
+/// A ring with room for one frame gives a packet per turn of the server.
 #[test]
 fn a_response_whose_packets_come_slowly__teaches_the_client_to_wait() {
     for turn_ns in [300_000, 2_000_000] {

@@ -150,8 +150,7 @@ fn a_cancel_behind_the_next_request_is_stale() {
         pair.cancel(1);
         let cancel = pair.client_sends().remove(0);
         pair.call(b"second", 10, 2);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.at_server(&cancel).nothing();
         assert_eq!(pair.server.counters().dropped_stale, 1);
         assert!(pair.server.is_awaited(handle));
@@ -180,8 +179,7 @@ fn an_arriving_request_is_freed() {
 fn what_was_answered_stays_so() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     pair.respond(handle, b"y");
     let answers = pair.server_sends();
     pair.cancel(1);
@@ -217,8 +215,7 @@ fn a_lost_cancel_is_made_up_for_by_the_next_request() {
         pair.cancel(1);
         let _lost = pair.client_sends();
         pair.call(b"next", 10, 2);
-        let request = pair.client_sends().remove(0);
-        let (next, _) = pair.at_server(&request).request();
+        let next = pair.arrives();
         assert_eq!((pair.watched(), pair.watched()), (Some(handle), None));
         // Without a watch there is no notice, but a query works.
         pair.cancel(2);
@@ -356,8 +353,7 @@ fn a_refusal_says_that_the_handler_was_not_called() {
         assert_eq!(execution(&ended), Execution::Refused);
         // The slot's next error comes from a handler.
         pair.call(b"x", 10, 2);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.server.respond(handle, Status::NotFound, buffer(b"no")).unwrap();
         let answers = pair.server_sends();
         assert_eq!(execution(&pair.at_client(&answers[0]).completed()), Execution::Answered);

@@ -516,8 +516,7 @@ fn an_answer_that_comes_too_late_may_say_that_the_request_was_refused() {
     ] {
         let mut pair = Pair::new();
         pair.call_until(b"x", 100, 1, pair.now + 1_000_000);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, b"y");
         let mut answer = pair.server_sends().remove(0);
         answer[8..10].copy_from_slice(&(status as u16 | bits).to_le_bytes());
@@ -610,8 +609,7 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
         let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, fast_path);
         let room = (WINDOW_PACKETS + 40) as usize * P as usize;
         pair.call(b"x", room, 1);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, &pattern(room, 2));
         let mut frames = pair.server_sends();
         let first = frames.remove(0);
@@ -667,8 +665,7 @@ fn waits_for_credits_are_counted() {
         let mut pair = with_one_left();
         let room = packets * P as usize;
         pair.call(b"x", room, 1);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, &pattern(room, 2));
         let answers = pair.server_sends();
         pair.at_client(&answers[0]).nothing();

@@ -287,8 +287,7 @@ fn a_response_that_stops_half_way_expires_too() {
     let mut pair = Pair::new();
     let deadline_ns = pair.now + 5 * MS;
     pair.call_until(b"x", 8 * P as usize, 1, deadline_ns);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     pair.respond(handle, &pattern(8 * P as usize, 3));
     let packets = pair.server_sends();
     pair.at_client(&packets[0]).nothing();
@@ -539,8 +538,7 @@ fn a_response_that_comes_after_the_deadline_is_late() {
         let call = PendingCall { method: 1, tag: 1, request: buffer(b"x"), response };
         let limits = CallLimits { deadline_ns: Some(pair.now + 3 * MS), ..CallLimits::default() };
         pair.client.call_with(pair.now, pair.session, call, limits).unwrap();
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, &pattern(len, 2));
         let late_ns = pair.now + 3 * MS;
         let mut ended = None;
@@ -576,8 +574,7 @@ fn a_response_without_a_deadline_soon_is_never_late_and_nobody_reads_the_clock_f
         let call = PendingCall { method: 1, tag: 1, request, response };
         let limits = CallLimits { deadline_ns, ..CallLimits::default() };
         pair.client.call_with(pair.now, pair.session, call, limits).unwrap();
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, b"y");
         let answer = pair.server_sends().remove(0);
         let unread = || panic!("the clock is read");

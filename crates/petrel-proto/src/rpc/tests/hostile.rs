@@ -28,8 +28,7 @@ fn pull_for(request: u64, cumulative: u32, limit: u32, resend_below: u32) -> Vec
 fn answered(packets: u32) -> Pair {
     let mut pair = Pair::new();
     pair.call(b"give", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     pair.respond(handle, &pattern((packets * P) as usize, 1));
     assert_eq!(pair.server_sends().len(), 1);
     pair
@@ -62,8 +61,7 @@ fn a_pull_that_knows_of_packets_never_sent_is_malformed() {
 fn a_pull_for_an_error_has_it_repeated_if_it_was_missed() {
     let mut pair = Pair::new();
     pair.call(b"give", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     pair.server.respond_error(handle, Status::Internal, "no");
     pair.at_server(&pull(0, 1, 1)).nothing();
     let first = words(&pair.server_sends());
@@ -80,8 +78,7 @@ fn a_pull_for_an_error_has_it_repeated_if_it_was_missed() {
 fn a_response_longer_than_a_packet_is_malformed() {
     let mut pair = Pair::new();
     pair.call(b"give", 2 * P as usize, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     pair.respond(handle, &pattern(P as usize, 1));
     let answer = pair.server_sends().remove(0);
     pair.at_client(&[&answer[..], &[7]].concat()).nothing();
@@ -99,8 +96,7 @@ fn a_response_larger_than_any_message_is_malformed() {
     {
         let mut pair = Pair::new();
         pair.call(b"give", 10, 1);
-        let request = pair.client_sends().remove(0);
-        let (handle, _) = pair.at_server(&request).request();
+        let handle = pair.arrives();
         pair.respond(handle, &pattern(2 * P as usize, 1));
         let mut part = pair.server_sends().remove(0);
         part[16..20].copy_from_slice(&size.to_le_bytes());

@@ -91,8 +91,7 @@ fn the_first_request_of_a_session_is_told_once() {
         assert!(pair.server.poll_event().is_none());
         for tag in 0..3 {
             pair.call(b"x", 10, tag);
-            let request = pair.client_sends().remove(0);
-            let (handle, _) = pair.at_server(&request).request();
+            let handle = pair.arrives();
             let told = pair.server.poll_event();
             match tag {
                 0 => assert!(

@@ -272,7 +272,6 @@ fn cancel__of_a_call_that_waits() {
     assert_eq!(pair.server.held_bytes(), 0);
 }
 
-/// The CANCEL comes between the notice and the owner's look.
 /// Counts frames from any source port.
 struct AnyPort(usize);
 

@@ -31,8 +31,7 @@ fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
     let aux = |frame: &Vec<u8>| u16::from_le_bytes([frame[8], frame[9]]);
     pair.call(b"1", 10, 1);
-    let first = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&first).request();
+    let handle = pair.arrives();
     pair.server.respond(handle, Status::Ok, buffer(b"later")).unwrap();
     let answer = pair.server_sends().remove(0);
     assert_eq!(aux(&answer), crate::wire::ANSWERED_LATER);
@@ -318,16 +317,14 @@ fn packets_in_any_order_and_twice_make_one_request() {
 fn the_answer_to_a_request_given_up_is_discarded() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
     pair.call(b"1", 10, 1);
-    let first = pair.client_sends().remove(0);
-    let (old, _) = pair.at_server(&first).request();
+    let old = pair.arrives();
     for _ in 0..=Config::default().retries_max {
         pair.wait_for_timeout();
         pair.client_sends();
     }
     pair.event().outcome.unwrap_err();
     pair.call(b"2", 10, 2);
-    let second = pair.client_sends().remove(0);
-    let (new, _) = pair.at_server(&second).request();
+    let new = pair.arrives();
     let rejected = pair.server.respond(old, Status::Ok, buffer(b"late")).unwrap_err();
     assert_eq!(rejected.error, RespondError::Gone);
     assert_eq!(rejected.message.message(), b"late");
@@ -340,8 +337,7 @@ fn the_answer_to_a_request_given_up_is_discarded() {
 fn an_error_carries_status_and_text_cut_to_a_packet() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     let long = "€".repeat(2000);
     pair.server.respond(handle, Status::NotFound, buffer(long.as_bytes())).unwrap();
     let answer = pair.server_sends().remove(0);
@@ -433,8 +429,7 @@ fn a_response_beyond_the_grant_is_pulled_by_credits() {
 fn a_response_over_the_clients_limit_can_still_be_answered_with_an_error() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.client_sends().remove(0);
-    let (handle, _) = pair.at_server(&request).request();
+    let handle = pair.arrives();
     let rejected =
         pair.server.respond(handle, Status::Ok, buffer(&vec![0; (8 << 20) + 1])).unwrap_err();
     assert!(matches!(rejected.error, RespondError::TooLarge { max: 8_388_608, .. }));

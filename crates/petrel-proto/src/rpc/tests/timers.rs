@@ -214,7 +214,7 @@ fn number(frame: &[u8]) -> &[u8] {
     &frame[HEADER_BYTES - 6..HEADER_BYTES]
 }
 
-/// A pause of the server, or of the whole machine: formerly each call was sent again, twice.
+/// A pause of the server, or of the whole machine.
 #[test]
 fn question_of_another__is_awaited_by_all_slots_but_one_while_the_server_pauses() {
     for fast_path in [true, false] {

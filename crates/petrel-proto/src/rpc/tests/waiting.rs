@@ -88,7 +88,6 @@ fn two_thousand_calls_wait_and_another_does_not() {
     assert_eq!(pair.client.pending_calls(pair.session), 0);
 }
 
-/// Formerly there was a probe every 16 ms.
 #[test]
 fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
     let mut pair = Pair::new();
@@ -267,7 +266,7 @@ fn a_credit_that_may_answer_either_copy_measures_nothing() {
     pair.assert_credits_back();
 }
 
-/// 64 calls on 32 credits, all repeated without end. Formerly some slots waited for 30 rounds.
+/// 64 calls on 32 credits, all repeated without end.
 #[test]
 fn no_slot_waits_for_many_rounds_when_credits_are_short() {
     for (slots, calls) in [(64u16, 63u64), (256, 200)] {

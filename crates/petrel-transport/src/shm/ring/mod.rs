@@ -50,8 +50,6 @@
 //! baseline takes 0.32. Calls with 60 in flight lost 6 to 9 % of their rate, and 12 % when the
 //! consumer always looked for more behind a burst it had not waited for. Bulk was unchanged.
 //!
-//! (An earlier attempt, with a look behind every burst, found no gain.)
-//!
 //! # Both sides work at once
 //!
 //! With few calls in flight the two sides would work by turns: all requests come as one burst, and

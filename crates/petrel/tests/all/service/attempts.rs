@@ -417,8 +417,7 @@ fn calls__beyond_the_limit_begin_when_others_end() {
     }
 }
 
-/// Counts the polls of a crowd that waits for a server: a few per call, however many calls. Formerly, every end of a
-/// call woke all waiting calls: a server back after a tenth of a second was kept busy by its own clients for good.
+/// Counts the polls of a crowd that waits for a server: a few per call, however many calls.
 #[test]
 fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
     const CALLS: u64 = 1_000;
