@@ -211,6 +211,7 @@ struct Name {
 
 macro_rules! echo {
     ($module:ident $codec:ty: $message:ty) => {
+        #[allow(clippy::ptr_arg, reason = "one of the messages is a vector")]
         mod $module {
             use super::*;
 

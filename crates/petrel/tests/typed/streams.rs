@@ -123,14 +123,14 @@ fn streams__of_all_kinds_over_all_media() {
     for transports in media() {
         let (_server, client, _) = serve_over(transports);
         wait(async {
-            let mut words = client.split("a stream of words".to_owned()).start().await.unwrap();
+            let mut words = client.split(String::from("a stream of words")).start().await.unwrap();
             let mut all = Vec::new();
             while let Some(word) = words.next().await {
                 all.push(word.unwrap());
             }
             assert_eq!(all, ["a", "stream", "of", "words"]);
 
-            let mut words = client.split("a stop".to_owned()).await.unwrap();
+            let mut words = client.split(String::from("a stop")).await.unwrap();
             assert_eq!(words.next().await.unwrap().unwrap(), "a");
             let error = words.next().await.unwrap().unwrap_err();
             assert_eq!((error.status, error.execution), (Status::OutOfRange, Execution::Answered));
