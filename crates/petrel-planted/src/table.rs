@@ -361,6 +361,12 @@ pub const DEFECTS: &[Defect] = &[
         "a record that goes to the start of the ring takes no account of what it skips",
     ),
     defect("shm_wakes_again_and_again", "each burst wakes a consumer that was woken before"),
+    defect("stream_batch_runs_early", "a batch is handled before the batches with lower numbers"),
+    defect(
+        "stream_credit_not_renewed",
+        "a reader that has taken half of the window grants nothing",
+    ),
+    defect("stream_outlives_session", "streams go on when the session of the peer's batches ends"),
     defect(
         "udp_kept_frames_not_copied",
         "frames for which the kernel has no room are sent later from where they were",

@@ -236,7 +236,7 @@ fn command(args: &StreamsArgs) -> String {
     let transports: Vec<&str> = args.transport.iter().map(|one| one.name()).collect();
     let sizes: Vec<String> = args.size.iter().map(usize::to_string).collect();
     format!(
-        "petrel bench streams --transport {} --size {} --idle {} --duration {}",
+        "petrel bench stream --transport {} --size {} --idle {} --duration {}",
         transports.join(","),
         sizes.join(","),
         args.idle,

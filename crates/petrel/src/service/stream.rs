@@ -92,6 +92,7 @@ impl Stub {
     }
 
     /// Returns a stream of the client by the method at this place of the table.
+    #[expect(clippy::type_complexity, reason = "the two ends, with types of the method")]
     pub fn client_stream<M: StreamMethod>(
         &self,
         index: usize,
@@ -106,6 +107,7 @@ impl Stub {
     }
 
     /// Returns streams of both sides by the method at this place of the table.
+    #[expect(clippy::type_complexity, reason = "the two ends, with types of the method")]
     pub fn both_streams<M: StreamMethod>(
         &self,
         index: usize,

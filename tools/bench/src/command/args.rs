@@ -49,7 +49,7 @@ Examples:
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
   petrel bench sealed --part calls,store
-  petrel bench streams --transport shm --size 32
+  petrel bench stream --transport shm --size 32
   petrel bench instructions --transport shm
   petrel bench all --json
 
@@ -79,6 +79,7 @@ pub(crate) enum BenchCommand {
     /// Encryption and identity: calls, connections, puts and floods with credentials, beside the same without
     Sealed(SealedArgs),
     /// Messages of streams: their rate in each direction beside calls, and the memory of idle streams
+    #[command(name = "stream")]
     Streams(StreamsArgs),
     /// Instructions of a small call and of a packet of a large call, counted by valgrind
     Instructions(InstructionsArgs),
