@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use petrel::endpoint::AllowedTransports;
 use petrel::server::RunningServer;
-use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Error, Server};
 use petrel_command::Outcome;
 use petrel_command::args::BenchTransport;
@@ -191,7 +190,7 @@ impl Ends {
     /// Measures the memory of idle streams at both ends together, and their packets.
     fn idle(&self, args: &StreamsArgs) -> Result<Vec<Row>, Failure> {
         let before = private_bytes("self")?;
-        let streams: Vec<(Sender<Vec<u8>>, Receiver<Vec<u8>>)> = petrel::client::wait(async {
+        let streams: Vec<_> = petrel::client::wait(async {
             let mut streams = Vec::new();
             for _ in 0..args.idle {
                 streams.push(self.client.idle().start().await?);
