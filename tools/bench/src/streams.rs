@@ -190,7 +190,7 @@ impl Ends {
     /// Measures the memory of idle streams at both ends together, and their packets.
     fn idle(&self, args: &StreamsArgs) -> Result<Vec<Row>, Failure> {
         let before = private_bytes("self")?;
-        let streams = petrel::client::wait(async {
+        let streams: Vec<_> = petrel::client::wait(async {
             let mut streams = Vec::new();
             for _ in 0..args.idle {
                 streams.push(self.client.idle().start().await?);
@@ -235,7 +235,7 @@ fn command(args: &StreamsArgs) -> String {
     let transports: Vec<&str> = args.transport.iter().map(|one| one.name()).collect();
     let sizes: Vec<String> = args.size.iter().map(usize::to_string).collect();
     format!(
-        "petrel bench streams --transport {} --size {} --idle {} --duration {}",
+        "petrel bench stream --transport {} --size {} --idle {} --duration {}",
         transports.join(","),
         sizes.join(","),
         args.idle,

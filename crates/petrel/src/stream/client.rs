@@ -26,7 +26,7 @@ use crate::values::CallbacksKey;
 
 /// A server's answer to a request of a method with streams: where its streams are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     server: SocketAddr,
     endpoint: EndpointId,
     method: u16,

@@ -110,6 +110,7 @@ impl World<'_> {
 }
 
 #[cfg(test)]
+#[allow(unreachable_pub, reason = "the file is that of other crates, too")]
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 

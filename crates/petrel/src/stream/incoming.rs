@@ -1,5 +1,7 @@
 //! The direction of a stream that this side receives: records for the reader, and the credit that the peer has.
 
+use petrel_planted::planted;
+
 use super::wire::FIRST_CREDIT;
 
 /// The received records, and the credit.
@@ -93,7 +95,9 @@ impl Incoming {
     #[inline]
     pub(super) fn becomes_due(&mut self, window: u64) -> bool {
         let is_due = !self.is_finished && self.taken + window >= self.granted + window / 2;
-        is_due && !std::mem::replace(&mut self.is_credit_due, true)
+        is_due
+            && !planted("stream_credit_not_renewed")
+            && !std::mem::replace(&mut self.is_credit_due, true)
     }
 
     /// Grants the peer a window beyond the taken bytes. Returns the contents of CREDIT.

@@ -63,7 +63,7 @@
 //! A stream ends once at both sides, with a reason. At a client the last item of a [`Receiver`] that is an error, or the outcome of a
 //! [`Reply`], is the reason:
 //!
-//! | what ends the stream | at the client | at the server |
+//! | end | at the client | at the server |
 //! | --- | --- | --- |
 //! | the handler returns | its outcome, behind the last message | |
 //! | the client drops the [`Receiver`] or [`Reply`] | | the handler is dropped |
@@ -96,11 +96,11 @@ mod shared;
 mod tests;
 mod wire;
 
-pub use client::{Place, StreamCall};
+pub use client::StreamCall;
 pub use receiver::{Receiver, Reply};
 pub use sender::{Sender, TrySendError};
 
-pub(crate) use client::{Kind, Pairs};
+pub(crate) use client::{Kind, Pairs, Place};
 pub(crate) use handler::{Begin, Opened};
 
 pub use crate::values::StreamConfig;

@@ -31,6 +31,18 @@ pub(super) enum Written {
     Stalled,
 }
 
+/// A message being encoded. A drop, when the encoder panics, takes it out.
+struct Begun<'a> {
+    records: &'a mut Vec<u8>,
+    at: usize,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.records.truncate(self.at);
+    }
+}
+
 impl Default for Outgoing {
     fn default() -> Self {
         let (records, end) = (Vec::new(), None);
@@ -66,7 +78,9 @@ impl Outgoing {
         }
         let at = self.records.len();
         self.records.extend_from_slice(&[0; HEAD]);
-        encode(&mut self.records);
+        let begun = Begun { records: &mut self.records, at };
+        encode(begun.records);
+        std::mem::forget(begun);
         let len = self.records.len() - at - HEAD;
         if len > PIECE_BYTES_MAX {
             self.cut(stream, at);

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
+use petrel_planted::planted;
 use petrel_proto::{Execution, SessionId, Status};
 use petrel_transport::Transport;
 
@@ -46,7 +47,9 @@ impl Registry {
         local.on_session_end(move |session| {
             let Some(registry) = registry.upgrade() else { return };
             let pair = registry.pairs.borrow_mut().remove(&session);
-            if let Some(pair) = pair {
+            if let Some(pair) = pair
+                && !planted("stream_outlives_session")
+            {
                 pair.fail(&session_ended());
             }
         });

@@ -97,6 +97,10 @@ impl Shared {
         });
         let woken = inner.woken();
         let opened = std::mem::take(&mut inner.opened);
+        if outcome.is_err() {
+            // They have no handlers.
+            opened.iter().for_each(|(key, _)| inner.pair.release(*key));
+        }
         inner.leave(woken, outcome.map(|()| opened))
     }
 

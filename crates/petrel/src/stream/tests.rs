@@ -163,7 +163,7 @@ fn try_send__until_both_windows_are_full_and_after_the_end() {
                 other => break other,
             }
         };
-        assert!(read >= 250, "what has come can be read: {read}");
+        assert!(read >= 250, "messages that have come can be read: {read}");
         assert_eq!(end.unwrap().unwrap_err().status, Status::Cancelled);
     });
 }
@@ -192,6 +192,25 @@ fn receiver__of_messages_that_are_malformed_or_too_large() {
             assert_eq!(Reply::new(receiver).await.unwrap_err().status, status);
         });
     }
+}
+
+#[test]
+fn send__of_a_message_whose_encoder_panics_sends_nothing_of_it() {
+    let wire = Wire::new();
+    let stream = wire.open();
+    let fails = |_: &Vec<u8>, out: &mut Vec<u8>| {
+        out.push(1);
+        panic!("an encoder");
+    };
+    let mut fails = Sender::new(stream[0].another(), fails, false);
+    let panics = std::panic::AssertUnwindSafe(|| fails.try_send(vec![7]).is_ok());
+    assert!(std::panic::catch_unwind(panics).is_err());
+    let (mut sender, _receiver) = of_client(&stream);
+    let (mut input, _output) = of_server(&stream);
+    wait(async {
+        sender.send(vec![9; 3]).await.unwrap();
+        assert_eq!(input.next().await.unwrap().unwrap(), [9; 3]);
+    });
 }
 
 #[test]

@@ -42,7 +42,7 @@ Examples:
   petrel bench defaults --processes 1000 --only-processes
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
-  petrel bench streams --transport shm --size 32
+  petrel bench stream --transport shm --size 32
   petrel bench instructions --transport shm
   petrel bench all --json
 
@@ -66,6 +66,7 @@ pub(crate) enum BenchCommand {
     /// Latency and rate of replicated puts: three replicas of the key-value store
     Kv(KvBenchArgs),
     /// Messages of streams: their rate in each direction beside calls, and the memory of idle streams
+    #[command(name = "stream")]
     Streams(StreamsArgs),
     /// Instructions of a small call and of a packet of a large call, counted by valgrind
     Instructions(InstructionsArgs),

@@ -1,4 +1,4 @@
-//! Arguments of `petrel bench streams`.
+//! Arguments of `petrel bench stream`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::Args;
 use petrel_command::args::BenchTransport;
 use petrel_command::units::{parse_duration, parse_size};
 
-/// Arguments of `petrel bench streams`.
+/// Arguments of `petrel bench stream`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StreamsArgs {
     /// Transports to measure, in turn; separate several by commas

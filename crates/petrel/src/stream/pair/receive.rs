@@ -1,5 +1,6 @@
 //! The side of a pair that receives: batches of the peer, and records for readers.
 
+use petrel_planted::planted;
 use petrel_proto::{Execution, Status};
 
 use super::{Control, Event, Pair, Queued, Role, Taken, UNDER_WAY_MAX, end_ns};
@@ -46,6 +47,11 @@ impl<T: Default> Pair<T> {
             return Err(Breach("a batch beyond those that may be under way"));
         }
         if sequence > self.expected {
+            if planted("stream_batch_runs_early") {
+                self.handle_records(now_ns, records)?;
+                self.early.push((sequence, Box::default()));
+                return Ok(());
+            }
             self.early.push((sequence, records.into()));
             return Ok(());
         }

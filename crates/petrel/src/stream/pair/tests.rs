@@ -60,7 +60,7 @@ impl Side {
                     assert_eq!(method, 7);
                     assert!(self.keys.insert(number, key).is_none(), "a stream opens once");
                 }
-                // Nobody holds it any more.
+                // No handle is left.
                 Event::Ended(key) if self.pair.streams.get(key).is_none() => {}
                 Event::Ended(key) => {
                     let number = self.number(key);
@@ -230,7 +230,7 @@ proptest! {
         steps.into_iter().for_each(|step| run(&mut model, step));
         model.settle();
         for (&(by, number), direction) in &model.messages {
-            // A stream that nobody ended has delivered everything.
+            // A stream without an end has delivered everything.
             if (0..2).all(|side| !model.sides[side].ends.contains_key(&number)) {
                 prop_assert_eq!(direction.sent.len(), 0, "stream {} of {}", number, by);
             }
@@ -465,9 +465,9 @@ fn send__without_a_reader_stops_at_both_windows_and_others_go_on() {
 #[test]
 fn next_batch__of_idle_streams_is_none() {
     let mut model = Model::new();
-    (0..1_000).for_each(|_| {
+    for _ in 0..1_000 {
         model.open(u64::MAX);
-    });
+    }
     model.settle();
     assert_eq!(model.sides[1].keys.len(), 1_000);
     model.now_ns += 1_000_000_000_000;
