@@ -60,10 +60,13 @@ pub struct Call<T = Response> {
     /// Empty once the call is outstanding.
     request: Vec<u8>,
     step: Step,
-    read: fn(Response, u64) -> Result<T, Error>,
+    read: ReadResponse<T>,
     /// A number for `read`, such as the expected length.
     expected: u64,
 }
+
+/// Reads a response, given a number such as the expected length.
+pub(crate) type ReadResponse<T> = fn(Response, u64) -> Result<T, Error>;
 
 enum Step {
     New,
@@ -175,7 +178,7 @@ impl<T> Call<T> {
     }
 
     /// Returns the call of the response as it comes, and the function that reads it. The call has not begun.
-    pub(crate) fn into_unread(mut self) -> (Call, fn(Response, u64) -> Result<T, Error>) {
+    pub(crate) fn into_unread(mut self) -> (Call, ReadResponse<T>) {
         assert!(matches!(self.step, Step::New), "a call gets its metadata before it begins");
         let (client, request) = (self.client.clone(), mem::take(&mut self.request));
         let mut call = Call::reading(client, self.method, request, 0, |answer, _| Ok(answer));
