@@ -73,6 +73,7 @@ mod targets;
 
 pub use background::{Background, BackgroundBuilder};
 pub use call::Call;
+pub(crate) use call::ReadResponse;
 pub use park::wait;
 pub use pending::Pending;
 pub use service_client::{Client, ClientBuilder};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use petrel_proto::{Execution, Status};
 
 use super::interceptor::{CallEnd, ClientInterceptors, OutgoingCall};
-use crate::client::{Call, Response};
+use crate::client::{Call, ReadResponse, Response};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
 use crate::time::Time;
@@ -26,7 +26,7 @@ const TOO_LATE: &str = "a call gets its metadata before it begins";
 #[must_use = "a call begins when it is awaited, waited for or started"]
 pub struct AnnotatedCall<T, I: ClientInterceptors = ()> {
     call: Call,
-    read: fn(Response, u64) -> Result<T, Error>,
+    read: ReadResponse<T>,
     around: Around<I>,
     state: State,
 }
@@ -257,7 +257,7 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
 fn open<T>(
     mut response: Response,
     has_envelope: bool,
-    read: fn(Response, u64) -> Result<T, Error>,
+    read: ReadResponse<T>,
 ) -> Result<(T, Metadata), Error> {
     if !has_envelope {
         return Ok((read(response, 0)?, Metadata::new()));
