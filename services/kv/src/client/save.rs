@@ -1,5 +1,8 @@
 //! Saves: all keys at one moment, block by block.
 
+use std::future::pending;
+use std::time::Duration;
+
 use petrel::Client;
 use petrel::client::Response;
 use petrel::endpoint::CallOptions;
@@ -9,6 +12,9 @@ use super::{KvClient, KvError};
 use crate::api::{Consistency, Pairs, Refusal, SaveReply, SaveRequest, methods};
 use crate::backup::Head;
 use crate::pair_check::PairCheck;
+
+/// Longest pause before a block: a save reads at most some 60 MB a second.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// A save: the keys of the store at one moment, while writes go on.
 ///
@@ -25,6 +31,8 @@ pub struct Save {
     block: u64,
     check: PairCheck,
     is_whole: bool,
+    /// The pause before the next block, for the replica's other clients: three times the last block's time.
+    pause: Duration,
 }
 
 /// Pairs of a save, in the receive buffer.
@@ -62,6 +70,7 @@ impl KvClient {
             block: 0,
             check: PairCheck::default(),
             is_whole: false,
+            pause: Duration::ZERO,
         })
     }
 }
@@ -92,7 +101,13 @@ impl Save {
             return Ok(None);
         }
         let request = SaveRequest::Block { save: self.save, block: self.block + 1 };
+        let client = &self.of.shared.client;
+        if !self.pause.is_zero() {
+            let _ = client.timeout(self.pause, pending::<()>()).await;
+        }
+        let begin = client.now();
         let reply = self.ask(request).await?;
+        self.pause = (3 * client.now().since(begin)).min(PAUSE_MAX);
         if let Ok(Some(refusal)) = Refusal::of_reply(&reply) {
             return Err(KvError::Refused(refusal.to_string()));
         }
