@@ -24,8 +24,7 @@ use super::test_bed::{Cores, TestBed};
 const DEVICE: &str = "petrel0";
 
 /// Addresses of the two ends; these namespaces contain no other host.
-pub const ADDRESSES: [Ipv4Addr; 2] =
-    [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
 /// The device of the bare medium, past the kernel, and its addresses: a device's queue has one user.
 pub(super) const BARE_DEVICE: &str = "bare0";
