@@ -94,6 +94,10 @@ pub mod overload;
 mod panics;
 pub mod region;
 mod region_memory;
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "the file is that of other crates, too")]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod runtime;
 pub mod security;
 pub mod server;

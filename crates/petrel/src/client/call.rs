@@ -68,9 +68,6 @@ pub struct Call<T = Response> {
     expected: u64,
 }
 
-/// Reads a response, given a number such as the expected length.
-pub(crate) type ReadResponse<T> = fn(Response, u64) -> Result<T, Error>;
-
 enum Step {
     New,
     /// Outstanding.

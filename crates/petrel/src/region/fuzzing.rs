@@ -245,16 +245,11 @@ fn replace(word: &mut [u8], change: impl FnOnce(u64) -> u64) -> (Vec<u8>, Vec<u8
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "the file is that of other crates, too")]
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::replay::replay;
     use super::*;
+    use crate::replay::replay;
 
     #[test]
     fn check__corpus() {

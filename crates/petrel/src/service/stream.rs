@@ -97,7 +97,6 @@ impl<I: ClientInterceptors> Stub<I> {
     }
 
     /// Returns a stream of the client by the method at this place of the table.
-    #[expect(clippy::type_complexity, reason = "the two ends, with types of the method")]
     pub fn client_stream<M: StreamMethod>(
         &self,
         index: usize,
@@ -112,7 +111,6 @@ impl<I: ClientInterceptors> Stub<I> {
     }
 
     /// Returns streams of both sides by the method at this place of the table.
-    #[expect(clippy::type_complexity, reason = "the two ends, with types of the method")]
     pub fn both_streams<M: StreamMethod>(
         &self,
         index: usize,

@@ -74,6 +74,7 @@ fn carry(from: &Shared, to: &Shared) -> bool {
     true
 }
 
+#[allow(clippy::ptr_arg, reason = "an encoder of vectors")]
 fn append(message: &Vec<u8>, out: &mut Vec<u8>) {
     out.extend_from_slice(message);
 }
