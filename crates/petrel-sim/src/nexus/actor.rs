@@ -65,6 +65,8 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) struct LinkView {
     pub(super) is_opener: bool,
+    /// Whether both ends may be clients.
+    pub(super) has_reverse: bool,
     pub(super) incarnation: u64,
     max_frame_bytes: u32,
     transport: SimLink,
@@ -88,6 +90,18 @@ pub(super) struct Session {
     slots: u16,
     /// Whether the client was asked to leave.
     is_draining: bool,
+}
+
+impl LinkView {
+    /// Returns true if this endpoint may be the client of sessions on the link.
+    pub(super) fn may_be_client(&self) -> bool {
+        self.is_opener || self.has_reverse
+    }
+
+    /// Returns true if the peer may be the client of sessions on the link.
+    fn may_be_server(&self) -> bool {
+        !self.is_opener || self.has_reverse
+    }
 }
 
 /// Numbers of messages from the nexus to endpoints.
@@ -176,13 +190,14 @@ impl Actor {
             remote,
             remote_endpoint,
             transports,
-            reverse: false,
+            // A third of the links, without a draw.
+            reverse: number % 3 == 1,
         });
     }
 
-    /// Draws an active link opened by this endpoint.
+    /// Draws an active link on which this endpoint may be a client.
     pub(super) fn some_own_link(&self, rng: &mut Rng) -> Option<LinkId> {
-        let own: Vec<_> = self.links.iter().filter(|(_, link)| link.is_opener).collect();
+        let own: Vec<_> = self.links.iter().filter(|(_, link)| link.may_be_client()).collect();
         own.get(rng.below(own.len() as u64) as usize).map(|(id, _)| **id)
     }
 
@@ -353,15 +368,15 @@ impl Actor {
         cx: &mut ActorContext<'_>,
     ) -> Result<(), String> {
         match message {
-            FromNexus::LinkUp { request, link, transport, incarnation, .. } => {
-                self.on_link_up(request, link, transport, incarnation)
+            FromNexus::LinkUp { request, link, transport, incarnation, features, .. } => {
+                self.on_link_up((request, link), transport, incarnation, features.reverse)
             }
             FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
             FromNexus::LinkDown { link, .. } => self.on_link_down(link),
             FromNexus::PathMeasured { link, rtt_ns } => {
-                let is_opener = self.view(link, "PathMeasured")?.is_opener;
+                let is_client = self.view(link, "PathMeasured")?.may_be_client();
                 self.counts.paths_measured += 1;
-                must(is_opener && rtt_ns > 0, || format!("the path of {link:?} is measured"))
+                must(is_client && rtt_ns > 0, || format!("the path of {link:?} is measured"))
             }
             FromNexus::SessionProposed { link, open } => self.on_proposed(link, open, cx),
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, &accept),
@@ -377,7 +392,7 @@ impl Actor {
             }
             FromNexus::SessionDraining { link, session, token, .. } => {
                 let view = self.view(link, "SessionDraining")?;
-                must(view.is_opener, || format!("a server on {link:?} is drained"))?;
+                must(view.may_be_client(), || format!("a server on {link:?} is drained"))?;
                 let is_it = |session: &&Session| session.token == token && session.is_client;
                 if self.sessions.get(&session).filter(is_it).is_some() {
                     self.counts.sessions_drained += 1;
@@ -425,10 +440,10 @@ impl Actor {
     /// Checks that a link is new, was requested or not by its side, and carries full frames. Remembers the link.
     fn on_link_up(
         &mut self,
-        request: Option<u64>,
-        link: LinkId,
+        (request, link): (Option<u64>, LinkId),
         transport: SimLink,
         incarnation: u64,
+        has_reverse: bool,
     ) -> Result<(), String> {
         must(self.seen_links.insert(link), || format!("{link:?} is up for the second time"))?;
         self.counts.links_up += 1;
@@ -450,7 +465,8 @@ impl Actor {
         })?;
         let is_opener = request.is_some();
         let checks_ns = Vec::new();
-        let view = LinkView { is_opener, incarnation, max_frame_bytes, transport, checks_ns };
+        let view =
+            LinkView { is_opener, has_reverse, incarnation, max_frame_bytes, transport, checks_ns };
         self.links.insert(link, view);
         Ok(())
     }
@@ -485,7 +501,7 @@ impl Actor {
         cx: &mut ActorContext<'_>,
     ) -> Result<(), String> {
         let view = self.view(link, "SessionProposed")?;
-        must(!view.is_opener, || format!("a client on {link:?} is proposed a session"))?;
+        must(view.may_be_server(), || format!("a client on {link:?} is proposed a session"))?;
         let is_known = |session: &Session| session.link == link && session.peer.1 == open.token;
         // The tokens of honest clients are all different.
         let is_twice = self.sessions.values().any(is_known);

@@ -54,7 +54,9 @@ impl World {
                 Some(process) => process.plan.heartbeat_ns,
                 None => self.foreign_heartbeat_ns(peer),
             };
-            let intervals = match net.is_opener(*socket) {
+            // An acceptor asks if it calls its client.
+            let has_asked = net.sent(*socket).ping_ns > net.heard_ns(*socket);
+            let intervals = match net.is_opener(*socket) || has_asked {
                 true => SILENT_HEARTBEATS,
                 false => SILENT_HEARTBEATS * KEEP_ALIVE_HEARTBEATS,
             };
@@ -240,9 +242,9 @@ impl World {
         let asked_ns = view.checks_ns.iter().copied().find(|asked_ns| *asked_ns > quiet_ns);
         let answer_ns = SILENT_HEARTBEATS * peer.plan.heartbeat_ns;
         let due_ns = match (view.is_opener, asked_ns) {
-            (true, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
+            (_, Some(asked_ns)) => asked_ns + own.plan.heartbeat_ns + answer_ns,
             (true, None) => quiet_ns + KEEP_ALIVE_HEARTBEATS * own.plan.heartbeat_ns + answer_ns,
-            (false, _) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
+            (false, None) => quiet_ns + KEEP_ALIVE_HEARTBEATS * answer_ns,
         };
         Some((since_ns, due_ns))
     }

@@ -1,17 +1,20 @@
 //! Calls from servers back to the clients that call them.
 
 use std::fmt;
+use std::sync::mpsc;
 
-use petrel_proto::SessionId;
+use petrel_proto::{SessionId, Status};
 
 use super::Client;
-use crate::endpoint::{Callbacks, Context, Local, Request};
+use crate::endpoint::{Callbacks, Context, Local, Request, runs_loop};
 use crate::error::Error;
-use crate::inbox_message::{MakeCallbacks, ServiceWay};
+use crate::inbox_message::{InboxMessage, MakeCallbacks, RunTask, ServiceWay};
 use crate::local::Handle;
+use crate::panics::Closure;
 use crate::sync::Arc;
 use crate::task::OwnRequest;
 use crate::values::client::{ClientConfig, Target};
+use crate::workers::WorkerRequest;
 
 /// The function that sets the callbacks of a client, once for each of the clients that a builder makes.
 #[derive(Clone)]
@@ -91,6 +94,33 @@ impl<S> Handle<S> {
     /// Outside of the endpoint's tasks.
     pub fn caller(&self, request: &OwnRequest) -> Result<Client, Error> {
         Local::of_task(self.hub(), |local| caller_of(local, request.session()))
+    }
+}
+
+impl WorkerRequest {
+    /// Returns the client that makes the request, to be called back, like [`Request::caller`]. Waits for a turn of the endpoint's event loop.
+    ///
+    /// # Errors
+    /// As [`Request::caller`]; UNAVAILABLE if the endpoint is gone.
+    ///
+    /// # Panics
+    /// On a thread that runs an event loop.
+    pub fn caller(&self) -> Result<Client, Error> {
+        assert!(!runs_loop(), "a thread that runs an event loop takes the caller before `detach`");
+        let (session, (tell, told)) = (self.session(), mpsc::channel());
+        let begin = move |handle: &Handle| {
+            let of_task = handle.clone();
+            let ask = async move {
+                let caller = Local::of_task(of_task.hub(), |local| caller_of(local, session));
+                // The worker may have gone.
+                tell.send(caller).unwrap_or_default();
+            };
+            // Detached: the task ends by itself.
+            drop(handle.spawn_within(Closure::Task, None, ask));
+        };
+        self.post(InboxMessage::Run(RunTask { begin: Box::new(begin), is_library: true }));
+        let gone = |_| Error::not_sent(Status::Unavailable, "the endpoint is gone");
+        told.recv().map_err(gone)?
     }
 }
 

@@ -247,7 +247,7 @@ fn replace(word: &mut [u8], change: impl FnOnce(u64) -> u64) -> (Vec<u8>, Vec<u8
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "the file is that of other crates, too")]
 #[path = "../../../../fuzz/replay.rs"]
-mod replay;
+pub(crate) mod replay;
 
 #[cfg(test)]
 mod tests {

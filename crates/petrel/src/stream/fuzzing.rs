@@ -110,16 +110,11 @@ impl World<'_> {
 }
 
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "the file is that of other crates, too")]
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::replay::replay;
     use super::*;
+    use crate::region::fuzzing::replay::replay;
 
     #[test]
     fn check__corpus() {

@@ -74,6 +74,7 @@ fn carry(from: &Shared, to: &Shared) -> bool {
     true
 }
 
+#[expect(clippy::ptr_arg, reason = "the function of a codec for the type")]
 fn append(message: &Vec<u8>, out: &mut Vec<u8>) {
     out.extend_from_slice(message);
 }

@@ -59,6 +59,11 @@ impl WorkerRequest {
         Self { handle, method, deadline, data, cancelled: Some(cancelled), sender, peer: None }
     }
 
+    /// Posts a message to the endpoint, if it still exists.
+    pub(crate) fn post(&self, message: InboxMessage) {
+        let _ = self.sender.post(message);
+    }
+
     pub(crate) fn with_peer(mut self, peer: Option<std::sync::Arc<Peer>>) -> Self {
         self.peer = peer;
         self
@@ -131,8 +136,7 @@ impl WorkerRequest {
     /// Answers that the handler was not and will not be run.
     pub(crate) fn refuse(mut self, status: Status, text: &'static str) {
         self.cancelled = None;
-        let _ =
-            self.sender.post(InboxMessage::Refuse(Refuse { handle: self.handle, status, text }));
+        self.post(InboxMessage::Refuse(Refuse { handle: self.handle, status, text }));
     }
 
     /// Returns the duty to answer to the endpoint, on its own thread.
@@ -145,7 +149,7 @@ impl WorkerRequest {
         let Some(cancelled) = self.cancelled.take() else { return };
         let answer = Answer { handle: self.handle, status, message, cancelled };
         // Without the endpoint no caller waits for the answer.
-        let _ = self.sender.post(InboxMessage::Answer(answer));
+        self.post(InboxMessage::Answer(answer));
     }
 }
 

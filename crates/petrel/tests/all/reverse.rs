@@ -9,6 +9,7 @@ use std::time::Duration;
 use petrel::endpoint::{AllowedTransports, EndpointConfig, SessionState};
 use petrel::server::{RunningServer, start_successor};
 use petrel::service::{Ctx, Raw};
+use petrel::workers::{WorkerRequest, Workers};
 use petrel::{Client, Endpoint, Error, Execution, Server, Status};
 use rustix::process::Signal;
 
@@ -116,6 +117,27 @@ fn start() -> RunningServer {
     Server::bind("127.0.0.1:0").serve(|_| Vec::new(), asking).start().unwrap()
 }
 
+/// Workers take the caller, too, and wait for its answers.
+#[test]
+fn a_worker_calls_the_client_that_calls_it() {
+    let workers = Workers::builder().threads(1).start().unwrap();
+    let ask = |request: WorkerRequest| {
+        let call = |caller: Client| caller.call(NAME, request.data()).timeout(HANG).wait();
+        match request.caller().and_then(call) {
+            Ok(answer) => request.reply(&answer),
+            Err(error) => request.fail(error.status, &error.message),
+        }
+    };
+    let server = Server::bind("127.0.0.1:0")
+        .serve(|_| (), move |endpoint| endpoint.on_worker(ASK, &workers, ask))
+        .start()
+        .unwrap();
+    assert_eq!(named("worker ", &server).call(ASK, "7").timeout(HANG).wait().unwrap(), b"worker 7");
+    let plain = Client::connect_wait(server.local_addr()).unwrap();
+    let failure = plain.call(ASK, "").timeout(HANG).wait().unwrap_err();
+    assert_eq!(failure.status, Status::FailedPrecondition, "{failure}");
+}
+
 /// A client whose callbacks answer with its name.
 fn named(name: &'static str, server: &RunningServer) -> Client {
     let builder = Client::builder().serve(move |callbacks| {
@@ -159,7 +181,7 @@ fn callbacks__that_are_missing_are_unimplemented() {
     assert_eq!(failure.status, Status::Unimplemented, "{failure}");
 }
 
-/// What is set twice is found at once.
+/// A method that is set twice is found at once.
 #[test]
 fn callbacks__that_cannot_be_set_fail_the_client() {
     let server = start();

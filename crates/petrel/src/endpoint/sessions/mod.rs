@@ -126,6 +126,11 @@ impl Link {
         self.is_retired
     }
 
+    /// Returns whose handlers the link was opened for, if this endpoint has opened it.
+    pub(super) fn opened_for(&self) -> Option<Reverse> {
+        self.opened_for
+    }
+
     /// Returns whose handlers the peer may call: those of the endpoint on a link that the peer has opened.
     pub(super) fn serves(&self) -> Reverse {
         match self.opened_for {

@@ -42,7 +42,9 @@ fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
     let probe = own.probe && peers.probe;
     // A probe proves that the offered port is the peer's: without probes, nothing would.
     let paths = if own.paths.is_empty() || !probe { PathPorts::NONE } else { peers.paths };
-    let (order, reverse) = (own.order && peers.order, own.reverse && peers.reverse);
+    let order = own.order && peers.order;
+    // The acceptor sends the first frames of its own sessions: to a port that has not proven anything, probes alone.
+    let reverse = probe && own.reverse && peers.reverse;
     LinkFeatures { order, paths, probe, reverse, key_path: None }
 }
 

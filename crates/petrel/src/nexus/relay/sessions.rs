@@ -406,7 +406,8 @@ pub(in crate::nexus) mod tests {
     use super::*;
     use crate::nexus::connection::Connection;
     use crate::nexus::limits::{
-        PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_SOURCE_MAX, slots_left,
+        PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, REVERSE_SESSION_BYTES_PER_CONNECTION_MAX,
+        SESSION_BYTES_PER_SOURCE_MAX, slots_left,
     };
     use crate::nexus::reactor::Reactor;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
@@ -537,6 +538,64 @@ pub(in crate::nexus) mod tests {
                     assert_eq!(check(&reactor, slots, most), expected, "{slots} slots, {more}");
                 }
             }
+        }
+    }
+
+    /// A server has a share of its client's memory for each connection, and none of the shares of addresses.
+    #[test]
+    fn check_proposal__of_a_server_by_the_share_of_its_connection() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (at, _peer) = open_connection(&mut reactor, true);
+        let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: true, max_frame: 1_472 });
+        reactor.relay.links.get_mut(id).unwrap().set_test_reverse(true);
+        let mut accepted = 0;
+        let refused = (0..).find(|request| {
+            reactor.relay.on_session_open(at, open(5, *request)).unwrap();
+            let is_refused = reactor.relay.links.proposals() == 0;
+            if !is_refused {
+                accepted += session_bytes(8);
+                let answer = Ok(accept(5, *request));
+                reactor.relay.answer_session(EndpointId(0), id, *request, answer);
+            }
+            is_refused
+        });
+        assert!(refused.is_some());
+        let most = REVERSE_SESSION_BYTES_PER_CONNECTION_MAX;
+        assert!((most - session_bytes(8)..=most).contains(&accepted), "{accepted}");
+        assert_eq!(reactor.relay.connections.usage().all(), Default::default());
+        assert_eq!(reactor.check_tables(), Ok(()));
+        let said = said(&mut reactor, at);
+        let Some(Message::SessionRefuse(refuse)) = said.last() else { panic!("{said:?}") };
+        assert_eq!(refuse.status, Status::ResourceExhausted);
+    }
+
+    /// Both sides number their proposals, and may use one number at the same time.
+    #[test]
+    fn proposals__of_both_sides_may_have_one_number() {
+        for is_opener in [true, false] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, is_opener);
+            let id = reactor.add_test_link(at, 5, Stage::Up { is_opener, max_frame: 1_472 });
+            reactor.relay.links.get_mut(id).unwrap().set_test_reverse(true);
+            reactor.relay.propose_session(EndpointId(0), id, open(9, 1));
+            reactor.relay.on_session_open(at, open(5, 1)).unwrap();
+            assert_eq!(reactor.relay.links.proposals(), 2);
+            assert_eq!(reactor.check_tables(), Ok(()));
+            reactor.relay.answer_session(EndpointId(0), id, 1, Ok(accept(9, 1)));
+            reactor.relay.on_session_accept(at, accept(5, 1)).unwrap();
+            let said = said(&mut reactor, at);
+            let both = [Message::from(open(5, 1)), accept(5, 1).into()];
+            assert_eq!(said, both);
+            let proposed = inbox.pop();
+            assert!(matches!(proposed, Some(FromNexus::SessionProposed { .. })), "{proposed:?}");
+            let opened = inbox.pop();
+            assert!(matches!(opened, Some(FromNexus::SessionOpened { .. })), "{opened:?}");
+            assert_eq!(reactor.relay.links.proposals(), 0);
+            assert_eq!(reactor.check_tables(), Ok(()));
         }
     }
 

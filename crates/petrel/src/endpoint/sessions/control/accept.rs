@@ -6,8 +6,10 @@ use petrel_proto::limits::PACKET_BYTES_MIN;
 use petrel_proto::{Accepted, Agreed, PeerKey, SessionId, Status};
 use petrel_transport::Transport;
 
+use super::super::Link;
 use super::{RING_FULL, SessionControl};
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
+use crate::endpoint::callbacks::SharedCallbacks;
 use crate::endpoint::context::Local;
 use crate::endpoint::drain::{CHECK_INTERVAL_NS, DRAINING};
 use crate::events;
@@ -39,17 +41,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
-        let callbacks = match link.serves() {
-            _ if link.is_retired() => Err(Reason::new(Status::Unavailable, LEAVES)),
-            Reverse::Endpoint if config.accept => Ok(None),
-            Reverse::Callbacks(key) => match self.local.callbacks.get(key) {
-                Some(callbacks) => Ok(Some(callbacks)),
-                None => Err(Reason::new(Status::FailedPrecondition, TAKES_NONE)),
-            },
-            Reverse::Endpoint | Reverse::No => {
-                Err(Reason::new(Status::FailedPrecondition, TAKES_NONE))
-            }
-        }?;
+        let callbacks = self.callbacks_on(link)?;
         let methods = self.local.authorizer.judge(link.peer())?;
         let (peer, knows_order, has_paths) = (link.id(), link.knows_order(), link.has_paths());
         let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
@@ -99,6 +91,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             max_message: config.message_bytes_max,
             packet_bytes,
         })
+    }
+
+    /// Returns the callbacks that the sessions of the peer reach on a link; `None` for the handlers of the endpoint.
+    fn callbacks_on(&self, link: &Link) -> Result<Option<SharedCallbacks>, Reason> {
+        let none = || Reason::new(Status::FailedPrecondition, TAKES_NONE);
+        match link.serves() {
+            _ if link.is_retired() => Err(Reason::new(Status::Unavailable, LEAVES)),
+            Reverse::Endpoint if self.local.sessions.config().accept => Ok(None),
+            Reverse::Callbacks(key) => self.local.callbacks.get(key).map(Some).ok_or_else(none),
+            Reverse::Endpoint | Reverse::No => Err(none()),
+        }
     }
 
     /// Judges the clients of all sessions again.
@@ -169,10 +172,24 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     /// Closes the links that were opened for callbacks, whose client has gone.
     pub(in crate::endpoint) fn end_callbacks(&mut self, key: CallbacksKey) {
         for link in self.local.sessions.opened_for(Reverse::Callbacks(key)) {
-            let reason = Reason::new(Status::Unavailable, "the client is gone");
-            self.control.post(ToNexus::CloseLink { link, reason: reason.clone() });
-            self.on_link_down(link, &reason);
+            self.close_orphan(link);
         }
+    }
+
+    /// Closes a link that has come up for the callbacks of a client that is gone.
+    pub(super) fn close_if_orphaned(&mut self, name: LinkId) {
+        let opened_for = self.local.sessions.link(name).and_then(Link::opened_for);
+        if let Some(Reverse::Callbacks(key)) = opened_for
+            && self.local.callbacks.get(key).is_none()
+        {
+            self.close_orphan(name);
+        }
+    }
+
+    fn close_orphan(&mut self, link: LinkId) {
+        let reason = Reason::new(Status::Unavailable, "the client is gone");
+        self.control.post(ToNexus::CloseLink { link, reason: reason.clone() });
+        self.on_link_down(link, &reason);
     }
 
     /// Ends the sessions of clients that have not left. Returns their number.

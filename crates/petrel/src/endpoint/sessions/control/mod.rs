@@ -139,6 +139,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
         }
+        self.close_if_orphaned(name);
     }
 
     /// Adds the peer of a link to the transport, with all of its source ports.
