@@ -32,7 +32,9 @@ fn written(services: &[ServedService]) -> Vec<u8> {
         for method in &service.methods {
             let (codec, name) = (method.codec.as_bytes(), method.name.as_bytes());
             let (number, schema) = (method.number.to_le_bytes(), method.schema.to_le_bytes());
-            let flags = [u8::from(method.is_idempotent)];
+            let (sends, answers) = method.streams;
+            let flags =
+                [u8::from(method.is_idempotent) | u8::from(sends) << 1 | u8::from(answers) << 2];
             record(2, &[&number, &flags, &schema, &[codec.len() as u8], codec, name]);
             if let Some(envelope) = method.envelope {
                 record(3, &[&envelope.to_le_bytes()]);

@@ -108,7 +108,7 @@ impl Command {
     pub(crate) fn may_use_device(&self) -> bool {
         match self {
             Self::Bench(args) => args.uses_device(),
-            Self::Cache(_) | Self::Index(_) => self.connects(),
+            Self::Cache(_) | Self::Index(_) | Self::Kv(_) => self.connects(),
             Self::Cert(_)
             | Self::Completions(_)
             | Self::Demo(_)

@@ -351,7 +351,7 @@ fn device__that_cannot_be_had_is_a_warning_or_a_refusal() {
         let refused = finish(command(&by("xdp:none!")).spawn().unwrap());
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("cannot use the device"), "{said}");
-        for words in [&["sim", "--seeds", "1"][..], &["bench", "overload"], &["index", "bench"]] {
+        for words in [&["sim", "--seeds", "1"][..], &["bench", "stream"], &["kv", "sim"]] {
             let unused = petrel(&[words, &["--device", "xdp"]].concat());
             assert!(stderr(&unused).contains("uses no device"), "{}", stderr(&unused));
         }

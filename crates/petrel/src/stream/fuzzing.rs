@@ -82,7 +82,7 @@ impl World<'_> {
                 self.keys.retain(|other| *other != key);
                 self.pair.with(|pair| pair.release(key));
             }
-            _ => self.now_ns += 1 << (of & 63),
+            _ => self.now_ns = self.now_ns.saturating_add(1 << (of & 63)),
         }
     }
 
