@@ -57,6 +57,12 @@ impl Maybe {
     const fn is_some(self) -> bool {
         self.0 != u64::MAX
     }
+
+    /// Returns the smaller one, if any.
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
 }
 
 impl Default for Maybe {
@@ -256,11 +262,9 @@ impl CallOptions {
     /// absolute time, by a clock that is read only if needed.
     #[inline]
     pub(crate) fn begun(mut self, clock_ns: impl FnOnce() -> u64) -> Self {
-        if self.timeout_ns.is_some()
-            && let Some(end_ns) = self.limits(clock_ns()).deadline_ns
-        {
-            self.deadline_ns = Maybe::of(end_ns);
-            self.timeout_ns = Maybe::NONE;
+        if let Some(timeout_ns) = self.timeout_ns.get() {
+            let end_ns = Maybe::of(clock_ns().saturating_add(timeout_ns));
+            (self.deadline_ns, self.timeout_ns) = (self.deadline_ns.min(end_ns), Maybe::NONE);
         }
         self
     }
@@ -269,8 +273,7 @@ impl CallOptions {
     #[inline]
     pub(crate) fn no_later_than(mut self, at_ns: Option<u64>) -> Self {
         if let Some(at_ns) = at_ns {
-            // Also the least if there is none.
-            self.deadline_ns = Maybe::of(self.deadline_ns.0.min(at_ns));
+            self.deadline_ns = self.deadline_ns.min(Maybe::of(at_ns));
         }
         self
     }
