@@ -158,6 +158,11 @@ impl<T: Default> Pair<T> {
         self.streams.len() == 0 && self.controls.is_empty()
     }
 
+    /// Returns the bytes of received records that wait for their readers.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     pub(super) fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
@@ -288,6 +293,13 @@ impl<T: Default> Pair<T> {
     /// Ends a stream at both sides at once, whatever waits.
     pub(super) fn reset(&mut self, key: Key, status: Status, text: &str) {
         self.reset_by(key, End::new(status, text));
+    }
+
+    /// Ends all streams at both sides; the pair goes on.
+    pub(super) fn reset_all(&mut self, status: Status, text: &str) {
+        let mut live: Vec<Key> = self.by_number.values().copied().collect();
+        live.sort_unstable();
+        live.into_iter().for_each(|key| self.reset(key, status, text));
     }
 
     /// Ends a stream whose handler has not run.

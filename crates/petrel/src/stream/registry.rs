@@ -19,7 +19,10 @@ use crate::endpoint::{Context, Endpoint, Handled, Local, Request};
 use crate::error::Error;
 use crate::local::{Handle, Hub};
 use crate::sync::Arc;
-use crate::values::State;
+use crate::values::{State, StreamConfig};
+
+/// The memory for unread messages of all clients of an endpoint, in shares of a client.
+const SHARES: usize = 4;
 
 /// The streams of an endpoint, at either side.
 #[derive(Default)]
@@ -30,6 +33,8 @@ pub(crate) struct Registry {
     handlers: RefCell<HashMap<u16, Begin>>,
     /// Whether the registry is told of sessions that end.
     is_told: Cell<bool>,
+    /// Bytes of batches since the unread messages of all clients were last counted.
+    uncounted: Cell<usize>,
 }
 
 impl Registry {
@@ -59,6 +64,29 @@ impl Registry {
     pub(super) fn add(&self, session: SessionId, pair: &Arc<Shared>) {
         let former = self.pairs.borrow_mut().insert(session, Arc::clone(pair));
         assert!(former.is_none(), "a session has one pair");
+    }
+
+    /// Bounds the unread messages of all clients, after a batch of `len` bytes. A count for each share of a client costs little, and lets all
+    /// clients have one share more at most. The client with the most unread messages loses its streams.
+    fn bound_held(&self, len: usize, config: StreamConfig) {
+        let share = config.held_bytes_max as usize;
+        self.uncounted.set(self.uncounted.get() + len);
+        if self.uncounted.get() < share {
+            return;
+        }
+        self.uncounted.set(0);
+        let pairs = self.pairs.borrow();
+        let held_by = |pair: &Arc<Shared>| pair.with(|pair| pair.held_bytes());
+        let mut held: Vec<_> = pairs.values().map(|pair| (held_by(pair), pair)).collect();
+        held.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut all: usize = held.iter().map(|(bytes, _)| bytes).sum();
+        while all > share.saturating_mul(SHARES)
+            && let Some((bytes, pair)) = held.pop()
+        {
+            all -= bytes;
+            let text = "the unread messages of all clients need too much memory";
+            pair.with(|pair| pair.reset_all(Status::ResourceExhausted, text));
+        }
     }
 
     fn pair(&self, session: SessionId) -> Option<Arc<Shared>> {
@@ -116,7 +144,10 @@ impl Handler for Server {
                 }
             }
         }
-        request.reply(cx, b"")
+        let len = request.data().len();
+        let handled = request.reply(cx, b"");
+        self.registry.bound_held(len, self.handle.hub().stream_config());
+        handled
     }
 }
 

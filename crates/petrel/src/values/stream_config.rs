@@ -19,7 +19,8 @@ pub struct StreamConfig {
     /// Streams of one client at one endpoint: 16 384 by default, up to 65 536. The next is refused with RESOURCE_EXHAUSTED.
     pub streams_max: u32,
     /// Bytes of unread messages of all streams of one client at one endpoint: 64 MiB by default. A stream that needs more ends with
-    /// RESOURCE_EXHAUSTED.
+    /// RESOURCE_EXHAUSTED. All clients of the endpoint have four times as much; beyond, the client with the most unread messages loses all its
+    /// streams, with the same status.
     pub held_bytes_max: u32,
 }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use petrel::client::wait;
-use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{AllowedTransports, EndpointConfig};
 use petrel::server::RunningServer;
 use petrel::service::{Ctx, Raw};
 use petrel::stream::{Receiver, Sender};
@@ -240,4 +242,57 @@ fn a_client__that_goes_ends_its_handlers() {
     assert_eq!(plain.0.load(Ordering::SeqCst), 1, "the stream goes on");
     drop(words);
     wait_for("the end of the handler", || plain.0.load(Ordering::SeqCst) == 0);
+}
+
+#[petrel::service(codec = Raw)]
+trait Hoard {
+    /// Reads none of the things, and waits.
+    async fn keep(&self, cx: &Ctx, things: Receiver<Vec<u8>>) -> Result<String, Error>;
+}
+
+impl Hoard for Plain {
+    async fn keep(&self, cx: &Ctx, _things: Receiver<Vec<u8>>) -> Result<String, Error> {
+        cx.handle().sleep(Duration::from_secs(3_600)).await;
+        Ok(String::new())
+    }
+}
+
+/// A client has one window here, and all clients four.
+#[test]
+fn streams__that_are_not_read_take_bounded_memory() {
+    let mut config = EndpointConfig::default();
+    config.streams.held_bytes_max = config.streams.window_bytes;
+    let server = Server::bind("127.0.0.1:0").endpoint(config).serve(
+        |_| (),
+        |endpoint| {
+            endpoint.serve(HoardServer::new(Plain::default()));
+            endpoint.serve(WordsServer::new(Plain::default()));
+        },
+    );
+    let server = server.start().expect("a server");
+    let address = server.local_addr();
+    let (ended, ends) = mpsc::channel();
+    let _hoarders: Vec<_> = (0..12)
+        .map(|_| {
+            let client = HoardClient::connect_wait(address).expect("a client");
+            let (mut things, kept) = wait(client.keep().start()).expect("a stream");
+            while things.try_send(vec![7; 8_000]).is_ok() {}
+            let ended = ended.clone();
+            thread::spawn(move || ended.send(wait(kept).unwrap_err()));
+            (client, things)
+        })
+        .collect();
+    // Twelve windows came at most, and those of eight clients had to go but for what came between two counts.
+    for _ in 0..6 {
+        let error = ends.recv_timeout(Duration::from_secs(60)).expect("a client that gives way");
+        assert_eq!(error.status, Status::ResourceExhausted, "{error}");
+    }
+    let honest = WordsClient::connect_wait(address).expect("a client");
+    wait(async {
+        let (mut words, joined) = honest.join("-".to_owned()).start().await.unwrap();
+        words.send("a".to_owned()).await.unwrap();
+        words.send("b".to_owned()).await.unwrap();
+        words.finish();
+        assert_eq!(joined.await.unwrap(), "a-b", "others go on");
+    });
 }
