@@ -67,7 +67,7 @@ impl WorkerPool {
     /// Returns the numbers of requests that were run, refused, and skipped because they were cancelled.
     pub(super) fn counts(&self) -> [u64; 3] {
         let stats = self.pool.workers().stats();
-        [stats.executed, stats.refused + stats.shed + stats.expired, stats.cancelled]
+        [stats.executed, stats.refused + stats.expired, stats.cancelled]
     }
 
     fn take_done(&mut self, now_ns: u64) -> Option<Busy> {

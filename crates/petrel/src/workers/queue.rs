@@ -326,13 +326,12 @@ impl State {
         let begun = self.admission.begin(now_ns, deadline_ns);
         match begun {
             Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
-            Err(Shed::Late) => {
+            Err(_) => {
                 self.stats.expired += 1;
                 if planted("workers_late_bytes_stay") {
                     self.bytes += job.request.data().len();
                 }
             }
-            Err(_) => self.stats.shed += 1,
         }
         begun
     }

@@ -8,8 +8,6 @@ pub struct WorkersStats {
     pub queued: u64,
     /// Requests refused on arrival: too many waited or for too long, or the pool was stopped.
     pub refused: u64,
-    /// Requests refused after too long a wait, when a worker was free for them.
-    pub shed: u64,
     /// Requests whose handler ran to its end.
     pub executed: u64,
     /// Requests whose handler panicked.

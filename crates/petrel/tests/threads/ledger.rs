@@ -145,7 +145,7 @@ totals! {
     calls, answered, given_up, internal, aborted, unavailable_not_sent,
     unavailable_refused, unavailable_may_have_executed, exhausted_refused, deadline_exceeded,
     deadline_refused, clock_moves, standstills, pools_checked, executed, panicked, cancelled, expired,
-    shed, queue_refused,
+    queue_refused,
 }
 
 /// Counts an event in the totals of all worlds.

@@ -167,13 +167,9 @@ fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
 fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
     wait_while(spec, || !workers.is_idle());
     let stats = workers.stats();
-    let WorkersStats { queued, refused, shed, executed, panicked, cancelled, expired, .. } = stats;
+    let WorkersStats { queued, refused, executed, panicked, cancelled, expired, .. } = stats;
     assert_eq!((stats.waiting, stats.waiting_bytes, stats.busy), (0, 0, 0), "{stats:?}");
-    assert_eq!(
-        queued,
-        executed + panicked + cancelled + expired + shed + stats.failed,
-        "{stats:?}"
-    );
+    assert_eq!(queued, executed + panicked + cancelled + expired + stats.failed, "{stats:?}");
     assert_eq!(executed + panicked, ledger.executed_by_workers(), "{stats:?}");
     assert!(stats.delay_ns_max <= stats.delay_ns_sum, "{stats:?}");
     count(|totals| &totals.pools_checked, 1);
@@ -181,7 +177,6 @@ fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
     count(|totals| &totals.panicked, panicked);
     count(|totals| &totals.cancelled, cancelled);
     count(|totals| &totals.expired, expired);
-    count(|totals| &totals.shed, shed);
     count(|totals| &totals.queue_refused, refused);
 }
 
