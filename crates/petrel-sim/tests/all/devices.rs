@@ -13,20 +13,10 @@ use petrel_sim::fabric::{
     ActorId, CpuConfig, DropReason, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig,
     NicConfig, SwitchConfig, Topology,
 };
-use petrel_sim::{
-    Actor, Probability, Rng, SimEndpoint, SimTransportConfig, Simulation, start_endpoint,
-};
+use petrel_sim::{Probability, Rng, SimTransportConfig, Simulation, start_endpoint};
 
 const MS: u64 = 1_000_000;
 const ECHO: u16 = 7;
-
-struct Node(SimEndpoint);
-
-impl Actor for Node {
-    fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
-    }
-}
 
 /// A server, and clients with a session each.
 struct World {

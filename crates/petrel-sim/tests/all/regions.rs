@@ -13,9 +13,7 @@ use petrel::endpoint::EndpointConfig;
 use petrel::region::{Access, RegionKey, RegionMemory, Regions};
 use petrel_sim::control::{ControlConfig, ControlNetwork};
 use petrel_sim::fabric::{ActorId, FabricHandle, FaultPlan, LinkConfig, SwitchConfig};
-use petrel_sim::{
-    Actor, Probability, Rng, SimEndpoint, SimTransportConfig, Simulation, start_endpoint,
-};
+use petrel_sim::{Probability, Rng, SimTransportConfig, Simulation, start_endpoint};
 
 /// Seeds of a usual run.
 const SEEDS: u64 = 60;
@@ -36,14 +34,6 @@ fn seeds() -> std::ops::Range<u64> {
     };
     let first = number("PETREL_REGION_SEED", 0);
     first..first + number("PETREL_REGION_SEEDS", SEEDS)
-}
-
-struct Node(SimEndpoint);
-
-impl Actor for Node {
-    fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
-    }
 }
 
 fn header(key: RegionKey, offset: u64, len: u32) -> Vec<u8> {

@@ -24,14 +24,6 @@ use petrel_transport::Transport;
 
 const MS: u64 = 1_000_000;
 
-struct Node(SimEndpoint);
-
-impl Actor for Node {
-    fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
-    }
-}
-
 /// Returns the result of a task that begins in a turn with a stop of 20 ms after `after` steps.
 fn in_a_stalled_turn<T: Copy + 'static>(
     after: u64,

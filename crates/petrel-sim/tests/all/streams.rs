@@ -21,8 +21,7 @@ use petrel_sim::fabric::{
     Action, ActorId, FabricHandle, FaultPlan, HostId, LinkConfig, SwitchConfig,
 };
 use petrel_sim::{
-    Actor, Probability, Rng, SimEndpoint, SimTransportConfig, Simulation, World as _,
-    start_endpoint,
+    Probability, Rng, SimEndpoint, SimTransportConfig, Simulation, World as _, start_endpoint,
 };
 
 /// Seeds of a usual run.
@@ -264,14 +263,6 @@ async fn receive(
         count += 1;
     }
     Err((Error::new(Status::Cancelled, "dropped"), count))
-}
-
-struct Node(SimEndpoint);
-
-impl Actor for Node {
-    fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
-    }
 }
 
 /// A server on the first host, and clients on the others.

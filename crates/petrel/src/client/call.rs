@@ -138,7 +138,7 @@ impl Client {
         };
         let (client, request, options) =
             (self.clone(), bytes_by(append), CallOptions::marked(marks));
-        // In place: a call that were changed after its making would be moved once more.
+        // One literal: the compiler moves a call once more if a field changes afterwards.
         Call { client, method, options, request, step: Step::New, read, expected: 0 }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use petrel_proto::Status;
+use petrel_proto::{Execution, Status};
 
 use super::codec::Encode;
 use super::interceptor::{CallOf, ClientInterceptor, ClientInterceptors, OutgoingCall};
@@ -96,15 +96,15 @@ impl<I: ClientInterceptors> Stub<I> {
         let place = self.client.call_encoded(number, &self.expected, |_| {}, read).idempotent();
         let of = (self.client.clone(), Arc::clone(&self.pairs));
         let mut metadata = Metadata::default();
-        let metadata_of = &mut metadata;
-        let mut call =
-            OutgoingCall { method, timeout: None, deadline: None, metadata: metadata_of };
-        let allowed =
-            self.interceptors.before(&mut call).and_then(|()| match metadata.is_empty() {
-                true => Ok(()),
-                false => Err(Error::not_sent(Status::InvalidArgument, "streams have no metadata")),
-            });
-        StreamCall::new(of, place, request, kind).allowed(allowed)
+        let (timeout, deadline) = (None, None);
+        let mut call = OutgoingCall { method, timeout, deadline, metadata: &mut metadata };
+        let refused = match self.interceptors.before(&mut call) {
+            Ok(()) if metadata.is_empty() => None,
+            Ok(()) => Some(Error::new(Status::InvalidArgument, "streams have no metadata")),
+            Err(error) => Some(error),
+        };
+        let refused = refused.map(|error| error.with_execution(Execution::NotSent));
+        StreamCall::new(of, place, request, kind).refused(refused)
     }
 }
 

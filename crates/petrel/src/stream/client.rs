@@ -146,9 +146,9 @@ impl<T> StreamCall<T> {
         Self { place, client, pairs, request, ends, timeout: None, refused: None, make }
     }
 
-    /// Lets the stream begin, or not.
-    pub(crate) fn allowed(mut self, allowed: Result<(), Error>) -> Self {
-        self.refused = allowed.err();
+    /// Ends the stream where it would start, with the error of an interceptor if there is one.
+    pub(crate) fn refused(mut self, refused: Option<Error>) -> Self {
+        self.refused = refused;
         self
     }
 

@@ -78,9 +78,12 @@ impl Registry {
         let pairs = self.pairs.borrow();
         let held_by = |pair: &Arc<Shared>| pair.with(|pair| pair.held_bytes());
         let mut held: Vec<_> = pairs.values().map(|pair| (held_by(pair), pair)).collect();
-        held.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut all: usize = held.iter().map(|(bytes, _)| bytes).sum();
-        while all > share.saturating_mul(SHARES)
+        let bound = share.saturating_mul(SHARES);
+        if all > bound {
+            held.sort_unstable_by_key(|(bytes, _)| *bytes);
+        }
+        while all > bound
             && let Some((bytes, pair)) = held.pop()
         {
             all -= bytes;

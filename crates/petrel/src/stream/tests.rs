@@ -224,33 +224,3 @@ fn fail__wakes_those_that_wait() {
     wire.pairs[0].fail(&Error::new(Status::Unavailable, "gone"));
     assert_eq!(waits.join().unwrap(), Status::Unavailable);
 }
-
-/// A figure for people: `cargo test --release -p petrel-rpc --lib -- --ignored --nocapture stream::tests::rate`.
-#[test]
-#[ignore = "measures"]
-fn rate__of_small_messages() {
-    let wire = Wire::new();
-    let stream = wire.open();
-    let (mut sender, _receiver) = of_client(&stream);
-    let (mut input, _output) = of_server(&stream);
-    const COUNT: u32 = 20_000_000;
-    let reader = thread::spawn(move || {
-        wait(async {
-            let mut count = 0;
-            while let Some(message) = input.next_bytes().await {
-                assert_eq!(message.unwrap().len(), 32);
-                count += 1;
-            }
-            count
-        })
-    });
-    let begin = std::time::Instant::now();
-    wait(async {
-        for _ in 0..COUNT {
-            sender.send_bytes(&[7; 32]).await.unwrap();
-        }
-        sender.finish();
-    });
-    assert_eq!(reader.join().unwrap(), COUNT);
-    println!("{:.1} M/s", f64::from(COUNT) / begin.elapsed().as_secs_f64() / 1e6);
-}

@@ -84,7 +84,7 @@ impl Plane {
         &self,
         state: &mut State,
         from: usize,
-        request: u64,
+        (request, reverse): (u64, bool),
         to: (SocketAddr, EndpointId),
     ) {
         let other = 1 - from;
@@ -107,7 +107,7 @@ impl Plane {
                 peer: PeerName { address: NAMES[1 - side], endpoint: ENDPOINT },
                 incarnation: 1,
                 identity: None,
-                features: LinkFeatures { order: true, ..LinkFeatures::NONE },
+                features: LinkFeatures { order: true, reverse, ..LinkFeatures::NONE },
             };
             self.tell(state, side, up);
         }
@@ -137,8 +137,8 @@ impl ControlPlane<InboxLink> for InMemory {
         let state = &mut *lock(&plane.state);
         let mut pass_on = |link, message| plane.pass_on(state, *side, link, message);
         match message {
-            ToNexus::OpenLink { request, remote, remote_endpoint, .. } => {
-                plane.open_link(state, *side, request, (remote, remote_endpoint));
+            ToNexus::OpenLink { request, remote, remote_endpoint, reverse, .. } => {
+                plane.open_link(state, *side, (request, reverse), (remote, remote_endpoint));
             }
             ToNexus::OpenSession { link, open } => {
                 let open = SessionOpen { link: link.0 as u32, ..open };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use petrel::client::wait;
 use petrel::endpoint::{AllowedTransports, EndpointConfig};
 use petrel::server::RunningServer;
-use petrel::service::{Ctx, Raw};
+use petrel::service::{ClientInterceptor, Ctx, IncomingCall, OutgoingCall, Raw, ServerInterceptor};
 use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Error, Execution, Server, Status};
 
@@ -295,4 +295,52 @@ fn streams__that_are_not_read_take_bounded_memory() {
         words.finish();
         assert_eq!(joined.await.unwrap(), "a-b", "others go on");
     });
+}
+
+/// Refuses a method.
+#[derive(Clone)]
+struct Closed(&'static str);
+
+impl ServerInterceptor for Closed {
+    fn before(&self, call: &IncomingCall<'_>) -> Result<(), Error> {
+        match call.method() == self.0 {
+            true => Err(Error::new(Status::PermissionDenied, "closed")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ClientInterceptor for Closed {
+    fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Error> {
+        match self.0 {
+            "" => call.metadata().insert("token", "x"),
+            closed if call.method() == closed => Err(Error::new(Status::FailedPrecondition, "no")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn interceptors__stand_before_streams() {
+    let plain = Plain::default();
+    let served = plain.clone();
+    let server = petrel::testing::serve(move |endpoint| {
+        endpoint.serve(WordsServer::new(served).with(Closed("Words/Idle")));
+    });
+    let client = WordsClient::new(server.client());
+    let first = |client: &WordsClient<_>| {
+        let call = client.idle("runs".to_owned());
+        wait(async { call.start().await?.next().await.expect("an end").map(drop) })
+    };
+    let error = first(&client.clone().with(Closed("Words/Split"))).unwrap_err();
+    assert_eq!((error.status, error.message.as_str()), (Status::PermissionDenied, "closed"));
+    assert_eq!(plain.0.load(Ordering::SeqCst), 0, "the handler does not run");
+    for (closed, status) in
+        [("Words/Idle", Status::FailedPrecondition), ("", Status::InvalidArgument)]
+    {
+        let error = first(&client.clone().with(Closed(closed))).unwrap_err();
+        assert_eq!((error.status, error.execution), (status, Execution::NotSent), "{error}");
+    }
+    let words = wait(async { client.split("a b".to_owned()).start().await?.next().await.unwrap() });
+    assert_eq!(words.unwrap(), "a", "other methods are open");
 }

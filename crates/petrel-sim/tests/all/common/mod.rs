@@ -1,4 +1,4 @@
-//! Helpers shared by the tests of the fabric.
+//! Helpers shared by the tests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -6,13 +6,22 @@ use petrel_sim::fabric::{
     CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr, SwitchConfig,
     Topology,
 };
-use petrel_sim::{DataLink, Rng, SealedPath, SimTransport, SimTransportConfig};
+use petrel_sim::{Actor, DataLink, Rng, SealedPath, SimEndpoint, SimTransport, SimTransportConfig};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
 pub const H0: HostId = HostId(0);
 pub const H1: HostId = HostId(1);
 pub const H2: HostId = HostId(2);
 pub const OVERHEAD_BYTES: u64 = 42;
+
+/// An endpoint as an actor of a simulation.
+pub struct Node(pub SimEndpoint);
+
+impl Actor for Node {
+    fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
+    }
+}
 
 pub const fn addr(host: HostId) -> SimAddr {
     SimAddr::new(host, 1)
