@@ -341,6 +341,7 @@ fn interceptors__stand_before_streams() {
         let error = first(&client.clone().with(Closed(closed))).unwrap_err();
         assert_eq!((error.status, error.execution), (status, Execution::NotSent), "{error}");
     }
-    let words = wait(async { client.split("a b".to_owned()).start().await?.next().await.unwrap() });
+    let words =
+        wait(async { client.split(String::from("a b")).start().await?.next().await.unwrap() });
     assert_eq!(words.unwrap(), "a", "other methods are open");
 }
