@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod failure;
+mod kept;
 mod kill;
 mod model;
 mod refusal;
