@@ -51,6 +51,7 @@ pub mod control;
 mod device;
 pub mod fabric;
 pub mod multicast_world;
+mod net;
 pub mod nexus;
 mod peers;
 mod push_check;

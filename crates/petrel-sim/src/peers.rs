@@ -24,6 +24,8 @@ struct Peer {
     /// The source ports after the first, in the order of their announcement.
     further_ports: Vec<u16>,
     added_count: u32,
+    /// The longest frame that all links take.
+    max_frame_bytes: usize,
 }
 
 /// The sender of a packet: a peer, and which of its source ports.
@@ -35,10 +37,15 @@ pub(crate) struct Sender {
 }
 
 impl Peers {
-    pub(crate) fn add(&mut self, addr: SimAddr) -> Result<PeerId, LinkError> {
+    pub(crate) fn add(
+        &mut self,
+        addr: SimAddr,
+        max_frame_bytes: usize,
+    ) -> Result<PeerId, LinkError> {
         if let Some(Sender { peer: id, source: 0 }) = self.find(addr) {
             if let Some(peer) = &mut self.slots[id.0 as usize] {
                 peer.added_count += 1;
+                peer.max_frame_bytes = peer.max_frame_bytes.min(max_frame_bytes);
             }
             return Ok(id);
         }
@@ -49,7 +56,9 @@ impl Peers {
             self.slots.push(None);
             PeerId((self.slots.len() - 1) as u32)
         });
-        self.slots[id.0 as usize] = Some(Peer { addr, further_ports: Vec::new(), added_count: 1 });
+        let (further_ports, added_count) = (Vec::new(), 1);
+        self.slots[id.0 as usize] =
+            Some(Peer { addr, further_ports, added_count, max_frame_bytes });
         self.numbers.set(addr, Some(Sender { peer: id, source: 0 }));
         Ok(id)
     }
@@ -95,6 +104,12 @@ impl Peers {
 
     pub(crate) fn addr(&self, id: PeerId) -> Option<SimAddr> {
         self.slots.get(id.0 as usize)?.as_ref().map(|peer| peer.addr)
+    }
+
+    /// Returns the longest frame to a peer; 0 without the peer.
+    pub(crate) fn max_frame_bytes(&self, id: PeerId) -> usize {
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        slot.map_or(0, |peer| peer.max_frame_bytes)
     }
 
     pub(crate) fn find(&self, addr: SimAddr) -> Option<Sender> {
@@ -169,11 +184,12 @@ mod tests {
             .into_iter()
             .flat_map(|port| [0, 3, 4_095].map(|host| SimAddr::new(HostId(host), port)))
             .collect();
-        let ids: Vec<PeerId> = addresses.iter().map(|&addr| peers.add(addr).unwrap()).collect();
+        let ids: Vec<PeerId> =
+            addresses.iter().map(|&addr| peers.add(addr, 1_472).unwrap()).collect();
         for (&addr, &id) in addresses.iter().zip(&ids) {
             let found = peers.find(addr).unwrap();
             assert_eq!((found, peers.addr(id)), (Sender { peer: id, source: 0 }, Some(addr)));
-            assert_eq!(peers.add(addr).unwrap(), id, "the same peer");
+            assert_eq!(peers.add(addr, 1_472).unwrap(), id, "the same peer");
         }
         assert_eq!(peers.find(SimAddr::new(HostId(1), 1)), None);
         for &id in &ids {
@@ -182,14 +198,17 @@ mod tests {
             peers.remove(id);
         }
         assert!(addresses.iter().all(|&addr| peers.find(addr).is_none()));
-        assert!(ids.contains(&peers.add(addresses[4]).unwrap()), "a number that is free again");
+        assert!(
+            ids.contains(&peers.add(addresses[4], 1_472).unwrap()),
+            "a number that is free again"
+        );
     }
 
     #[test]
     fn set_further_ports__are_the_peer_s_until_others_replace_them() {
         let mut peers = Peers::default();
         let at = |port| SimAddr::new(HostId(3), port);
-        let [one, other] = [1, 2].map(|port| peers.add(at(port)).unwrap());
+        let [one, other] = [1, 2].map(|port| peers.add(at(port), 1_472).unwrap());
         let found = |peers: &Peers, port| peers.find(at(port)).map(|from| (from.peer, from.source));
         peers.set_further_ports(one, &[40_000, 9, 2]);
         assert_eq!(found(&peers, 40_000), Some((one, 1)));

@@ -466,12 +466,16 @@ impl Transport for SimTransport {
                 let rings = self.rings.get_mut().get_or_insert_with(make);
                 rings.add_peer(link).map(of_ring)
             }
-            (DataLink::Packets(_), Some(udp)) => udp.add_peer(at),
+            (DataLink::Packets { max_frame_bytes, .. }, Some(udp)) => {
+                udp.add_peer(at, max_frame_bytes)
+            }
             (DataLink::Sealed(link), Some(udp)) => udp.add_sealed_peer(link),
             (DataLink::Sealed(_), None) => {
                 Err(LinkError::Unsupported("sealing is for the medium of UDP".to_owned()))
             }
-            (DataLink::Packets(_), None) => self.peers.add(at),
+            (DataLink::Packets { max_frame_bytes, .. }, None) => {
+                self.peers.add(at, max_frame_bytes)
+            }
         }
     }
 
@@ -486,7 +490,7 @@ impl Transport for SimTransport {
         _hops: u32,
     ) -> Result<PeerId, LinkError> {
         let group = self.group_for(address, towards)?;
-        self.peers.add(group)
+        self.peers.add(group, usize::MAX)
     }
 
     fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
@@ -528,7 +532,7 @@ impl Transport for SimTransport {
         }
         match &self.udp {
             Some(udp) => udp.max_frame_bytes(peer),
-            None => self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes),
+            None => self.peers.max_frame_bytes(peer).min(self.config.max_frame_bytes),
         }
     }
 

@@ -51,6 +51,10 @@ pub(crate) struct Udp {
     by_device_before: u64,
 }
 
+/// Frames that leave in order: to an address, by the own path of a sealed link, and for a peer. Links to an address that differ in their
+/// longest frames are different peers.
+type Lane = (SocketAddr, Option<u32>, u32);
+
 /// The fabric's side of the transport.
 #[derive(Debug)]
 struct FabricSocket {
@@ -62,8 +66,8 @@ struct FabricSocket {
     /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
-    /// Pushed frames before departure, by address and own path of the sealed link: sealed links are in no order among one another.
-    pushed: BTreeMap<(SocketAddr, Option<u32>), VecDeque<Vec<u8>>>,
+    /// Pushed frames before departure.
+    pushed: BTreeMap<Lane, VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
     /// A packet that could not be merged with earlier packets.
     next: Option<Datagram>,
@@ -124,15 +128,20 @@ impl Udp {
         Ok(Self { detached, socket, max_frame_bytes, kept_before: 0, by_device_before: 0 })
     }
 
-    pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
-        let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
+    pub(crate) fn add_peer(
+        &mut self,
+        at: SimAddr,
+        max_frame_bytes: usize,
+    ) -> Result<PeerId, LinkError> {
+        let max_frame_bytes = max_frame_bytes.min(self.max_frame_bytes);
+        let peer = self.detached.add_peer(address_of(at), max_frame_bytes)?;
         self.socket.incoming.borrow_mut().links.add(at, peer, self.detached.source_of(peer));
         Ok(peer)
     }
 
     pub(crate) fn add_sealed_peer(&mut self, link: SealedPath) -> Result<PeerId, LinkError> {
         let (address, bits) = (address_of(link.peer), link.epoch_bits);
-        let max_frame_bytes = self.max_frame_bytes;
+        let max_frame_bytes = link.max_frame_bytes.min(self.max_frame_bytes);
         let peer = self.detached.add_sealed_peer(address, max_frame_bytes, link.keys(), bits)?;
         self.socket.incoming.borrow_mut().links.add_sealed(link, peer);
         Ok(peer)
@@ -161,8 +170,8 @@ impl Udp {
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // The frame is noted before the push, which may send it together with planned frames.
-        let way =
-            address.map(|address| (address, self.socket.incoming.borrow().links.path_of(peer)));
+        let way = address
+            .map(|address| (address, self.socket.incoming.borrow().links.path_of(peer), peer.0));
         if let Some(way) = way {
             self.socket.pushed.entry(way).or_default().push_back([head, body].concat());
         }
@@ -233,7 +242,7 @@ impl Udp {
 }
 
 impl FabricSocket {
-    fn show_pushed(&self, (to, path): (SocketAddr, Option<u32>), head: &[u8], body: &[u8]) {
+    fn show_pushed(&self, (to, path, _): Lane, head: &[u8], body: &[u8]) {
         let (to, frame) = (sim_addr_of(to), [head, body].concat());
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, path, &frame);
     }
@@ -247,9 +256,16 @@ impl FabricSocket {
             Some((path, contents)) => (Some(*path), &contents[..]),
             None => (None, datagram),
         };
-        let pushed = self.pushed.entry((to, path)).or_default();
         let Some(frames) = bundle::frames(contents) else {
             panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
+        };
+        let frames: Vec<_> = frames.collect();
+        let lanes = self.pushed.range_mut((to, path, 0)..=(to, path, u32::MAX));
+        let mut lanes = lanes.map(|(_, pushed)| pushed);
+        let pushed =
+            lanes.find(|pushed| pushed.front().map(Vec::as_slice) == frames.first().copied());
+        let Some(pushed) = pushed else {
+            panic!("{at} sends {to} a frame that is next on no lane")
         };
         for frame in frames {
             let next = pushed.pop_front();

@@ -178,8 +178,8 @@ impl Cluster {
         let transport = SimTransport::bind(&self.fabric, at.data(), settings)?;
         let (id, frame) = (EndpointId(at.endpoint), self.settings.frame_bytes as u32);
         let tokens = self.next_rng();
-        let control = self.control.attach(at.data(), id, frame, tokens);
-        let control = control.announcing(transport.further_ports());
+        let ports = (transport.further_ports(), true);
+        let control = self.control.attach_with_paths(at.data(), id, frame, tokens, ports);
         let endpoint = Endpoint::new(transport, control, &self.endpoint_config(paths)?)
             .map_err(ExperimentError::Settings)?;
         Ok(self.simulation.spawn(at.data(), Node::new(endpoint, Rc::clone(&self.phase))))

@@ -80,9 +80,9 @@ fn change(common: &Common, rng: &mut Rng, kind: Attack, packet: Recorded) -> Opt
             made(from, to, bytes[..left].to_vec())
         }
         Attack::ToPlain => {
-            let plain = common.plain_endpoints.borrow();
-            let to = plain.iter().nth(rng.below(plain.len().max(1) as u64) as usize)?;
-            made(anybody(common, rng), *to, bytes)
+            let Scenario { plain_host, endpoints_per_host, .. } = common.scenario;
+            let to = data_port(plain_host?, rng.below(u64::from(endpoints_per_host)) as u16);
+            made(anybody(common, rng), to, bytes)
         }
         Attack::Plain => None,
     }

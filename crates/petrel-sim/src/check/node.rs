@@ -40,8 +40,6 @@ pub(super) struct Common {
     /// Requests in the largest batch.
     pub(super) largest_batch: Cell<usize>,
     pub(super) phase: Cell<Phase>,
-    /// The endpoints without sealed links.
-    pub(super) plain_endpoints: RefCell<BTreeSet<SimAddr>>,
 }
 
 /// The phases of a run.

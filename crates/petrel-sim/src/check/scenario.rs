@@ -11,7 +11,7 @@ use petrel_transport::seal::OVERHEAD_BYTES;
 
 use crate::control::ControlConfig;
 use crate::fabric::{
-    BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FaultPlan, LinkConfig, NicConfig,
+    BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FaultPlan, HostId, LinkConfig, NicConfig,
     SwitchConfig, Topology,
 };
 use crate::ring::WakeFaults;
@@ -25,8 +25,8 @@ use super::swarm::{Feature, Swarm};
 /// Maximum number of hosts: fault windows store hosts as bits of a word.
 const HOSTS_MAX: u64 = 50;
 
-/// Average number of endpoints per endpoint without sealing, in a world with sealed links.
-const ENDPOINTS_PER_PLAIN: u64 = 6;
+/// Worlds with sealed links for each with a host whose processes have no credentials.
+const WORLDS_PER_PLAIN_HOST: u64 = 2;
 
 /// The settings of a world.
 #[derive(Clone, Debug)]
@@ -86,6 +86,8 @@ pub(super) struct Scenario {
     pub(super) region_hosts: u16,
     /// In worlds with sealed links: the number of datagrams per key, as a power of two.
     pub(super) epoch_bits: Option<u32>,
+    /// In worlds with sealed links: a host whose processes have no credentials. They call others, and only others without call them.
+    pub(super) plain_host: Option<HostId>,
 }
 
 /// The path from host to host.
@@ -171,6 +173,7 @@ impl Scenario {
             ways: None,
             region_hosts: 0,
             epoch_bits: None,
+            plain_host: None,
         }
     }
 
@@ -305,23 +308,30 @@ impl Scenario {
         }
     }
 
-    /// Draws the length of epochs. Epochs are longer where faults may lose many datagrams in a row: a receiver opens nothing after the
-    /// loss of a whole epoch. Epochs of 2²² datagrams, as in production, rule such losses out.
-    pub(super) fn draw_epoch_bits(&self, rng: &mut Rng) -> u32 {
+    /// Seals links. Epochs are longer where faults may lose many datagrams in a row: a receiver opens nothing after the loss of a whole
+    /// epoch. Epochs of 2²² datagrams, as in production, rule such losses out.
+    pub(super) fn seal(&mut self, rng: &mut Rng) {
         let least = if self.fault_level == FaultLevel::Full { 9 } else { 5 };
-        rng.between(least, least + 3) as u32
+        self.epoch_bits = Some(rng.between(least, least + 3) as u32);
+        let has_plain = self.hosts > 2 && rng.below(WORLDS_PER_PLAIN_HOST) == 0;
+        self.plain_host = has_plain.then(|| HostId(self.hosts - 1));
     }
 
-    /// Draws whether an endpoint seals links, over UDP.
-    pub(super) fn draw_seal(&self, rng: &mut Rng, settings: &mut SimTransportConfig) -> bool {
-        let seals = rng.below(ENDPOINTS_PER_PLAIN) > 0 && settings.source_ports == 1;
-        if !seals || self.epoch_bits.is_none() {
-            return false;
-        }
+    /// Returns true if the processes of a host have credentials: links between two such hosts are sealed.
+    pub(super) fn seals(&self, host: HostId) -> bool {
+        self.epoch_bits.is_some() && self.plain_host != Some(host)
+    }
+
+    /// Returns true if a process with credentials would not have to do without them.
+    pub(super) fn may_call(&self, from: HostId, to: HostId) -> bool {
+        !self.seals(from) || self.seals(to)
+    }
+
+    /// Gives an endpoint that seals its links a transport that can: over UDP, with room in the largest datagrams.
+    pub(super) fn fit_for_sealing(rng: &mut Rng, settings: &mut SimTransportConfig) {
         let largest = FRAME_BYTES.end() - OVERHEAD_BYTES;
         settings.max_frame_bytes = settings.max_frame_bytes.min(largest);
         settings.medium = Medium::Udp { seed: rng.next_u64() };
-        true
     }
 
     /// Returns the faults of ring wake-ups, with probabilities taken from those of packets.

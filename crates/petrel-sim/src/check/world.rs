@@ -90,7 +90,6 @@ const ENDPOINTS_PER_DEVICE: u64 = 3;
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
-const STREAM_RINGS: u32 = 3;
 const STREAM_CUTS: u32 = 4;
 const STREAM_KEYS: u32 = 5;
 const STREAM_ATTACKS: u32 = 6;
@@ -150,18 +149,21 @@ impl World {
                 rng.below(WORLDS_PER_REVERSE) == 0 && scenario.swarm.allows(Feature::Reverse);
             let rng = &mut Rng::stream(seed, u32::MAX, STREAM_OF_SEALING);
             let is_sealed = rng.below(WORLDS_PER_SEALING) == 0;
-            scenario.epoch_bits = is_sealed.then(|| scenario.draw_epoch_bits(rng));
+            if is_sealed {
+                scenario.seal(rng);
+            }
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
         fabric.set_trace(trace);
         let control = ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
         if scenario.has_rings {
-            control.share_memory(fabric.rng(STREAM_RINGS).next_u64());
+            control.share_memory();
         }
         if let Some(epoch_bits) = scenario.epoch_bits {
             control.seal(fabric.rng(STREAM_KEYS).next_u64(), epoch_bits);
         }
+        scenario.plain_host.into_iter().for_each(|host| control.leave_plain(host));
         let mut ledger = Ledger::default();
         ledger.fault_windows.aftermath_ns = scenario.aftermath_ns();
         ledger.has_little_memory = scenario.has_little_memory;
@@ -182,9 +184,10 @@ impl World {
             has_batches: options.has_batches,
             largest_batch: Cell::new(0),
             phase: Cell::new(Phase::Active),
-            plain_endpoints: RefCell::default(),
         });
-        fabric.watch(move |observation| wire_checker.borrow_mut().see(observation));
+        let of_frames = Rc::clone(&wire_checker);
+        fabric.watch(move |observation| of_frames.borrow_mut().see(observation));
+        common.control.watch(move |agreement| wire_checker.borrow_mut().add(agreement));
         let rng = options.faults(seed, fabric.rng(STREAM_NEMESIS));
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
@@ -409,7 +412,6 @@ impl World {
             let (links, reconverge_ns) = (LinkSet::All, Some(0));
             self.common.fabric.apply(Action::Link { links, is_up: true, reconverge_ns });
         }
-        self.common.control.end_faults();
         self.run_for(0)
     }
 
@@ -479,11 +481,13 @@ impl World {
             settings.read_ns = READ_NS_MAX >> medium_rng.below(5);
         }
         let mut config = common.scenario.draw_endpoint(&mut rng);
-        let mut path_rng = common.fabric.rng(STREAM_PATHS + endpoint_number);
-        let announcing = common.scenario.draw_paths(&mut path_rng, &mut settings, &mut config);
-        let seals = {
+        let announcing = if common.scenario.seals(at.host) {
             let mut rng = common.fabric.rng(STREAM_SEALS + endpoint_number);
-            common.scenario.draw_seal(&mut rng, &mut settings)
+            Scenario::fit_for_sealing(&mut rng, &mut settings);
+            Announcing::Nothing
+        } else {
+            let mut rng = common.fabric.rng(STREAM_PATHS + endpoint_number);
+            common.scenario.draw_paths(&mut rng, &mut settings, &mut config)
         };
         let is_controlled = common.scenario.is_controlled(&config);
         if is_controlled {
@@ -496,21 +500,13 @@ impl World {
         let transport =
             SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());
-        let control = common.control.attach(at, id, settings.max_frame_bytes as u32, tokens);
-        let control = match announcing {
-            Announcing::Nothing => control,
-            Announcing::Answers => control.answering_with(transport.further_ports()),
-            Announcing::Asks => control.announcing(transport.further_ports()),
+        let ports = match announcing {
+            Announcing::Nothing => (&[][..], false),
+            Announcing::Answers => (transport.further_ports(), false),
+            Announcing::Asks => (transport.further_ports(), true),
         };
-        let mut plain_endpoints = common.plain_endpoints.borrow_mut();
-        let control = if seals {
-            plain_endpoints.remove(&at);
-            control.sealing()
-        } else {
-            plain_endpoints.insert(at);
-            control
-        };
-        drop(plain_endpoints);
+        let frame_bytes = settings.max_frame_bytes as u32;
+        let control = common.control.attach_with_paths(at, id, frame_bytes, tokens, ports);
         let scripted = control.scripted();
         let mut endpoint = Endpoint::new(transport, control, &config)?;
         let shared = Rc::new(Shared {
@@ -571,7 +567,8 @@ impl World {
     /// Draws some endpoints on other hosts.
     fn draw_targets(&self, here: HostId, rng: &mut Rng) -> Vec<Target> {
         let scenario = &self.common.scenario;
-        let others = (0..scenario.hosts).map(HostId).filter(|&host| host != here);
+        let may_call = |host: &HostId| *host != here && scenario.may_call(here, *host);
+        let others = (0..scenario.hosts).map(HostId).filter(may_call);
         let all = others.flat_map(|host| {
             (0..scenario.endpoints_per_host).map(move |endpoint| Target {
                 remote: ControlNetwork::address_of(host),
@@ -630,8 +627,6 @@ impl world::World for World {
     fn check(&mut self) -> Result<(), String> {
         let common = &self.common;
         common.ledger.borrow_mut().update_clock(&common.fabric);
-        let agreements = common.control.take_agreements();
-        agreements.into_iter().for_each(|new| common.wire_checker.borrow_mut().add(new));
         self.check_now()
     }
 }

@@ -1,356 +1,383 @@
-//! The state of all processes' control planes, and their event queue.
+//! The nexuses of all processes, and the times at which their threads run.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use petrel::endpoint::{EndpointId, Reason};
-use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
-use petrel_proto::Status;
-use petrel_proto::control::{PathPorts, SessionAccept, SessionOpen};
+use petrel::endpoint::{AllowedTransports, EndpointId};
+use petrel::nexus::stepped::{NexusHandle, SteppedNexus};
+use petrel::nexus::{Attach, Nexus, NexusBuilder, NexusStats, ShmAttach, UdpAttach};
+use petrel_proto::control::PathPorts;
+use petrel_transport::seal::OVERHEAD_BYTES;
+use petrel_transport::shm::ShmConfig;
+use petrel_transport::udp::Mtu;
+use petrel_transport::wake::Waker;
 
-use super::connection::{Connection, ConnectionId};
-use super::links::{Links, ProposalName};
-use super::{ControlConfig, CrashKind, Inbox};
+use super::stand_in::StandIn;
+use super::{Agreement, ControlConfig, ControlNetwork, ControlStats, CrashKind};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::net::{Conditions, Family, Net, NetRef, ProcessId, SimNetwork};
 use crate::queue::EventQueue;
 use crate::ring::DataLink;
-use crate::rng::Rng;
+use crate::rng::{Probability, Rng};
 use crate::time::Time;
 
-/// An endpoint of an incarnation of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndpointKey {
-    pub(super) host: HostId,
-    pub(super) incarnation: u64,
-    pub(super) endpoint: EndpointId,
-    /// Counts attachments, to distinguish an endpoint from its predecessor of equal number.
-    pub(super) serial: u64,
-}
+/// The cost of a turn of a nexus.
+const TURN_NS: u64 = 3_000;
 
-/// Counters of the control plane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ControlStats {
-    /// Links that came up, counted on either side.
-    pub links_up: u64,
-    /// Sealed links that came up, counted on either side.
-    pub links_sealed: u64,
-    /// Links that ended with their connection.
-    pub links_lost: u64,
-    /// Links that could not be established.
-    pub links_failed: u64,
-    /// Connections whose peer gave no sign of life in time.
-    pub silences: u64,
-    /// Connections ended by the other side.
-    pub resets: u64,
-    /// Sessions accepted.
-    pub sessions_accepted: u64,
-    /// Sessions refused by the server.
-    pub sessions_refused: u64,
-    /// Sessions not answered in time.
-    pub sessions_unanswered: u64,
-    /// Sessions closed by one side while the link was up.
-    pub sessions_closed: u64,
-}
+/// Turns of a nexus between two checks of its tables.
+const TURNS_PER_CHECK: u64 = 16;
 
-#[derive(Debug)]
+/// Bytes between the ends of a control connection.
+const WINDOW_BYTES: usize = 64 << 10;
+
+/// The largest IP packet: datagrams of any length have a path.
+const MTU_BYTES: usize = 65_535;
+
+/// IP and UDP header of a datagram.
+const HEADER_BYTES: usize = 20 + 8;
+
+/// The limits of descriptors, assumed and real: no process of a fabric lacks any.
+const DESCRIPTORS: (u64, u64) = (1 << 20, 1 << 20);
+
+/// How often a step towards a link through memory fails: about an eighth of these links use packets.
+const SCARCE_MEMORY: Probability = Probability::percent(3);
+
+type SimNexus = SteppedNexus<SimNetwork<DataLink>>;
+
+/// Sees the sessions that open.
+type Watcher = Box<dyn FnMut(Agreement)>;
+
 pub(super) struct Network {
-    pub(super) fabric: FabricHandle,
-    pub(super) config: ControlConfig,
-    pub(super) rng: Rng,
-    pub(super) processes: Vec<Process>,
-    pub(super) connections: BTreeMap<ConnectionId, Connection>,
-    pub(super) connection_count: u32,
-    pub(super) link_count: u64,
-    attached_count: u64,
-    pub(super) stats: ControlStats,
-    pub(super) fault: Option<String>,
-    pub(super) agreements: Vec<Agreement>,
-    /// Whether all faults have ended; see [`ControlNetwork::end_faults`](super::ControlNetwork::end_faults).
-    pub(super) is_fault_free: bool,
-    /// Whether neighbours share memory; see [`ControlNetwork::share_memory`](super::ControlNetwork::share_memory).
-    pub(super) memory_seed: Option<u64>,
-    /// The seed of keys, and the length of epochs as a power of two; see [`ControlNetwork::seal`](super::ControlNetwork::seal).
-    pub(super) sealing: Option<(u64, u32)>,
+    fabric: FabricHandle,
+    config: ControlConfig,
+    rng: Rng,
+    net: NetRef,
+    /// By host.
+    processes: Vec<Option<Process>>,
     queue: EventQueue<Event>,
+    /// Counters of ended processes.
+    ended: ControlStats,
+    pub(super) links_sealed: u64,
+    pub(super) watcher: Option<Watcher>,
+    pub(super) fault: Option<String>,
+    /// Whether neighbours share memory; see [`ControlNetwork::share_memory`].
+    has_memory: bool,
+    pub(super) sealing: Option<Sealing>,
+    /// Hosts whose processes have no credentials.
+    plain: BTreeSet<HostId>,
 }
 
-/// A session that its client knows to be open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreement {
-    /// The client's data port.
-    pub client: SimAddr,
-    /// The server's data port.
-    pub server: SimAddr,
-    /// The client's proposal.
-    pub open: SessionOpen,
-    /// The server's answer, which is in force.
-    pub accept: SessionAccept,
-    /// The further source ports of the client and of the server, if their link has several paths.
-    pub ports: [PathPorts; 2],
-    /// The key paths of the client and of the server, if their link is sealed.
-    pub key_paths: Option<[u32; 2]>,
+/// The keys of sealed links.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealing {
+    pub(super) seed: u64,
+    /// The length of epochs as a power of two.
+    pub(super) epoch_bits: u32,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Process {
-    /// 0 without a process.
-    pub(super) incarnation: u64,
-    /// Whether the host is down, too: then no kernel refuses connections.
-    pub(super) is_silent: bool,
-    pub(super) endpoints: BTreeMap<EndpointId, Local>,
-    /// Connections that this process opened.
-    pub(super) dialled: BTreeMap<HostId, ConnectionId>,
-    pub(super) links: Links,
-    /// Numbers of sealed links so far.
-    pub(super) key_paths: u32,
+struct Process {
+    id: ProcessId,
+    nexus: SimNexus,
+    endpoints: Vec<Local>,
+    /// The number of the current wait of the thread.
+    wait: u64,
+    /// Whether a token is ready, and the wait is about to end.
+    is_waking: bool,
+    turns: u64,
 }
 
 /// An endpoint of a process.
-#[derive(Debug)]
-pub(super) struct Local {
-    serial: u64,
-    pub(super) data: SimAddr,
-    pub(super) max_frame: u32,
-    /// Its further source ports.
-    pub(super) paths: PathPorts,
-    /// Whether the endpoint announces its ports for its own sessions, and not only to peers that ask.
-    asks_for_paths: bool,
-    /// Whether links to sealing peers are sealed.
-    pub(super) seals: bool,
-    inbox: Inbox,
-    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake it.
-    posted_ns: u64,
+struct Local {
+    data: SimAddr,
+    /// Whether the nexus has woken the endpoint since the last look.
+    is_woken: Arc<AtomicBool>,
 }
 
-impl Local {
-    /// Returns the source ports that the endpoint announces for its own sessions.
-    pub(super) fn asked_paths(&self) -> PathPorts {
-        if self.asks_for_paths { self.paths } else { PathPorts::NONE }
+#[derive(Debug)]
+enum Event {
+    /// The wait of a process's thread ends, if its number still matches.
+    Wake(ProcessId, u64),
+}
+
+/// An endpoint's port to its nexus.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) handle: NexusHandle<SimNetwork<DataLink>>,
+    pub(super) incarnation: u64,
+    is_woken: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
-#[derive(Debug)]
-pub(super) enum Event {
-    /// A message of an endpoint reaches the control thread.
-    Post(EndpointKey, ToNexus),
-    /// A connection request reaches its destination host.
-    Dial(ConnectionId),
-    /// Items sent by one side of a connection may have arrived.
-    Pump(ConnectionId, Side),
-    /// One side of a connection is due to ask for a sign of life, or to give the peer up.
-    Tick(ConnectionId, Side),
-    /// The time limit of a link's opening ends.
-    LinkDue(HostId, LinkId),
-    /// The time limit of a proposal ends.
-    ProposalDue(HostId, LinkId, ProposalName),
-}
-
-/// A side of a connection: the opener is 0.
-pub(super) type Side = usize;
-
 impl Network {
-    pub(super) fn new(fabric: FabricHandle, config: ControlConfig, rng: Rng) -> Self {
-        let processes = (0..fabric.host_count()).map(|_| Process::default()).collect();
+    pub(super) fn new(fabric: FabricHandle, config: ControlConfig, mut rng: Rng) -> Self {
+        let conditions = Conditions {
+            delay_ns: config.delay_ns,
+            window_bytes: WINDOW_BYTES,
+            choppy: Probability::NEVER,
+            harsh_resets: Probability::NEVER,
+            scarce: Probability::NEVER,
+            scarce_shm: Probability::NEVER,
+            family: Family::Fabric,
+            machine_hosts: 1,
+            mtu: MTU_BYTES,
+        };
+        let net = Net::new(Rng::new(rng.next_u64()), conditions, fabric.host_count());
+        net.borrow_mut().follow_partitions(&fabric, config.retry_ns);
         Self {
+            processes: (0..fabric.host_count()).map(|_| None).collect(),
             fabric,
             config,
             rng,
-            processes,
-            connections: BTreeMap::new(),
-            connection_count: 0,
-            link_count: 0,
-            attached_count: 0,
-            stats: ControlStats::default(),
-            fault: None,
-            agreements: Vec::new(),
-            is_fault_free: false,
-            memory_seed: None,
-            sealing: None,
+            net,
             queue: EventQueue::new(),
+            ended: ControlStats::default(),
+            links_sealed: 0,
+            watcher: None,
+            fault: None,
+            has_memory: false,
+            sealing: None,
+            plain: BTreeSet::new(),
         }
     }
 
     pub(super) fn next_ns(&self) -> u64 {
-        match self.queue.next_at() {
+        let queued_ns = match self.queue.next_at() {
             Time::NEVER => u64::MAX,
             at => at.ns(),
-        }
+        };
+        queued_ns.min(self.net.borrow().next_ns())
     }
 
-    pub(super) fn now_ns(&self) -> u64 {
+    fn now_ns(&self) -> u64 {
         self.fabric.now_ns()
     }
 
-    pub(super) fn schedule(&mut self, at_ns: u64, event: Event) {
-        self.queue.push(Time::from_ns(at_ns), event);
+    pub(super) fn share_memory(&mut self) {
+        self.has_memory = true;
+        let conditions = &mut self.net.borrow_mut().conditions;
+        (conditions.machine_hosts, conditions.scarce_shm) = (2, SCARCE_MEMORY);
+    }
+
+    pub(super) fn seal(&mut self, sealing: Sealing) {
+        self.sealing = Some(sealing);
+    }
+
+    pub(super) fn leave_plain(&mut self, host: HostId) {
+        self.plain.insert(host);
+    }
+
+    fn is_sealed(&self, host: HostId) -> bool {
+        self.sealing.is_some() && !self.plain.contains(&host)
     }
 
     /// Handles all due events.
     pub(super) fn run(&mut self) {
-        let now = Time::from_ns(self.now_ns());
-        while let Some((_, event)) = self.queue.pop_until(now) {
-            self.handle(event);
+        let now_ns = self.now_ns();
+        self.net.borrow_mut().advance(now_ns);
+        self.handle_signals();
+        while let Some((_, Event::Wake(id, wait))) = self.queue.pop_until(Time::from_ns(now_ns)) {
+            self.wake(id, wait);
+            self.handle_signals();
         }
     }
 
-    fn handle(&mut self, event: Event) {
-        if let Some(host) = self.host_of_event(&event) {
-            let paused_until_ns = self.fabric.paused_until_ns(host);
-            if paused_until_ns > self.now_ns() {
-                return self.schedule(paused_until_ns, event);
+    /// Ends the waits of threads with ready tokens after a while.
+    pub(super) fn handle_signals(&mut self) {
+        let signals = self.net.borrow_mut().take_signals();
+        for id in signals {
+            let after_ns = self.rng.between(1, self.config.hop_ns_max);
+            let Some(process) = self.process(id).filter(|process| !process.is_waking) else {
+                continue;
+            };
+            process.is_waking = true;
+            process.wait += 1;
+            let wake = Event::Wake(id, process.wait);
+            self.queue.push(Time::from_ns(self.now_ns() + after_ns), wake);
+        }
+    }
+
+    fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
+        let host = self.net.borrow().processes[id].host;
+        self.processes[host].as_mut().filter(|process| process.id == id)
+    }
+
+    /// Ends the wait of a thread, and runs a turn of its nexus; on a paused host at the end of the pause.
+    fn wake(&mut self, id: ProcessId, wait: u64) {
+        let now_ns = self.now_ns();
+        let host = self.net.borrow().processes[id].host;
+        let paused_until_ns = self.fabric.paused_until_ns(HostId(host as u16));
+        if paused_until_ns > now_ns {
+            return self.queue.push(Time::from_ns(paused_until_ns), Event::Wake(id, wait));
+        }
+        let Some(process) = self.processes[host].as_mut() else { return };
+        if process.id != id || process.wait != wait {
+            return;
+        }
+        self.net.borrow_mut().end_wait(id);
+        let goes_on = process.nexus.turn().expect("the simulated network can always wait");
+        assert!(goes_on, "the nexus of a process runs until the process ends");
+        process.turns += 1;
+        process.wait += 1;
+        let has_ready = self.net.borrow().has_ready(id);
+        let timeout = process.nexus.poll_timeout().filter(|_| !has_ready);
+        let sleep_ns = match has_ready {
+            true => Some(0),
+            false => timeout.map(|timeout| timeout.as_nanos() as u64),
+        };
+        process.is_waking = sleep_ns == Some(0);
+        if let Some(sleep_ns) = sleep_ns {
+            let at = Time::from_ns(now_ns + sleep_ns + TURN_NS);
+            self.queue.push(at, Event::Wake(id, process.wait));
+        }
+        for local in &process.endpoints {
+            if local.is_woken.swap(false, Ordering::Relaxed) {
+                self.fabric.borrow_mut().wake_owner(local.data);
             }
         }
-        match event {
-            Event::Post(from, message) => self.on_post(from, message),
-            Event::Dial(connection) => self.on_dial(connection),
-            Event::Pump(connection, side) => self.on_pump(connection, side),
-            Event::Tick(connection, side) => self.on_tick(connection, side),
-            Event::LinkDue(host, link) => self.on_link_due(host, link),
-            Event::ProposalDue(host, link, name) => self.on_proposal_due(host, link, name),
+        if process.turns.is_multiple_of(TURNS_PER_CHECK) {
+            self.check(host);
         }
     }
 
-    /// Returns the host of the process that handles an event. The event is delayed while this host is paused.
-    fn host_of_event(&self, event: &Event) -> Option<HostId> {
-        match *event {
-            Event::Post(from, _) => Some(from.host),
-            Event::Dial(_) => None,
-            Event::Pump(id, side) => Some(self.connections.get(&id)?.ends[1 - side].host),
-            Event::Tick(id, side) => Some(self.connections.get(&id)?.ends[side].host),
-            Event::LinkDue(host, _) | Event::ProposalDue(host, ..) => Some(host),
-        }
-    }
-
-    pub(super) fn process(&mut self, host: HostId) -> &mut Process {
-        &mut self.processes[usize::from(host.0)]
+    /// Checks the tables of a process, and that no peer has broken the protocol.
+    fn check(&mut self, host: usize) {
+        let Some(process) = &self.processes[host] else { return };
+        let stats = process.nexus.stats();
+        let broken = [
+            ("unsendable_messages", stats.unsendable_messages),
+            ("refused_strangers", stats.refused_strangers),
+            ("refused_malformed", stats.refused_malformed),
+            ("refused_version", stats.refused_version),
+            ("refused_untrusted", stats.refused_untrusted),
+        ];
+        let broken = broken.into_iter().find(|(_, count)| *count > 0);
+        let fault = match (process.nexus.check_tables(), broken) {
+            (Err(fault), _) => fault,
+            (Ok(()), Some((name, count))) => format!("it counts {count} {name}"),
+            (Ok(()), None) => return,
+        };
+        self.fault.get_or_insert_with(|| format!("the nexus of {}: {fault}", HostId(host as u16)));
     }
 
     pub(super) fn start_process(&mut self, host: HostId) {
-        let incarnation = self.rng.next_u64() | 1;
-        *self.process(host) = Process { incarnation, ..Process::default() };
+        let place = usize::from(host.0);
+        assert!(self.processes[place].is_none(), "{host} runs a process");
+        let mut net = self.net.borrow_mut();
+        net.advance(self.fabric.now_ns());
+        net.set_power(place, true);
+        let id = net.add_process(place, DESCRIPTORS);
+        drop(net);
+        let network = SimNetwork::new(&self.net, id, usize::MAX);
+        let waker = network.waker();
+        let settings = self.settings(host);
+        let nexus = SteppedNexus::start(&settings, network, waker);
+        let nexus = nexus.expect("the settings of a world are sound");
+        let process =
+            Process { id, nexus, endpoints: Vec::new(), wait: 0, is_waking: true, turns: 0 };
+        self.processes[place] = Some(process);
+        self.queue.push(Time::from_ns(self.now_ns() + TURN_NS), Event::Wake(id, 0));
+    }
+
+    fn settings(&self, host: HostId) -> NexusBuilder {
+        let transports = AllowedTransports { shm: self.has_memory, ..AllowedTransports::UDP };
+        let settings = Nexus::builder()
+            .listen(ControlNetwork::address_of(host))
+            .transports(transports)
+            .heartbeat(Duration::from_nanos(self.config.heartbeat_ns))
+            .connect_timeout(Duration::from_nanos(self.config.step_timeout_ns));
+        match self.is_sealed(host) {
+            true => settings.credentials(Arc::new(StandIn)),
+            false => settings.insecure(),
+        }
     }
 
     pub(super) fn stop_process(&mut self, host: HostId, kind: CrashKind) {
-        let is_silent = kind == CrashKind::PowerLoss;
-        *self.process(host) = Process { is_silent, ..Process::default() };
-        self.abandon_connections(host, is_silent);
+        let place = usize::from(host.0);
+        let mut net = self.net.borrow_mut();
+        net.advance(self.fabric.now_ns());
+        if kind == CrashKind::PowerLoss {
+            net.set_power(place, false);
+        }
+        let Some(process) = &self.processes[place] else { return };
+        net.forget_process(process.id, true);
+        drop(net);
+        self.check(place);
+        // The process is forgotten first: the kernel has closed the sockets that the nexus drops.
+        if let Some(process) = self.processes[place].take() {
+            self.ended.add(&process.nexus.stats());
+        }
     }
 
     pub(super) fn attach(
         &mut self,
         data: SimAddr,
-        endpoint: EndpointId,
+        id: EndpointId,
         max_frame: u32,
-        inbox: Inbox,
-    ) -> EndpointKey {
-        self.attached_count += 1;
-        let serial = self.attached_count;
-        let process = self.process(data.host);
-        assert!(process.incarnation != 0, "an endpoint needs a process that runs");
-        let incarnation = process.incarnation;
-        let key = EndpointKey { host: data.host, incarnation, endpoint, serial };
-        let paths = PathPorts::NONE;
-        let (asks_for_paths, seals, posted_ns) = (false, false, 0);
-        let local =
-            Local { serial, data, max_frame, paths, asks_for_paths, seals, inbox, posted_ns };
-        process.endpoints.insert(endpoint, local);
-        key
+        (further_ports, uses_paths): (PathPorts, bool),
+    ) -> Port {
+        let place = usize::from(data.host.0);
+        let overhead = if self.is_sealed(data.host) { OVERHEAD_BYTES } else { 0 };
+        let udp = UdpAttach {
+            local: SocketAddr::new(ControlNetwork::address_of(data.host).ip(), data.port),
+            mtu: Mtu::Fixed(max_frame as usize + HEADER_BYTES + overhead),
+            // Simulated transports get their ECN setting at construction.
+            reads_marks: false,
+            heeds_marks: false,
+            further_ports,
+            uses_paths,
+        };
+        let shm = self.has_memory.then(|| ShmAttach { config: draw_rings(&mut self.rng) });
+        let is_woken = Arc::new(AtomicBool::new(false));
+        let bell = Arc::clone(&is_woken);
+        let waker = Waker::with_bell(move || bell.store(true, Ordering::Relaxed));
+        let waker = waker.expect("an endpoint needs a descriptor");
+        let process = self.processes[place].as_mut();
+        let process = process.expect("an endpoint needs a process that runs");
+        let attach = Attach { id: Some(id), udp: Some(udp), shm, stream: false, waker };
+        let handle = process.nexus.attach(&attach).expect("the number of an endpoint is free");
+        process.endpoints.push(Local { data, is_woken: Arc::clone(&is_woken) });
+        Port { handle, incarnation: process.nexus.incarnation(), is_woken }
     }
 
-    /// Sets the source ports that the endpoint's links announce from now on; without `asks`, only on links of peers that announce some.
-    pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts, asks: bool) {
-        if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
-            (local.paths, local.asks_for_paths) = (paths, asks);
+    /// Forgets an endpoint that has gone.
+    pub(super) fn detach(&mut self, data: SimAddr, port: &Port) {
+        if let Some(process) = &mut self.processes[usize::from(data.host.0)] {
+            process.endpoints.retain(|local| !Arc::ptr_eq(&local.is_woken, &port.is_woken));
         }
     }
 
-    /// Seals the endpoint's links to sealing peers from now on.
-    pub(super) fn seal_links_of(&mut self, from: EndpointKey) {
-        if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
-            local.seals = true;
-        }
-    }
-
-    /// Accepts a message of an endpoint for its control thread.
-    pub(super) fn post(&mut self, from: EndpointKey, message: ToNexus) {
-        if !self.is_alive(from) {
-            return;
-        }
-        if matches!(message, ToNexus::Gone) {
-            // The end is handled at once: the next endpoint with this number may follow soon.
-            return self.on_gone(from.host, from.endpoint);
-        }
-        let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);
-        let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) else { return };
-        local.posted_ns = local.posted_ns.max(earliest_ns);
-        let at_ns = local.posted_ns;
-        self.schedule(at_ns, Event::Post(from, message));
-    }
-
-    /// Returns true if the endpoint still exists, in its process.
-    fn is_alive(&self, key: EndpointKey) -> bool {
-        let process = &self.processes[usize::from(key.host.0)];
-        let local = process.endpoints.get(&key.endpoint);
-        process.incarnation == key.incarnation
-            && local.is_some_and(|local| local.serial == key.serial)
-    }
-
-    fn on_post(&mut self, from: EndpointKey, message: ToNexus) {
-        if !self.is_alive(from) {
-            return;
-        }
-        let EndpointKey { host, .. } = from;
-        match message {
-            ToNexus::OpenLink { request, remote, remote_endpoint, reverse, .. } => {
-                self.open_link(from, request, (remote, remote_endpoint), reverse);
-            }
-            ToNexus::OpenSession { link, open } => self.propose_session(host, link, open),
-            ToNexus::AnswerSession { link, request, answer } => {
-                self.answer_session(host, link, request, answer);
-            }
-            ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
-                self.close_session(host, link, (peer_session, peer_token), from_client, reason);
-            }
-            ToNexus::DrainSession { link, peer_session, peer_token, message } => {
-                self.drain_session(host, link, (peer_session, peer_token), message);
-            }
-            ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
-            ToNexus::JoinGroup { link, join } => self.offer_group(host, link, join),
-            ToNexus::AnswerGroup { link, request, answer } => {
-                self.answer_group(host, link, request, answer);
-            }
-            ToNexus::LeaveGroup { link, group } => self.leave_group(host, link, group),
-            ToNexus::CheckPeer { link } => self.check_peer(host, link),
-            // The simulation does not use these counters.
-            ToNexus::Unreached { .. }
-            | ToNexus::LinkUsed { .. }
-            | ToNexus::SessionEnded { .. }
-            | ToNexus::Stats { .. }
-            | ToNexus::Gone => {}
-        }
-    }
-
-    fn on_gone(&mut self, host: HostId, endpoint: EndpointId) {
-        self.process(host).endpoints.remove(&endpoint);
-        let own = self.process(host).links.select(|link| link.endpoint == endpoint);
-        for link in own {
-            self.close_link(host, link, unavailable("the endpoint is gone"));
-        }
-    }
-
-    pub(super) fn tell(
-        &mut self,
-        host: HostId,
-        endpoint: EndpointId,
-        message: FromNexus<DataLink>,
-    ) {
-        let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
-        local.inbox.borrow_mut().push_back(message);
-        let data = local.data;
-        self.fabric.borrow_mut().wake_owner(data);
+    pub(super) fn stats(&self) -> ControlStats {
+        let mut all = self.ended;
+        self.processes.iter().flatten().for_each(|process| all.add(&process.nexus.stats()));
+        ControlStats { links_sealed: self.links_sealed, ..all }
     }
 }
 
-pub(super) fn unavailable(message: &str) -> Reason {
-    Reason::new(Status::Unavailable, message)
+impl ControlStats {
+    fn add(&mut self, stats: &NexusStats) {
+        self.links_up += stats.links_opened;
+        self.links_lost += stats.links_opened - stats.links_up;
+        self.links_failed += stats.links_failed;
+        self.silences += stats.dropped_silent;
+        self.resets += stats.connections_broken;
+        self.sessions_unanswered += stats.sessions_unanswered;
+    }
+}
+
+/// Draws the sizes of an endpoint's rings, which are small, to be full occasionally.
+fn draw_rings(rng: &mut Rng) -> ShmConfig {
+    let ring_bytes = 4_096 << rng.below(3);
+    let most = (ring_bytes / 2 - 8) as u64;
+    // Room for the records of ordered calls (§14.6).
+    let max_frame_bytes =
+        if rng.below(2) == 0 { 1_472 } else { rng.between(1_232, most).max(1_242) } as usize;
+    ShmConfig { ring_bytes, max_frame_bytes, ..ShmConfig::default() }
 }

@@ -15,7 +15,8 @@ use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, Ses
 use petrel_transport::MIN_FRAME_BYTES;
 use petrel_transport::shm::Side;
 
-use super::net::{ProcessId, SimLink, SimNetwork};
+use super::link::SimLink;
+use crate::net::{ProcessId, SimNetwork};
 use crate::rng::Rng;
 
 /// Slots of the smallest share, the minimum for a server (§8.5).
@@ -120,7 +121,7 @@ pub(super) struct MessageCounts {
 pub(super) struct Actor {
     pub(super) process: ProcessId,
     pub(super) id: EndpointId,
-    nexus: NexusHandle<SimNetwork>,
+    nexus: NexusHandle<SimNetwork<SimLink>>,
     news: VecDeque<FromNexus<SimLink>>,
     pub(super) hangs_until_ns: u64,
     pub(super) requests: BTreeMap<u64, Request>,
@@ -135,7 +136,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    pub(super) fn new(process: ProcessId, nexus: NexusHandle<SimNetwork>) -> Self {
+    pub(super) fn new(process: ProcessId, nexus: NexusHandle<SimNetwork<SimLink>>) -> Self {
         Self {
             process,
             id: nexus.id(),
@@ -451,10 +452,10 @@ impl Actor {
         }
         let max_frame_bytes = match &transport {
             SimLink::Udp(udp) => udp.max_frame.unwrap_or(0),
-            SimLink::Shm { max_frame_bytes, side, .. } => {
+            SimLink::Shm { memory, side, .. } => {
                 let is_creator = *side == Side::Creator;
                 must(is_creator == request.is_some(), || format!("{link:?} is its {side:?}"))?;
-                *max_frame_bytes
+                memory.max_frame_bytes
             }
         } as u32;
         must(max_frame_bytes >= MIN_FRAME_BYTES as u32, || {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use petrel::nexus::stepped::TableSizes;
 
 use super::foreign_peer::FOREIGN_HEARTBEAT_NS_MAX;
-use super::net::ProcessId;
 use super::rules::KEEP_ALIVE_HEARTBEATS;
 use super::world::{Event, World};
+use crate::net::ProcessId;
 
 const MS: u64 = 1_000_000;
 

@@ -8,8 +8,8 @@ use petrel::nexus::stepped::WAKER;
 
 use super::actor::{DelayedAction, Request};
 use super::foreign_peer::{Behaviour, FOREIGN_HEARTBEAT_NS_MAX};
-use super::net::ProcessId;
 use super::world::{ActorId, Event, World};
+use crate::net::ProcessId;
 
 impl World {
     /// Schedules the requests and the faults.

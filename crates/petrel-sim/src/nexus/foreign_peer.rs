@@ -14,7 +14,7 @@ use petrel_proto::control::{
 };
 
 use super::actor::FOREIGN_TOKEN;
-use super::net::{Memory, Net, ProcessId, SocketId};
+use crate::net::{Memory, Net, ProcessId, SocketId};
 use crate::rng::Rng;
 
 /// Tokens of the sockets begin here; the listener has the token before.

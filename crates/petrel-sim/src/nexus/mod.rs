@@ -31,7 +31,7 @@ mod actor;
 mod end;
 mod events;
 mod foreign_peer;
-mod net;
+mod link;
 mod report;
 mod rules;
 mod scenario;

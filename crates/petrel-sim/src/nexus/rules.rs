@@ -4,8 +4,8 @@ use petrel::nexus::NexusStats;
 use petrel::nexus::stepped::TableSizes;
 
 use super::actor::{Actor, LinkView};
-use super::net::ProcessId;
 use super::world::{Event, Process, World};
+use crate::net::ProcessId;
 
 const MS: u64 = 1_000_000;
 

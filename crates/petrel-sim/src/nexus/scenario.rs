@@ -7,7 +7,7 @@ use petrel::endpoint::AllowedTransports;
 use petrel::nexus::Nexus;
 use petrel::nexus::NexusBuilder;
 
-use super::net::{Conditions, Family, HostId};
+use crate::net::{Conditions, Family, HostId};
 use crate::rng::{Probability, Rng};
 
 const MS: u64 = 1_000_000;
@@ -202,6 +202,8 @@ fn draw_conditions(
         scarce,
         scarce_shm: if rng.below(4) == 0 { some(rng, 300_000) } else { Probability::NEVER },
         family: [Family::V4, Family::V4, Family::Loopback, Family::V6][rng.below(4) as usize],
+        machine_hosts: 1,
+        mtu: 1_500,
     }
 }
 

@@ -15,9 +15,10 @@ use petrel_transport::wake::Waker;
 
 use super::actor::{Actor, ActorContext, DelayedAction, MessageCounts};
 use super::foreign_peer::{Behaviour, ForeignPeer};
-use super::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
+use super::link::SimLink;
 use super::report::Report;
 use super::scenario::{DataPort, Plan, Scenario};
+use crate::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -54,7 +55,7 @@ pub(super) struct Process {
     pub(super) plan: Plan,
     /// Its index in the plans.
     pub(super) index: usize,
-    pub(super) nexus: Option<SteppedNexus<SimNetwork>>,
+    pub(super) nexus: Option<SteppedNexus<SimNetwork<SimLink>>>,
     pub(super) incarnation: u64,
     state: Running,
     /// Distinguishes waits.
@@ -120,7 +121,8 @@ impl World {
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let scenario = Scenario::draw(&mut Rng::stream(seed, 0x7e7_0001, 0));
         // Foreign peers have separate hosts at the end, and a third may be on the first host.
-        let net = Net::new(seed, scenario.conditions, scenario.hosts + 2);
+        let net =
+            Net::new(Rng::stream(seed, 0x7e7_0000, 0), scenario.conditions, scenario.hosts + 2);
         let count = scenario.plans.len();
         Self {
             scenario,
@@ -310,7 +312,7 @@ impl World {
     }
 
     /// Puts a thread back to sleep.
-    fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
+    fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork<SimLink>>) {
         let timeout_ns = nexus.poll_timeout().map(|timeout| timeout.as_nanos() as u64);
         let has_ready = self.net.borrow().has_ready(id);
         let Some(process) = self.processes.get_mut(&id) else { return };
@@ -335,7 +337,7 @@ impl World {
     }
 
     /// Handles a thread that ended with an error. Its endpoints live on, and are notified of everything.
-    fn on_thread_end(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
+    fn on_thread_end(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork<SimLink>>) {
         self.note(format_args!("p{id} has no thread any more"));
         let stats = nexus.stats();
         self.on_ended(id, &stats);

@@ -11,13 +11,18 @@ use petrel_transport::shm::detached::{RingEnd, pair};
 
 use super::ring_state::RingState;
 use crate::fabric::SimAddr;
-use crate::rng::{Probability, Rng};
+use crate::rng::Probability;
 
 /// The link to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataLink {
     /// By packets of the fabric.
-    Packets(SimAddr),
+    Packets {
+        /// The other side.
+        peer: SimAddr,
+        /// The longest frame that both sides take.
+        max_frame_bytes: usize,
+    },
     /// By sealed packets of the fabric, between endpoints with the medium of UDP.
     Sealed(SealedPath),
     /// Through rings in shared memory.
@@ -28,7 +33,7 @@ impl DataLink {
     /// Returns the peer's address.
     pub fn peer(&self) -> SimAddr {
         match *self {
-            Self::Packets(peer)
+            Self::Packets { peer, .. }
             | Self::Sealed(SealedPath { peer, .. })
             | Self::Ring(RingLink { peer, .. }) => peer,
         }
@@ -38,7 +43,7 @@ impl DataLink {
     pub(crate) fn key_paths(&self) -> Option<[u32; 2]> {
         match *self {
             Self::Sealed(SealedPath { paths, .. }) => Some(paths),
-            Self::Packets(_) | Self::Ring(_) => None,
+            Self::Packets { .. } | Self::Ring(_) => None,
         }
     }
 }
@@ -49,6 +54,8 @@ impl DataLink {
 pub struct SealedPath {
     /// The other side.
     pub peer: SimAddr,
+    /// The longest frame that both sides take, before sealing.
+    pub max_frame_bytes: usize,
     /// The paths of the link: first the path of this side, then of the other side.
     pub paths: [u32; 2],
     /// The secret of both keys.
@@ -69,9 +76,10 @@ impl SealedPath {
     }
 }
 
+/// A link with frames as long as this side's.
 impl From<SimAddr> for DataLink {
     fn from(peer: SimAddr) -> Self {
-        Self::Packets(peer)
+        Self::Packets { peer, max_frame_bytes: usize::MAX }
     }
 }
 
@@ -86,26 +94,6 @@ pub struct RingLink {
     pub ring_bytes: usize,
     /// The longest frame: at most half of a ring minus 8 bytes.
     pub max_frame_bytes: usize,
-}
-
-/// One link in this number, on average, between processes with shared memory uses packets.
-const LINKS_PER_FALLBACK: u64 = 8;
-
-impl RingLink {
-    /// Draws the link between two endpoints of processes with shared memory; equal numbers draw equal links
-    /// on both sides. The rings are small, to be full occasionally.
-    pub(crate) fn draw(peer: SimAddr, number: u64) -> DataLink {
-        let rng = &mut Rng::new(number);
-        if rng.below(LINKS_PER_FALLBACK) == 0 {
-            return DataLink::Packets(peer);
-        }
-        let ring_bytes = 4_096 << rng.below(3);
-        let most = (ring_bytes / 2 - 8) as u64;
-        // Room for the records of ordered calls (§14.6).
-        let max_frame_bytes =
-            if rng.below(2) == 0 { 1_472 } else { rng.between(1_232, most).max(1_242) };
-        DataLink::Ring(Self { peer, number, ring_bytes, max_frame_bytes: max_frame_bytes as usize })
-    }
 }
 
 /// The faults of wake-ups.

@@ -9,7 +9,7 @@ use petrel::Time;
 use petrel::endpoint::EndpointConfig;
 use petrel::workers::{SteppedWorkers, Workers};
 
-use super::{Body, Faults, Host, Report, Rule, Setup, Shared, SharedHandle, Start, faults};
+use super::{Body, Host, Report, Rule, Setup, Shared, SharedHandle, Start, faults};
 use crate::control::{ControlConfig, ControlNetwork, CrashKind};
 use crate::fabric::{
     ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr,
@@ -80,7 +80,7 @@ impl Run {
         let names =
             servers.iter().map(|(name, _)| name).chain(clients.iter().map(|(name, _)| name));
         let hosts = names.count();
-        let (fabric, control) = network(seed, hosts, faults)?;
+        let (fabric, control) = network(seed, hosts)?;
         fabric.set_trace(trace);
         let addresses = servers
             .iter()
@@ -187,11 +187,7 @@ fn port(host: HostId) -> SimAddr {
 }
 
 /// Draws a network of hosts around a switch, and the control planes.
-fn network(
-    seed: u64,
-    hosts: usize,
-    faults: Faults,
-) -> Result<(FabricHandle, ControlNetwork), String> {
+fn network(seed: u64, hosts: usize) -> Result<(FabricHandle, ControlNetwork), String> {
     let rng = &mut Rng::stream(seed, u32::MAX, STREAM_NETWORK);
     let rate_bps = rng.between(1, 100) * 1_000_000_000;
     let link = LinkConfig { rate_bps, delay_ns: 1 << rng.between(7, 15) };
@@ -206,9 +202,6 @@ fn network(
     let fabric = FabricHandle::new(&topology, config, seed).map_err(|error| error.to_string())?;
     let control = ControlConfig::draw(rng, 6, 200_000);
     let control = ControlNetwork::new(&fabric, control, fabric.rng(STREAM_CONTROL));
-    if faults == Faults::NONE {
-        control.end_faults();
-    }
     Ok((fabric, control))
 }
 

@@ -66,7 +66,14 @@ pub fn sealed_link(
 ) -> [DataLink; 2] {
     [(acceptor, true), (opener, false)].map(|(peer, is_opener)| {
         let secret = u64::from(path) + 7;
-        DataLink::Sealed(SealedPath { peer, paths: [path; 2], secret, is_opener, epoch_bits })
+        DataLink::Sealed(SealedPath {
+            peer,
+            max_frame_bytes: 1_472,
+            paths: [path; 2],
+            secret,
+            is_opener,
+            epoch_bits,
+        })
     })
 }
 

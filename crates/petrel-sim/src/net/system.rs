@@ -1,6 +1,7 @@
 //! The network as the reactor of one process sees it.
 
 use std::io::{self, Read, Write};
+use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,32 +15,37 @@ use super::tcp::SocketId;
 use super::unix::{Memory, UnixConnectionId};
 use super::{NetRef, ProcessId};
 
-const MTU: usize = 1_500;
+/// A type of links that the network can make, as an endpoint gets them.
+pub(crate) trait NetLink: From<UdpLink> + std::fmt::Debug + 'static {
+    /// Returns a link through memory. The connection is open as long as both processes.
+    fn of_memory(memory: Memory, side: Side, connection: SimUnixConnection) -> Self;
+}
 
-pub(in crate::nexus) struct SimNetwork {
+pub(crate) struct SimNetwork<L> {
     net: NetRef,
     process: ProcessId,
+    link: PhantomData<L>,
     /// Events returned by a poll: fewer than the reactor's capacity, as after a flood.
     events_max: usize,
 }
 
-impl std::fmt::Debug for SimNetwork {
+impl<L> std::fmt::Debug for SimNetwork<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SimNetwork").field("process", &self.process).finish_non_exhaustive()
     }
 }
 
-impl SimNetwork {
-    pub(in crate::nexus) fn new(net: &NetRef, process: ProcessId, events_max: usize) -> Self {
-        Self { net: Rc::clone(net), process, events_max }
+impl<L> SimNetwork<L> {
+    pub(crate) fn new(net: &NetRef, process: ProcessId, events_max: usize) -> Self {
+        Self { net: Rc::clone(net), process, link: PhantomData, events_max }
     }
 
-    pub(in crate::nexus) fn waker(&self) -> SimWaker {
+    pub(crate) fn waker(&self) -> SimWaker {
         SimWaker { net: Rc::clone(&self.net), process: self.process }
     }
 }
 
-impl Network for SimNetwork {
+impl<L: NetLink> Network for SimNetwork<L> {
     type Stream = SimStream;
     type Listener = SocketAddr;
     type Events = SimEvents;
@@ -67,7 +73,7 @@ impl Network for SimNetwork {
         let net = &mut *self.net.borrow_mut();
         match net.happens(net.conditions.scarce) {
             true => Err(io::ErrorKind::NetworkUnreachable.into()),
-            false => Ok(MTU),
+            false => Ok(net.conditions.mtu),
         }
     }
 
@@ -136,7 +142,7 @@ impl Network for SimNetwork {
     }
 }
 
-pub(in crate::nexus) struct SimStream {
+pub(crate) struct SimStream {
     net: NetRef,
     id: SocketId,
 }
@@ -194,7 +200,7 @@ impl Drop for SimStream {
 }
 
 #[derive(Debug)]
-pub(in crate::nexus) struct SimEvents {
+pub(crate) struct SimEvents {
     ready: Vec<Ready>,
     count: usize,
 }
@@ -205,7 +211,7 @@ impl Events for SimEvents {
     }
 }
 
-pub(in crate::nexus) struct SimWaker {
+pub(crate) struct SimWaker {
     net: NetRef,
     process: ProcessId,
 }
@@ -224,7 +230,7 @@ impl Wake for SimWaker {
 }
 
 /// An end of a connection through a Unix socket.
-pub(in crate::nexus) struct SimUnixConnection {
+pub(crate) struct SimUnixConnection {
     net: NetRef,
     id: UnixConnectionId,
 }
@@ -241,38 +247,21 @@ impl Drop for SimUnixConnection {
     }
 }
 
-/// The transport of a link, given to an endpoint.
-#[derive(Debug)]
-pub(in crate::nexus) enum SimLink {
-    Udp(UdpLink),
-    Shm {
-        max_frame_bytes: usize,
-        side: Side,
-        /// Open as long as the link.
-        _connection: SimUnixConnection,
-    },
-}
-
-impl From<UdpLink> for SimLink {
-    fn from(link: UdpLink) -> Self {
-        SimLink::Udp(link)
-    }
-}
-
-impl SharedMemory for SimNetwork {
+impl<L: NetLink> SharedMemory for SimNetwork<L> {
     type Rendezvous = Vec<u8>;
     type ShmPeer = SimUnixConnection;
     type Segment = Memory;
     type Fds = SimFds;
-    type Link = SimLink;
+    type Link = L;
 
     fn open_rendezvous(&mut self, token: usize) -> io::Result<Vec<u8>> {
         self.net.borrow_mut().open_rendezvous(self.process, token)
     }
 
     fn host_identity(&self) -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
-        let host = self.net.borrow().processes[self.process].host;
-        Ok([host as u8 + 1; HOST_IDENTITY_BYTES])
+        let mut identity = [1; HOST_IDENTITY_BYTES];
+        identity[..8].copy_from_slice(&self.net.borrow().machine_of(self.process).to_le_bytes());
+        Ok(identity)
     }
 
     fn name_of(&self, rendezvous: &Vec<u8>) -> Vec<u8> {
@@ -326,7 +315,9 @@ impl SharedMemory for SimNetwork {
             return Err("no memory for rings".to_owned());
         }
         let is_sound = !net.happens(net.conditions.scarce_shm);
-        Ok(Memory { max_frame_bytes: config.max_frame_bytes, is_sound })
+        net.segments += 1;
+        let ShmConfig { max_frame_bytes, ring_bytes, .. } = *config;
+        Ok(Memory { max_frame_bytes, ring_bytes, number: net.segments, is_sound })
     }
 
     fn open_segment(
@@ -342,14 +333,14 @@ impl SharedMemory for SimNetwork {
         segment.max_frame_bytes
     }
 
-    fn shm_link(&self, segment: Memory, side: Side, connection: SimUnixConnection) -> SimLink {
-        SimLink::Shm { max_frame_bytes: segment.max_frame_bytes, side, _connection: connection }
+    fn shm_link(&self, memory: Memory, side: Side, connection: SimUnixConnection) -> L {
+        L::of_memory(memory, side, connection)
     }
 }
 
 /// Received memory descriptors of a peer.
 #[derive(Debug, Default)]
-pub(in crate::nexus) struct SimFds(Vec<Memory>);
+pub(crate) struct SimFds(Vec<Memory>);
 
 impl Fds for SimFds {
     type Memory = Memory;

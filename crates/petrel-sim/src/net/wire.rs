@@ -12,16 +12,16 @@ const GOODBYE: u16 = 14;
 
 /// The messages so far in one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::nexus) struct SentMessages {
-    pub(in crate::nexus) hellos: u64,
-    pub(in crate::nexus) pings: u64,
-    pub(in crate::nexus) pongs: u64,
-    pub(in crate::nexus) goodbyes: u64,
-    pub(in crate::nexus) messages: u64,
+pub(crate) struct SentMessages {
+    pub(crate) hellos: u64,
+    pub(crate) pings: u64,
+    pub(crate) pongs: u64,
+    pub(crate) goodbyes: u64,
+    pub(crate) messages: u64,
     /// When the last PING was begun.
-    pub(in crate::nexus) ping_ns: u64,
+    pub(crate) ping_ns: u64,
     /// When HELLO was complete.
-    pub(in crate::nexus) hello_ns: u64,
+    pub(crate) hello_ns: u64,
 }
 
 /// Parses the messages of a stream.

@@ -8,7 +8,7 @@ use super::wire::{Reader, SentMessages};
 use super::{Arrival, HostId, Net, ProcessId};
 
 /// Names an end of a connection; never reused.
-pub(in crate::nexus) type SocketId = usize;
+pub(crate) type SocketId = usize;
 
 /// Number of SYN retries, and the pause after the first, which doubles.
 const SYN_TRIES: u32 = 5;
@@ -138,7 +138,7 @@ impl Net {
         entry.descriptors = entry.descriptors.saturating_sub(1);
     }
 
-    pub(in crate::nexus) fn listen(
+    pub(crate) fn listen(
         &mut self,
         process: ProcessId,
         address: SocketAddr,
@@ -153,7 +153,7 @@ impl Net {
         Ok(address)
     }
 
-    pub(in crate::nexus) fn connect(
+    pub(crate) fn connect(
         &mut self,
         process: ProcessId,
         remote: SocketAddr,
@@ -179,7 +179,7 @@ impl Net {
         (0..self.hosts.len()).find(|&host| self.conditions.family.address(host) == address.ip())
     }
 
-    pub(in crate::nexus) fn accept(
+    pub(crate) fn accept(
         &mut self,
         process: ProcessId,
         address: SocketAddr,
@@ -202,7 +202,7 @@ impl Net {
     }
 
     /// Returns true if a connection waits and a descriptor is free to accept it.
-    pub(in crate::nexus) fn can_accept(&self, process: ProcessId, address: SocketAddr) -> bool {
+    pub(crate) fn can_accept(&self, process: ProcessId, address: SocketAddr) -> bool {
         let entry = &self.processes[process];
         self.has_waiting(address) && entry.descriptors < entry.descriptors_real
     }
@@ -212,7 +212,7 @@ impl Net {
     }
 
     /// Associates a socket with a token for readiness events; reports at once if the socket is ready.
-    pub(in crate::nexus) fn register(&mut self, id: SocketId, token: usize) -> io::Result<()> {
+    pub(crate) fn register(&mut self, id: SocketId, token: usize) -> io::Result<()> {
         if self.happens(self.conditions.scarce) {
             return Err(ErrorKind::OutOfMemory.into());
         }
@@ -240,7 +240,7 @@ impl Net {
         }
     }
 
-    pub(in crate::nexus) fn is_writable(&self, id: SocketId) -> bool {
+    pub(crate) fn is_writable(&self, id: SocketId) -> bool {
         let socket = &self.sockets[id];
         match socket.state {
             State::Connecting | State::Gone => false,
@@ -250,7 +250,7 @@ impl Net {
     }
 
     /// Reads received bytes; some reads are short or interrupted.
-    pub(in crate::nexus) fn read(&mut self, id: SocketId, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, id: SocketId, buffer: &mut [u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {
             return Err(ErrorKind::Interrupted.into());
@@ -292,7 +292,7 @@ impl Net {
     }
 
     /// Writes as many bytes as the window has room for; some writes are short or interrupted.
-    pub(in crate::nexus) fn write(&mut self, id: SocketId, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&mut self, id: SocketId, bytes: &[u8]) -> io::Result<usize> {
         let is_choppy = self.happens(self.conditions.choppy);
         if is_choppy && self.rng.below(4) == 0 {
             return Err(ErrorKind::Interrupted.into());
@@ -331,7 +331,7 @@ impl Net {
         self.send_at(at_ns, arrival);
     }
 
-    pub(in crate::nexus) fn shutdown(&mut self, id: SocketId) -> io::Result<()> {
+    pub(crate) fn shutdown(&mut self, id: SocketId) -> io::Result<()> {
         let socket = &mut self.sockets[id];
         if socket.state != State::Connected || socket.broken.is_some() {
             return Err(ErrorKind::NotConnected.into());
@@ -352,7 +352,7 @@ impl Net {
     }
 
     /// Closes an end for its owner.
-    pub(in crate::nexus) fn close(&mut self, id: SocketId) {
+    pub(crate) fn close(&mut self, id: SocketId) {
         self.deregister(id);
         let socket = &self.sockets[id];
         if socket.state == State::Gone {
@@ -377,6 +377,7 @@ impl Net {
     /// Delivers an arrival, or keeps it while its path is cut.
     pub(super) fn deliver(&mut self, arrival: Arrival) {
         if let Some((a, b)) = self.path_of(&arrival)
+            && self.find_cut(a, b)
             && let Some(waiting) = self.cuts.get_mut(&(a.min(b), a.max(b)))
         {
             // SYNs are retransmitted by their own timer.
@@ -393,6 +394,7 @@ impl Net {
             Arrival::End { to, .. } => self.on_end(to),
             Arrival::Reset { to } => self.on_reset(to),
             Arrival::Room { to } => self.on_room(to),
+            Arrival::Look(a, b) => self.look(a, b),
         }
     }
 
@@ -412,6 +414,7 @@ impl Net {
                 Some((host(to), host(from)))
             }
             Arrival::Reset { to } | Arrival::Room { to } => to_peer(to),
+            Arrival::Look(..) => None,
         }
     }
 
@@ -554,52 +557,49 @@ impl Net {
 /// Connection state for the checker.
 impl Net {
     /// Returns the registered and unclosed ends of a process.
-    pub(in crate::nexus) fn sockets_of(
-        &self,
-        process: ProcessId,
-    ) -> impl Iterator<Item = SocketId> + '_ {
+    pub(crate) fn sockets_of(&self, process: ProcessId) -> impl Iterator<Item = SocketId> + '_ {
         let registered = self.processes[process].tokens.values().copied();
         registered.filter(|id| self.sockets[*id].state != State::Gone)
     }
 
     /// Returns when the last byte arrived at an end, or when the connection was established.
-    pub(in crate::nexus) fn heard_ns(&self, id: SocketId) -> u64 {
+    pub(crate) fn heard_ns(&self, id: SocketId) -> u64 {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
     }
 
     /// Returns since when the owner of a socket is no longer blocked by a full window; `None` until
     /// the owner is notified of room. A cut delays the notification, too.
-    pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> Option<u64> {
+    pub(crate) fn room_ns(&self, id: SocketId) -> Option<u64> {
         let socket = &self.sockets[id];
         (!socket.room_is_due).then_some(socket.room_ns)
     }
 
     /// Returns the process at the other end.
-    pub(in crate::nexus) fn peer_process(&self, id: SocketId) -> Option<ProcessId> {
+    pub(crate) fn peer_process(&self, id: SocketId) -> Option<ProcessId> {
         self.sockets[id].peer.map(|peer| self.sockets[peer].process)
     }
 
-    pub(in crate::nexus) fn is_broken(&self, id: SocketId) -> bool {
+    pub(crate) fn is_broken(&self, id: SocketId) -> bool {
         let socket = &self.sockets[id];
         socket.broken.is_some() || socket.is_at_end || socket.has_ended
     }
 
-    pub(in crate::nexus) fn is_connected(&self, id: SocketId) -> bool {
+    pub(crate) fn is_connected(&self, id: SocketId) -> bool {
         self.sockets[id].state == State::Connected
     }
 
     /// Returns the messages written by the owner.
-    pub(in crate::nexus) fn sent(&self, id: SocketId) -> SentMessages {
+    pub(crate) fn sent(&self, id: SocketId) -> SentMessages {
         self.sockets[id].reader.sent
     }
 
     /// Returns when the peer's HELLO arrived, if it has.
-    pub(in crate::nexus) fn greeted_ns(&self, id: SocketId) -> Option<u64> {
+    pub(crate) fn greeted_ns(&self, id: SocketId) -> Option<u64> {
         let sent = self.sockets[id].listener.sent;
         (sent.hellos > 0).then_some(sent.hello_ns)
     }
 
-    pub(in crate::nexus) fn is_opener(&self, id: SocketId) -> bool {
+    pub(crate) fn is_opener(&self, id: SocketId) -> bool {
         self.sockets[id].is_opener
     }
 }

@@ -13,15 +13,19 @@ pub(super) type UnixConnectionId = usize;
 
 /// The memory of a link's rings, without content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::nexus) struct Memory {
-    pub(super) max_frame_bytes: usize,
+pub(crate) struct Memory {
+    pub(crate) max_frame_bytes: usize,
+    pub(crate) ring_bytes: usize,
+    /// Distinguishes the segments of a network.
+    pub(crate) number: u64,
     /// Whether the memory is valid.
     pub(super) is_sound: bool,
 }
 
 impl Memory {
     /// Memory sent by a foreign peer.
-    pub(in crate::nexus) const FOREIGN: Self = Self { max_frame_bytes: 2_048, is_sound: false };
+    pub(crate) const FOREIGN: Self =
+        Self { max_frame_bytes: 2_048, ring_bytes: 0, number: 0, is_sound: false };
 }
 
 #[derive(Debug, Default)]
@@ -76,16 +80,16 @@ impl Net {
         Ok(name)
     }
 
-    pub(in crate::nexus) fn connect_rendezvous(
+    pub(crate) fn connect_rendezvous(
         &mut self,
         process: ProcessId,
         name: &[u8],
     ) -> io::Result<UnixConnectionId> {
         let is_full = self.happens(self.conditions.scarce_shm);
-        let host = self.processes[process].host;
+        let machine = self.machine_of(process);
         let rendezvous = self.unix.rendezvous.get(name);
         let rendezvous =
-            rendezvous.filter(|rendezvous| self.processes[rendezvous.process].host == host);
+            rendezvous.filter(|rendezvous| self.machine_of(rendezvous.process) == machine);
         let rendezvous = rendezvous.ok_or(ErrorKind::ConnectionRefused)?;
         if is_full || rendezvous.backlog.len() >= BACKLOG {
             return Err(ErrorKind::WouldBlock.into());
@@ -152,7 +156,7 @@ impl Net {
         }
     }
 
-    pub(in crate::nexus) fn send_unix(
+    pub(crate) fn send_unix(
         &mut self,
         id: UnixConnectionId,
         bytes: &[u8],
@@ -203,7 +207,7 @@ impl Net {
         Ok(count)
     }
 
-    pub(in crate::nexus) fn close_unix(&mut self, id: UnixConnectionId) {
+    pub(crate) fn close_unix(&mut self, id: UnixConnectionId) {
         let connection = &mut self.unix.connections[id];
         if std::mem::replace(&mut connection.is_open, false) {
             connection.token = None;
@@ -213,8 +217,13 @@ impl Net {
         }
     }
 
+    /// Returns the number of the machine on which a process runs.
+    pub(super) fn machine_of(&self, process: ProcessId) -> usize {
+        self.processes[process].host / self.conditions.machine_hosts
+    }
+
     /// Returns the name of a process's rendezvous.
-    pub(in crate::nexus) fn rendezvous_of(&self, process: ProcessId) -> Option<Vec<u8>> {
+    pub(crate) fn rendezvous_of(&self, process: ProcessId) -> Option<Vec<u8>> {
         let own = self.unix.rendezvous.iter().find(|(_, rendezvous)| rendezvous.process == process);
         own.map(|(name, _)| name.clone())
     }

@@ -23,6 +23,8 @@ fn conditions(choppy: u32) -> Conditions {
         scarce: Probability::NEVER,
         scarce_shm: Probability::NEVER,
         family: Family::V4,
+        machine_hosts: 1,
+        mtu: 1_500,
     }
 }
 
@@ -32,7 +34,7 @@ fn address() -> SocketAddr {
 
 /// Makes a client on one host, connected to a server on another.
 fn pair(choppy: u32) -> Pair {
-    let net = Net::new(3, conditions(choppy), 2);
+    let net = Net::new(Rng::new(3), conditions(choppy), 2);
     let mut inner = net.borrow_mut();
     let (client, server) = (inner.add_process(0, (64, 64)), inner.add_process(1, (64, 64)));
     inner.listen(server, address(), 8, 0).unwrap();
