@@ -62,5 +62,5 @@ pub mod words;
 pub use shared::{PRIVATE_BYTES_MAX, SharedBytes};
 pub use transport::{
     FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, PeerProcess, RX_BURST_MAX,
-    ReceiveQueue, ReturnPath, SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
+    ReceiveQueue, ReturnPath, Ring, SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
 };

@@ -1,7 +1,10 @@
 //! The [`Transport`] trait: the interface of a medium to an endpoint.
 
 use std::net::SocketAddr;
+use std::ptr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::RegionWatch;
 use crate::clock::Clock;
@@ -49,13 +52,57 @@ impl TxFrame<'_> {
 }
 
 /// The packets that a receive queue holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiveQueue {
     /// The descriptors of a device's ring: each packet takes one.
     Ring(u64),
+    /// A ring of several endpoints, with the number of packets that this endpoint may have there at most.
+    Shared(Arc<Ring>, u64),
     /// The fewest packets for which the kernel's buffer has room.
     Buffer(u64),
 }
+
+/// The packets that a ring of several endpoints holds, and those that the endpoints have claimed.
+#[derive(Debug)]
+pub struct Ring {
+    packets: u64,
+    claimed: AtomicU64,
+}
+
+impl Ring {
+    /// Creates the account of a ring for this number of packets.
+    pub fn new(packets: u64) -> Self {
+        Self { packets, claimed: AtomicU64::new(0) }
+    }
+
+    /// Gives packets of an endpoint back, and claims as many as `wanted` returns for the number of those left, which is the most. Returns
+    /// the number.
+    pub fn exchange(&self, given: u64, wanted: impl Fn(u64) -> u64) -> u64 {
+        let mut claimed = self.claimed.load(Ordering::Relaxed);
+        loop {
+            let of_others =
+                claimed.checked_sub(given).expect("an endpoint gives what it has claimed");
+            let left = self.packets - of_others;
+            let taken = wanted(left);
+            assert!(taken <= left, "the ring holds the packets of all endpoints");
+            // No other memory depends on the account.
+            let (relaxed, after) = (Ordering::Relaxed, of_others + taken);
+            match self.claimed.compare_exchange(claimed, after, relaxed, relaxed) {
+                Ok(_) => return taken,
+                Err(now) => claimed = now,
+            }
+        }
+    }
+}
+
+/// A ring equals itself alone.
+impl PartialEq for Ring {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+    }
+}
+
+impl Eq for Ring {}
 
 /// Receives the frames of a transport with return paths of type `R`. The compiler can inline
 /// `handle` into the transport's loop, unlike a closure with two call sites.

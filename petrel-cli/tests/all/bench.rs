@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::common::{Server, petrel, record, records, stdout};
+use crate::dpdk::has_shim;
 use petrel::endpoint::{EndpointConfig, Stop};
 use petrel::{Endpoint, Nexus};
 use petrel_skip::{Need, skip};
@@ -340,6 +341,24 @@ fn latency_and_bandwidth__past_the_kernel_have_a_bare_device_beside() {
                 (&"veth".into(), &"bare-medium".into())
             );
         }
+    }
+}
+
+#[test]
+fn latency_rate_and_bandwidth__by_dpdk_have_a_bare_port_beside() {
+    if !has_shim() {
+        return;
+    }
+    for what in ["latency", "rate", "bandwidth"] {
+        let output = bench(&[what, "--memif"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figure = record(&output);
+        assert_figure(&figure);
+        assert_eq!(
+            (&figure["network"], &figure["baseline"]),
+            (&"memif".into(), &"bare-medium".into())
+        );
+        assert!(figure["command"].as_str().unwrap().ends_with(" --memif"), "{figure}");
     }
 }
 

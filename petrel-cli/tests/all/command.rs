@@ -167,6 +167,7 @@ fn usage__errors_exit_with_2_and_print_no_result() {
         &["bench", "rate", "--cores", "3"],
         &["bench", "rate", "--veth", "--cores", "2"],
         &["bench", "rate", "--veth", "--connect", "127.0.0.1"],
+        &["bench", "rate", "--veth", "--memif"],
         &["bench", "rate", "--batch", "0"],
         &["bench", "sessions", "--sessions", "0"],
         &["bench", "sessions", "--sessions", "65001"],

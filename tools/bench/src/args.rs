@@ -75,6 +75,10 @@ pub struct EndsArgs {
     /// xdp:petrel0 both ends have AF_XDP, and so has the bare medium
     #[arg(long, conflicts_with_all = ["connect", "cores", "beside"])]
     pub veth: bool,
+
+    /// Measure UDP between two processes by DPDK, joined by memory (net_memif); needs `petrel dpdk-shim`, and no rights
+    #[arg(long, conflicts_with_all = ["connect", "cores", "beside", "veth"])]
+    pub memif: bool,
 }
 
 /// The sessions of the calling end.

@@ -16,7 +16,7 @@ use crate::args::{EndsArgs, PlanArgs, WindowArgs};
 use crate::measure::figure::{Figure, Quantity};
 use crate::measure::measurement::Measurement;
 use crate::measure::test_bed::Cores;
-use crate::measure::veth;
+use crate::measure::{memif, veth};
 use crate::report::figures::{Figures, Skipped};
 use crate::{attacks, defaults, instructions, kv, regions, sessions, streams};
 
@@ -34,19 +34,19 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Latency, calls, ends, &args.windows);
-            run_and_show(&list, args.ends.veth, output)
+            run_and_show(&list, &args.ends, output)
         }
         BenchCommand::Rate(args) => {
             let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Rate, calls, ends, &args.windows);
-            run_and_show(&list, args.ends.veth, output)
+            run_and_show(&list, &args.ends, output)
         }
         BenchCommand::Bandwidth(args) => {
             let calls = (args.size, args.in_flight, 1);
             let ends = (&args.plan, &args.ends);
             let list = measurements(Quantity::Bandwidth, calls, ends, &args.windows);
-            run_and_show(&list, args.ends.veth, output)
+            run_and_show(&list, &args.ends, output)
         }
         BenchCommand::Sessions(args) => sessions::run(args, output),
         BenchCommand::Regions(args) => regions::run(args, output),
@@ -60,6 +60,10 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         }
         BenchCommand::DefaultsClients(args) => {
             defaults::run_clients(args, output)?;
+            Ok(Outcome::Success)
+        }
+        BenchCommand::MemifServer(args) => {
+            memif::serve(args)?;
             Ok(Outcome::Success)
         }
         BenchCommand::Instructions(args) => instructions::run(args, output),
@@ -96,16 +100,18 @@ fn measurements(
     ends.transport.iter().map(measurement).collect()
 }
 
-fn run_and_show(list: &[Measurement], veth: bool, output: Output) -> Result<Outcome, Failure> {
+fn run_and_show(list: &[Measurement], ends: &EndsArgs, output: Output) -> Result<Outcome, Failure> {
     let is_udp = |measurement: &&Measurement| measurement.transport == BenchTransport::Udp;
-    if veth && !list.iter().any(|measurement| is_udp(&measurement)) {
-        return Err(Failure::because("--veth measures UDP; name it among --transport"));
+    let is_far = ends.veth || ends.memif;
+    if is_far && !list.iter().any(|measurement| is_udp(&measurement)) {
+        return Err(Failure::because("--veth and --memif measure UDP; name it among --transport"));
     }
     let mut report = Figures::new(output);
-    for measurement in list.iter().filter(|measurement| !veth || is_udp(measurement)) {
-        match veth {
-            true => measure_veth(&mut report, measurement, |figure| figure)?,
-            false => report.measure(measurement, |figure| figure)?,
+    for measurement in list.iter().filter(|measurement| !is_far || is_udp(measurement)) {
+        match (ends.veth, ends.memif) {
+            (true, _) => measure_veth(&mut report, measurement, |figure| figure)?,
+            (_, true) => measure_memif(&mut report, measurement)?,
+            _ => report.measure(measurement, |figure| figure)?,
         }
     }
     report.show()
@@ -120,15 +126,33 @@ fn measure_veth(
     if report.is_interrupted() {
         return Ok(());
     }
-    match veth::run(measurement, report.progress_bar("between network namespaces"))? {
+    let outcome = veth::run(measurement, report.progress_bar("between network namespaces"))?;
+    add(report, measurement, outcome, ("veth", veth::command(measurement)), judge)
+}
+
+/// Adds the figure of a measurement between two processes by DPDK.
+fn measure_memif(report: &mut Figures, measurement: &Measurement) -> Result<(), Failure> {
+    let command = memif::command(measurement);
+    let outcome = memif::run(measurement, report.progress_bar("between two processes by DPDK"))?;
+    add(report, measurement, outcome, ("memif", command), |figure| figure)
+}
+
+fn add(
+    report: &mut Figures,
+    measurement: &Measurement,
+    outcome: veth::Outcome,
+    (network, command): (&str, String),
+    judge: impl Fn(Figure) -> Figure,
+) -> Result<(), Failure> {
+    match outcome {
         veth::Outcome::Measured(figure) => report.add(judge(*figure)),
         veth::Outcome::Skipped(reason) => report.skip(&Skipped {
             bench: measurement.quantity.name(),
             transport: "udp",
-            network: Some("veth"),
+            network: Some(network),
             size_bytes: measurement.size,
             skipped: &reason,
-            command: veth::command(measurement),
+            command,
         }),
     }
 }

@@ -8,6 +8,7 @@
 //! | `baseline` | the ends of the baselines |
 //! | [`test_bed`], [`server_thread`] | threads, CPUs and addresses, and the creation of the ends |
 //! | `veth` | two network namespaces in place of loopback |
+//! | `memif` | two processes joined by DPDK |
 //! | [`pairs`], `probe` | alternating windows; the selection of valid windows |
 //! | [`window`], [`statistics`], [`figure`] | the counts, and the figures computed from them |
 //! | [`target`] | the values that figures must reach |
@@ -21,6 +22,8 @@ pub mod figure;
 pub mod library;
 pub mod load;
 pub mod measurement;
+#[cfg(feature = "full")]
+pub mod memif;
 pub mod pairs;
 mod probe;
 #[cfg(feature = "full")]

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use super::Nic;
 use super::dpdk::{Dpdk, DpdkWays};
 use super::ether::ways::{Changes, NoWay, Way, Ways};
 use super::port::{FindWays, Port};
 use super::xdp::{Dropped, State, Xdp};
+use super::{Judgement, Nic};
 
 /// The datagrams of a UDP port over a device of either kind.
 pub(crate) type DevicePort = Port<EitherNic, EitherWays>;
@@ -121,6 +121,16 @@ impl Nic for EitherNic {
 
     fn has_received(&mut self) -> bool {
         either!(self, nic => nic.has_received())
+    }
+
+    #[inline]
+    fn received_judged(&mut self) -> Option<(&mut [u8], Judgement)> {
+        either!(self, nic => nic.received_judged())
+    }
+
+    #[inline]
+    fn completes_sums(&self) -> bool {
+        either!(self, nic => nic.completes_sums())
     }
 
     #[inline]

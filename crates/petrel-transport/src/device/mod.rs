@@ -17,6 +17,17 @@ pub(crate) mod port;
 pub(crate) mod simulated;
 pub mod xdp;
 
+/// A device's judgement about the UDP checksum of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// The device has not looked.
+    Unknown,
+    /// The checksum is right.
+    Right,
+    /// The checksum of UDP or of IP is wrong.
+    Wrong,
+}
+
 /// A device that carries whole Ethernet frames.
 ///
 /// A frame to send is written into the device's own memory, and belongs to the device from [`Nic::commit`] on. A received frame is lent from the
@@ -52,6 +63,18 @@ pub trait Nic {
 
     /// Returns true if [`Nic::received`] would return a frame.
     fn has_received(&mut self) -> bool;
+
+    /// Like [`Nic::received`], with the device's judgement about the frame's checksums.
+    #[inline]
+    fn received_judged(&mut self) -> Option<(&mut [u8], Judgement)> {
+        self.received().map(|frame| (frame, Judgement::Unknown))
+    }
+
+    /// Returns true if the device completes the UDP checksums of frames to send: the field then has the sum of the pseudo-header.
+    #[inline]
+    fn completes_sums(&self) -> bool {
+        false
+    }
 
     /// Gives the oldest received frame's memory back to the device. The device may learn of several at once, at the latest when
     /// [`Nic::received`] finds no frame.

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 
-use super::Nic;
-use super::ether::frame::{Checksum, MacAddr, Parsed, Refusal, Template, parse};
+use super::ether::frame::{Checksum, MacAddr, Parsed, Refusal, Template, parse, parse_summed};
 use super::ether::ways::{Changes, Neighbour, NoWay, Way, Ways};
+use super::{Judgement, Nic};
 use crate::link::{PeerId, TransportStats};
 use crate::transport::RX_BURST_MAX;
 
@@ -226,6 +226,7 @@ impl<N: Nic, W: FindWays> Port<N, W> {
         if !self.nic.has_room(bytes.div_ceil(segment_bytes)) {
             return false;
         }
+        let completes_sums = self.nic.completes_sums();
         let (template, mut rest, mut piece) = (&head.template, bytes, &[][..]);
         while rest > 0 {
             let datagram_bytes = segment_bytes.min(rest);
@@ -241,7 +242,10 @@ impl<N: Nic, W: FindWays> Port<N, W> {
                 now.copy_from_slice(&piece[..count]);
                 (piece, payload) = (&piece[count..], later);
             }
-            let frame_bytes = template.write(frame, datagram_bytes, source_port, is_ecn);
+            let frame_bytes = match completes_sums {
+                true => template.write_partial(frame, datagram_bytes, source_port, is_ecn),
+                false => template.write(frame, datagram_bytes, source_port, is_ecn),
+            };
             self.nic.commit(frame_bytes);
         }
         true
@@ -279,8 +283,13 @@ impl<N: Nic, W: FindWays> Port<N, W> {
             if self.current.is_some() {
                 return true;
             }
-            let Some(frame) = self.nic.received() else { return false };
-            match parse(frame) {
+            let Some((frame, judgement)) = self.nic.received_judged() else { return false };
+            let parsed = match judgement {
+                Judgement::Unknown => parse(frame),
+                Judgement::Right => parse_summed(frame),
+                Judgement::Wrong => Err(Refusal::UdpChecksum),
+            };
+            match parsed {
                 Ok(parsed) if self.is_for_port(&parsed) => self.accept(parsed, stats),
                 Err(Refusal::UdpChecksum | Refusal::IpChecksum | Refusal::NoChecksum) => {
                     self.nic.release();

@@ -17,14 +17,14 @@ use super::peers::PeerTable;
 use super::plan::{Loose, Message, Plan};
 use super::receive::{Train, Trains};
 use crate::device::Nic;
-use crate::device::dpdk::Dpdk;
+use crate::device::dpdk::{self, Dpdk};
 use crate::device::either::{DevicePort, EitherNic, EitherWays};
 use crate::device::ether::ways::{Link, Ways};
 use crate::device::interface::interfaces_with;
 use crate::device::port::{Datagrams, Destination, FindWays, Port};
 use crate::device::xdp::{DEFAULT_HELPER, PACKET_BYTES_MAX, Xdp, XdpConfig, XdpError};
 use crate::shm::UNSTAMPED_PAUSE_NS;
-use crate::transport::{PeerId, TransportStats};
+use crate::transport::{PeerId, ReceiveQueue, TransportStats};
 use crate::wake::{Waker, Watch};
 
 /// Time between two looks at the device's state.
@@ -191,14 +191,19 @@ impl DeviceExit {
         }
     }
 
-    /// Packets that the device holds for reception, once it works.
-    pub(super) fn receive_frames(&self) -> usize {
-        match &self.state {
+    /// The receive queue, for `by_socket` packets at most.
+    pub(super) fn receive_queue(&self, by_socket: u64) -> ReceiveQueue {
+        let frames = match &self.state {
             State::On(port) => port.nic().receive_frames(),
             State::Off { .. } => match &self.setting {
                 Device::Xdp(setting) => setting.config.chunks as usize / 2,
                 _ => FRAMES_BEFORE,
             },
+        };
+        let packets = by_socket.min(frames as u64);
+        match &self.setting {
+            Device::Dpdk(_) => ReceiveQueue::Shared(dpdk::ring(frames as u64), packets),
+            _ => ReceiveQueue::Ring(packets),
         }
     }
 

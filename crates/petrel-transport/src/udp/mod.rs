@@ -487,7 +487,7 @@ impl Transport for Udp {
         let by_socket = (self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES) as u64;
         // The device catches most packets, or none.
         Some(match &self.device {
-            Some(device) => ReceiveQueue::Ring(by_socket.min(device.receive_frames() as u64)),
+            Some(device) => device.receive_queue(by_socket),
             None => ReceiveQueue::Buffer(by_socket),
         })
     }

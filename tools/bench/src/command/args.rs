@@ -8,6 +8,7 @@ use crate::attacks::AttacksArgs;
 use crate::defaults::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
 use crate::instructions::{CountedArgs, InstructionsArgs};
 use crate::kv::KvBenchArgs;
+use crate::measure::memif::MemifServerArgs;
 use crate::regions::RegionsArgs;
 use crate::sessions::{IdleArgs, SessionsArgs, parse_sessions};
 use crate::streams::StreamsArgs;
@@ -35,6 +36,7 @@ Examples:
   petrel bench rate --transport udp --in-flight 60 --duration 3s
   petrel bench rate --veth
   petrel bench latency --veth --device xdp:petrel0
+  petrel bench latency --memif
   petrel bench latency --in-flight 64 --sessions 8
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
@@ -83,6 +85,9 @@ pub(crate) enum BenchCommand {
     /// The client process of the memory measurement; started by `sessions`
     #[command(hide = true)]
     IdleSessions(IdleArgs),
+    /// The process with the answering ends of `--memif`
+    #[command(hide = true)]
+    MemifServer(MemifServerArgs),
     /// The program whose instructions `instructions` counts, under valgrind
     #[command(hide = true)]
     CountedWorkload(CountedArgs),
@@ -109,6 +114,7 @@ impl BenchArgs {
             BenchCommand::Defaults(_)
                 | BenchCommand::DefaultsClients(_)
                 | BenchCommand::DefaultsServer(_)
+                | BenchCommand::MemifServer(_)
                 | BenchCommand::Regions(_)
                 | BenchCommand::Streams(_)
         )

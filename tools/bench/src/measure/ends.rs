@@ -125,7 +125,11 @@ impl<C: ClientEnd, S: ServerEnd> Side for OneThread<C, S> {
 
 /// Runs the calling end for a window. `between` runs after every poll.
 #[inline]
-fn run_client<C: ClientEnd>(client: &mut C, length: Duration, mut between: impl FnMut()) {
+pub(super) fn run_client<C: ClientEnd>(
+    client: &mut C,
+    length: Duration,
+    mut between: impl FnMut(),
+) {
     let end_ns = clock::now_ns() + length.as_nanos() as u64;
     client.begin(end_ns);
     let mut is_given_up = false;

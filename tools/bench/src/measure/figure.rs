@@ -19,7 +19,7 @@ use super::target::Target;
 use super::window::Window;
 
 /// The measured quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantity {
     /// The duration of a call.
@@ -80,7 +80,7 @@ pub struct Setting {
     /// The subcommand.
     pub bench: &'static str,
     pub transport: &'static str,
-    /// `veth` if the ends are in two network namespaces; else they are on loopback, or at `--connect`.
+    /// `veth` if the ends are in two network namespaces, `memif` for two processes by DPDK; else they are on loopback, or at `--connect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<&'static str>,
     /// 1 or 2; `None` if the other end is another process.

@@ -33,7 +33,7 @@ use petrel_command::args::{BenchTransport, ServerAddress};
 pub const MTU: u16 = 1_500;
 
 /// IPv4 and UDP header.
-const UDP_HEADER_BYTES: usize = 28;
+pub(super) const UDP_HEADER_BYTES: usize = 28;
 
 /// Sessions over which raised settings spread many calls.
 const SESSIONS_RAISED_MAX: u16 = 8;

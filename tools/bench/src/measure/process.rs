@@ -1,7 +1,7 @@
 //! This command as another process, for measurements whose ends must not share a process.
 
 use std::io::{self, BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -35,6 +35,15 @@ impl Process {
         credentials::pass_to(&mut command);
         device::pass_to(&mut command);
         Ok(Self::spawn(command.args(arguments))?)
+    }
+
+    /// Starts it with a pipe to its standard input.
+    pub fn start_with_input(arguments: &[&str]) -> Result<(Self, ChildStdin), Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut child =
+            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take().ok_or_else(|| Failure::because("a process has no input"))?;
+        Ok((Self(child), input))
     }
 
     /// Starts another program, with the error stream of the command.

@@ -93,6 +93,11 @@ impl TestBed {
         placements.iter().map(|placement| placement.cpu).collect()
     }
 
+    /// Returns the placements of the ends' threads.
+    pub fn placements(&self) -> [CpuPlacement; 2] {
+        self.placements
+    }
+
     /// Creates the probe for the distance of the two CPUs, if two are used.
     pub fn probe(&self) -> Result<Option<Probe>, Failure> {
         match (&self.server_thread, self.cores) {

@@ -4,6 +4,7 @@ use std::ops::Add;
 
 use petrel_command::load::FailureGroup;
 use petrel_command::output::latency::Latencies;
+use serde::{Deserialize, Serialize};
 
 /// The calls of one end in a window.
 pub struct Window {
@@ -38,7 +39,7 @@ pub struct Packets {
 }
 
 /// Counters of one end, or of both together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Retransmitted packets.
     pub retransmissions: u64,

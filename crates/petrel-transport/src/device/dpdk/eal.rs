@@ -7,7 +7,7 @@ use std::thread;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::shared::Shared;
-use super::table::{self, Table};
+use super::table::{self, PortInfo, Queues, Table};
 
 /// Wishes for frames that a port holds, in each direction.
 const RING_FRAMES: u16 = 1024;
@@ -21,20 +21,19 @@ const CORES: [&str; 6] = ["-l", "-c", "-s", "-S", "--lcores", "--main-lcore"];
 /// The arguments, and the result.
 type Started = (String, Result<Arc<Shared>, String>);
 
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
 /// Starts DPDK with the arguments, and takes the only port. Later calls return the port of the first one.
 pub(super) fn start(arguments: &str) -> Result<Arc<Shared>, String> {
-    static STARTED: Mutex<Option<Started>> = Mutex::new(None);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     let (with, result) = match &*started {
         Some(earlier) => earlier,
         None => {
-            // A library that is missing may be made meanwhile: only DPDK's own answer is kept.
-            let table = table::load()?;
-            let words = arguments.to_owned();
-            // DPDK pins the thread that starts the library.
-            let thread = thread::spawn(move || take_port(table, &words));
-            let result = thread.join().unwrap_or_else(|_| Err("DPDK panics".to_owned()));
-            started.insert((arguments.to_owned(), result))
+            let result = on_thread(arguments, |table, words| match start_eal(table, words)?[..] {
+                [one] => share(table, one, words),
+                _ => Err(format!("DPDK finds several devices by `{words}`: choose one by -a")),
+            });
+            started.insert((arguments.to_owned(), result?))
         }
     };
     if with != arguments {
@@ -43,24 +42,62 @@ pub(super) fn start(arguments: &str) -> Result<Arc<Shared>, String> {
     result.clone()
 }
 
-fn take_port(table: &'static Table, arguments: &str) -> Result<Arc<Shared>, String> {
+/// Starts DPDK with the arguments of two devices. Later calls of [`start`] return the port of the first device.
+pub(super) fn start_with_bare(arguments: &str) -> Result<(Queues, PortInfo), String> {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((with, _)) = &*started {
+        return Err(format!("this process has started DPDK already: {with}"));
+    }
+    let (shared, bare) =
+        on_thread(arguments, |table, words| match start_eal(table, words)?[..] {
+            [first, second] => {
+                let shared = share(table, first, words)?;
+                Ok((shared, take(table, second, words)?))
+            }
+            _ => Err(format!("DPDK finds not two devices by `{words}`")),
+        })??;
+    *started = Some((arguments.to_owned(), Ok(shared)));
+    Ok(bare)
+}
+
+/// Runs `work` with the shim and the arguments. A library that is missing may be made meanwhile: only DPDK's own answer is kept.
+fn on_thread<T: Send + 'static>(
+    arguments: &str,
+    work: fn(&'static Table, &str) -> Result<T, String>,
+) -> Result<Result<T, String>, String> {
+    let table = table::load()?;
+    let words = arguments.to_owned();
+    // DPDK pins the thread that starts the library.
+    let thread = thread::spawn(move || work(table, &words));
+    Ok(thread.join().unwrap_or_else(|_| Err("DPDK panics".to_owned())))
+}
+
+/// Returns the ports, of which there is one at least.
+fn start_eal(table: &'static Table, arguments: &str) -> Result<Vec<u16>, String> {
     table.start_eal(words(arguments)?).map_err(|error| {
         format!(
             "DPDK does not start with `{arguments}`: {error}; the lines on the standard error say more, and \
              docs/kernel-bypass.md has arguments that work without rights"
         )
     })?;
-    let port = match table.ports()[..] {
-        [one] => one,
-        [] => {
-            return Err(format!("DPDK finds no device by `{arguments}`: name one by --vdev or -a"));
+    match table.ports() {
+        none if none.is_empty() => {
+            Err(format!("DPDK finds no device by `{arguments}`: name one by --vdev or -a"))
         }
-        _ => return Err(format!("DPDK finds several devices by `{arguments}`: choose one by -a")),
-    };
+        ports => Ok(ports),
+    }
+}
+
+fn take(table: &'static Table, port: u16, arguments: &str) -> Result<(Queues, PortInfo), String> {
     let cannot = |error| format!("DPDK cannot use the device of `{arguments}`: {error}");
     let mut info = table.describe(port).map_err(cannot)?;
     (info.receive_frames, info.send_frames) = (RING_FRAMES, RING_FRAMES);
     let queues = table.queues(port, &mut info, BUFFERS).map_err(cannot)?;
+    Ok((queues, info))
+}
+
+fn share(table: &'static Table, port: u16, arguments: &str) -> Result<Arc<Shared>, String> {
+    let (queues, info) = take(table, port, arguments)?;
     // A net_memif is a client by default, and looks for its peer when the port is started.
     let connects = arguments.contains("net_memif") && !arguments.contains("role=server");
     Ok(Arc::new(Shared::new(table, info, queues, connects)))

@@ -5,6 +5,8 @@
 //! | `shim.c`, `table` | the functions of DPDK, compiled on the host that uses them; frames and queues with owners |
 //! | `eal` | the start of DPDK, once in a process |
 //! | `shared` | the port of the process; frames for each endpoint; the link |
+//! | `frames` | the frames of a port's user |
+//! | `bare` | a port without endpoints, for benchmarks |
 //! | `neighbours` | ARP and Neighbour Discovery on a port that the kernel has not |
 //!
 //! # Addresses
@@ -17,32 +19,33 @@
 //! Drivers change their rings in DPDK's interrupt thread: net_memif unmaps them when the peer leaves, beside a burst that uses them. Here the
 //! thread works only in turns in which no burst runs (`table::Gate`).
 
+mod bare;
 mod eal;
+mod frames;
 mod neighbours;
 mod shared;
 mod table;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
-use super::Nic;
 use super::ether::frame::MacAddr;
 use super::ether::ways::{Changes, Link, NoWay, Way, Ways};
 use super::port::FindWays;
+use super::{Judgement, Nic};
+use crate::transport::Ring;
+use frames::Frames;
 use shared::{Inbox, Shared};
-use table::{BURST_MAX, Frame};
+use table::Frame;
 
+pub use bare::Bare;
 pub use table::compile_shim;
-
-/// Most frames that wait for the port, four messages of most datagrams.
-const PENDING_MAX: usize = 256;
 
 /// Time for which an endpoint sleeps: most devices have no descriptor that tells of frames.
 const SLEEP_NS: i64 = 100_000;
@@ -53,15 +56,18 @@ const ETHERNET_BYTES: usize = 14;
 /// Drivers whose port is the other end of the kernel's interface, and not the interface.
 const FAR_ENDS: [&str; 1] = ["net_tap"];
 
+/// Returns the account of the packets in the receive queue of the port, which all endpoints share. `frames` is the number that the queue holds, or
+/// the fewest until the port is open.
+pub(crate) fn ring(frames: u64) -> Arc<Ring> {
+    static RING: OnceLock<Arc<Ring>> = OnceLock::new();
+    Arc::clone(RING.get_or_init(|| Arc::new(Ring::new(frames))))
+}
+
 /// An endpoint's part of the port.
 pub struct Dpdk {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
-    ready: VecDeque<Frame>,
-    /// Frames to write into.
-    spare: Vec<Frame>,
-    /// Frames to send.
-    pending: Vec<Frame>,
+    frames: Frames,
     timer: OwnedFd,
 }
 
@@ -78,8 +84,7 @@ impl Dpdk {
             .map_err(|error| cannot(std::io::Error::from(error)))?;
         let ways = DpdkWays::of(&shared)?;
         let inbox = shared.add(local)?;
-        let (ready, spare, pending) = (VecDeque::new(), Vec::new(), Vec::new());
-        let dpdk = Self { shared, inbox, ready, spare, pending, timer };
+        let dpdk = Self { shared, inbox, frames: Frames::default(), timer };
         dpdk.shared.wait_for_link();
         Ok((dpdk, ways))
     }
@@ -127,54 +132,66 @@ impl Nic for Dpdk {
         self.shared.info().receive_frames.into()
     }
 
+    #[inline]
     fn has_room(&mut self, frames: usize) -> bool {
-        while self.spare.len() < frames {
-            if !self.shared.table().allocate(&mut self.spare, BURST_MAX / 2) {
-                return false;
-            }
-        }
-        self.pending.len() + frames <= PENDING_MAX
+        self.frames.has_room(self.shared.table(), frames)
     }
 
+    #[inline]
     fn begin(&mut self) -> Option<&mut [u8]> {
         let frame_bytes_max = self.frame_bytes_max();
-        self.has_room(1).then(|| {
-            let frame = self.spare.last_mut().expect("there is room for one");
-            &mut frame.room()[..frame_bytes_max]
-        })
+        self.frames.begin(self.shared.table(), frame_bytes_max)
     }
 
+    #[inline]
     fn commit(&mut self, bytes: usize) {
         assert!(bytes <= self.frame_bytes_max(), "the frame fits the device");
-        let mut frame = self.spare.pop().expect("a frame was begun");
-        frame.set_bytes(bytes);
-        self.pending.push(frame);
+        let completes_sum = self.completes_sums();
+        self.frames.commit(bytes, completes_sum);
     }
 
+    #[inline]
     fn flush(&mut self) -> u64 {
-        if !self.pending.is_empty() {
-            self.shared.send(&mut self.pending);
+        if !self.frames.pending.is_empty() {
+            self.shared.send(&mut self.frames.pending);
         }
         0
     }
 
+    #[inline]
     fn has_unsent(&mut self) -> bool {
-        !self.pending.is_empty()
+        !self.frames.pending.is_empty()
     }
 
+    #[inline]
     fn received(&mut self) -> Option<&mut [u8]> {
-        if self.ready.is_empty() {
-            self.shared.receive(&self.inbox, &mut self.ready);
+        let ready = &mut self.frames.ready;
+        if ready.is_empty() {
+            self.shared.receive(&self.inbox, ready);
         }
-        self.ready.front_mut().map(Frame::bytes)
+        ready.front_mut().map(Frame::bytes)
+    }
+
+    #[inline]
+    fn received_judged(&mut self) -> Option<(&mut [u8], Judgement)> {
+        self.received()?;
+        let frame = self.frames.ready.front_mut()?;
+        let judgement = frame.judgement();
+        Some((frame.bytes(), judgement))
+    }
+
+    #[inline]
+    fn completes_sums(&self) -> bool {
+        self.shared.info().completes_sums != 0
     }
 
     fn has_received(&mut self) -> bool {
         self.received().is_some()
     }
 
+    #[inline]
     fn release(&mut self) {
-        assert!(self.ready.pop_front().is_some(), "a frame was received");
+        self.frames.release();
     }
 }
 

@@ -18,10 +18,12 @@
 #include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_udp.h>
 #include <rte_version.h>
 
-#define ABI 1
+#define ABI 2
 #define BURST_MAX 64
+#define RX_SUMS (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM)
 
 /* A buffer of DPDK, and its bytes. */
 struct frame {
@@ -30,7 +32,13 @@ struct frame {
 	uint32_t bytes;
 	/* Most bytes of a frame to send. */
 	uint32_t room;
+	/* Of a received frame: what the port says about the checksums. */
+	uint32_t judgement;
+	/* Of a frame to send: the bytes of the IP header, if the port is to complete the checksum of UDP, or 0. */
+	uint32_t ip_bytes;
 };
+
+enum { UNKNOWN, RIGHT, WRONG };
 
 struct port_info {
 	char name[RTE_ETH_NAME_MAX_LEN];
@@ -40,6 +48,8 @@ struct port_info {
 	uint32_t if_index;
 	uint16_t receive_frames;
 	uint16_t send_frames;
+	/* Whether the port completes the checksums of UDP. */
+	uint32_t completes_sums;
 };
 
 static struct rte_mempool *pool;
@@ -153,14 +163,20 @@ static int describe(uint16_t port, struct port_info *info)
 static int prepare(uint16_t port, struct port_info *info, unsigned int buffers, uint16_t buffer_bytes)
 {
 	struct rte_eth_conf conf = {0};
-	int error;
+	struct rte_eth_dev_info device;
+	int error = rte_eth_dev_info_get(port, &device);
 
 	if (pool == NULL)
 		pool = rte_pktmbuf_pool_create("petrel", buffers, 32, 0, buffer_bytes + RTE_PKTMBUF_HEADROOM,
 					       SOCKET_ID_ANY);
 	if (pool == NULL)
 		return -1;
-	error = rte_eth_dev_configure(port, 1, 1, &conf);
+	if (error == 0) {
+		conf.rxmode.offloads = device.rx_offload_capa & RX_SUMS;
+		conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+		info->completes_sums = conf.txmode.offloads != 0;
+		error = rte_eth_dev_configure(port, 1, 1, &conf);
+	}
 	if (error == 0)
 		error = rte_eth_dev_adjust_nb_rx_tx_desc(port, &info->receive_frames, &info->send_frames);
 	if (error == 0)
@@ -201,6 +217,15 @@ static uint64_t dropped(uint16_t port)
 	return stats.imissed + stats.rx_nombuf;
 }
 
+static uint32_t judgement(const struct rte_mbuf *mbuf)
+{
+	uint64_t ip = mbuf->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK, udp = mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+
+	if (ip == RTE_MBUF_F_RX_IP_CKSUM_BAD || udp == RTE_MBUF_F_RX_L4_CKSUM_BAD)
+		return WRONG;
+	return udp == RTE_MBUF_F_RX_L4_CKSUM_GOOD ? RIGHT : UNKNOWN;
+}
+
 static unsigned int receive(uint16_t port, struct frame *frames, unsigned int max)
 {
 	struct rte_mbuf *mbufs[BURST_MAX];
@@ -216,7 +241,8 @@ static unsigned int receive(uint16_t port, struct frame *frames, unsigned int ma
 			continue;
 		}
 		rte_prefetch0(rte_pktmbuf_mtod(mbuf, void *));
-		frames[taken++] = (struct frame){mbuf, rte_pktmbuf_mtod(mbuf, uint8_t *), mbuf->data_len, 0};
+		frames[taken++] = (struct frame){mbuf, rte_pktmbuf_mtod(mbuf, uint8_t *), mbuf->data_len, 0,
+						judgement(mbuf), 0};
 	}
 	return taken;
 }
@@ -231,8 +257,16 @@ static int allocate(struct frame *frames, unsigned int count)
 		return 0;
 	for (unsigned int place = 0; place < count; place++)
 		frames[place] = (struct frame){mbufs[place], rte_pktmbuf_mtod(mbufs[place], uint8_t *), 0,
-					       rte_pktmbuf_tailroom(mbufs[place])};
+					       rte_pktmbuf_tailroom(mbufs[place]), UNKNOWN, 0};
 	return 1;
+}
+
+static void complete_sum(struct rte_mbuf *mbuf, uint32_t ip_bytes)
+{
+	mbuf->l2_len = RTE_ETHER_HDR_LEN;
+	mbuf->l3_len = ip_bytes;
+	mbuf->l4_len = sizeof(struct rte_udp_hdr);
+	mbuf->ol_flags |= RTE_MBUF_F_TX_UDP_CKSUM | (ip_bytes == 20 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6);
 }
 
 /* Sends the first frames, whose buffers then belong to the device, and returns their number. */
@@ -245,6 +279,8 @@ static unsigned int send_frames(uint16_t port, const struct frame *frames, unsig
 		mbufs[place] = frames[place].mbuf;
 		mbufs[place]->data_len = frames[place].bytes;
 		mbufs[place]->pkt_len = frames[place].bytes;
+		if (frames[place].ip_bytes != 0)
+			complete_sum(mbufs[place], frames[place].ip_bytes);
 	}
 	return rte_eth_tx_burst(port, 0, mbufs, count);
 }

@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs, mem, ptr};
 
+use super::super::Judgement;
+
 /// The shim's source.
 const SOURCE: &str = include_str!("shim.c");
 
@@ -16,7 +18,7 @@ const LIBRARY: &str = "libpetrel_dpdk.so";
 const COMPILE: &str = "cc -O3 -Wall -shared -fPIC -o libpetrel_dpdk.so petrel_dpdk.c $(pkg-config --cflags --libs libdpdk)";
 
 /// The interface's version, which changes with the table.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 
 /// Most frames of a burst.
 pub(super) const BURST_MAX: usize = 64;
@@ -58,6 +60,8 @@ pub(super) struct PortInfo {
     pub(super) interface: u32,
     pub(super) receive_frames: u16,
     pub(super) send_frames: u16,
+    /// 1: the port completes the checksums of frames to send.
+    pub(super) completes_sums: u32,
 }
 
 impl PortInfo {
@@ -83,6 +87,9 @@ pub(super) struct Frame {
     data: *mut u8,
     bytes: u32,
     room: u32,
+    judgement: u32,
+    /// Bytes of the IP header of a frame to send whose checksum the port completes, or 0.
+    ip_bytes: u32,
 }
 
 // SAFETY: the buffer has one owner, and DPDK's pools of buffers serve every thread.
@@ -92,6 +99,22 @@ impl Frame {
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the buffer holds `bytes` bytes from `data` on, and belongs to this frame.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.bytes as usize) }
+    }
+
+    /// The port's judgement about the checksums of a received frame.
+    #[inline]
+    pub(super) fn judgement(&self) -> Judgement {
+        match self.judgement {
+            1 => Judgement::Right,
+            2 => Judgement::Wrong,
+            _ => Judgement::Unknown,
+        }
+    }
+
+    /// Has the port complete the UDP checksum of a frame to send, behind an IP header of so many bytes.
+    #[inline]
+    pub(super) fn complete_sum(&mut self, ip_bytes: usize) {
+        self.ip_bytes = ip_bytes as u32;
     }
 
     /// The memory for the bytes of a frame to send.
@@ -371,9 +394,32 @@ impl Queues {
         unsafe { (self.table.dropped)(self.port) }
     }
 
+    pub(super) fn table(&self) -> &'static Table {
+        self.table
+    }
+
+    /// Starts the port. Returns true if the port has started.
+    ///
+    /// # Safety
+    /// Nothing else uses the port.
+    pub(super) unsafe fn start(&self) -> bool {
+        // SAFETY: the port is prepared, and idle by this function's contract.
+        unsafe { (self.table.start)(self.port) == 0 }
+    }
+
     /// Adds received frames to `frames`, up to a burst.
     pub(super) fn receive(&mut self, frames: &mut Vec<Frame>) {
         assert!(self.gate.is_held(), "no interrupt comes meanwhile");
+        // SAFETY: as asserted.
+        unsafe { self.receive_now(frames) };
+    }
+
+    /// See [`Queues::receive`].
+    ///
+    /// # Safety
+    /// DPDK's thread does not touch the rings.
+    #[inline]
+    pub(super) unsafe fn receive_now(&mut self, frames: &mut Vec<Frame>) {
         frames.reserve(BURST_MAX);
         let room = frames.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: there is room for a burst, of which the shim writes the frames that it returns. This thread alone uses the queue, by
@@ -388,6 +434,16 @@ impl Queues {
     /// Sends frames from the first one on, and takes them out of `frames`.
     pub(super) fn send(&mut self, frames: &mut Vec<Frame>) {
         assert!(self.gate.is_held(), "no interrupt comes meanwhile");
+        // SAFETY: as asserted.
+        unsafe { self.send_now(frames) };
+    }
+
+    /// See [`Queues::send`].
+    ///
+    /// # Safety
+    /// DPDK's thread does not touch the rings.
+    #[inline]
+    pub(super) unsafe fn send_now(&mut self, frames: &mut Vec<Frame>) {
         let mut sent = 0;
         while sent < frames.len() {
             let rest = &frames[sent..];

@@ -14,13 +14,13 @@ pub const HEAD_BYTES_V4: usize = ETHERNET_BYTES + V4_BYTES + UDP_BYTES;
 pub const HEAD_BYTES_V6: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
 const ETHERNET_BYTES: usize = 14;
-const V4_BYTES: usize = 20;
-const V6_BYTES: usize = 40;
+pub(crate) const V4_BYTES: usize = 20;
+pub(crate) const V6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 
 /// Types of frames (IEEE 802 numbers).
 const TYPE_V4: [u8; 2] = [0x08, 0x00];
-const TYPE_V6: [u8; 2] = [0x86, 0xdd];
+pub(crate) const TYPE_V6: [u8; 2] = [0x86, 0xdd];
 const TYPE_TAGGED: [u8; 2] = [0x81, 0x00];
 
 const UDP: u8 = libc::IPPROTO_UDP as u8;
@@ -53,7 +53,9 @@ pub struct Template {
     is_v6: bool,
     /// The sum of the IPv4 header, of which only the length and ECN are missing.
     ip_sum: Sum,
-    /// The sum of the pseudo-header and the destination port.
+    /// The sum of the pseudo-header without the length.
+    ends_sum: Sum,
+    /// The same with the destination port.
     udp_sum: Sum,
 }
 
@@ -87,8 +89,8 @@ impl Template {
         let is_v6 = to_ip.is_ipv6();
         let ip_bytes = if is_v6 { V6_BYTES } else { V4_BYTES };
         ip[ip_bytes + 2..ip_bytes + 4].copy_from_slice(&to.port().to_be_bytes());
-        let udp_sum = Sum::of_ends(from, to_ip).plus_word(to.port());
-        Self { head, is_v6, ip_sum, udp_sum }
+        let ends_sum = Sum::of_ends(from, to_ip);
+        Self { head, is_v6, ip_sum, ends_sum, udp_sum: ends_sum.plus_word(to.port()) }
     }
 
     /// Bytes in front of the payload.
@@ -110,36 +112,65 @@ impl Template {
         source_port: u16,
         is_ecn: bool,
     ) -> usize {
+        self.write_summed::<true>(frame, payload_bytes, source_port, is_ecn)
+    }
+
+    /// Like [`Template::write`], with the sum of the pseudo-header as UDP checksum, which a device completes.
+    ///
+    /// # Panics
+    /// As [`Template::write`].
+    #[inline]
+    pub fn write_partial(
+        &self,
+        frame: &mut [u8],
+        payload_bytes: usize,
+        source_port: u16,
+        is_ecn: bool,
+    ) -> usize {
+        self.write_summed::<false>(frame, payload_bytes, source_port, is_ecn)
+    }
+
+    #[inline]
+    fn write_summed<const WHOLE: bool>(
+        &self,
+        frame: &mut [u8],
+        payload_bytes: usize,
+        source_port: u16,
+        is_ecn: bool,
+    ) -> usize {
         let frame_bytes = self.head_bytes() + payload_bytes;
         let frame = &mut frame[..frame_bytes];
         let ecn = if is_ecn { ECT_0 } else { 0 };
         if self.is_v6 {
             let (head, payload) = frame.split_first_chunk_mut().expect("heads fit");
             *head = self.head;
-            self.write_v6(head, payload, source_port, ecn);
+            let udp = self.udp_head::<WHOLE>(payload, source_port);
+            Self::write_v6(head, udp, source_port, ecn);
         } else {
             let (head, payload) = frame.split_first_chunk_mut().expect("heads fit");
             *head = *self.head.first_chunk().expect("the head of IPv4 is shorter");
-            self.write_v4(head, payload, source_port, ecn);
+            let udp = self.udp_head::<WHOLE>(payload, source_port);
+            self.write_v4(head, udp, source_port, ecn);
         }
         frame_bytes
     }
 
+    /// `udp` has the length and the checksum.
     #[inline]
-    fn write_v4(&self, head: &mut [u8; HEAD_BYTES_V4], payload: &[u8], source_port: u16, ecn: u8) {
-        let bytes = u16::try_from(V4_BYTES + UDP_BYTES + payload.len()).expect("one datagram");
+    fn write_v4(&self, head: &mut [u8; HEAD_BYTES_V4], udp: [u8; 4], source_port: u16, ecn: u8) {
+        let bytes = u16::from_be_bytes([udp[0], udp[1]]).checked_add(V4_BYTES as u16);
+        let bytes = bytes.expect("one datagram");
         head[15] = ecn;
         head[16..18].copy_from_slice(&bytes.to_be_bytes());
         let ip_sum = self.ip_sum.plus_word(bytes).plus_word(ecn.into());
         head[24..26].copy_from_slice(&ip_sum.checksum());
-        let udp = self.udp_head(payload, source_port);
         head[34..36].copy_from_slice(&source_port.to_be_bytes());
         head[38..42].copy_from_slice(&udp);
     }
 
+    /// See [`Template::write_v4`].
     #[inline]
-    fn write_v6(&self, head: &mut [u8; HEAD_BYTES_V6], payload: &[u8], source_port: u16, ecn: u8) {
-        let udp = self.udp_head(payload, source_port);
+    fn write_v6(head: &mut [u8; HEAD_BYTES_V6], udp: [u8; 4], source_port: u16, ecn: u8) {
         head[15] = ecn << 4;
         head[18..20].copy_from_slice(&udp[..2]);
         head[54..56].copy_from_slice(&source_port.to_be_bytes());
@@ -148,11 +179,15 @@ impl Template {
 
     /// Returns the length and the checksum, as they follow the ports.
     #[inline]
-    fn udp_head(&self, payload: &[u8], source_port: u16) -> [u8; 4] {
+    fn udp_head<const WHOLE: bool>(&self, payload: &[u8], source_port: u16) -> [u8; 4] {
         let bytes = u16::try_from(UDP_BYTES + payload.len()).expect("one datagram");
+        let [a, b] = bytes.to_be_bytes();
+        if !WHOLE {
+            let [c, d] = self.ends_sum.plus_word(bytes).folded().to_ne_bytes();
+            return [a, b, c, d];
+        }
         // The length is in the pseudo-header and in the header.
         let ends = self.udp_sum.plus_word(source_port).plus_word(bytes).plus_word(bytes);
-        let [a, b] = bytes.to_be_bytes();
         // Zero means "no checksum", and is sent as its other form (RFC 768).
         match ends.plus(Sum::of(payload)).checksum() {
             [0, 0] => [a, b, 0xff, 0xff],
@@ -230,11 +265,22 @@ pub enum Refusal {
 /// The first reason why the frame is refused.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, Refusal> {
+    parse_with::<false>(frame)
+}
+
+/// Like [`parse`], for a frame whose UDP checksum a device has found right.
+#[inline]
+pub(crate) fn parse_summed(frame: &[u8]) -> Result<Parsed, Refusal> {
+    parse_with::<true>(frame)
+}
+
+#[inline]
+fn parse_with<const IS_SUMMED: bool>(frame: &[u8]) -> Result<Parsed, Refusal> {
     let (kind, begin) = network_layer(frame)?;
     let packet = &frame[begin..];
     match kind {
-        TYPE_V4 => parse_v4(packet, begin),
-        TYPE_V6 => parse_v6(packet, begin),
+        TYPE_V4 => parse_v4::<IS_SUMMED>(packet, begin),
+        TYPE_V6 => parse_v6::<IS_SUMMED>(packet, begin),
         _ => Err(Refusal::NotIp),
     }
 }
@@ -277,7 +323,7 @@ fn network_layer(frame: &[u8]) -> Result<([u8; 2], usize), Refusal> {
 }
 
 #[inline]
-fn parse_v4(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
+fn parse_v4<const IS_SUMMED: bool>(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
     let ip: &[u8; V4_BYTES] = packet.first_chunk().ok_or(Refusal::Length)?;
     match ip[0] {
         0x45 => (),
@@ -299,11 +345,11 @@ fn parse_v4(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
     let datagram = packet.get(V4_BYTES..bytes).ok_or(Refusal::Length)?;
     let ip_at = |at: usize| Ipv4Addr::from([ip[at], ip[at + 1], ip[at + 2], ip[at + 3]]).into();
     let ends = Ends { from_ip: ip_at(12), to_ip: ip_at(16), sum: Sum::of(&ip[12..]) };
-    parse_udp(datagram, &ends, begin + V4_BYTES, ip[1] & CE == CE)
+    parse_udp::<IS_SUMMED>(datagram, &ends, begin + V4_BYTES, ip[1] & CE == CE)
 }
 
 #[inline]
-fn parse_v6(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
+fn parse_v6<const IS_SUMMED: bool>(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
     let ip: &[u8; V6_BYTES] = packet.first_chunk().ok_or(Refusal::Length)?;
     if ip[0] >> 4 != 6 {
         return Err(Refusal::NotIp);
@@ -321,7 +367,7 @@ fn parse_v6(packet: &[u8], begin: usize) -> Result<Parsed, Refusal> {
     let (ends, _) = ip[8..].as_chunks::<16>();
     let [from_ip, to_ip] = [ends[0], ends[1]].map(|ip| Ipv6Addr::from(ip).into());
     let ends = Ends { from_ip, to_ip, sum: Sum::of(&ip[8..]) };
-    parse_udp(datagram, &ends, begin + V6_BYTES, (ip[1] >> 4) & CE == CE)
+    parse_udp::<IS_SUMMED>(datagram, &ends, begin + V6_BYTES, (ip[1] >> 4) & CE == CE)
 }
 
 /// The addresses of a packet, and their sum.
@@ -333,7 +379,7 @@ struct Ends {
 
 /// `datagram` is the whole payload of the IP packet, and begins at `begin` in the frame.
 #[inline]
-fn parse_udp(
+fn parse_udp<const IS_SUMMED: bool>(
     datagram: &[u8],
     ends: &Ends,
     begin: usize,
@@ -351,6 +397,7 @@ fn parse_udp(
         0 => Checksum::Absent,
         // Before the sum over the whole datagram, which then is not needed.
         sum if sum == pseudo.folded() && !planted("ether_partial_sum_refused") => Checksum::Partial,
+        _ if IS_SUMMED => Checksum::Right,
         _ if pseudo.plus(Sum::of(datagram)).folded() == 0xffff => Checksum::Right,
         _ => return Err(Refusal::UdpChecksum),
     };

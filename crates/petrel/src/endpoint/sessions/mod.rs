@@ -468,23 +468,27 @@ impl Sessions {
     }
 
     /// Returns the most credits of one more session on a link; 0 if the receive ring has no room for the session.
-    pub(super) fn credits_on(&self, name: LinkId) -> u16 {
+    pub(super) fn credits_on(&mut self, name: LinkId) -> u16 {
         self.credits_by(name, |shares, _, wanted| shares.offer(wanted))
     }
 
     /// Like [`Sessions::credits_on`], for a session of the peer's, whose source has a share of the ring.
-    pub(super) fn credits_for(&self, name: LinkId) -> u16 {
+    pub(super) fn credits_for(&mut self, name: LinkId) -> u16 {
         self.credits_by(name, CreditShares::offer_to)
     }
 
-    fn credits_by(&self, name: LinkId, offer: impl FnOnce(&CreditShares, u64, u16) -> u16) -> u16 {
+    fn credits_by(
+        &mut self,
+        name: LinkId,
+        offer: impl FnOnce(&mut CreditShares, u64, u16) -> u16,
+    ) -> u16 {
         let link = self.links.get(&name);
         let credits = match link.is_some_and(Link::has_paths) {
             true => self.config.path_credits,
             false => self.config.credits,
         };
         match link.filter(|link| link.peer.is_networked) {
-            Some(link) => offer(&self.shares, link.source, credits),
+            Some(link) => offer(&mut self.shares, link.source, credits),
             None => credits,
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use proptest::prelude::*;
 
 use crate::device::ether::frame::{
-    Checksum, HEAD_BYTES_V4, HEAD_BYTES_V6, MacAddr, Refusal, Template, parse,
+    Checksum, HEAD_BYTES_V4, HEAD_BYTES_V6, MacAddr, Refusal, Template, parse, parse_summed,
 };
 use crate::device::ether::fuzzing::{self, naive_sum};
 
@@ -80,6 +80,37 @@ fn ends() -> impl Strategy<Value = (IpAddr, SocketAddr)> {
         (IpAddr::from(from), IpAddr::from(to))
     });
     (prop_oneof![v4, v6], any::<u16>()).prop_map(|((from, to), port)| (from, (to, port).into()))
+}
+
+#[test]
+fn write_partial__leaves_the_sum_to_a_device() {
+    for ends in [V4, V6] {
+        let payload = [7; 31];
+        let whole = frame(ends, &payload);
+        let to: SocketAddr = ends.1.parse().unwrap();
+        let template = Template::new(ends.0.parse().unwrap(), to, FROM_MAC, TO_MAC);
+        let mut partial = whole.clone();
+        template.write_partial(&mut partial, payload.len(), 900, false);
+        let at = template.head_bytes() - 2;
+        assert_eq!((&partial[..at], &partial[at + 2..]), (&whole[..at], &whole[at + 2..]));
+        assert_eq!(parse(&partial).unwrap().checksum, Checksum::Partial);
+        // The device adds the bytes from the head of UDP on, the field included (RFC 1071).
+        let sum = !naive_sum(&[&partial[at - 6..]]);
+        partial[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        assert_eq!(partial, whole);
+    }
+}
+
+#[test]
+fn parse_summed__believes_the_device_about_the_sum_alone() {
+    for ends in [V4, V6] {
+        let mut frame = frame(ends, b"datagram");
+        *frame.last_mut().unwrap() ^= 1;
+        assert_eq!(parse(&frame).unwrap_err(), Refusal::UdpChecksum);
+        assert_eq!(parse_summed(&frame).unwrap().checksum, Checksum::Right);
+        frame.pop();
+        assert_eq!(parse_summed(&frame).unwrap_err(), Refusal::Length);
+    }
 }
 
 proptest! {
