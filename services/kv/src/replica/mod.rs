@@ -198,6 +198,7 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(api::methods::GET, Shared::handle_read);
     on(api::methods::SCAN, Shared::handle_read);
     on(api::methods::SAVE, Shared::handle_read);
+    on(api::methods::LEASE, Shared::handle_read);
     on(api::methods::STATUS, Shared::handle_status);
     on(api::methods::MEMBER, Shared::handle_member);
     on(api::methods::TRANSFER, Shared::handle_transfer);

@@ -93,7 +93,7 @@ impl Saves {
             }
             self.held.remove(idle);
         }
-        let (id, image) = (self.rng.next(), store.image());
+        let (id, image) = (self.rng.next(), store.image().without_leases());
         let (revision, keys, bytes) = (image.revision(), image.keys(), image.bytes());
         let (begin, next) = (Place::default(), Some(Place::default()));
         self.held.push(Held { id, image, used_ns: now_ns, block: 0, begin, next });
