@@ -91,3 +91,55 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{test_endpoint, test_leader};
+    use super::*;
+    use crate::command::{LeaseOp, Op};
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn read__counts_on_from_the_last_value_of_another_leader_even_a_lower_one() {
+        let mut clock = LeaseClock::default();
+        assert_eq!(clock.read(300, 7 * SECOND_NS), 300);
+        assert_eq!(clock.read(300, 8 * SECOND_NS - 1), 1_299, "never ahead");
+        clock.adopt(500, 8 * SECOND_NS);
+        assert_eq!(clock.read(500, 9 * SECOND_NS), 1_500);
+        // The other leader has lost a second, and has put a lease's begin on its own scale.
+        clock.adopt(600, 9 * SECOND_NS);
+        assert_eq!(clock.read(600, 10 * SECOND_NS), 1_600);
+        clock.restart();
+        assert_eq!(clock.read(600, 20 * SECOND_NS), 600);
+    }
+
+    /// The log may have a lower number of a former leader that this leader has not applied.
+    #[test]
+    fn advance_leases__only_after_all_entries_of_former_terms_and_one_at_a_time() {
+        let (_, mut member) = test_leader(3);
+        let mut endpoint = test_endpoint();
+        let cx = &endpoint.context();
+        let op = Op::Lease(LeaseOp::Grant { ttl_ms: 1_000 });
+        let grant = Command::Write { session: 1, sequence: 0, first_pending: 0, op };
+        for (index, command) in [(1, Command::OpenSession), (2, grant)] {
+            member.store.apply(index, &command.to_vec(), &mut Vec::new());
+        }
+        let last = |member: &Member| member.raft.raft.raft_log.last_index();
+        let before = last(&member);
+        let mut advances = |member: &mut Member| {
+            member.lease_clock.note_tick();
+            member.advance_leases(cx);
+            last(member) - before
+        };
+        assert_eq!(advances(&mut member), 0, "an entry of the former leader may follow");
+        member.applied = (before, member.raft.raft.term);
+        assert_eq!(advances(&mut member), 1);
+        assert_eq!(advances(&mut member), 1, "one is on its way");
+        member.applied.0 += 1;
+        assert_eq!(advances(&mut member), 2);
+        member.raft.raft.become_follower(member.raft.raft.term, raft::INVALID_ID);
+        member.applied.0 += 1;
+        assert_eq!(advances(&mut member), 2);
+    }
+}
