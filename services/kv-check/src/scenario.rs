@@ -119,7 +119,7 @@ const STREAM_SLOW_DISK: u32 = 491_203;
 const STREAM_PENDING: u32 = 178_313;
 
 /// With this number, the seeds of the regression list and of the documents have no leases.
-const STREAM_LEASES: u32 = 700_000;
+const STREAM_LEASES: u32 = 700_659;
 
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
@@ -325,10 +325,8 @@ mod tests {
     fn of__a_third_of_the_seeds_has_leases_and_those_that_found_something_do_not() {
         let lines = include_str!("../tests/regression_seeds.txt").lines();
         let listed: Vec<u64> = lines.filter_map(|line| line.parse().ok()).collect();
-        let leased = |seed: &u64, stream| Rng::stream(*seed, u32::MAX, stream).below(3) == 0;
-        let found =
-            (STREAM_LEASES..).find(|stream| !listed.iter().any(|seed| leased(seed, *stream)));
-        assert_eq!(found, Some(STREAM_LEASES), "the first number with this property");
+        assert!(listed.len() >= 8);
+        assert_eq!(listed.iter().find(|seed| Scenario::of(**seed).has_leases), None);
         let some = (0..1000).filter(|seed| Scenario::of(*seed).has_leases).count();
         assert!((280..390).contains(&some), "{some}");
     }
