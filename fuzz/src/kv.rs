@@ -2,10 +2,12 @@
 //! checkpoints.
 
 use petrel_kv::api::{
-    AdminReply, GetReply, GetRequest, MemberRequest, Pair, Pairs, PairsBuffer, SaveReply,
-    SaveRequest, ScanReply, ScanRequest, Status, TransferRequest, WriteReply,
+    AdminReply, GetReply, GetRequest, LeaseReply, LeaseRequest, MemberRequest, Pair, Pairs,
+    PairsBuffer, SaveReply, SaveRequest, ScanReply, ScanRequest, Status, TransferRequest,
+    WriteReply,
 };
-use petrel_kv::command::{BatchBuffer, Command, Expected, Op, Restore};
+use petrel_kv::command::{BatchBuffer, Command, Expected, LeaseOp, Op, Restore};
+use petrel_kv::limits::LEASE_MS_MIN;
 use petrel_kv::store::{Builder, Store};
 
 use super::input::Input;
@@ -22,6 +24,10 @@ pub fn check(data: &[u8]) {
         _ if *choice == u8::MAX => {
             again(rest, |bytes| written(SaveRequest::decode(bytes), SaveRequest::to_vec), false);
             again(rest, |bytes| written(SaveReply::decode(bytes), SaveReply::to_vec), false);
+        }
+        _ if *choice == u8::MAX - 1 => {
+            again(rest, |bytes| written(LeaseRequest::decode(bytes), LeaseRequest::to_vec), false);
+            again(rest, |bytes| written(LeaseReply::decode(bytes), LeaseReply::to_vec), false);
         }
         0 => again(rest, |bytes| written(Command::decode(bytes), Command::to_vec), false),
         1 => again(rest, |bytes| written(WriteReply::decode(bytes), WriteReply::to_vec), false),
@@ -108,7 +114,9 @@ fn serve(input: &mut Input<'_>) {
         let mut reply = Vec::new();
         let precomputed = store.precompute(index, &command);
         store.apply(index, &command, &mut reply);
-        WriteReply::decode(&reply).expect("a store answers with a reply");
+        let is_advance = matches!(Command::decode(&command), Ok(Command::Advance { .. }));
+        let is_reply = WriteReply::decode(&reply).is_ok();
+        assert!(is_reply || (is_advance && reply.is_empty()), "a store answers with a reply");
         assert!(
             precomputed.is_none_or(|precomputed| precomputed == reply),
             "another reply was precomputed"
@@ -151,9 +159,16 @@ fn spoil(store: &Store, input: &mut Input<'_>) {
 /// Returns a valid command about few keys and few sessions.
 fn command(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    if input.below(6) == 0 {
-        Command::OpenSession.encode(&mut bytes);
-        return bytes;
+    match input.below(6) {
+        0 if input.below(2) == 1 => {
+            Command::Advance { clock_ms: input.number().into() }.encode(&mut bytes);
+            return bytes;
+        }
+        0 => {
+            Command::OpenSession.encode(&mut bytes);
+            return bytes;
+        }
+        _ => {}
     }
     let (session, sequence) = (1 + input.below(20) as u64, input.number().into());
     let first_pending = u64::saturating_sub(sequence, input.number().into());
@@ -172,6 +187,7 @@ fn command(input: &mut Input<'_>) -> Vec<u8> {
             }
             Op::Restore(step(input, pairs.pairs()))
         }
+        2 => Op::Lease(lease_op(input)),
         _ => op(input),
     };
     Command::Write { session, sequence, first_pending, op }.encode(&mut bytes);
@@ -190,6 +206,16 @@ fn step<'a>(input: &mut Input<'_>, pairs: Pairs<'a>) -> Restore<'a> {
     }
 }
 
+/// Returns an operation on a lease, of few numbers.
+fn lease_op(input: &mut Input<'_>) -> LeaseOp {
+    let lease = 1 + input.below(20) as u64;
+    match input.below(4) {
+        0 | 1 => LeaseOp::Grant { ttl_ms: LEASE_MS_MIN + u64::from(input.number()) },
+        2 => LeaseOp::KeepAlive { lease },
+        _ => LeaseOp::Revoke { lease },
+    }
+}
+
 fn op<'a>(input: &mut Input<'a>) -> Op<'a> {
     const KEYS: [&[u8]; 6] = [b"a", b"b", b"bb", &[0xFF; 300], &[0], b"petrel"];
     let key = KEYS[input.below(KEYS.len())];
@@ -200,8 +226,13 @@ fn op<'a>(input: &mut Input<'a>) -> Op<'a> {
         1 => Expected::Revision(input.number().into()),
         _ => Expected::Value(value),
     };
-    match input.below(4) {
+    match input.below(5) {
         0 | 1 => Op::Put { key, value },
+        4 => {
+            let (lease, expected) = (1 + input.below(20) as u64, Some(expected));
+            let expected = expected.filter(|_| len.is_multiple_of(2));
+            Op::LeasedPut { key, lease, expected, value }
+        }
         2 => Op::Cas { key, expected, value },
         _ if len.is_multiple_of(2) => Op::Delete { key },
         _ => Op::CasDelete { key, expected },

@@ -20,6 +20,8 @@ mod kv_chaos;
 #[cfg(feature = "full")]
 mod kv_files;
 #[cfg(feature = "full")]
+mod kv_lease;
+#[cfg(feature = "full")]
 mod kv_sim;
 mod manual;
 mod server;
@@ -61,6 +63,11 @@ pub(crate) use kv::{
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 #[cfg(feature = "full")]
 pub(crate) use kv_files::{KvExportArgs, KvImportArgs, KvRestoreArgs, KvSaveArgs};
+#[cfg(feature = "full")]
+pub(crate) use kv_lease::{
+    KvLeaseArgs, KvLeaseCommand, KvLeaseGrantArgs, KvLeaseKeepAliveArgs, KvLeaseListArgs,
+    KvLeaseOfArgs, KvLeaseTtlArgs,
+};
 #[cfg(feature = "full")]
 pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};

@@ -2,6 +2,7 @@
 
 mod backup;
 mod chaos;
+mod lease;
 mod lines;
 mod log;
 mod member;
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &KvArgs, global: GlobalArgs, output: Output) -> Result<O
         KvCommand::Delete(args) => operations::delete(args, output),
         KvCommand::Cas(args) => operations::cas(args, output),
         KvCommand::Scan(args) => operations::scan(args, output),
+        KvCommand::Lease(args) => lease::run(args, output),
         KvCommand::Save(args) => backup::save(args, output),
         KvCommand::Restore(args) => backup::restore(args, output),
         KvCommand::Export(args) => lines::export(args, output),
@@ -95,6 +97,7 @@ fn failure_of(error: &KvError) -> Failure {
         KvError::Timeout { .. } => Status::DeadlineExceeded,
         KvError::Unavailable(_) => Status::Unavailable,
         KvError::Refused(_) => Status::FailedPrecondition,
+        KvError::NoLease { .. } => Status::NotFound,
         KvError::Protocol(_) => Status::Internal,
         _ => Status::Unknown,
     };

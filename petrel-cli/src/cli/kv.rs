@@ -14,6 +14,7 @@ use petrel_kv::limits::DISK_BYTES_MIN_DEFAULT;
 
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 use super::kv_files::{KvExportArgs, KvImportArgs, KvRestoreArgs, KvSaveArgs};
+use super::kv_lease::KvLeaseArgs;
 use super::kv_sim::KvSimArgs;
 
 /// A key-value store replicated over three or more processes: serve, read, write, administer
@@ -45,6 +46,7 @@ pub(crate) enum KvCommand {
     Delete(KvDeleteArgs),
     Cas(KvCasArgs),
     Scan(KvScanArgs),
+    Lease(KvLeaseArgs),
     Save(KvSaveArgs),
     Restore(KvRestoreArgs),
     Export(KvExportArgs),
@@ -246,11 +248,20 @@ pub(crate) struct KvPutArgs {
     /// The new value
     #[arg(value_name = "VALUE")]
     pub(crate) value: String,
+
+    /// Give the key to this lease: it goes when the lease ends. Without this flag the key has no lease any more
+    #[arg(long, value_name = "N")]
+    pub(crate) lease: Option<u64>,
+
+    /// Set the key for this time, with a lease of its own
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "lease")]
+    pub(crate) ttl: Option<Duration>,
 }
 
 const PUT_AFTER_HELP: &str = "\
 Examples:
   petrel kv put colour grey --servers 127.0.0.1:7001,127.0.0.1:7002
+  petrel kv put token 4711 --ttl 30s --servers 127.0.0.1:7001
   petrel kv put 00ff 0102 --hex --json --servers 127.0.0.1:7001
 
 With --json: {revision, replaced}.";
@@ -287,6 +298,10 @@ pub(crate) struct KvCasArgs {
 
     #[command(flatten)]
     pub(crate) expected: ExpectedArgs,
+
+    /// Give the key to this lease: it goes when the lease ends
+    #[arg(long, value_name = "N")]
+    pub(crate) lease: Option<u64>,
 }
 
 /// The condition of a compare-and-set.
@@ -308,7 +323,7 @@ pub(crate) struct ExpectedArgs {
 
 const CAS_AFTER_HELP: &str = "\
 Examples:
-  petrel kv cas leader me --absent --servers 127.0.0.1:7001
+  petrel kv cas leader me --absent --lease 42 --servers 127.0.0.1:7001
   petrel kv cas colour white --expect grey --servers 127.0.0.1:7001
   petrel kv cas colour white --revision 17 --json --servers 127.0.0.1:7001
 

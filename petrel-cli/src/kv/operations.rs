@@ -105,7 +105,11 @@ fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
 
 pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> {
     let (key, value) = (args.of.format.bytes(&args.of.key)?, args.of.format.bytes(&args.value)?);
-    let put = Cluster::new(&args.of.cluster)?.run(async |client| client.put(&key, &value).await)?;
+    let put = Cluster::new(&args.of.cluster)?.run(async |client| match (args.lease, args.ttl) {
+        (Some(lease), _) => client.put_leased(&key, &value, lease).await,
+        (None, Some(ttl)) => client.put_for(&key, &value, ttl).await,
+        (None, None) => client.put(&key, &value).await,
+    })?;
     let (revision, replaced) = (put.revision, put.replaced);
     let how = if replaced { "replaced" } else { "new" };
     output.line(format!("{how}, revision {revision}"))?;
@@ -130,8 +134,10 @@ pub(super) fn cas(args: &KvCasArgs, output: Output) -> Result<Outcome, Failure> 
         (None, Some(value)) => Expected::Value(value),
         (None, None) => Expected::Absent,
     };
-    let cas = Cluster::new(&args.of.cluster)?
-        .run(async |client| client.cas(&key, expected, &value).await)?;
+    let cas = Cluster::new(&args.of.cluster)?.run(async |client| match args.lease {
+        Some(lease) => client.cas_leased(&key, expected, &value, lease).await,
+        None => client.cas(&key, expected, &value).await,
+    })?;
     let (done, revision, line) = match cas {
         Cas::Done { revision } => (true, Some(revision), format!("done, revision {revision}")),
         Cas::Mismatch { revision: Some(revision) } => {

@@ -175,6 +175,41 @@ fn kv__each_command() {
 }
 
 #[test]
+fn kv__leases() {
+    let mut cluster = Cluster::start(3, None);
+    let lease = cluster.ok(&["lease", "grant", "1h"])["lease"].to_string();
+    cluster.ok(&["put", "worker", "here", "--lease", &lease]);
+    assert_eq!(cluster.ok(&["cas", "lock", "me", "--absent", "--lease", &lease])["done"], true);
+    assert_eq!(cluster.ok(&["lease", "keep-alive", &lease, "--once"])["ttl_ms"], 3_600_000);
+    // A lease and its keys survive the leader.
+    let killed = cluster.leader();
+    cluster.kill(killed);
+    let state = cluster.ok(&["lease", "ttl", &lease]);
+    assert_eq!(
+        (&state["keys"], state["names"].to_string()),
+        (&2.into(), r#"["lock","worker"]"#.into())
+    );
+    assert!((1..=3_600_000).contains(&state["left_ms"].as_u64().unwrap()), "{state}");
+    let listed = records(&cluster.run(&["lease", "list"]));
+    assert_eq!((listed.len(), listed[0]["lease"].to_string()), (1, lease.clone()));
+    assert_eq!(cluster.ok(&["lease", "revoke", &lease])["keys"], 2);
+    assert_eq!(cluster.run(&["get", "worker"]).status.code(), Some(1));
+    for words in [&["lease", "ttl", &lease][..], &["put", "k", "v", "--lease", &lease]] {
+        let ended = cluster.run(words);
+        assert_eq!(
+            (ended.status.code(), &record(&ended)["status"]),
+            (Some(1), &"NOT_FOUND".into())
+        );
+    }
+    let refused = cluster.run(&["lease", "grant", "1ms"]);
+    assert!(stderr(&refused).contains("time of the lease is out of range"), "{refused:?}");
+    // A lease of its own, and no keep-alive.
+    cluster.ok(&["put", "token", "4711", "--ttl", "200ms"]);
+    assert!(wait_until(|| cluster.run(&["get", "token"]).status.code() == Some(1)));
+    assert_eq!(records(&cluster.run(&["lease", "list"])).len(), 0);
+}
+
+#[test]
 fn kv__goes_on_when_the_leader_is_killed_and_takes_it_back() {
     let mut cluster = Cluster::start(3, None);
     cluster.ok(&["put", "before", "1"]);

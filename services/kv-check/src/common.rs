@@ -7,6 +7,7 @@ use petrel_sim::control::ControlNetwork;
 use petrel_sim::fabric::{FabricHandle, HostId};
 
 use crate::history::History;
+use crate::leases::Ledger;
 use crate::observer::Observer;
 use crate::scenario::Scenario;
 
@@ -16,6 +17,7 @@ pub(crate) struct Common {
     pub(crate) control: ControlNetwork,
     pub(crate) history: RefCell<History>,
     pub(crate) observer: RefCell<Observer>,
+    pub(crate) leases: RefCell<Ledger>,
     /// The first broken rule.
     pub(crate) violation: RefCell<Option<String>>,
     /// Clients with operations left.

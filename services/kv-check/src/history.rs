@@ -122,7 +122,9 @@ impl Response {
             Outcome::Mismatch { revision, .. } => {
                 Some(Self::Mismatch { index, revision: revision.unwrap_or(0) })
             }
-            Outcome::SessionOpened | Outcome::Batch | Outcome::Restore(_) => None,
+            Outcome::SessionOpened | Outcome::Batch | Outcome::Restore(_) | Outcome::Lease(_) => {
+                None
+            }
         }
     }
 }

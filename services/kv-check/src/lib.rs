@@ -20,6 +20,7 @@
 //! | `world`, `node` | the nodes, and the run from the first operation to the last check |
 //! | `disk` | a log store that loses unsynced data |
 //! | `client`, `connection`, `operator` | callers of the store's methods |
+//! | `leases` | users of leases, and the rules for the ends of leases |
 //! | `kv_client`, `operation`, `script` | users of the store's own client, here and in `chaos` |
 //! | `history`, `observer` | rules for answers to clients, and for replicas |
 //! | `linearizable` | the interface to porcupine |
@@ -38,6 +39,7 @@ mod connection;
 mod disk;
 mod history;
 mod kv_client;
+mod leases;
 mod linearizable;
 mod logger;
 mod nemesis;

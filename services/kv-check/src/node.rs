@@ -81,6 +81,9 @@ impl ReplicaNode {
         let mut observer = self.common.observer.borrow_mut();
         let observed = observer.observe(&mut self.seen, &self.status, &self.replica);
         drop(observer);
+        let now_ns = self.common.fabric.now_ns();
+        let observed =
+            observed.and_then(|()| self.common.leases.borrow_mut().observe(now_ns, &self.replica));
         observed.unwrap_or_else(|what| self.common.fail(what));
     }
 }

@@ -70,7 +70,7 @@ impl Runner {
 fn counts(world: &World) -> Vec<(&'static str, u64)> {
     let common = &world.common;
     let (counters, fabric) = (*common.counters.borrow(), common.fabric.stats());
-    let history = common.history.borrow();
+    let (history, leases) = (common.history.borrow(), common.leases.borrow());
     vec![
         ("operations", history.operations.len() as u64),
         ("operations_without_an_end", history.open() as u64),
@@ -83,6 +83,8 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
         ("writes_abandoned", counters.abandoned),
         ("saves", counters.saves),
         ("stale_reads", counters.stale_reads),
+        ("leases_ended", leases.ended()),
+        ("keep_alives", leases.keep_alives),
         ("crashes", fabric.crashes),
         ("disks_lost", counters.disks_lost),
         ("partitions", fabric.partitions),

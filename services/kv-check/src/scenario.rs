@@ -62,6 +62,8 @@ pub(crate) struct Scenario {
     pub(crate) slow_disk: Option<HostId>,
     /// Most results that a client leaves with a session, as with this number of pending writes.
     pub(crate) pending_max: u64,
+    /// Whether a client has leases: in a third of the seeds.
+    pub(crate) has_leases: bool,
     link: LinkConfig,
 }
 
@@ -116,6 +118,9 @@ const STREAM_SLOW_DISK: u32 = 491_203;
 /// With this number, the seeds of the regression list and of the documents have a single pending write.
 const STREAM_PENDING: u32 = 178_313;
 
+/// With this number, the seeds of the regression list and of the documents have no leases.
+const STREAM_LEASES: u32 = 700_659;
+
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let rng = |stream| Rng::stream(seed, u32::MAX, stream);
@@ -124,7 +129,13 @@ impl Scenario {
         let slow = &mut rng(STREAM_SLOW_DISK);
         let slow_host = HostId(slow.below(u64::from(drawn.nodes)) as u16);
         let slow_disk = (slow.below(4) == 0).then_some(slow_host);
-        Self { pending_max, slow_disk, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
+        let has_leases = rng(STREAM_LEASES).below(3) == 0;
+        Self {
+            pending_max,
+            slow_disk,
+            has_leases,
+            ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS)))
+        }
     }
 
     /// Leaders that are targets of stalls have leases, and few keys are written all the time. A read that a former
@@ -166,6 +177,7 @@ impl Scenario {
             stalls: Stalls::default(),
             slow_disk: None,
             pending_max: 1,
+            has_leases: false,
             link: LinkConfig {
                 rate_bps: rng.between(1, 100) * 1_000_000_000,
                 delay_ns: 1 << rng.between(8, 16),
@@ -307,6 +319,16 @@ mod tests {
         assert_eq!(listed.into_iter().chain(endless).map(stalls).sum::<u64>(), 0);
         let some = (0..1000).filter(|seed| stalls(*seed) > 0).count();
         assert!((650..850).contains(&some), "{some}");
+    }
+
+    #[test]
+    fn of__a_third_of_the_seeds_has_leases_and_those_that_found_something_do_not() {
+        let lines = include_str!("../tests/regression_seeds.txt").lines();
+        let listed: Vec<u64> = lines.filter_map(|line| line.parse().ok()).collect();
+        assert!(listed.len() >= 8);
+        assert_eq!(listed.iter().find(|seed| Scenario::of(**seed).has_leases), None);
+        let some = (0..1000).filter(|seed| Scenario::of(*seed).has_leases).count();
+        assert!((280..390).contains(&some), "{some}");
     }
 
     #[test]

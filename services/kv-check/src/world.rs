@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::{LogStore, Volatile};
-use petrel_kv::{Replica, ReplicaConfig};
+use petrel_kv::{KvClient, Replica, ReplicaConfig};
 use petrel_sim::control::{ControlNetwork, CrashKind};
 use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, SimAddr};
 use petrel_sim::{
@@ -47,6 +47,8 @@ pub(crate) struct World {
     crash_kinds: BTreeMap<HostId, CrashKind>,
     /// Hosts that should be nodes of the cluster.
     expected: BTreeSet<HostId>,
+    /// The client of the user of leases, if the scenario has one.
+    lease_client: Option<KvClient>,
     lives: u32,
     clients: u32,
 }
@@ -67,6 +69,7 @@ impl World {
             control,
             history: RefCell::new(History::default()),
             observer: RefCell::new(Observer::default()),
+            leases: RefCell::default(),
             violation: RefCell::new(None),
             clients_busy: Cell::new(0),
             counters: RefCell::new(Counters::default()),
@@ -80,6 +83,7 @@ impl World {
             disks_lost: BTreeSet::new(),
             crash_kinds: BTreeMap::new(),
             expected,
+            lease_client: None,
             lives: 0,
             clients: 0,
         };
@@ -95,6 +99,9 @@ impl World {
             let mut endpoint = self.endpoint(host)?;
             self.start_clients(&mut endpoint)?;
             let connection = self.connection(&endpoint);
+            if common.scenario.has_leases && host.0 + 1 == common.scenario.hosts() {
+                self.start_lease_user(&mut endpoint)?;
+            }
             if host.0 == common.scenario.replica_hosts() {
                 endpoint.handle().spawn(operate(connection, Rc::clone(&self.operator)));
             }
@@ -111,6 +118,14 @@ impl World {
             world.common.clients_busy.get() == 0 && world.operator.borrow().is_clear()
         })?;
         self.run_until_well("the replicas", Self::is_recovered_and_equal)?;
+        self.leave_a_lease();
+        self.run_until_well("the leases", |world| {
+            let has_leases = |node: &ReplicaNode| {
+                let counters = &mut node.status.counters.iter();
+                counters.any(|(name, value)| name == "leases" && *value > 0)
+            };
+            world.common.clients_busy.get() == 0 && !world.replicas().any(has_leases)
+        })?;
         self.read_all();
         self.run_until_well("the last reads", |world| world.common.clients_busy.get() == 0)?;
         self.add_up();

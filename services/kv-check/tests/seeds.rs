@@ -33,7 +33,7 @@ fn seeds__some_more_keep_all_rules_and_much_goes_wrong_in_them() {
         counts.filter(|(other, _)| *other == name).map(|(_, count)| count).sum()
     };
     let names = ["crashes", "disks_lost", "partitions", "snapshots_fetched", "writes_repeated"];
-    let of_kv_client = ["operations_of_kv_client", "operations_failed", "saves"];
+    let of_kv_client = ["operations_of_kv_client", "operations_failed", "saves", "leases_ended"];
     for name in names.into_iter().chain(of_kv_client) {
         assert!(total(name) > 0, "nothing of {name}");
     }

@@ -6,6 +6,7 @@
 //! | [`GET`](methods::GET) | [`GetRequest`] | [`GetReply`] |
 //! | [`SCAN`](methods::SCAN) | [`ScanRequest`] | [`ScanReply`] |
 //! | [`SAVE`](methods::SAVE) | [`SaveRequest`] | [`SaveReply`] |
+//! | [`LEASE`](methods::LEASE) | [`LeaseRequest`] | [`LeaseReply`] |
 //! | [`STATUS`](methods::STATUS) | nothing | [`Status`] |
 //! | [`MEMBER`](methods::MEMBER) | [`MemberRequest`] | [`AdminReply`] |
 //! | [`TRANSFER`](methods::TRANSFER) | [`TransferRequest`] | [`AdminReply`] |
@@ -14,6 +15,7 @@
 
 mod admin;
 mod get;
+mod lease;
 pub mod methods;
 mod refusal;
 mod save;
@@ -23,10 +25,11 @@ mod write;
 
 pub use admin::{AdminReply, MemberChange, MemberRequest, TransferRequest};
 pub use get::{Consistency, GetReply, GetRequest};
+pub use lease::{LeaseReply, LeaseRequest, LeaseState};
 pub use refusal::{Certainty, Leader, Refusal};
 pub use save::{SaveReply, SaveRequest};
 pub use scan::{Pair, Pairs, PairsBuffer, ScanReply, ScanRequest};
 pub use status::{Member, MemberKind, Role, Status};
-pub use write::{Applied, Outcome, RestoreOutcome, WriteReply};
+pub use write::{Applied, LeaseOutcome, Outcome, RestoreOutcome, WriteReply};
 
 pub use crate::wire::DecodeError;

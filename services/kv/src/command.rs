@@ -5,9 +5,10 @@
 
 mod op;
 
-pub use op::{Batch, BatchBuffer, BatchError, Expected, Op, Restore};
+pub(crate) use op::check_ttl;
+pub use op::{Batch, BatchBuffer, BatchError, Expected, LeaseOp, Op, Restore};
 
-use crate::limits::COMMAND_BYTES_MAX;
+use crate::limits::{COMMAND_BYTES_MAX, LEASE_CLOCK_MS_MAX};
 use crate::wire::{DecodeError, Reader, Write};
 
 /// One entry of the replicated log.
@@ -28,10 +29,22 @@ pub enum Command<'a> {
         /// The operation to apply.
         op: Op<'a>,
     },
+    /// Advances the lease clock, and ends the leases whose time is over. Only leaders propose this command: a replica
+    /// refuses it from a client.
+    Advance {
+        /// The time on the lease clock, in milliseconds: at most [`LEASE_CLOCK_MS_MAX`].
+        clock_ms: u64,
+    },
 }
 
 const OPEN_SESSION: u8 = 1;
 const WRITE: u8 = 2;
+const ADVANCE: u8 = 3;
+
+/// Returns true if these bytes are those of a [`Command::Advance`], if of any command.
+pub(crate) fn is_advance(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&ADVANCE)
+}
 
 impl<'a> Command<'a> {
     /// Decodes a command.
@@ -47,6 +60,13 @@ impl<'a> Command<'a> {
         let command = match reader.u8("command")? {
             OPEN_SESSION => Command::OpenSession,
             WRITE => read_write(&mut reader)?,
+            ADVANCE => {
+                let clock_ms = reader.u64("lease clock")?;
+                if clock_ms > LEASE_CLOCK_MS_MAX {
+                    return Err(DecodeError::OutOfRange("lease clock"));
+                }
+                Command::Advance { clock_ms }
+            }
             kind => return Err(DecodeError::UnknownKind { field: "command", kind }),
         };
         reader.end()?;
@@ -65,6 +85,10 @@ impl<'a> Command<'a> {
                 out.put_u8(WRITE);
                 [session, sequence, first_pending].into_iter().for_each(|it| out.put_u64(*it));
                 op.write(out);
+            }
+            Command::Advance { clock_ms } => {
+                out.put_u8(ADVANCE);
+                out.put_u64(*clock_ms);
             }
         }
     }

@@ -38,6 +38,31 @@ pub const SAVE_BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Saves of a replica at a time. Each keeps the memory that writes have replaced since the save began.
 pub const SAVES_MAX: usize = 2;
 
+/// Leases. An image copies the list of leases at once.
+pub const LEASES_MAX: usize = 65_536;
+
+/// Keys of a lease. All end in one step, about a millisecond of the replica's thread.
+pub const LEASE_KEYS_MAX: usize = 4_096;
+
+/// Shortest time of a lease, in milliseconds: some round trips, for a keep-alive in time.
+pub const LEASE_MS_MIN: u64 = 10;
+
+/// Longest time of a lease, in milliseconds: a year, longer than a process lives.
+pub const LEASE_MS_MAX: u64 = 366 * 24 * 3_600_000;
+
+/// Greatest value of the lease clock, in milliseconds. Ends of leases never reach the end of the numbers.
+pub const LEASE_CLOCK_MS_MAX: u64 = 1 << 62;
+
+/// Leases and keys that end with one command, unless the last lease has more keys: some milliseconds of the replica's
+/// thread. The leader's next command ends the rest.
+pub const LEASE_ENDS_MAX: usize = 8_192;
+
+/// Leases in an answer.
+pub const LEASE_PAGE_MAX: usize = 4_096;
+
+/// Bytes of keys in an answer about a lease, unless the first key alone is larger.
+pub const LEASE_KEYS_BYTES_MAX: usize = 1 << 20;
+
 /// Greatest revision of a restored store. Revisions go on from there, and never reach the end of the numbers.
 pub const RESTORED_REVISION_MAX: u64 = 1 << 62;
 
@@ -60,5 +85,6 @@ const _: () = {
     assert!(BATCH_OPS_MAX <= u16::MAX as usize);
     assert!(COMMAND_BYTES_MAX >= 2 * VALUE_BYTES_MAX + KEY_BYTES_MAX + 64);
     assert!(SCAN_BYTES_MAX as usize > VALUE_BYTES_MAX + KEY_BYTES_MAX + 64);
-    assert!(SESSIONS_MAX < u32::MAX as usize);
+    assert!(SESSIONS_MAX < u32::MAX as usize && LEASES_MAX < u32::MAX as usize);
+    assert!(LEASE_MS_MIN < LEASE_MS_MAX && LEASE_MS_MAX < LEASE_CLOCK_MS_MAX);
 };

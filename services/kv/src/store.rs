@@ -29,6 +29,7 @@
 //! | --- | --- |
 //! | `map` | the keys: pages of sorted entries under directories, shared with images until they change |
 //! | `sessions` | client sessions, with the results of pending writes |
+//! | `leases` | leases with their keys, and the lease clock |
 //! | `restore` | from an empty store to a saved one |
 //! | `image` | the state at one moment, as a stream of chunks |
 //! | `build` | from chunks back to a store |
@@ -36,6 +37,7 @@
 mod build;
 mod execute;
 mod image;
+mod leases;
 mod map;
 mod restore;
 mod sessions;
@@ -43,16 +45,18 @@ mod sessions;
 pub use build::{BuildError, Builder};
 pub(crate) use image::PairCursor;
 pub use image::{Chunk, Cursor, Image};
+pub(crate) use leases::Lease;
 pub(crate) use map::PREFETCH_MIN;
 pub use map::{PREFETCH_MAX, Range};
 
 use crate::api::{Applied, Outcome, Refusal, WriteReply};
 use crate::command::{Command, Op};
+use leases::Leases;
 use map::Map;
 use restore::Restores;
 use sessions::{Admission, Sessions};
 
-/// The replicated state: keys with their values and revisions, and client sessions.
+/// The replicated state: keys with their values and revisions, client sessions, and leases.
 #[derive(Debug, Default)]
 pub struct Store {
     /// Index of the last command.
@@ -60,6 +64,7 @@ pub struct Store {
     map: Map,
     sessions: Sessions,
     restores: Restores,
+    leases: Leases,
 }
 
 impl Store {
@@ -71,7 +76,7 @@ impl Store {
     /// Applies the command at `index` of the log, and appends the encoded [`WriteReply`] to `reply`.
     ///
     /// A repeated write gets its first reply, byte for byte. Malformed bytes change nothing except the index, and are
-    /// refused.
+    /// refused. A [`Command::Advance`] has no reply.
     ///
     /// # Panics
     ///
@@ -89,6 +94,7 @@ impl Store {
             Ok(Command::Write { session, sequence, first_pending, op }) => {
                 self.write(session, sequence, first_pending, &op).encode(reply);
             }
+            Ok(Command::Advance { clock_ms }) => self.leases.advance(&mut self.map, clock_ms),
             Err(error) => Refusal::Malformed(&error.to_string()).encode(reply),
         }
     }
@@ -162,6 +168,46 @@ impl Store {
         self.map.bytes()
     }
 
+    /// The number of leases.
+    pub fn leases(&self) -> u64 {
+        self.leases.len() as u64
+    }
+
+    /// The number of keys with a lease.
+    pub fn leased_keys(&self) -> u64 {
+        self.leases.keys() as u64
+    }
+
+    /// The memory of all leases, about, in bytes.
+    pub(crate) fn lease_bytes(&self) -> u64 {
+        self.leases.bytes()
+    }
+
+    /// The last value of the lease clock, in milliseconds.
+    pub fn lease_clock_ms(&self) -> u64 {
+        self.leases.clock_ms()
+    }
+
+    /// Returns true if a lease's time waits for an advance of the lease clock, to begin.
+    pub(crate) fn has_fresh_leases(&self) -> bool {
+        self.leases.has_fresh()
+    }
+
+    /// Returns true if the time of a lease is over at this value of the lease clock.
+    pub(crate) fn has_ended_leases(&self, clock_ms: u64) -> bool {
+        self.leases.has_ended(clock_ms)
+    }
+
+    /// The lease with a number.
+    pub(crate) fn lease(&self, id: u64) -> Option<&Lease> {
+        self.leases.get(id)
+    }
+
+    /// The leases from a number on, in the order of their numbers.
+    pub(crate) fn leases_from(&self, id: u64) -> impl Iterator<Item = (u64, &Lease)> {
+        self.leases.from(id)
+    }
+
     /// The number of sessions.
     pub fn sessions(&self) -> u64 {
         self.sessions.len() as u64
@@ -171,7 +217,8 @@ impl Store {
     /// directories of some ten thousand keys, but not with single keys.
     pub fn image(&self) -> Image {
         let sessions = self.sessions.image();
-        Image::new(self.applied, self.map.clone(), sessions, self.restores.clone())
+        let leases = (self.leases.clock_ms(), self.leases.image());
+        Image::new(self.applied, self.map.clone(), sessions, self.restores.clone(), leases)
     }
 
     /// A digest of the whole state: the same for equal states, and most likely different otherwise. Reads everything.
@@ -199,7 +246,7 @@ impl Store {
                     _ if self.restores.is_unfinished() => {
                         return WriteReply::Refused(Refusal::Restoring);
                     }
-                    _ => execute::execute(&mut self.map, index, op),
+                    _ => execute::execute(&mut self.map, &mut self.leases, index, op),
                 };
                 let applied = Applied { index, outcome };
                 session.record(sequence, applied);

@@ -268,3 +268,14 @@ impl Write for Vec<u8> {
         self.extend_from_slice(cut.as_bytes());
     }
 }
+
+pub(crate) fn write_optional_key(key: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.put_bool(key.is_some());
+    key.into_iter().for_each(|key| out.put_key(key));
+}
+
+pub(crate) fn read_optional_key<'a>(
+    reader: &mut Reader<'a>,
+) -> Result<Option<&'a [u8]>, DecodeError> {
+    reader.bool("bound")?.then(|| reader.bound()).transpose()
+}

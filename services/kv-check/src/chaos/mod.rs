@@ -14,6 +14,7 @@
 //! | `phase`, `recovery`, `report` | from an empty cluster to the last check, and the results |
 
 mod cluster;
+mod leases;
 mod load;
 mod namespaces;
 mod nemesis;

@@ -12,6 +12,7 @@ use petrel_kv::KvClient;
 use petrel_sim::Rng;
 
 use super::cluster::Cluster;
+use super::leases::LeaseUser;
 use super::load::{self, Client};
 use super::nemesis::Nemesis;
 use super::network::Network;
@@ -27,6 +28,7 @@ use crate::operation::is_by_save;
 /// Domains of random numbers.
 const SETTINGS: u32 = 0xc4a0;
 const CLIENTS: u32 = 0xc4a1;
+const LEASES: u32 = 0xc4a2;
 
 /// Prefixes of a phase's directory: during the phase, and after a violation.
 const UNFINISHED: &str = "phase-";
@@ -149,7 +151,12 @@ impl Phase {
             let nodes = self.settings.nodes;
             std::thread::spawn(move || client.run(nodes))
         };
-        (0..self.clients).map(start).collect()
+        let (recorder, stop) = (Arc::clone(recorder), Arc::clone(stop));
+        let rng = Rng::stream(self.seed ^ (self.number << 32), LEASES, 0);
+        let (user, nodes) =
+            (LeaseUser { phase: self.number, recorder, stop, rng }, self.settings.nodes);
+        let user = std::thread::spawn(move || user.run(nodes));
+        (0..self.clients).map(start).chain([user]).collect()
     }
 
     /// Reads all keys at the end, which reveals lost acknowledged writes.
@@ -168,6 +175,7 @@ impl Phase {
         let state = recorder.lock();
         let counts = &mut report.counts;
         (counts.done, counts.failed, counts.unknown) = (state.done, state.failed, state.unknown);
+        (counts.leases, counts.lease_late_max_s) = (state.leases, state.lease_late.as_secs_f64());
         counts.operations = state.done + state.failed + state.unknown;
         report.violations.extend(state.violations.iter().cloned());
         for (number, group) in state.groups.iter().enumerate() {

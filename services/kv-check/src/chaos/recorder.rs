@@ -4,7 +4,7 @@
 //! of the numbers therefore holds in real time, too. Times of the monotonic clock are kept for people.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -31,6 +31,9 @@ pub(super) struct State {
     pub(super) done: u64,
     pub(super) failed: u64,
     pub(super) unknown: u64,
+    /// Leases that were left to end, and the longest time that a key was found after the end of its lease.
+    pub(super) leases: u64,
+    pub(super) lease_late: Duration,
     pub(super) violations: Vec<String>,
     /// Faults, with times.
     pub(super) notes: Vec<String>,

@@ -48,6 +48,9 @@ pub(super) struct Counts {
     pub(super) unknown: u64,
     /// Scans that read a whole save.
     pub(super) saves: u64,
+    /// Leases that were left to end, and the longest time that a key was found after the end of its lease.
+    pub(super) leases: u64,
+    pub(super) lease_late_max_s: f64,
     pub(super) faults: BTreeMap<&'static str, u64>,
     /// Linearizable histories, of a group of keys each.
     pub(super) linearizable: u64,
@@ -84,6 +87,8 @@ impl Counts {
         self.failed += other.failed;
         self.unknown += other.unknown;
         self.saves += other.saves;
+        self.leases += other.leases;
+        self.lease_late_max_s = self.lease_late_max_s.max(other.lease_late_max_s);
         self.linearizable += other.linearizable;
         self.too_hard += other.too_hard;
         for (name, count) in &other.faults {
@@ -97,6 +102,7 @@ impl fmt::Display for Counts {
         let Self { operations, done, failed, unknown, saves, linearizable, too_hard, .. } = self;
         write!(f, "{operations} operations ({done} ok, {failed} failed, {unknown} unknown); ")?;
         write!(f, "{saves} saves; ")?;
+        write!(f, "{} leases, {:.2} s late at most; ", self.leases, self.lease_late_max_s)?;
         let faults: Vec<_> =
             self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         write!(f, "{}; ", faults.join(", "))?;

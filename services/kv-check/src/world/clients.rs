@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::overload::BackoffConfig;
+use petrel::task::Handle;
 use petrel_kv::{KvClient, KvClientConfig};
 
 use super::World;
@@ -11,9 +12,10 @@ use crate::client::Client;
 use crate::common::address_of;
 use crate::connection::Connection;
 use crate::kv_client::KvClientUser;
+use crate::leases::LeaseUser;
 use crate::node::Node;
 use petrel_sim::SimEndpoint;
-use petrel_sim::fabric::HostId;
+use petrel_sim::fabric::{ActorId, HostId};
 
 impl World {
     pub(super) fn start_clients(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
@@ -39,6 +41,38 @@ impl World {
         Ok(())
     }
 
+    /// Starts a user of leases for the time of the faults, if the scenario has one. Its client stays for
+    /// [`World::leave_a_lease`].
+    pub(super) fn start_lease_user(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
+        let client = self.kv_client(endpoint)?;
+        self.lease_client = Some(client.clone());
+        let handle = endpoint.handle();
+        handle.spawn(self.lease_user(handle.clone(), client).run());
+        Ok(())
+    }
+
+    /// Starts a user of a lease after the faults, if the scenario has one.
+    pub(super) fn leave_a_lease(&mut self) {
+        let Some(client) = self.lease_client.clone() else { return };
+        let (id, handle) = self.last_client();
+        let user = self.lease_user(handle.clone(), client);
+        let hosts = self.expected.iter().copied().collect();
+        handle.spawn(user.run_in_time(hosts, Rc::clone(&self.operator)));
+        self.simulation.wake(id);
+    }
+
+    fn lease_user(&mut self, handle: Handle, client: KvClient) -> LeaseUser {
+        let (rng, number) = (self.next_rng(), self.next_number());
+        LeaseUser { common: Rc::clone(&self.common), handle, client, rng, number }
+    }
+
+    fn last_client(&self) -> (ActorId, Handle) {
+        let actors = self.simulation.actors();
+        let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
+        let Some((id, Node::Client(node))) = last else { unreachable!("a world has clients") };
+        (id, node.endpoint.handle())
+    }
+
     /// The store's own client, with timeouts that fit the world's elections.
     fn kv_client(&self, endpoint: &mut SimEndpoint) -> Result<KvClient, String> {
         let scenario = &self.common.scenario;
@@ -61,11 +95,8 @@ impl World {
 
     /// Starts a last client that reads every key.
     pub(super) fn read_all(&mut self) {
-        let host = HostId(self.common.scenario.hosts() - 1);
-        let actors = self.simulation.actors();
-        let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
-        let Some((id, Node::Client(node))) = last else { unreachable!("{host} has clients") };
-        let (handle, common) = (node.endpoint.handle(), Rc::clone(&self.common));
+        let (id, handle) = self.last_client();
+        let common = Rc::clone(&self.common);
         let connection = Connection::new(common, handle.clone(), self.next_rng());
         let client = Client::new(connection, self.next_number());
         handle.spawn(client.read_all());

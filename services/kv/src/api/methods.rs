@@ -21,8 +21,11 @@ pub const TRANSFER: u16 = 6;
 /// Reads all keys at one moment, block by block.
 pub const SAVE: u16 = 7;
 
+/// Reads leases.
+pub const LEASE: u16 = 8;
+
 /// Names of the methods for clients.
-pub const NAMES: [(&str, u16); 7] = [
+pub const NAMES: [(&str, u16); 8] = [
     ("write", WRITE),
     ("get", GET),
     ("scan", SCAN),
@@ -30,4 +33,5 @@ pub const NAMES: [(&str, u16); 7] = [
     ("member", MEMBER),
     ("transfer", TRANSFER),
     ("save", SAVE),
+    ("lease", LEASE),
 ];

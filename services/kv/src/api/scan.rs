@@ -2,7 +2,7 @@
 
 use super::{Consistency, Refusal};
 use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX};
-use crate::wire::{DecodeError, Reader, Write, messages};
+use crate::wire::{DecodeError, Reader, Write, messages, read_optional_key, write_optional_key};
 
 /// Reads the keys of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,13 +207,4 @@ impl<'a> Pair<'a> {
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Pair<'a>, DecodeError> {
         Ok(Pair { key: reader.key()?, revision: reader.u64("revision")?, value: reader.value()? })
     }
-}
-
-fn write_optional_key(key: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.put_bool(key.is_some());
-    key.into_iter().for_each(|key| out.put_key(key));
-}
-
-fn read_optional_key<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, DecodeError> {
-    reader.bool("bound")?.then(|| reader.bound()).transpose()
 }

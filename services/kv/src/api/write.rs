@@ -47,6 +47,28 @@ pub enum Outcome {
     Batch,
     /// The result of a step of a restore.
     Restore(RestoreOutcome),
+    /// The result of an operation on a lease, or the reason why a lease took no key: then nothing changed.
+    Lease(LeaseOutcome),
+}
+
+/// The result of an operation on a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    /// The lease is granted. Its number is the log index of the command, as [`Applied`] reports it.
+    Granted,
+    /// The lease has its whole time again.
+    Kept,
+    /// The lease has ended.
+    Revoked {
+        /// The number of its keys, which are removed.
+        keys: u32,
+    },
+    /// Nothing changed: there is no such lease. It has ended, or never began.
+    Unknown,
+    /// Nothing changed: the store has as many leases as it can.
+    TooMany,
+    /// Nothing changed: the lease has as many keys as it can.
+    TooManyKeys,
 }
 
 /// The result of a step of a restore.
@@ -78,6 +100,14 @@ const DELETED: u8 = 3;
 const MISMATCH: u8 = 4;
 const BATCH: u8 = 5;
 const RESTORE: u8 = 6;
+const LEASE: u8 = 7;
+
+const GRANTED: u8 = 1;
+const KEPT: u8 = 2;
+const REVOKED: u8 = 3;
+const UNKNOWN: u8 = 4;
+const TOO_MANY: u8 = 5;
+const TOO_MANY_KEYS: u8 = 6;
 
 messages!(WriteReply<'a>);
 kinds!(
@@ -136,6 +166,10 @@ impl Applied {
                 out.put_u8(RESTORE);
                 outcome.write(out);
             }
+            Outcome::Lease(outcome) => {
+                out.put_u8(LEASE);
+                outcome.write(out);
+            }
         }
     }
 
@@ -151,8 +185,37 @@ impl Applied {
             },
             BATCH => Outcome::Batch,
             RESTORE => Outcome::Restore(RestoreOutcome::read(reader)?),
+            LEASE => Outcome::Lease(LeaseOutcome::read(reader)?),
             kind => return Err(DecodeError::UnknownKind { field: "outcome", kind }),
         };
         Ok(Applied { index, outcome })
+    }
+}
+
+impl LeaseOutcome {
+    fn write(self, out: &mut Vec<u8>) {
+        match self {
+            LeaseOutcome::Granted => out.put_u8(GRANTED),
+            LeaseOutcome::Kept => out.put_u8(KEPT),
+            LeaseOutcome::Revoked { keys } => {
+                out.put_u8(REVOKED);
+                out.put_u32(keys);
+            }
+            LeaseOutcome::Unknown => out.put_u8(UNKNOWN),
+            LeaseOutcome::TooMany => out.put_u8(TOO_MANY),
+            LeaseOutcome::TooManyKeys => out.put_u8(TOO_MANY_KEYS),
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match reader.u8("result of a lease")? {
+            GRANTED => LeaseOutcome::Granted,
+            KEPT => LeaseOutcome::Kept,
+            REVOKED => LeaseOutcome::Revoked { keys: reader.u32("keys")? },
+            UNKNOWN => LeaseOutcome::Unknown,
+            TOO_MANY => LeaseOutcome::TooMany,
+            TOO_MANY_KEYS => LeaseOutcome::TooManyKeys,
+            kind => return Err(DecodeError::UnknownKind { field: "result of a lease", kind }),
+        })
     }
 }

@@ -30,6 +30,12 @@ pub enum KvError {
         /// The outcome of the last attempt.
         last: String,
     },
+    /// There is no such lease, and nothing was done: the lease has ended, or never began. Grant another.
+    #[error("there is no lease {lease}: it has ended, or never began")]
+    NoLease {
+        /// The number of the lease.
+        lease: u64,
+    },
     /// The leader refuses the operation, with a reason. Nothing was done.
     #[error("refused: {0}")]
     Refused(String),

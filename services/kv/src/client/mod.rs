@@ -8,6 +8,7 @@
 //! | operation | served by | answered |
 //! | --- | --- | --- |
 //! | put, delete, compare and set, batches | the leader | once a majority has the write |
+//! | leases | the leader | once a majority has the write |
 //! | get, scan | the leader; any replica for [`Consistency::Stale`] | with every write that was answered before |
 //! | members, transfer of leadership | the leader | once the change is done |
 //! | save | the leader; any replica for [`Consistency::Stale`] | with all keys at one moment |
@@ -54,6 +55,7 @@ mod admin;
 mod config;
 mod error;
 mod judge;
+mod lease;
 mod members;
 mod read;
 mod restore;
@@ -73,6 +75,7 @@ use petrel::{Client, Time};
 pub use crate::api::Consistency;
 pub use config::KvClientConfig;
 pub use error::KvError;
+pub use lease::HeldLease;
 pub use read::Value;
 pub use restore::Restore;
 pub use save::{Save, SavedBlock};

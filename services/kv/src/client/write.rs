@@ -8,7 +8,7 @@ use super::error::not_understood;
 use super::judge::UNKNOWN_NAME;
 use super::session::Numbered;
 use super::{KvClient, KvError, Shared};
-use crate::api::{Applied, Outcome, WriteReply, methods};
+use crate::api::{Applied, LeaseOutcome, Outcome, WriteReply, methods};
 use crate::command::{BatchBuffer, Command, Expected, Op};
 
 /// Extra time of the wait for a session, beyond the operation's deadline.
@@ -113,6 +113,12 @@ impl KvClient {
             Outcome::Mismatch { position, revision } => {
                 Ok(Batched::Mismatch { position, revision })
             }
+            Outcome::Lease(LeaseOutcome::Unknown) => {
+                Err(KvError::Refused("a lease of the batch has ended, or never began".to_owned()))
+            }
+            Outcome::Lease(_) => {
+                Err(KvError::Refused("a lease of the batch has as many keys as it can".to_owned()))
+            }
             other => Err(other_outcome(other)),
         }
     }
@@ -168,7 +174,7 @@ fn is_unknown_session(failure: &Error) -> bool {
     failure.status == UNKNOWN_NAME && failure.execution == Execution::Refused
 }
 
-fn conditional(applied: &Applied) -> Result<Cas, KvError> {
+pub(super) fn conditional(applied: &Applied) -> Result<Cas, KvError> {
     match applied.outcome {
         Outcome::Put { .. } | Outcome::Deleted { .. } => Ok(Cas::Done { revision: applied.index }),
         Outcome::Mismatch { revision, .. } => Ok(Cas::Mismatch { revision }),

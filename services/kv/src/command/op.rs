@@ -1,9 +1,12 @@
 //! Operations: the effect of a write on keys.
 
 mod batch;
+mod lease;
 mod restore;
 
 pub use batch::{Batch, BatchBuffer, BatchError};
+pub use lease::LeaseOp;
+pub(crate) use lease::check_ttl;
 pub use restore::Restore;
 
 use crate::wire::{DecodeError, Reader, Write, check_key, check_value};
@@ -39,10 +42,24 @@ pub enum Op<'a> {
         /// The condition on the key's present state.
         expected: Expected<'a>,
     },
+    /// Sets a key's value, and gives the key to a lease: the key goes when the lease ends, unless a later write takes
+    /// the key from the lease.
+    LeasedPut {
+        /// The key.
+        key: &'a [u8],
+        /// The lease.
+        lease: u64,
+        /// The condition on the key's present state, if any.
+        expected: Option<Expected<'a>>,
+        /// The new value.
+        value: &'a [u8],
+    },
     /// Several operations. All take effect, or none if an expectation fails.
     Batch(Batch<'a>),
     /// A step of a restore.
     Restore(Restore<'a>),
+    /// Grants, prolongs or ends a lease.
+    Lease(LeaseOp),
 }
 
 /// The condition on a key for a conditional write.
@@ -62,6 +79,8 @@ const CAS: u8 = 3;
 const CAS_DELETE: u8 = 4;
 const BATCH: u8 = 5;
 const RESTORE: u8 = 6;
+const LEASED_PUT: u8 = 7;
+const LEASE: u8 = 8;
 
 const ABSENT: u8 = 0;
 const REVISION: u8 = 1;
@@ -81,22 +100,27 @@ impl<'a> Op<'a> {
                 check_key(key).and(check_value(value)).and(expected.check())
             }
             Op::CasDelete { key, expected } => check_key(key).and(expected.check()),
+            Op::LeasedPut { key, expected, value, .. } => check_key(key)
+                .and(check_value(value))
+                .and(expected.as_ref().map_or(Ok(()), Expected::check)),
             Op::Batch(batch) if batch.is_empty() => {
                 Err(DecodeError::OutOfRange("number of operations"))
             }
             // The operations of a batch were checked one by one.
             Op::Batch(_) => Ok(()),
             Op::Restore(step) => step.check(),
+            Op::Lease(op) => op.check(),
         }
     }
 
     /// Returns true if the operation stores a value, which takes memory.
     pub(crate) fn stores(&self) -> bool {
         match self {
-            Op::Put { .. } | Op::Cas { .. } => true,
+            Op::Put { .. } | Op::Cas { .. } | Op::LeasedPut { .. } => true,
             Op::Delete { .. } | Op::CasDelete { .. } => false,
             Op::Batch(batch) => batch.ops().any(|op| op.stores()),
             Op::Restore(step) => matches!(step, Restore::Pairs { .. }),
+            Op::Lease(op) => matches!(op, LeaseOp::Grant { .. }),
         }
     }
 
@@ -106,8 +130,9 @@ impl<'a> Op<'a> {
             Op::Put { key, .. }
             | Op::Delete { key }
             | Op::Cas { key, .. }
-            | Op::CasDelete { key, .. } => Some(key),
-            Op::Batch(_) | Op::Restore(_) => None,
+            | Op::CasDelete { key, .. }
+            | Op::LeasedPut { key, .. } => Some(key),
+            Op::Batch(_) | Op::Restore(_) | Op::Lease(_) => None,
         }
     }
 
@@ -115,6 +140,7 @@ impl<'a> Op<'a> {
         match reader.u8("operation")? {
             BATCH => Ok(Op::Batch(Batch::read(reader)?)),
             RESTORE => Ok(Op::Restore(Restore::read(reader)?)),
+            LEASE => Ok(Op::Lease(LeaseOp::read(reader)?)),
             kind => Op::read_single(kind, reader),
         }
     }
@@ -132,6 +158,12 @@ impl<'a> Op<'a> {
             CAS_DELETE => {
                 Ok(Op::CasDelete { key: reader.key()?, expected: Expected::read(reader)? })
             }
+            LEASED_PUT => Ok(Op::LeasedPut {
+                key: reader.key()?,
+                lease: reader.u64("lease")?,
+                expected: reader.bool("condition")?.then(|| Expected::read(reader)).transpose()?,
+                value: reader.value()?,
+            }),
             kind => Err(DecodeError::UnknownKind { field: "operation", kind }),
         }
     }
@@ -158,6 +190,14 @@ impl<'a> Op<'a> {
                 out.put_key(key);
                 expected.write(out);
             }
+            Op::LeasedPut { key, lease, expected, value } => {
+                out.put_u8(LEASED_PUT);
+                out.put_key(key);
+                out.put_u64(*lease);
+                out.put_bool(expected.is_some());
+                expected.iter().for_each(|expected| expected.write(out));
+                out.put_value(value);
+            }
             Op::Batch(batch) => {
                 out.put_u8(BATCH);
                 batch.write(out);
@@ -165,6 +205,10 @@ impl<'a> Op<'a> {
             Op::Restore(step) => {
                 out.put_u8(RESTORE);
                 step.write(out);
+            }
+            Op::Lease(op) => {
+                out.put_u8(LEASE);
+                op.write(out);
             }
         }
     }

@@ -178,6 +178,13 @@ impl Replica {
         self.shared.borrow().member.as_ref().is_some_and(Member::leads)
     }
 
+    /// Returns whether the replica's state has a lease; none before the replica has applied the grant.
+    pub fn has_lease(&self, lease: u64) -> Option<bool> {
+        let state = self.shared.borrow();
+        let store = &state.member.as_ref()?.store;
+        (store.revision() >= lease).then(|| store.lease(lease).is_some())
+    }
+
     /// A digest of all keys, and the applied index: equal on replicas with equal applied entries.
     pub fn digest(&self) -> Option<(u64, u64)> {
         let state = self.shared.borrow();
@@ -198,6 +205,7 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(api::methods::GET, Shared::handle_read);
     on(api::methods::SCAN, Shared::handle_read);
     on(api::methods::SAVE, Shared::handle_read);
+    on(api::methods::LEASE, Shared::handle_read);
     on(api::methods::STATUS, Shared::handle_status);
     on(api::methods::MEMBER, Shared::handle_member);
     on(api::methods::TRANSFER, Shared::handle_transfer);

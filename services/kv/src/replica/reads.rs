@@ -7,7 +7,9 @@ use petrel::endpoint::Responder;
 
 use petrel_planted::planted;
 
-use crate::api::{Consistency, GetReply, GetRequest, Refusal, SaveRequest, ScanRequest, methods};
+use crate::api::{
+    Consistency, GetReply, GetRequest, LeaseRequest, Refusal, SaveRequest, ScanRequest, methods,
+};
 use crate::store::{PREFETCH_MAX, PREFETCH_MIN, Store};
 
 /// A read that cannot be answered yet.
@@ -100,6 +102,7 @@ impl Reads {
 pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> {
     let consistency = match method {
         methods::GET => GetRequest::decode(request).map(|request| request.consistency),
+        methods::LEASE => LeaseRequest::decode(request).map(|request| request.consistency()),
         methods::SAVE => SaveRequest::decode(request).map(|request| match request {
             SaveRequest::Begin { consistency } => consistency,
             // The state is that of the save's begin.

@@ -93,7 +93,7 @@ impl Saves {
             }
             self.held.remove(idle);
         }
-        let (id, image) = (self.rng.next(), store.image());
+        let (id, image) = (self.rng.next(), store.image().without_leases());
         let (revision, keys, bytes) = (image.revision(), image.keys(), image.bytes());
         let (begin, next) = (Place::default(), Some(Place::default()));
         self.held.push(Held { id, image, used_ns: now_ns, block: 0, begin, next });
@@ -129,7 +129,7 @@ impl Held {
 mod tests {
     use super::*;
     use crate::api::Consistency;
-    use crate::command::{Command, Op};
+    use crate::command::{Command, LeaseOp, Op};
 
     fn store(keys: u32) -> Store {
         let mut store = Store::new();
@@ -192,6 +192,23 @@ mod tests {
             assert_eq!(reply, SaveReply::Ended);
         });
         assert_eq!(block(&mut saves, &store, save, 2), None);
+    }
+
+    #[test]
+    fn begin__leaves_out_keys_of_leases() {
+        let (mut store, mut saves) = (store(3), Saves::new("a:1".to_owned(), 3));
+        let lease = store.applied() + 1;
+        let key = b"leased";
+        let leased = Op::LeasedPut { key, lease, expected: None, value: b"v" };
+        let grant = Op::Lease(LeaseOp::Grant { ttl_ms: 1_000 });
+        for (sequence, op) in (3..).zip([grant, leased]) {
+            let write = Command::Write { session: 1, sequence, first_pending: sequence, op };
+            store.apply(store.applied() + 1, &write.to_vec(), &mut Vec::new());
+        }
+        assert_eq!((store.keys(), store.leased_keys()), (4, 1));
+        let save = begin(&mut saves, &store, 0).unwrap();
+        assert_eq!(block(&mut saves, &store, save, 1), Some((3, true)));
+        assert!(store.get(key).is_some());
     }
 
     #[test]

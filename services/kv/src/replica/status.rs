@@ -45,6 +45,8 @@ impl Member {
             ("images", stats.snapshots_made),
             ("snapshots_fetched", stats.snapshots_fetched),
             ("restoring", u64::from(self.store.is_restoring())),
+            ("leases", self.store.leases()),
+            ("leased_keys", self.store.leased_keys()),
             ("memory_bytes", self.memory_bytes()),
             ("log_entries", log_entries as u64),
             ("log_bytes", log_bytes as u64),

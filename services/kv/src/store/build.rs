@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use super::Store;
-use super::image::{END, HEAD, PAIR, SESSION, VERSION, VERSION_RESTORED};
+use super::image::{
+    END, HEAD, LEASE, LEASED_KEY, PAIR, SESSION, VERSION, VERSION_LEASED, VERSION_RESTORED,
+};
 use super::restore::{Restores, Restoring};
 use super::sessions::{Session, Slot};
 use crate::api::{Applied, Pair};
+use crate::command::check_ttl;
 use crate::hash::{hash, mix};
-use crate::limits::{PENDING_WRITES_MAX, RESTORED_REVISION_MAX, SESSIONS_MAX};
+use crate::limits::{
+    LEASE_CLOCK_MS_MAX, LEASES_MAX, PENDING_WRITES_MAX, RESTORED_REVISION_MAX, SESSIONS_MAX,
+};
 use crate::pair_check::PairCheck;
 use crate::wire::{DecodeError, Reader};
 
@@ -30,6 +35,9 @@ pub struct Builder {
     /// The number of keys in the head.
     keys: u64,
     sessions: usize,
+    leases: usize,
+    /// The number of the last lease.
+    last_lease: u64,
     /// The unfinished restore: number, revision and check.
     restoring: Option<(u64, u64, u64)>,
     last_key: Vec<u8>,
@@ -43,9 +51,7 @@ pub enum BuildError {
     #[error("the image is malformed: {0}")]
     Malformed(#[from] DecodeError),
     /// The image has the format of another version.
-    #[error(
-        "the image has format {0}; this version reads formats {VERSION} and {VERSION_RESTORED}"
-    )]
+    #[error("the image has format {0}; this version reads formats {VERSION} to {VERSION_LEASED}")]
     Version(u16),
     /// A record is out of order: chunks are missing, repeated or exchanged.
     #[error("the image has {0} out of place")]
@@ -68,6 +74,7 @@ enum Part {
     Nothing,
     Pairs,
     Sessions,
+    Leases,
     End,
 }
 
@@ -118,6 +125,8 @@ impl Builder {
             HEAD => self.head(reader),
             PAIR => self.pair(Pair::read(reader)?),
             SESSION => self.session(reader),
+            LEASE => self.lease(reader),
+            LEASED_KEY => self.leased_key(reader.key()?),
             END => self.end(reader.u64("check")?),
             kind => Err(DecodeError::UnknownKind { field: "record", kind }.into()),
         }
@@ -126,14 +135,24 @@ impl Builder {
     fn head(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
         demand(self.part == Part::Nothing, BuildError::OutOfPlace("a head"))?;
         let version = reader.u16("version")?;
-        let is_known = matches!(version, VERSION | VERSION_RESTORED);
+        let is_known = (VERSION..=VERSION_LEASED).contains(&version);
         demand(is_known, BuildError::Version(version))?;
         self.part = Part::Pairs;
         self.store.applied = reader.u64("applied")?;
         self.keys = reader.u64("keys")?;
         self.sessions = reader.u32("sessions")? as usize;
         demand(self.sessions <= SESSIONS_MAX, BuildError::Wrong("too many sessions"))?;
-        if version == VERSION_RESTORED { self.restores(reader) } else { Ok(()) }
+        if version >= VERSION_RESTORED {
+            self.restores(reader)?;
+        }
+        if version >= VERSION_LEASED {
+            let clock_ms = reader.u64("lease clock")?;
+            self.leases = reader.u32("leases")? as usize;
+            let possible = clock_ms <= LEASE_CLOCK_MS_MAX && self.leases <= LEASES_MAX;
+            demand(possible, BuildError::Wrong("a lease clock or too many leases"))?;
+            self.store.leases.resume_clock(clock_ms);
+        }
+        Ok(())
     }
 
     fn restores(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
@@ -181,11 +200,43 @@ impl Builder {
         Ok(())
     }
 
+    fn lease(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
+        let expected = matches!(self.part, Part::Pairs | Part::Sessions | Part::Leases);
+        demand(expected, BuildError::OutOfPlace("a lease"))?;
+        self.part = Part::Leases;
+        let (id, ttl_ms) = (reader.u64("lease")?, reader.u64("time of the lease")?);
+        check_ttl(ttl_ms)?;
+        let end_ms = reader.bool("end")?.then(|| reader.u64("end")).transpose()?;
+        demand(id > self.last_lease, BuildError::OutOfPlace("a lease"))?;
+        self.last_lease = id;
+        let clock_ms = self.store.leases.clock_ms();
+        let possible =
+            id <= self.store.revision() && end_ms.is_none_or(|end_ms| end_ms <= clock_ms + ttl_ms);
+        demand(possible, BuildError::Wrong("a lease from the future"))?;
+        demand(self.store.leases.len() < self.leases, BuildError::Wrong("too many leases"))?;
+        self.store.leases.add(id, ttl_ms, end_ms);
+        Ok(())
+    }
+
+    fn leased_key(&mut self, key: &[u8]) -> Result<(), BuildError> {
+        demand(self.part == Part::Leases, BuildError::OutOfPlace("a key of a lease"))?;
+        let lease = self.store.leases.get(self.last_lease);
+        let last = lease.and_then(|lease| lease.keys.last());
+        demand(last.is_none_or(|last| key > &**last), BuildError::OutOfPlace("a key of a lease"))?;
+        let is_free = self.store.map.get(key).is_some() && !self.store.leases.is_leased(key);
+        let fits = self.store.leases.refusal(key, self.last_lease, 0).is_none();
+        demand(is_free && fits, BuildError::Wrong("a key cannot have this lease"))?;
+        self.store.leases.attach(key, self.last_lease);
+        Ok(())
+    }
+
     fn end(&mut self, check: u64) -> Result<(), BuildError> {
-        let expected = matches!(self.part, Part::Pairs | Part::Sessions);
+        let expected = matches!(self.part, Part::Pairs | Part::Sessions | Part::Leases);
         demand(expected, BuildError::OutOfPlace("an end"))?;
-        let all = self.store.map.keys() == self.keys && self.store.sessions.len() == self.sessions;
-        demand(all, BuildError::Wrong("not as many keys or sessions as its head says"))?;
+        let all = self.store.map.keys() == self.keys
+            && self.store.sessions.len() == self.sessions
+            && self.store.leases.len() == self.leases;
+        demand(all, BuildError::Wrong("not as many keys, sessions or leases as its head says"))?;
         demand(check == self.check, BuildError::Damaged)?;
         self.part = Part::End;
         if let Some((id, revision, check)) = self.restoring {

@@ -1,18 +1,24 @@
 //! Execution of operations on the keys.
 
+use super::leases::Leases;
 use super::map::Map;
 use crate::api::Outcome;
 use crate::command::{Batch, Expected, Op};
 
 /// Executes an operation. Written keys get `index` as their revision.
-pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
+pub(super) fn execute(map: &mut Map, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
     if let Op::Batch(batch) = op {
-        return execute_batch(map, index, batch);
+        return execute_batch(map, leases, index, batch);
     }
-    match mismatch(map, op) {
-        Some(revision) => Outcome::Mismatch { position: 0, revision },
-        None => change(map, index, op),
+    if let Some(revision) = mismatch(map, op) {
+        return Outcome::Mismatch { position: 0, revision };
     }
+    if let Op::LeasedPut { key, lease, .. } = op
+        && let Some(refusal) = leases.refusal(key, *lease, 0)
+    {
+        return Outcome::Lease(refusal);
+    }
+    change(map, leases, index, op)
 }
 
 /// Predicts the outcome of an operation without executing it, if possible.
@@ -27,20 +33,28 @@ pub(super) fn precompute(map: &Map, op: &Op<'_>) -> Option<Outcome> {
         Op::Delete { key } | Op::CasDelete { key, .. } => {
             Some(Outcome::Deleted { existed: map.get(key).is_some() })
         }
-        Op::Batch(_) | Op::Restore(_) => None,
+        Op::LeasedPut { .. } | Op::Batch(_) | Op::Restore(_) | Op::Lease(_) => None,
     }
 }
 
 /// All expectations concern the state before the batch. Operations may therefore be in any order, and if a key occurs
 /// twice, the later operation wins.
-fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {
+fn execute_batch(map: &mut Map, leases: &mut Leases, index: u64, batch: &Batch<'_>) -> Outcome {
+    let mut leased = 0;
     for (position, op) in (0..).zip(batch.ops()) {
         if let Some(revision) = mismatch(map, &op) {
             return Outcome::Mismatch { position, revision };
         }
+        if let Op::LeasedPut { key, lease, .. } = op {
+            // All keys before might be new to this lease.
+            if let Some(refusal) = leases.refusal(key, lease, leased) {
+                return Outcome::Lease(refusal);
+            }
+            leased += 1;
+        }
     }
     for op in batch.ops() {
-        change(map, index, &op);
+        change(map, leases, index, &op);
     }
     Outcome::Batch
 }
@@ -48,7 +62,12 @@ fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {
 /// The present revision of the key if the operation's expectation fails; the inner `None` means that the key does not
 /// exist.
 fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
-    let (Op::Cas { key, expected, .. } | Op::CasDelete { key, expected }) = op else { return None };
+    let (Op::Cas { key, expected, .. }
+    | Op::CasDelete { key, expected }
+    | Op::LeasedPut { key, expected: Some(expected), .. }) = op
+    else {
+        return None;
+    };
     let found = map.get(key);
     let holds = match expected {
         Expected::Absent => found.is_none(),
@@ -59,14 +78,21 @@ fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
 }
 
 /// Executes an operation whose expectation holds.
-fn change(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
+fn change(map: &mut Map, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
     match op {
         Op::Put { key, value } | Op::Cas { key, value, .. } => {
+            leases.detach(key);
+            Outcome::Put { replaced: map.put(key, value, index) }
+        }
+        Op::LeasedPut { key, lease, value, .. } => {
+            leases.attach(key, *lease);
             Outcome::Put { replaced: map.put(key, value, index) }
         }
         Op::Delete { key } | Op::CasDelete { key, .. } => {
+            leases.detach(key);
             Outcome::Deleted { existed: map.remove(key) }
         }
+        Op::Lease(op) => Outcome::Lease(leases.execute(map, index, op)),
         Op::Batch(_) | Op::Restore(_) => unreachable!("neither stands in a batch"),
     }
 }

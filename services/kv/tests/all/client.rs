@@ -53,6 +53,68 @@ fn client__each_operation() {
 }
 
 #[test]
+fn client__leases_outlive_their_leader_and_end_with_their_keys() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let mut test_client = TestClient::new(cluster.addresses());
+    // Longer than the pauses of a busy machine.
+    let hour = Duration::from_secs(3_600);
+    let mut held = test_client.run(async |client| {
+        let held = client.hold(hour).await.unwrap();
+        let lease = held.lease();
+        assert!(!client.put_leased(b"a", b"1", lease).await.unwrap().replaced);
+        let absent = Expected::Absent;
+        let first = client.cas_leased(b"lock", absent, b"me", lease).await.unwrap();
+        let second = client.cas_leased(b"lock", absent, b"me", lease).await.unwrap();
+        assert!(matches!((first, second), (Cas::Done { .. }, Cas::Mismatch { .. })));
+        client.put_for(b"b", b"2", hour).await.unwrap();
+        held
+    });
+    cluster.kill(cluster.wait_for_leader());
+    let lease = held.lease();
+    test_client.run(async |client| {
+        assert!(client.keep_alive(lease).await.unwrap());
+        let (state, keys) = client.lease(lease).await.unwrap().expect("it lasts an hour");
+        assert_eq!((state.ttl_ms, state.keys), (3_600_000, 2));
+        assert!(state.left_ms > 0 && keys == [&b"a"[..], b"lock"]);
+        let listed = client.leases().await.unwrap();
+        assert_eq!(listed.iter().map(|state| state.keys).collect::<Vec<_>>(), [2, 1]);
+        client.put(b"a", b"for ever").await.unwrap();
+
+        assert_eq!(client.revoke(lease).await, Ok(Some(1)));
+        assert_eq!(client.revoke(lease).await, Ok(None));
+        assert_eq!(client.keep_alive(lease).await, Ok(false));
+        assert_eq!(client.lease(lease).await, Ok(None));
+        assert!(client.get(b"lock").await.unwrap().is_none());
+        assert!(client.get(b"a").await.unwrap().is_some(), "a put takes the key from its lease");
+        let ended = client.put_leased(b"a", b"1", lease).await;
+        assert_eq!(ended, Err(KvError::NoLease { lease }));
+        assert_eq!(client.leases().await.unwrap().len(), 1);
+    });
+    cluster.wait_for_equal_digests();
+    // Short ones end, and their holders are told.
+    test_client.run(async |client| {
+        client.put_for(b"short", b"", Duration::from_millis(50)).await.unwrap();
+        while client.get(b"short").await.unwrap().is_some() {}
+        held = client.hold(Duration::from_millis(300)).await.unwrap();
+        let _ = client.revoke(held.lease()).await;
+        held.lost().await;
+        assert_eq!(held.revoke().await, Ok(None));
+    });
+}
+
+/// Time is the leader's.
+#[test]
+fn client__does_not_advance_the_lease_clock() {
+    let cluster = Cluster::start(1, Options::default());
+    cluster.wait_for_leader();
+    let client = wait(Client::builder().connect(cluster.addresses()[0])).unwrap();
+    let advance = Command::Advance { clock_ms: 1 }.to_vec();
+    let reply = wait(client.call(methods::WRITE, advance)).unwrap();
+    let refused = WriteReply::decode(&reply);
+    assert!(matches!(refused, Ok(WriteReply::Refused(Refusal::Malformed(_)))), "{refused:?}");
+}
+
+#[test]
 fn client__what_breaks_a_limit_is_not_sent() {
     // No server listens: an operation with a call would wait.
     let mut test_client = TestClient::new([SocketAddr::from(([127, 0, 0, 1], 9))]);

@@ -9,5 +9,6 @@ mod common;
 mod corpus;
 mod disk;
 mod exactly_once;
+mod leases;
 mod messages;
 mod store;

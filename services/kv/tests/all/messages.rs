@@ -1,8 +1,11 @@
 //! Every message: decoding inverts encoding, and arbitrary bytes decode to a message or an error.
 
 use petrel_kv::api::*;
-use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, Op, Restore};
-use petrel_kv::limits::{BATCH_OPS_MAX, KEY_BYTES_MAX, SCAN_BYTES_MAX, VALUE_BYTES_MAX};
+use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, LeaseOp, Op, Restore};
+use petrel_kv::limits::{
+    BATCH_OPS_MAX, KEY_BYTES_MAX, LEASE_CLOCK_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, SCAN_BYTES_MAX,
+    VALUE_BYTES_MAX,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -52,6 +55,15 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             Just(RestoreOutcome::Damaged),
         ]
         .prop_map(Outcome::Restore),
+        prop_oneof![
+            Just(LeaseOutcome::Granted),
+            Just(LeaseOutcome::Kept),
+            any::<u32>().prop_map(|keys| LeaseOutcome::Revoked { keys }),
+            Just(LeaseOutcome::Unknown),
+            Just(LeaseOutcome::TooMany),
+            Just(LeaseOutcome::TooManyKeys),
+        ]
+        .prop_map(Outcome::Lease),
     ]
 }
 
@@ -76,7 +88,11 @@ fn ops<'a>(key: &'a [u8], value: &'a [u8], revision: u64) -> Vec<Op<'a>> {
     let expectations = [Expected::Absent, Expected::Revision(revision), Expected::Value(value)];
     let cas = expectations.map(|expected| Op::Cas { key, expected, value });
     let cas_delete = expectations.map(|expected| Op::CasDelete { key, expected });
-    [&[Op::Put { key, value }, Op::Delete { key }][..], &cas, &cas_delete].concat()
+    let all = expectations.into_iter().map(Some).chain([None]);
+    let lease = revision;
+    let leased = all.map(|expected| Op::LeasedPut { key, lease, expected, value });
+    let leased: Vec<Op<'_>> = leased.collect();
+    [&[Op::Put { key, value }, Op::Delete { key }][..], &cas, &cas_delete, &leased].concat()
 }
 
 proptest! {
@@ -155,6 +171,29 @@ proptest! {
         let op = Op::Restore(Restore::Begin { revision: revision + (1 << 62) + 1 });
         let command = Command::Write { session: 1, sequence: 0, first_pending: 0, op };
         assert_eq!(Command::decode(&command.to_vec()), Err(DecodeError::OutOfRange("revision")));
+    }
+
+    #[test]
+    fn leases__round_trip(
+        consistency in consistency(), from in bytes(20), keys in vec(key(), 0..4), numbers: [u64; 3],
+        ttl_ms in LEASE_MS_MIN..=LEASE_MS_MAX, next in option::of(key()), count: u32,
+    ) {
+        let [lease, left_ms, clock_ms] = numbers;
+        for op in [LeaseOp::Grant { ttl_ms }, LeaseOp::KeepAlive { lease }, LeaseOp::Revoke { lease }] {
+            let op = Op::Lease(op);
+            assert_round_trip!(Command, Command::Write { session: 1, sequence: 0, first_pending: 0, op });
+            assert_eq!(BatchBuffer::default().push(&op), Err(BatchError::Nested));
+        }
+        assert_round_trip!(Command, Command::Advance { clock_ms: clock_ms % (LEASE_CLOCK_MS_MAX + 1) });
+        assert_round_trip!(LeaseRequest, LeaseRequest::Of { consistency, lease, from: &from });
+        assert_round_trip!(LeaseRequest, LeaseRequest::List { consistency, from: lease });
+        let state = LeaseState { lease, ttl_ms, left_ms, keys: count };
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let states = vec![state; keys.len()];
+        assert_round_trip!(LeaseReply, LeaseReply::Of { state, keys, next: next.as_deref() });
+        assert_round_trip!(LeaseReply, LeaseReply::List { states, next: next.is_some().then_some(lease) });
+        assert_round_trip!(LeaseReply, LeaseReply::Unknown);
+        assert_round_trip!(LeaseReply, LeaseReply::Refused(Refusal::Restoring));
     }
 
     #[test]
@@ -260,6 +299,18 @@ fn limits__are_kept_by_the_decoders() {
     reply.extend_from_slice(&(VALUE_BYTES_MAX as u32 + 1).to_le_bytes());
     reply.resize(reply.len() + VALUE_BYTES_MAX + 1, 0);
     assert_eq!(GetReply::decode(&reply), Err(DecodeError::ValueLength(VALUE_BYTES_MAX + 1)));
+}
+
+#[test]
+fn leases__have_a_shortest_and_a_longest_time() {
+    for ttl_ms in [0, LEASE_MS_MIN - 1, LEASE_MS_MAX + 1, u64::MAX] {
+        let op = Op::Lease(LeaseOp::Grant { ttl_ms });
+        let command = Command::Write { session: 1, sequence: 0, first_pending: 0, op };
+        let refused = Err(DecodeError::OutOfRange("time of the lease"));
+        assert_eq!(Command::decode(&command.to_vec()), refused);
+    }
+    let command = Command::Advance { clock_ms: LEASE_CLOCK_MS_MAX + 1 };
+    assert_eq!(Command::decode(&command.to_vec()), Err(DecodeError::OutOfRange("lease clock")));
 }
 
 #[test]

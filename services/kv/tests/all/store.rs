@@ -130,7 +130,7 @@ fn execute(model: &mut Model, index: u64, op: &Op<'_>) -> Outcome {
                     after.insert(key.into(), (index, value.into()));
                 }
                 Op::Delete { key } | Op::CasDelete { key, .. } => drop(after.remove(key)),
-                Op::Batch(_) | Op::Restore(_) => unreachable!(),
+                _ => unreachable!(),
             }
         }
         *model = after;
@@ -161,7 +161,7 @@ fn execute(model: &mut Model, index: u64, op: &Op<'_>) -> Outcome {
         Op::Delete { key } | Op::CasDelete { key, .. } => {
             Outcome::Deleted { existed: model.remove(*key).is_some() }
         }
-        Op::Batch(_) | Op::Restore(_) => unreachable!(),
+        _ => unreachable!(),
     }
 }
 

@@ -77,7 +77,9 @@ pub enum BatchError {
     #[error(transparent)]
     Limit(#[from] DecodeError),
     /// A batch has operations of single keys: push an inner batch's operations instead.
-    #[error("neither a batch nor a step of a restore stands in a batch")]
+    #[error(
+        "neither a batch, nor a step of a restore, nor an operation on a lease stands in a batch"
+    )]
     Nested,
 }
 

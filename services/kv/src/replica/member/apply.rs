@@ -8,6 +8,7 @@ use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 
 use super::{Configured, Member};
 use crate::api::AdminReply;
+use crate::command;
 use crate::replica::ReplicaError;
 use crate::replica::membership::{MembershipChange, read_members};
 use crate::store::{PREFETCH_MAX, PREFETCH_MIN};
@@ -137,6 +138,11 @@ impl Member {
         } else if !entry.data.is_empty() {
             self.reply.clear();
             self.store.apply(entry.index, &entry.data, &mut self.reply);
+            // A leader goes on with the value to which its own numbers were added.
+            let is_own = self.leads() && entry.term == self.raft.raft.term;
+            if command::is_advance(&entry.data) && !is_own {
+                self.lease_clock.adopt(self.store.lease_clock_ms(), cx.clock_now().as_ns());
+            }
         }
         self.answer_changes(cx);
         Ok(())

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use raft::RawNode;
 use raft::eraftpb::{ConfState, Entry, HardState};
 
+use super::lease_clock::LeaseClock;
 use super::slowness::Slowness;
 use super::snapshot::unpack;
 use super::{Configured, Member};
@@ -169,6 +170,7 @@ impl Member {
             role,
             no_lease_in: 0,
             lease: None,
+            lease_clock: LeaseClock::default(),
             no_votes_until_ns: 0,
             is_deferred: false,
             rng: Rng::new(config.seed ^ identity.replica),

@@ -8,6 +8,7 @@
 
 mod apply;
 mod begin;
+mod lease_clock;
 mod quota;
 mod role;
 mod slowness;
@@ -23,6 +24,7 @@ use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
+use lease_clock::LeaseClock;
 use slowness::Slowness;
 pub(super) use snapshot::Fetch;
 
@@ -38,7 +40,7 @@ use super::shared::Shared;
 use super::snapshot::{Incoming, Snapshots};
 use super::writes::Writes;
 use super::{ReplicaError, ReplicaStats};
-use crate::api::{Certainty, Refusal, methods};
+use crate::api::{Certainty, LeaseRequest, Refusal, methods};
 use crate::persist::{Batch, Identity, LogStore};
 use crate::store::Store;
 
@@ -93,6 +95,7 @@ pub(super) struct Member {
     /// Term and end of the lease when last computed. Within a term the lease never gets shorter, unless the
     /// configuration changes.
     lease: Option<(u64, u64)>,
+    lease_clock: LeaseClock,
     /// Time before which the replica grants no votes. A restart forgets promises to a leader.
     no_votes_until_ns: u64,
     is_deferred: bool,
@@ -123,6 +126,7 @@ impl Member {
         self.note_role(cx, config);
         self.note_failed_handover(cx);
         let has_proposed = self.propose(cx);
+        self.advance_leases(cx);
         let has_asked = self.ask_for_reads();
         self.take_messages(links);
         links.send(cx, self.identity.cluster, shared);
@@ -151,6 +155,7 @@ impl Member {
         }
         self.renew_election_timeout(config);
         self.saves.drop_idle(now_ns);
+        self.lease_clock.note_tick();
         if self.raft.raft.state == StateRole::Leader {
             self.advance_joins();
             self.retry_snapshot_offers(config);
@@ -348,7 +353,7 @@ impl Member {
                 for read in due.by_ref().take(together) {
                     let mut reply = std::mem::take(&mut self.reply);
                     reply.clear();
-                    self.answer_read(cx.now().as_ns(), read.method, &read.request, &mut reply);
+                    self.answer_read(cx, read.method, &read.request, &mut reply);
                     read.responder.reply(cx, &reply);
                     self.reply = reply;
                 }
@@ -359,7 +364,7 @@ impl Member {
     /// Answers a read from the present state.
     pub(crate) fn answer_read(
         &mut self,
-        now_ns: u64,
+        cx: &Context<'_>,
         method: u16,
         request: &[u8],
         reply: &mut Vec<u8>,
@@ -367,7 +372,13 @@ impl Member {
         if self.store.is_restoring() {
             Refusal::Restoring.encode(reply);
         } else if method == methods::SAVE {
-            self.saves.answer(now_ns, &self.store, request, reply);
+            self.saves.answer(cx.now().as_ns(), &self.store, request, reply);
+        } else if method == methods::LEASE {
+            let clock_ms = self.lease_clock_ms(cx.clock_now().as_ns());
+            match LeaseRequest::decode(request) {
+                Ok(request) => request.answer(&self.store, clock_ms, reply),
+                Err(error) => Refusal::Malformed(&error.to_string()).encode(reply),
+            }
         } else {
             reads::answer(&self.store, method, request, reply);
         }

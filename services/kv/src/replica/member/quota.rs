@@ -22,10 +22,11 @@ impl Member {
         (is_low && op.stores()).then_some("the leader's disk has little space: free some of it")
     }
 
-    /// The memory of keys, values and log, about.
+    /// The memory of keys, values, leases and log, about.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let log_bytes = self.log.size().1 as u64;
-        self.store.bytes() + self.store.keys() * KEY_BYTES_BESIDE + log_bytes
+        let lease_bytes = self.store.lease_bytes();
+        self.store.bytes() + self.store.keys() * KEY_BYTES_BESIDE + lease_bytes + log_bytes
     }
 }
 

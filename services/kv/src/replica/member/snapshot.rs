@@ -137,6 +137,7 @@ impl Member {
         self.log.get_mut().restart_at(index, term, conf_state);
         (self.store, self.membership, self.initial_members) = (*store, membership, initial_members);
         self.applied = (index, term);
+        self.lease_clock.restart();
         self.snapshots = Snapshots::default();
         Ok(self.checkpoint())
     }

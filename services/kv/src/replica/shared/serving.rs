@@ -33,6 +33,11 @@ impl Shared {
                 Refusal::Malformed(&error.to_string()).encode(&mut state.reply);
                 return request.reply(cx, &state.reply);
             }
+            (Ok(Command::Advance { .. }), _) => {
+                Refusal::Malformed("only a leader advances the lease clock")
+                    .encode(&mut state.reply);
+                return request.reply(cx, &state.reply);
+            }
             (Ok(command), Some(member)) => member.refuses(&command, &state.config),
             (Ok(_), None) => None,
         };
@@ -61,12 +66,12 @@ impl Shared {
         member.apply_answered(cx);
         match reads::may_be_stale(method, request.data()) {
             Err(error) => Refusal::Malformed(&error).encode(reply),
-            Ok(true) => member.answer_read(cx.now().as_ns(), method, request.data(), reply),
+            Ok(true) => member.answer_read(cx, method, request.data(), reply),
             Ok(false) if !member.leads() => {
                 Refusal::NotLeader { leader: member.leader() }.encode(reply);
             }
             Ok(false) if member.may_read_now(&state.links, cx, &state.config) => {
-                member.answer_read(cx.now().as_ns(), method, request.data(), reply);
+                member.answer_read(cx, method, request.data(), reply);
             }
             Ok(false) => {
                 let data = request.data().to_vec();
