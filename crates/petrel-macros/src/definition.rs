@@ -201,25 +201,23 @@ impl Method {
         let full_name = take_name(&mut attrs)?.unwrap_or_else(|| table_name(&name));
         check_text(&full_name, name.span())?;
         let is_idempotent = take(&mut attrs, "idempotent")?;
+        let (cx, request, streams) = arguments(&sig.inputs, name.span())?;
         let (is_dispatched, is_worker) =
             (take(&mut attrs, "dispatch")?, take(&mut attrs, "worker")?);
         let place = match (sig.asyncness.is_some(), is_dispatched, is_worker) {
             (true, false, false) => Place::Task,
             (false, true, false) => Place::Dispatch,
             (false, false, true) => Place::Worker,
+            _ if !streams.is_empty() => return Err(Error::new(name.span(), STREAMS_WAIT)),
             _ => {
                 let message = "a method is `async`, or has `#[dispatch]` or `#[worker]`: its handler \
                                runs as a task, in the event loop, or on a worker";
                 return Err(Error::new(name.span(), message));
             }
         };
-        let (cx, request, streams) = arguments(&sig.inputs, name.span())?;
         let (output, reply) = output(&sig.output, name.span())?;
-        let is_plain = place == Place::Task && !is_idempotent && !is_reference(request.as_ref());
-        if !streams.is_empty() && !is_plain {
-            let message = "a method with streams is `async`, is not `#[idempotent]`, and takes its \
-                           request by value";
-            return Err(Error::new(name.span(), message));
+        if !streams.is_empty() {
+            check_streams(place, is_idempotent, request.as_ref(), name.span())?;
         }
         let is_unit = matches!(&reply, Type::Tuple(tuple) if tuple.elems.is_empty());
         if streams.output.is_some() && !is_unit {
@@ -253,8 +251,30 @@ impl Method {
     }
 }
 
-fn is_reference(request: Option<&Argument>) -> bool {
-    matches!(request, Some((_, Type::Reference(_))))
+/// The refusal of a handler that could not wait for messages.
+const STREAMS_WAIT: &str = "a method with streams is an `async fn` without `#[dispatch]` and `#[worker]`: its handler waits for messages";
+
+/// Checks the rules of methods with streams.
+fn check_streams(
+    place: Place,
+    is_idempotent: bool,
+    request: Option<&Argument>,
+    at: Span,
+) -> Result<()> {
+    if place != Place::Task {
+        return Err(Error::new(at, STREAMS_WAIT));
+    }
+    if is_idempotent {
+        let message = "a method with streams is never begun twice: remove `#[idempotent]`";
+        return Err(Error::new(at, message));
+    }
+    match request {
+        Some((_, Type::Reference(reference))) => {
+            let message = "a method with streams takes its request by value: the memory of the request is gone while it runs";
+            Err(Error::new(reference.span(), message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns a trait without the attributes that only [`Definition`] understands.
@@ -340,18 +360,58 @@ fn arguments(
         FnArg::Receiver(_) => Err(wrong()),
     });
     let mut typed = typed.collect::<Result<Vec<_>>>()?.into_iter().peekable();
-    let cx = typed.next().ok_or_else(wrong)?;
-    let is_stream =
-        |one: &Argument| messages(&one.1, "Receiver").or(messages(&one.1, "Sender")).is_some();
-    let request = typed.next_if(|one| !is_stream(one));
+    let cx = typed.next_if(|one| !is_stream(&one.1)).ok_or_else(wrong)?;
+    let request = typed.next_if(|one| !is_stream(&one.1));
     let mut stream = |name| {
         let argument = typed.next_if(|one| messages(&one.1, name).is_some())?;
         let messages = messages(&argument.1, name)?;
         Some((argument, messages))
     };
     let streams = Streams { input: stream("Receiver"), output: stream("Sender") };
-    let is_known = typed.next().is_none() && (request.is_some() || !streams.is_empty());
-    if is_known { Ok((cx, request, streams)) } else { Err(wrong()) }
+    match typed.next() {
+        Some((_, of)) => Err(misplaced(&of, &streams)),
+        None if request.is_none() && streams.is_empty() => Err(wrong()),
+        None => Ok((cx, request, streams)),
+    }
+}
+
+/// Returns the mistake of an argument behind those that a method has.
+fn misplaced(of: &Type, streams: &Streams) -> Error {
+    let by_value = match of {
+        Type::Reference(reference) => &reference.elem,
+        owned => owned,
+    };
+    let is = |name| messages(by_value, name).is_some();
+    let message = match streams {
+        _ if is_stream(of) && !is("Receiver") && !is("Sender") => {
+            "a stream names the type of its messages: `Receiver<Message>`, `Sender<Message>`"
+        }
+        _ if is_stream(by_value) && matches!(of, Type::Reference(_)) => {
+            "a handler owns its streams: take the `Receiver` or `Sender` by value"
+        }
+        Streams { input: Some(_), .. } if is("Receiver") => {
+            "a method has one `Receiver`: put the kinds of messages into an enum"
+        }
+        Streams { output: Some(_), .. } if is("Sender") => {
+            "a method has one `Sender`: put the kinds of messages into an enum"
+        }
+        _ if is("Receiver") => "the `Receiver` stands before the `Sender`",
+        streams if !streams.is_empty() => "the request stands before the streams",
+        _ => "a method has one request: put several values into a struct or a tuple",
+    };
+    Error::new(of.span(), message)
+}
+
+/// Returns true for a `Receiver` or `Sender`, also by reference or without the type of its messages.
+fn is_stream(of: &Type) -> bool {
+    match of {
+        Type::Reference(reference) => is_stream(&reference.elem),
+        Type::Path(path) => {
+            let last = path.path.segments.last();
+            last.is_some_and(|last| last.ident == "Receiver" || last.ident == "Sender")
+        }
+        _ => false,
+    }
 }
 
 /// Returns the type of the messages of a `Receiver` or `Sender`.

@@ -8,6 +8,9 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 
+use petrel_proto::{Execution, Status};
+
+use crate::error::Error;
 use crate::events;
 
 /// The panics of the application's closures that end the event loop, by unwinding to the caller of the loop. Further panics end a call or task.
@@ -74,11 +77,33 @@ impl Panics {
         }
         self.caught.set(self.caught.get() + 1);
         events::panic_caught(of.name(), text_of(&*payload));
-        // The drop of an application's value could panic again.
-        if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
-        }
+        discard(payload);
     }
+}
+
+/// Drops a payload, a value of the application whose drop could panic again.
+#[cold]
+pub(crate) fn discard(payload: PanicPayload) {
+    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
+/// Runs a codec or an interceptor of the application for a call. A panic is the call's INTERNAL.
+#[inline(always)]
+pub(crate) fn in_call<R>(
+    name: &str,
+    execution: Execution,
+    run: impl FnOnce() -> R,
+) -> Result<R, Error> {
+    catch(run).map_err(|payload| panicked(name, execution, payload))
+}
+
+#[cold]
+pub(crate) fn panicked(name: &str, execution: Execution, payload: PanicPayload) -> Error {
+    let text = format!("{name} panicked: {}", text_of(&*payload));
+    discard(payload);
+    Error::of(Status::Internal, text, execution)
 }
 
 impl Closure {

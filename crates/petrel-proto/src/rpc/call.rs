@@ -79,6 +79,14 @@ impl CallFailure {
     pub fn new(status: Status, message: impl Into<String>, execution: Execution) -> Self {
         Self { status, message: message.into(), execution, details: Vec::new() }
     }
+
+    /// Reads a text, and details behind a zero byte, from the answer of a server (§3.3).
+    pub fn read(status: Status, body: &[u8], execution: Execution) -> Self {
+        let end = body.iter().position(|byte| *byte == 0).unwrap_or(body.len());
+        let (text, details) = body.split_at(end);
+        let details = details.get(1..).unwrap_or_default().to_vec();
+        Self { details, ..Self::new(status, String::from_utf8_lossy(text), execution) }
+    }
 }
 
 /// The known execution of a failed call's request.

@@ -12,6 +12,7 @@ pub(crate) struct Bytes;
 
 impl Encode<Message> for Bytes {
     const NAME: &'static str = "bytes";
+    const NEVER_PANICS: bool = true;
 
     #[inline]
     fn len(_: &Message) -> usize {

@@ -123,23 +123,24 @@ impl Client {
         Call::reading(self.clone(), method, bytes_of(request), 0, |answer, _| Ok(answer))
     }
 
-    /// Returns a call whose request a codec appends to memory, and whose response `read` reads.
+    /// Returns a call whose request a codec appends to memory, and whose response `read` reads. The error of the codec is that of the call.
     #[inline(always)]
     pub(crate) fn call_encoded<T>(
         &self,
         method: u16,
         expected: &Arc<Expected>,
-        append: impl FnOnce(&mut Vec<u8>),
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), Error>,
         read: fn(Response, u64) -> Result<T, Error>,
     ) -> Call<T> {
         let marks = match expected.is_known() || self.expect_in_task(expected) {
             true => Marks::TYPED,
             false => Marks::TYPED.with(Marks::BEHIND_TABLE),
         };
-        let (client, request, options) =
-            (self.clone(), bytes_by(append), CallOptions::marked(marks));
+        let (client, options) = (self.clone(), CallOptions::marked(marks));
+        let (request, appended) = bytes_by(append);
+        let step = appended.map_or_else(Step::failed, |()| Step::New);
         // One literal: the compiler moves a call once more if a field changes afterwards.
-        Call { client, method, options, request, step: Step::New, read, expected: 0 }
+        Call { client, method, options, request, step, read, expected: 0 }
     }
 
     /// Expects the methods of a table before the endpoint has taken its messages: calls of its tasks pass those by. Returns whether the
@@ -181,10 +182,12 @@ impl<T> Call<T> {
 
     /// Returns the call of the response as it comes, and the function that reads it. The call has not begun.
     pub(crate) fn into_unread(mut self) -> (Call, ReadResponse<T>) {
-        assert!(matches!(self.step, Step::New), "a call gets its metadata before it begins");
+        let step = mem::replace(&mut self.step, Step::Ended);
+        let has_begun = matches!(step, Step::Outstanding(_) | Step::Ended);
+        assert!(!has_begun, "a call gets its metadata before it begins");
         let (client, request) = (self.client.clone(), mem::take(&mut self.request));
         let mut call = Call::reading(client, self.method, request, 0, |answer, _| Ok(answer));
-        call.options = self.options;
+        (call.options, call.step) = (self.options, step);
         (call, self.read)
     }
 

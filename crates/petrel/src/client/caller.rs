@@ -84,6 +84,21 @@ impl Request<'_> {
     }
 }
 
+impl<S: 'static> Context<'_, S> {
+    /// Returns the client that makes the call of a typed service whose handler runs, to be called back, like [`Request::caller`].
+    ///
+    /// # Errors
+    /// As [`Request::caller`]; FAILED_PRECONDITION outside of handlers with `#[dispatch]`.
+    pub fn caller(&mut self) -> Result<Client, Error> {
+        let local = self.untyped().local();
+        let text =
+            "only a handler with `#[dispatch]` has a caller here: a raw handler asks its request";
+        let session =
+            local.served().ok_or_else(|| Error::not_sent(Status::FailedPrecondition, text))?;
+        caller_of(local, session)
+    }
+}
+
 impl<S> Handle<S> {
     /// Returns the client that makes a request, to be called back, like [`Request::caller`].
     ///

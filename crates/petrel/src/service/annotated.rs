@@ -12,6 +12,7 @@ use super::interceptor::{CallEnd, ClientInterceptors, OutgoingCall};
 use crate::client::{Call, ReadResponse, Response};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
+use crate::stream::AroundStream;
 use crate::time::Time;
 use crate::values::Metadata;
 
@@ -43,8 +44,8 @@ enum State {
     Ended,
 }
 
-/// The interceptors of a call, and the data that they see.
-struct Around<I: ClientInterceptors> {
+/// The interceptors of a call or a stream, and the data that they see.
+pub(super) struct Around<I: ClientInterceptors> {
     interceptors: I,
     method: &'static str,
     metadata: Metadata,
@@ -56,6 +57,23 @@ struct Around<I: ClientInterceptors> {
 }
 
 impl<I: ClientInterceptors> Around<I> {
+    fn new(interceptors: I, method: &'static str) -> Self {
+        Self {
+            interceptors,
+            method,
+            metadata: Metadata::new(),
+            wants_reply_metadata: false,
+            timeout: None,
+            deadline: None,
+            began: None,
+        }
+    }
+
+    /// Returns the interceptors of a stream.
+    pub(super) fn of_stream(interceptors: I, method: &'static str) -> Box<dyn AroundStream> {
+        Box::new(Self::new(interceptors, method))
+    }
+
     fn outgoing(&mut self) -> (&I, OutgoingCall<'_>) {
         let &mut Self { method, timeout, deadline, .. } = self;
         (
@@ -73,11 +91,31 @@ impl<I: ClientInterceptors> Around<I> {
     }
 
     /// Runs the interceptors after the call, once.
-    fn end(&mut self, error: Option<&Error>) {
-        if let Some((began, client)) = self.began.take() {
-            let (interceptors, call) = self.outgoing();
-            interceptors.after(&call, &CallEnd::new(error, began, client.now()));
-        }
+    ///
+    /// # Errors
+    /// An interceptor has panicked.
+    fn end(&mut self, error: Option<&Error>) -> Result<(), Error> {
+        let Some((began, client)) = self.began.take() else { return Ok(()) };
+        let (interceptors, call) = self.outgoing();
+        interceptors.after(&call, &CallEnd::new(error, began, client.now()))
+    }
+}
+
+impl<I: ClientInterceptors> AroundStream for Around<I> {
+    fn begin(
+        &mut self,
+        client: &crate::Client,
+        timeout: Option<Duration>,
+        metadata: Metadata,
+    ) -> Result<Metadata, Error> {
+        (self.timeout, self.metadata) = (timeout, metadata);
+        let begun = Self::begin(self, client);
+        begun.map_err(|error| error.with_execution(Execution::NotSent))?;
+        Ok(self.metadata.clone())
+    }
+
+    fn end(&mut self, error: Option<&Error>) -> Result<(), Error> {
+        Self::end(self, error)
     }
 }
 
@@ -86,7 +124,8 @@ impl<I: ClientInterceptors> Drop for Around<I> {
         if self.began.is_some() {
             let text = "the caller dropped the call";
             let error = Error::of(Status::Cancelled, text, Execution::MayHaveExecuted);
-            self.end(Some(&error));
+            // No caller is left to be told of a panic.
+            let _ = self.end(Some(&error));
         }
     }
 }
@@ -129,16 +168,7 @@ macro_rules! options {
 impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
     pub(super) fn new(call: Call<T>, interceptors: I, method: &'static str) -> Self {
         let (call, read) = call.into_unread();
-        let around = Around {
-            interceptors,
-            method,
-            metadata: Metadata::new(),
-            wants_reply_metadata: false,
-            timeout: None,
-            deadline: None,
-            began: None,
-        };
-        Self { call, read, around, state: State::New }
+        Self { call, read, around: Around::new(interceptors, method), state: State::New }
     }
 
     options! {
@@ -213,8 +243,7 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
         let has_envelope = self.begin()?;
         let Self { call, read, mut around, .. } = self;
         let outcome = call.wait().and_then(|response| open(response, has_envelope, read));
-        around.end(outcome.as_ref().err());
-        outcome
+        around.end(outcome.as_ref().err()).and(outcome)
     }
 
     /// Runs the interceptors, and adds the envelope, once. Returns whether the call has an envelope.
@@ -236,7 +265,7 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
         let metadata = &self.around.metadata;
         let has_envelope = !metadata.is_empty() || self.around.wants_reply_metadata;
         if has_envelope && let Err(error) = self.call.add_envelope(metadata) {
-            self.around.end(Some(&error));
+            self.around.end(Some(&error))?;
             return Err(error);
         }
         self.state = State::Begun { has_envelope };
@@ -248,8 +277,7 @@ impl<T: 'static, I: ClientInterceptors> AnnotatedCall<T, I> {
         let outcome = ready!(Pin::new(&mut self.call).poll(cx));
         let outcome = outcome.and_then(|response| open(response, has_envelope, self.read));
         self.state = State::Ended;
-        self.around.end(outcome.as_ref().err());
-        Poll::Ready(outcome)
+        Poll::Ready(self.around.end(outcome.as_ref().err()).and(outcome))
     }
 }
 

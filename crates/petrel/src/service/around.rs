@@ -104,10 +104,9 @@ impl<I: ServerInterceptors> Between<'_, I> {
             let outcome = Watch::begin(&*interceptors, call, || handle.clock_now());
             let outcome = outcome.and_then(|watch| {
                 cx.swap_envelope(envelope.clone());
-                let outcome = run(cx, &request.data()[..len]);
+                let outcome = cx.serving(request.session(), |cx| run(cx, &request.data()[..len]));
                 cx.swap_envelope(None);
-                watch.end(outcome.as_ref().err());
-                outcome
+                watch.end(outcome.as_ref().err()).and(outcome)
             });
             match outcome {
                 Ok(reply) => {
@@ -140,7 +139,7 @@ impl<I: ServerInterceptors> Between<'_, I> {
                 let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
                 let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now())?;
                 let outcome = run(&service, &cx).await;
-                watch.end(outcome.as_ref().err());
+                watch.end(outcome.as_ref().err())?;
                 Ok(Enclosed::new(outcome?, cx.envelope()))
             }
         };
@@ -167,7 +166,7 @@ impl<I: ServerInterceptors> Between<'_, I> {
                     let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
                     let watch = Watch::begin(&*interceptors, call, || Time::from_ns(now_ns()))?;
                     let outcome = run(&service, &request);
-                    watch.end(outcome.as_ref().err());
+                    watch.end(outcome.as_ref().err())?;
                     let reply = Enclosed::new(outcome?, envelope);
                     let (len, whole) = reply.lengths::<M>();
                     let mut body = vec![0; whole];

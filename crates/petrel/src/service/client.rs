@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use petrel_proto::{Execution, Status};
+use petrel_proto::Execution;
 
 use super::codec::Encode;
-use super::interceptor::{CallOf, ClientInterceptor, ClientInterceptors, OutgoingCall};
+use super::interceptor::{CallOf, ClientInterceptor, ClientInterceptors};
 use super::method::{Method, decode_reply};
 use crate::client::{Client, Response, Targets};
 use crate::error::Error;
+use crate::panics::in_call;
 use crate::stream::{Kind, Pairs, Place, StreamCall};
 use crate::sync::Arc;
-use crate::values::Metadata;
 use crate::values::expected::Expected;
 use crate::values::method_table::ServiceTable;
 
@@ -76,7 +76,8 @@ impl<I: ClientInterceptors> Stub<I> {
         request: &M::Request,
         is_idempotent: bool,
     ) -> CallOf<M::Reply, I> {
-        let append = |out: &mut Vec<u8>| <M::Codec as Encode<M::Request>>::append(request, out);
+        let append =
+            |out: &mut Vec<u8>| append_request::<M::Codec, M::Request>(M::NAME, request, out);
         let number = self.expected.numbers()[index];
         let read = |reply: Response, _| decode_reply::<M>(&reply);
         let call = self.client.call_encoded(number, &self.expected, append, read);
@@ -88,24 +89,37 @@ impl<I: ClientInterceptors> Stub<I> {
     pub(super) fn stream<T>(
         &self,
         (index, method): (usize, &'static str),
-        request: Option<Vec<u8>>,
+        request: Result<Option<Vec<u8>>, Error>,
         kind: Kind<T>,
     ) -> StreamCall<T> {
         let number = self.expected.numbers()[index];
         let read = |answer: Response, _| Place::of(&answer);
-        let place = self.client.call_encoded(number, &self.expected, |_| {}, read).idempotent();
+        let place = self.client.call_encoded(number, &self.expected, |_| Ok(()), read).idempotent();
         let of = (self.client.clone(), Arc::clone(&self.pairs));
-        let mut metadata = Metadata::default();
-        let (timeout, deadline) = (None, None);
-        let mut call = OutgoingCall { method, timeout, deadline, metadata: &mut metadata };
-        let refused = match self.interceptors.before(&mut call) {
-            Ok(()) if metadata.is_empty() => None,
-            Ok(()) => Some(Error::new(Status::InvalidArgument, "streams have no metadata")),
-            Err(error) => Some(error),
-        };
-        let refused = refused.map(|error| error.with_execution(Execution::NotSent));
-        StreamCall::new(of, place, request, kind).refused(refused)
+        StreamCall::new(of, place, request, self.interceptors.watch(method), kind)
     }
+}
+
+/// Appends a request.
+///
+/// # Errors
+/// The codec has panicked.
+#[inline(always)]
+pub(super) fn append_request<C: Encode<T>, T: ?Sized>(
+    method: &str,
+    request: &T,
+    out: &mut Vec<u8>,
+) -> Result<(), Error> {
+    if C::NEVER_PANICS {
+        C::append(request, out);
+        return Ok(());
+    }
+    let encode = || C::append(request, out);
+    let encoded = in_call("the encoder of the request", Execution::NotSent, encode);
+    encoded.map_err(|error| {
+        let text = format!("{method}: {}", error.message);
+        error.with_message(text)
+    })
 }
 
 impl<I: ClientInterceptors> fmt::Debug for Stub<I> {

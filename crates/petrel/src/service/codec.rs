@@ -29,9 +29,17 @@ use std::fmt;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{T}` is no message of the codec `{Self}`",
+    note = "`Raw` has bytes and text alone: for other types derive serde's traits for `Postcard`, prost's for `Prost` or zerocopy's \
+            for `Zerocopy`, implement the codec for the type, or name another codec: `#[petrel::service(codec = …)]`"
+)]
 pub trait Encode<T: ?Sized> {
     /// The name of the codec: both ends of a call have the same.
     const NAME: &'static str;
+
+    /// Whether neither writing nor reading can panic: panics are then not looked for. Otherwise a panic ends the call with INTERNAL.
+    const NEVER_PANICS: bool = false;
 
     /// Returns a fingerprint of the message type: both ends have the same. 0 if messages of different versions understand each
     /// other.
@@ -42,8 +50,7 @@ pub trait Encode<T: ?Sized> {
     /// Returns the bytes of a message.
     fn len(message: &T) -> usize;
 
-    /// Writes a message, of [`len`](Self::len) bytes. If it panics over a reply, the call ends with INTERNAL; over a request, the panic is that of
-    /// the caller, who has no call yet.
+    /// Writes a message, of [`len`](Self::len) bytes. If it panics, the call ends with INTERNAL, and a stream, too.
     fn encode(message: &T, out: &mut [u8]);
 
     /// Appends a message to a vector.
@@ -55,6 +62,10 @@ pub trait Encode<T: ?Sized> {
 }
 
 /// The half of a codec that reads messages of their own.
+#[diagnostic::on_unimplemented(
+    message = "the codec `{Self}` cannot read `{T}`",
+    note = "for `Postcard` the type has serde's `Deserialize`, and for a codec of the application an implementation of `Decode`"
+)]
 pub trait Decode<T>: Encode<T> {
     /// Reads a message.
     ///
@@ -64,6 +75,10 @@ pub trait Decode<T>: Encode<T> {
 }
 
 /// The half of a codec that reads messages in place: for requests that are references.
+#[diagnostic::on_unimplemented(
+    message = "the codec `{Self}` cannot read `{T}` in place",
+    note = "take the request by value, or implement `Read` for the type"
+)]
 pub trait Read<T: ?Sized>: Encode<T> {
     /// A message that the handler keeps for its next requests, if bytes cannot be lent.
     type Kept: Default;
@@ -115,6 +130,7 @@ macro_rules! raw {
     ($name:literal: $owned:ty, $borrowed:ty, $bytes:expr, $read:expr) => {
         impl Encode<$borrowed> for Raw {
             const NAME: &'static str = $name;
+            const NEVER_PANICS: bool = true;
 
             #[inline]
             fn len(message: &$borrowed) -> usize {
@@ -143,6 +159,7 @@ macro_rules! raw {
 
         impl Encode<$owned> for Raw {
             const NAME: &'static str = $name;
+            const NEVER_PANICS: bool = true;
 
             #[inline]
             fn len(message: &$owned) -> usize {

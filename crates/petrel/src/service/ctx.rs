@@ -1,5 +1,6 @@
 //! The context of an async handler.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,12 +14,22 @@ use crate::values::{Envelope, Metadata};
 pub struct Ctx {
     request: OwnRequest,
     handle: Handle,
-    envelope: Option<Arc<Envelope>>,
+    /// A stream's is made when it is needed.
+    envelope: OnceCell<Arc<Envelope>>,
 }
 
 impl Ctx {
     pub(super) fn new(handle: Handle, request: OwnRequest) -> Self {
-        Self { request, handle, envelope: None }
+        Self { request, handle, envelope: OnceCell::new() }
+    }
+
+    /// Returns the context of a stream, which has an envelope from its begin or gets one with the first entry for the end.
+    pub(super) fn of_stream(
+        handle: Handle,
+        request: OwnRequest,
+        envelope: Option<Arc<Envelope>>,
+    ) -> Self {
+        Self { request, handle, envelope: envelope.map(OnceCell::from).unwrap_or_default() }
     }
 
     /// Returns the context of a request whose message ends after `len` bytes, and whose metadata, if there are any, stood behind.
@@ -28,11 +39,11 @@ impl Ctx {
         (envelope, len): (Option<Arc<Envelope>>, usize),
     ) -> Self {
         request.cut(len);
-        Self { request, handle, envelope }
+        Self::of_stream(handle, request, envelope)
     }
 
     pub(super) fn envelope(&self) -> Option<&Envelope> {
-        self.envelope.as_deref()
+        self.envelope.get().map(|envelope| &**envelope)
     }
 
     /// Returns the metadata of the call: empty for a call without.
@@ -45,7 +56,8 @@ impl Ctx {
     /// # Errors
     /// As [`Metadata::insert`].
     pub fn reply_metadata(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        Envelope::insert_reply(self.envelope(), key, value.as_ref())
+        let envelope = self.envelope.get_or_init(|| Envelope::new(Metadata::new()));
+        Envelope::insert_reply(Some(envelope), key, value.as_ref())
     }
 
     /// Returns the client that makes the request, to be called back: see [`Request::caller`](crate::Request::caller). The client of a typed

@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use petrel_proto::{Execution, Status};
 
-use super::annotated::AnnotatedCall;
+use super::annotated::{AnnotatedCall, Around};
 use crate::client::Call;
 use crate::endpoint::Peer;
 use crate::error::Error;
+use crate::panics::in_call;
+use crate::stream::AroundStream;
 use crate::sync::thread;
 use crate::time::Time;
 use crate::values::{Envelope, Metadata};
+
+/// The name of an interceptor that panics: the panic ends the call with INTERNAL.
+const NAME: &str = "an interceptor";
 
 /// Code around the calls of a client: `GreeterClient::new(client).with(interceptor)`. Clones act on clones of the client.
 ///
@@ -35,10 +40,10 @@ use crate::values::{Envelope, Metadata};
 /// }
 /// ```
 ///
-/// Of a method with streams, [`before`](Self::before) runs when the client's method is called, and [`after`](Self::after) does not run. Streams
-/// have no metadata: an interceptor that adds some lets them end with INVALID_ARGUMENT.
-pub trait ClientInterceptor: Clone + 'static {
-    /// Runs when a call begins, before its first attempt.
+/// Interceptors surround a whole stream: [`before`](Self::before) runs before its server is chosen, and [`after`](Self::after) when the application
+/// gets the end, or drops the receiver.
+pub trait ClientInterceptor: Clone + Send + Sync + 'static {
+    /// Runs when a call or stream begins, before its first attempt.
     ///
     /// # Errors
     /// The outcome of a call that is not to be made.
@@ -179,7 +184,7 @@ impl<'a> CallEnd<'a> {
 pub type CallOf<T, I> = <I as ClientInterceptors>::Call<T>;
 
 /// The interceptors of a client: `()`, or an interceptor and the list of the earlier interceptors.
-pub trait ClientInterceptors: Clone + 'static {
+pub trait ClientInterceptors: Clone + Send + Sync + 'static {
     /// The type of calls.
     type Call<T: 'static>;
 
@@ -187,10 +192,13 @@ pub trait ClientInterceptors: Clone + 'static {
     fn wrap<T: 'static>(&self, call: Call<T>, method: &'static str) -> Self::Call<T>;
 
     #[doc(hidden)]
+    fn watch(&self, method: &'static str) -> Option<Box<dyn AroundStream>>;
+
+    #[doc(hidden)]
     fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Error>;
 
     #[doc(hidden)]
-    fn after(&self, call: &OutgoingCall<'_>, end: &CallEnd<'_>);
+    fn after(&self, call: &OutgoingCall<'_>, end: &CallEnd<'_>) -> Result<(), Error>;
 }
 
 impl ClientInterceptors for () {
@@ -201,11 +209,17 @@ impl ClientInterceptors for () {
         call
     }
 
+    fn watch(&self, _: &'static str) -> Option<Box<dyn AroundStream>> {
+        None
+    }
+
     fn before(&self, _: &mut OutgoingCall<'_>) -> Result<(), Error> {
         Ok(())
     }
 
-    fn after(&self, _: &OutgoingCall<'_>, _: &CallEnd<'_>) {}
+    fn after(&self, _: &OutgoingCall<'_>, _: &CallEnd<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The interceptor that was added first runs first, and last at the end.
@@ -216,18 +230,22 @@ impl<F: ClientInterceptor, R: ClientInterceptors> ClientInterceptors for (F, R) 
         AnnotatedCall::new(call, self.clone(), method)
     }
 
-    fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Error> {
-        self.1.before(call)?;
-        let refused = self.0.before(call);
-        if let Err(error) = &refused {
-            self.1.after(call, &CallEnd { error: Some(error), duration: Duration::ZERO });
-        }
-        refused
+    fn watch(&self, method: &'static str) -> Option<Box<dyn AroundStream>> {
+        Some(Around::of_stream(self.clone(), method))
     }
 
-    fn after(&self, call: &OutgoingCall<'_>, end: &CallEnd<'_>) {
-        self.0.after(call, end);
-        self.1.after(call, end);
+    fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Error> {
+        self.1.before(call)?;
+        let begun = in_call(NAME, Execution::NotSent, || self.0.before(call)).flatten();
+        if let Err(error) = &begun {
+            self.1.after(call, &CallEnd { error: Some(error), duration: Duration::ZERO })?;
+        }
+        begun
+    }
+
+    fn after(&self, call: &OutgoingCall<'_>, end: &CallEnd<'_>) -> Result<(), Error> {
+        let own = in_call(NAME, Execution::MayHaveExecuted, || self.0.after(call, end));
+        self.1.after(call, end).and(own)
     }
 }
 
@@ -240,7 +258,7 @@ pub trait ServerInterceptors: Send + Sync + 'static {
     fn before(&self, call: &IncomingCall<'_>) -> Result<(), Error>;
 
     #[doc(hidden)]
-    fn after(&self, call: &IncomingCall<'_>, end: &CallEnd<'_>);
+    fn after(&self, call: &IncomingCall<'_>, end: &CallEnd<'_>) -> Result<(), Error>;
 }
 
 impl ServerInterceptors for () {
@@ -250,7 +268,9 @@ impl ServerInterceptors for () {
         Ok(())
     }
 
-    fn after(&self, _: &IncomingCall<'_>, _: &CallEnd<'_>) {}
+    fn after(&self, _: &IncomingCall<'_>, _: &CallEnd<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The interceptor that was added first runs first, and last at the end.
@@ -259,16 +279,16 @@ impl<F: ServerInterceptor, R: ServerInterceptors> ServerInterceptors for (F, R) 
 
     fn before(&self, call: &IncomingCall<'_>) -> Result<(), Error> {
         self.1.before(call)?;
-        let refused = self.0.before(call);
-        if let Err(error) = &refused {
-            self.1.after(call, &CallEnd { error: Some(error), duration: Duration::ZERO });
+        let begun = in_call(NAME, Execution::Answered, || self.0.before(call)).flatten();
+        if let Err(error) = &begun {
+            self.1.after(call, &CallEnd { error: Some(error), duration: Duration::ZERO })?;
         }
-        refused
+        begun
     }
 
-    fn after(&self, call: &IncomingCall<'_>, end: &CallEnd<'_>) {
-        self.0.after(call, end);
-        self.1.after(call, end);
+    fn after(&self, call: &IncomingCall<'_>, end: &CallEnd<'_>) -> Result<(), Error> {
+        let own = in_call(NAME, Execution::Answered, || self.0.after(call, end));
+        self.1.after(call, end).and(own)
     }
 }
 
@@ -297,17 +317,21 @@ impl<'a, I: ServerInterceptors, N: Fn() -> Time> Watch<'a, I, N> {
     }
 
     /// Runs the interceptors after the handler.
-    pub(super) fn end(mut self, error: Option<&Error>) {
-        self.tell(error);
+    ///
+    /// # Errors
+    /// An interceptor has panicked.
+    pub(super) fn end(mut self, error: Option<&Error>) -> Result<(), Error> {
+        self.tell(error)
     }
 
-    fn tell(&mut self, error: Option<&Error>) {
+    fn tell(&mut self, error: Option<&Error>) -> Result<(), Error> {
         assert!(!self.has_ended, "a call ends once");
         self.has_ended = true;
-        if !I::ARE_NONE {
-            let end = CallEnd::new(error, self.began, (self.now)());
-            self.interceptors.after(&self.call, &end);
+        if I::ARE_NONE {
+            return Ok(());
         }
+        let end = CallEnd::new(error, self.began, (self.now)());
+        self.interceptors.after(&self.call, &end)
     }
 }
 
@@ -320,6 +344,7 @@ impl<I: ServerInterceptors, N: Fn() -> Time> Drop for Watch<'_, I, N> {
             true => (Status::Internal, "the handler panicked"),
             false => (Status::Cancelled, "the caller no longer waits"),
         };
-        self.tell(Some(&Error::of(status, text, Execution::MayHaveExecuted)));
+        // The call has ended: an interceptor that panics changes nothing.
+        let _ = self.tell(Some(&Error::of(status, text, Execution::MayHaveExecuted)));
     }
 }

@@ -4,6 +4,7 @@ use petrel_proto::{Execution, Status};
 
 use super::codec::{Decode, Encode, Malformed, Read};
 use crate::error::Error;
+use crate::panics::in_call;
 use crate::values::method_table::{MethodEntry, hash};
 
 /// A method of a service. Made by the attribute [`service`](macro@crate::service).
@@ -69,7 +70,12 @@ fn malformed_request<M: Method>(why: &Malformed) -> Error {
 /// Reads a reply at the client.
 #[inline]
 pub(super) fn decode_reply<M: Method>(bytes: &[u8]) -> Result<M::Reply, Error> {
-    <M::Codec as Decode<M::Reply>>::decode(bytes).map_err(|why| {
+    let decode = || <M::Codec as Decode<M::Reply>>::decode(bytes);
+    let decoded = match <M::Codec as Encode<M::Reply>>::NEVER_PANICS {
+        true => decode(),
+        false => in_call("the decoder of the reply", Execution::Answered, decode)?,
+    };
+    decoded.map_err(|why| {
         let text = format!("{}: the reply is malformed: {why}", M::NAME);
         Error::of(Status::Internal, text, Execution::Answered)
     })

@@ -146,7 +146,7 @@ impl<I: ServerInterceptors> Between<'_, I> {
             request.reply(cx, &place)
         });
         let no_envelope = boxed(|_, cx, request| {
-            request.fail(cx, Status::Unimplemented, "streams have no metadata")
+            request.fail(cx, Status::Unimplemented, "the metadata of a stream are in OPEN")
         });
         self.methods.handlers.push((place, no_envelope));
     }
@@ -180,8 +180,9 @@ impl<I: ServerInterceptors> Between<'_, I> {
         let other = handler.clone();
         let plain = move |_: &Handle| {
             boxed(move |_, cx, request| {
-                let outcome =
-                    decode_request::<M>(request.data()).and_then(|message| handler(cx, message));
+                let message = decode_request::<M>(request.data());
+                let outcome = message
+                    .and_then(|message| cx.serving(request.session(), |cx| handler(cx, message)));
                 answer::<M>(cx, request, outcome)
             })
         };
@@ -208,7 +209,8 @@ impl<I: ServerInterceptors> Between<'_, I> {
                 let (kept, mut own) = (&mut kept, Default::default());
                 let kept = if is_small { kept } else { &mut own };
                 let message = read_request::<M>(request.data(), kept);
-                let outcome = message.and_then(|message| handler(cx, message));
+                let outcome = message
+                    .and_then(|message| cx.serving(request.session(), |cx| handler(cx, message)));
                 answer::<M>(cx, request, outcome)
             })
         };

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use petrel_proto::{Execution, Status};
 
-use super::client::Stub;
+use super::client::{Stub, append_request};
 use super::codec::{Decode, Encode, Malformed};
 use super::ctx::Ctx;
 use super::interceptor::{ClientInterceptors, IncomingCall, ServerInterceptors, Watch};
 use super::server::Between;
 use crate::error::Error;
 use crate::stream::{Kind, Opened, Receiver, Reply, Sender, StreamCall};
+use crate::values::Envelope;
 use crate::values::method_table::{MethodEntry, hash};
 
 /// A method with streams. Made by the attribute [`service`](macro@crate::service).
@@ -72,10 +73,11 @@ fn append<C: Encode<T>, T>(message: &T, out: &mut Vec<u8>) {
     C::append(message, out);
 }
 
-fn request_bytes<M: StreamMethod>(request: Option<&M::Request>) -> Option<Vec<u8>> {
+fn request_bytes<M: StreamMethod>(request: Option<&M::Request>) -> Result<Option<Vec<u8>>, Error> {
+    let Some(request) = request else { return Ok(None) };
     let mut out = Vec::new();
-    <M::Codec as Encode<M::Request>>::append(request?, &mut out);
-    Some(out)
+    append_request::<M::Codec, _>(M::NAME, request, &mut out)?;
+    Ok(Some(out))
 }
 
 /// The client's ends of a stream of the client, and of streams of both sides.
@@ -146,32 +148,45 @@ impl<I: ServerInterceptors> Between<'_, I> {
         let (service, interceptors) = (Arc::clone(service), Arc::clone(&self.interceptors));
         self.push_stream(Rc::new(move |opened: Opened<'_>| {
             let cx = match opened.request() {
-                Ok(request) => Ctx::new(opened.handle().clone(), request),
+                Ok(request) => {
+                    let metadata = opened.take_metadata();
+                    let is_seen = !(I::ARE_NONE && metadata.is_empty());
+                    let envelope = is_seen.then(|| Envelope::new(metadata));
+                    Ctx::of_stream(opened.handle().clone(), request, envelope)
+                }
                 Err(error) => return opened.refuse(&error),
             };
-            let requests = opened.receiver(decode_sent::<M::Codec, M::Request, M>);
-            let input = decode_sent::<M::Codec, M::Input, M>;
-            let output = opened.sender(append::<M::Codec, M::Output>);
             let (service, interceptors) = (Arc::clone(&service), Arc::clone(&interceptors));
+            let ends = opened.ends();
             opened.run(async move {
-                let (peer, deadline) = (cx.peer(), cx.deadline());
-                let call = IncomingCall { method: M::NAME, peer, deadline, envelope: None };
-                let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now())?;
-                let mut requests = requests;
-                let mut reply = output.another();
-                let outcome = async {
-                    let request = match M::HAS_REQUEST {
-                        true => Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?),
-                        false => None,
+                // The ends are made where the handler takes them: a future keeps a place for each move of a value.
+                let run = async {
+                    let (peer, deadline, envelope) = (cx.peer(), cx.deadline(), cx.envelope());
+                    let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
+                    let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now())?;
+                    let outcome = async {
+                        let mut requests = ends.receiver(decode_sent::<M::Codec, M::Request, M>);
+                        let request = match M::HAS_REQUEST {
+                            true => {
+                                Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?)
+                            }
+                            false => None,
+                        };
+                        let input = requests.reading(decode_sent::<M::Codec, M::Input, M>);
+                        let output = ends.sender(append::<M::Codec, M::Output>);
+                        handler(&service, &cx, request, input, output).await
                     };
-                    handler(&service, &cx, request, requests.reading(input), output).await
+                    let outcome = outcome.await;
+                    watch.end(outcome.as_ref().err())?;
+                    match outcome? {
+                        Some(message) => {
+                            ends.sender(append::<M::Codec, M::Output>).send(message).await
+                        }
+                        None => Ok(()),
+                    }
                 };
-                let outcome = outcome.await;
-                watch.end(outcome.as_ref().err());
-                match outcome? {
-                    Some(message) => reply.send(message).await,
-                    None => Ok(()),
-                }
+                let outcome = run.await;
+                (outcome, cx.envelope().map(Envelope::take_reply).unwrap_or_default())
             });
         }));
     }

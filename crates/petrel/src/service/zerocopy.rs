@@ -12,6 +12,7 @@ pub struct Zerocopy;
 
 impl<T: IntoBytes + Immutable> Encode<T> for Zerocopy {
     const NAME: &'static str = "zerocopy";
+    const NEVER_PANICS: bool = true;
 
     fn schema() -> u64 {
         size_of::<T>() as u64

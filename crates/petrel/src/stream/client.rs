@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use petrel_proto::Status;
+use petrel_proto::{Execution, Status};
 
 use super::pair::Role;
 use super::pump::{self, Ends};
@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::local::{Destination, Handle};
 use crate::sync::{Arc, Mutex, lock};
 use crate::time::as_ns;
-use crate::values::CallbacksKey;
+use crate::values::{CallbacksKey, Metadata};
 
 /// A server's answer to a request of a method with streams: where its streams are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,26 +129,74 @@ pub struct StreamCall<T> {
     /// Whether the client sends no stream.
     ends: bool,
     timeout: Option<Duration>,
-    /// The error of an interceptor.
-    refused: Option<Error>,
-    make: Box<dyn FnOnce(Held) -> T + Send>,
+    /// The metadata; the error of an entry that is not allowed, or of the request.
+    metadata: Result<Metadata, Error>,
+    watch: Option<Box<dyn AroundStream>>,
+    make: Make<T>,
 }
+
+/// The interceptors around a stream. A drop before the end is a cancellation.
+pub trait AroundStream: Send + Sync {
+    /// Runs before the stream. Returns the metadata to be sent.
+    ///
+    /// # Errors
+    /// The stream is not to begin.
+    fn begin(
+        &mut self,
+        client: &Client,
+        timeout: Option<Duration>,
+        metadata: Metadata,
+    ) -> Result<Metadata, Error>;
+
+    /// Runs behind the stream, once.
+    ///
+    /// # Errors
+    /// An interceptor has panicked.
+    fn end(&mut self, error: Option<&Error>) -> Result<(), Error>;
+}
+
+/// Makes the ends of a stream.
+type Make<T> = Box<dyn FnOnce(Held, Option<Box<dyn AroundStream>>) -> T + Send>;
 
 impl<T> StreamCall<T> {
     /// Returns a stream whose server is found by the call `place`.
     pub(crate) fn new(
         (client, pairs): (Client, Arc<Pairs>),
         place: Call<Place>,
-        request: Option<Vec<u8>>,
+        request: Result<Option<Vec<u8>>, Error>,
+        watch: Option<Box<dyn AroundStream>>,
         kind: Kind<T>,
     ) -> Self {
         let Kind { ends, make } = kind;
-        Self { place, client, pairs, request, ends, timeout: None, refused: None, make }
+        let (request, metadata) = match request {
+            Ok(request) => (request, Ok(Metadata::new())),
+            Err(error) => (None, Err(error)),
+        };
+        let timeout = None;
+        Self { place, client, pairs, request, ends, timeout, metadata, watch, make }
     }
 
-    /// Ends the stream where it would start, with the error of an interceptor if there is one.
-    pub(crate) fn refused(mut self, refused: Option<Error>) -> Self {
-        self.refused = refused;
+    /// Adds an entry of [metadata](Metadata), in place of an entry with the same key. The handler reads it by `cx.metadata()`. Entries that are not
+    /// allowed, or beyond 1 KiB, end the stream before anything is sent.
+    pub fn metadata(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.change(|metadata| metadata.insert(key, value))
+    }
+
+    /// Adds an entry of metadata that the nested calls and streams of the server's handler may inherit.
+    pub fn inherited_metadata(self, key: &str, value: impl AsRef<[u8]>) -> Self {
+        self.change(|metadata| metadata.insert_inherited(key, value))
+    }
+
+    /// Takes on the entries of a request's metadata that are marked as inherited: for streams in a handler.
+    pub fn inherit(self, metadata: &Metadata) -> Self {
+        self.change(|own| own.inherit(metadata))
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Metadata) -> Result<(), Error>) -> Self {
+        let changed = self.metadata.as_mut().map_or(Ok(()), change);
+        if let Err(error) = changed {
+            self.metadata = Err(error.with_execution(Execution::NotSent));
+        }
         self
     }
 
@@ -174,28 +222,37 @@ impl<T> StreamCall<T> {
     /// Begins the stream: asks a server for its place, and sends the request.
     ///
     /// # Errors
-    /// No server has the method, or can be reached. The errors of the handler come behind its messages.
-    pub async fn start(self) -> Result<T, Error> {
-        let Self { place, client, pairs, request, ends, timeout, refused, make } = self;
-        if let Some(error) = refused {
-            return Err(error);
+    /// No server has the method, or can be reached; an interceptor refuses the stream. The errors of the handler come behind its messages.
+    pub async fn start(mut self) -> Result<T, Error> {
+        let mut metadata = std::mem::replace(&mut self.metadata, Ok(Metadata::new()))?;
+        let mut watch = self.watch.take();
+        if let Some(watch) = &mut watch {
+            metadata = watch.begin(&self.client, self.timeout, metadata)?;
         }
+        match self.open(metadata).await {
+            Ok((stream, make)) => Ok(make(stream, watch)),
+            Err(error) => watch.map_or(Ok(()), |mut watch| watch.end(Some(&error))).and(Err(error)),
+        }
+    }
+
+    async fn open(self, metadata: Metadata) -> Result<(Held, Make<T>), Error> {
+        let Self { place, client, pairs, request, ends, timeout, make, .. } = self;
         let own_ns = timeout.map(|time| client.now().as_ns().saturating_add(as_ns(time)));
         let end_ns = own_ns.unwrap_or(u64::MAX).min(inherited_ns().unwrap_or(u64::MAX));
         let place = place.await?;
         let pair = pairs.pair(&client, &place);
         let key = pair.with(|pair| {
-            let key = pair.open(place.method, end_ns)?;
+            let key = pair.open(place.method, end_ns, metadata)?;
             if let Some(request) = request {
                 let sent = pair.send(key, |out| out.extend_from_slice(&request));
                 sent.expect("a new stream has room for a message");
             }
             if ends {
-                pair.finish(key, Ok(()));
+                pair.finish(key, Ok(()), Metadata::new());
             }
             Ok::<_, Error>(key)
         })?;
-        Ok(make(Held::new(&pair, key)))
+        Ok((Held::new(&pair, key), make))
     }
 
     /// Begins the stream like [`start`](Self::start), with the thread parked.
@@ -217,22 +274,23 @@ impl<T> StreamCall<T> {
 /// The directions of a stream, and its ends at the client.
 pub(crate) struct Kind<T> {
     ends: bool,
-    make: Box<dyn FnOnce(Held) -> T + Send>,
+    make: Make<T>,
 }
 
 impl<T: 'static> Kind<Receiver<T>> {
     /// Messages from the server.
     pub(crate) fn server(decode: Decode<T>) -> Self {
-        Self { ends: true, make: Box::new(move |stream| Receiver::new(stream, decode, true)) }
+        let make = move |stream, watch| Receiver::of_client(stream, decode, watch);
+        Self { ends: true, make: Box::new(make) }
     }
 }
 
 impl<I: 'static, T: 'static> Kind<(Sender<I>, Reply<T>)> {
     /// Messages to the server, and a reply.
     pub(crate) fn client(append: Append<I>, decode: Decode<T>) -> Self {
-        let make = move |stream: Held| {
+        let make = move |stream: Held, watch| {
             let sender = Sender::new(stream.another(), append, true);
-            (sender, Reply::new(Receiver::new(stream, decode, true)))
+            (sender, Reply::new(Receiver::of_client(stream, decode, watch)))
         };
         Self { ends: false, make: Box::new(make) }
     }
@@ -241,11 +299,23 @@ impl<I: 'static, T: 'static> Kind<(Sender<I>, Reply<T>)> {
 impl<I: 'static, T: 'static> Kind<(Sender<I>, Receiver<T>)> {
     /// Messages in both directions.
     pub(crate) fn both(append: Append<I>, decode: Decode<T>) -> Self {
-        let make = move |stream: Held| {
+        let make = move |stream: Held, watch| {
             let sender = Sender::new(stream.another(), append, true);
-            (sender, Receiver::new(stream, decode, true))
+            (sender, Receiver::of_client(stream, decode, watch))
         };
         Self { ends: false, make: Box::new(make) }
+    }
+}
+
+impl Client {
+    /// Returns a stream of a method by its number at the servers, whose messages are bytes in the codec of the method: for tools. The first message
+    /// is the request, if the method has one; drop the sender behind the request of a method whose client sends no stream.
+    pub fn stream(&self, method: u16) -> StreamCall<(Sender<Vec<u8>>, Receiver<Vec<u8>>)> {
+        let read = |answer: Response, _| Place::of(&answer);
+        let place = Call::reading(self.clone(), method, Vec::new(), 0, read).idempotent();
+        let append = |message: &Vec<u8>, out: &mut Vec<u8>| out.extend_from_slice(message);
+        let kind = Kind::both(append, |bytes| Ok(bytes.to_vec()));
+        StreamCall::new((self.clone(), Arc::default()), place, Ok(None), None, kind)
     }
 }
 

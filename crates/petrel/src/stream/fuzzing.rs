@@ -8,7 +8,7 @@ use super::pair::{Pair, Role, Taken};
 use super::shared::{Shared, Waiters};
 use crate::error::Error;
 use crate::local::Key;
-use crate::values::StreamConfig;
+use crate::values::{Metadata, StreamConfig};
 
 /// The most steps of an input, to bound the time.
 const STEPS_MAX: usize = 64;
@@ -76,7 +76,9 @@ impl World<'_> {
                 let fill = |out: &mut Vec<u8>| out.resize(out.len() + len, 7);
                 self.pair.with(|pair| drop(pair.send(key, fill)));
             }
-            (6, Some(key)) if kind & 8 == 0 => self.pair.with(|pair| pair.finish(key, Ok(()))),
+            (6, Some(key)) if kind & 8 == 0 => {
+                self.pair.with(|pair| pair.finish(key, Ok(()), Metadata::new()));
+            }
             (6, Some(key)) => self.pair.with(|pair| pair.discard(key)),
             (7, Some(key)) => {
                 self.keys.retain(|other| *other != key);
@@ -87,7 +89,8 @@ impl World<'_> {
     }
 
     fn open(&mut self) {
-        let key = self.pair.with(|pair: &mut Pair<Waiters>| pair.open(7, u64::MAX));
+        let key =
+            self.pair.with(|pair: &mut Pair<Waiters>| pair.open(7, u64::MAX, Metadata::new()));
         self.keys.extend(key.ok());
     }
 

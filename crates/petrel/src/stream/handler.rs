@@ -16,9 +16,13 @@ use crate::error::Error;
 use crate::local::{Handle, TaskFuture};
 use crate::msgbuf::MsgBuf;
 use crate::panics::Closure;
+use crate::values::Metadata;
 
 /// Begins the handler of a stream.
 pub(crate) type Begin = Rc<dyn Fn(Opened<'_>)>;
+
+/// The outcome of a handler, with the metadata of the end.
+pub(crate) type Outcome = (Result<(), Error>, Metadata);
 
 /// A stream that a client has opened.
 pub(crate) struct Opened<'a> {
@@ -50,18 +54,19 @@ impl Opened<'_> {
         (at_ns != u64::MAX).then_some(at_ns)
     }
 
-    /// Returns the messages of the client.
-    pub(crate) fn receiver<T>(&self, decode: Decode<T>) -> Receiver<T> {
-        Receiver::new(self.stream.another(), decode, false)
+    /// Returns the maker of the handler's ends.
+    pub(crate) fn ends(&self) -> HandlerEnds {
+        HandlerEnds(self.stream.another())
     }
 
-    /// Returns the end for the messages of the server.
-    pub(crate) fn sender<T>(&self, append: Append<T>) -> Sender<T> {
-        Sender::new(self.stream.another(), append, false)
+    /// Takes the metadata with which the client has opened the stream.
+    pub(crate) fn take_metadata(&self) -> Metadata {
+        let metadata = self.stream.with(|pair, key| pair.metadata(key).take());
+        metadata.map_or_else(Metadata::new, |metadata| *metadata)
     }
 
     /// Runs the handler. Its outcome ends the stream.
-    pub(crate) fn run(self, handler: impl Future<Output = Result<(), Error>> + 'static) {
+    pub(crate) fn run(self, handler: impl Future<Output = Outcome> + 'static) {
         let (hub, deadline_ns) = (Rc::clone(self.handle.hub()), self.deadline_ns());
         let running = Running { future: Some(handler), stream: self.stream };
         // If the endpoint is gone, the drop ends the stream.
@@ -71,6 +76,21 @@ impl Opened<'_> {
     /// Ends the stream without a handler.
     pub(crate) fn refuse(self, error: &Error) {
         self.stream.refuse(error.status, &error.message);
+    }
+}
+
+/// Makes the ends of a stream for its handler.
+pub(crate) struct HandlerEnds(Held);
+
+impl HandlerEnds {
+    /// Returns the messages of the client.
+    pub(crate) fn receiver<T>(&self, decode: Decode<T>) -> Receiver<T> {
+        Receiver::of_handler(self.0.another(), decode)
+    }
+
+    /// Returns the end for the messages of the server.
+    pub(crate) fn sender<T>(&self, append: Append<T>) -> Sender<T> {
+        Sender::new(self.0.another(), append, false)
     }
 }
 
@@ -88,7 +108,7 @@ struct Running<F> {
     stream: Held,
 }
 
-impl<F: Future<Output = Result<(), Error>>> Future for Running<F> {
+impl<F: Future<Output = Outcome>> Future for Running<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -105,16 +125,17 @@ impl<F: Future<Output = Result<(), Error>>> Future for Running<F> {
         }
         let running = future.as_mut().expect("a task is polled until it is ready");
         // SAFETY: as above.
-        let Poll::Ready(outcome) = unsafe { Pin::new_unchecked(running) }.poll(cx) else {
+        let Poll::Ready((outcome, metadata)) = unsafe { Pin::new_unchecked(running) }.poll(cx)
+        else {
             return Poll::Pending;
         };
         *future = None;
-        stream.with(|pair, key| pair.finish(key, outcome));
+        stream.with(|pair, key| pair.finish(key, outcome, metadata));
         Poll::Ready(())
     }
 }
 
-impl<F: Future<Output = Result<(), Error>>> TaskFuture for Running<F> {
+impl<F: Future<Output = Outcome>> TaskFuture for Running<F> {
     fn retire(self: Pin<Box<Self>>) {}
 }
 
@@ -123,7 +144,8 @@ impl<F> Drop for Running<F> {
     fn drop(&mut self) {
         self.stream.with(|pair, key| {
             let text = "the server's handler ended without an outcome";
-            pair.finish(key, Err(Error::of(Status::Internal, text, Execution::Answered)));
+            let error = Error::of(Status::Internal, text, Execution::Answered);
+            pair.finish(key, Err(error), Metadata::new());
         });
     }
 }

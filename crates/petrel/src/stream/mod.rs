@@ -70,6 +70,12 @@
 //! | the [timeout](StreamCall::timeout) of the whole stream | DEADLINE_EXCEEDED | the handler is dropped |
 //! | a session ends, a process dies, a server drains | UNAVAILABLE | the handler is dropped |
 //! | a message that does not decode, or is too large | INTERNAL, RESOURCE_EXHAUSTED | an error at the receiver, which ends the stream |
+//! | a codec or an interceptor that panics | INTERNAL | the handler is dropped, or the error of its [`send`](Sender::send) |
+//!
+//! # Metadata
+//!
+//! A client gives [metadata](StreamCall::metadata) to the begin, which the handler reads by `cx.metadata()`. The entries of `cx.reply_metadata(…)` come with
+//! the end, as gRPC's trailers, also with an error: [`Receiver::metadata`] and [`Reply::metadata`] return them.
 //!
 //! # Flow
 //!
@@ -100,7 +106,7 @@ pub use client::StreamCall;
 pub use receiver::{Receiver, Reply};
 pub use sender::{Sender, TrySendError};
 
-pub(crate) use client::{Kind, Pairs, Place};
+pub(crate) use client::{AroundStream, Kind, Pairs, Place};
 pub(crate) use handler::{Begin, Opened};
 
 pub use crate::values::StreamConfig;

@@ -1,6 +1,7 @@
 //! The direction of a stream that this side sends: records that wait for credit, or for the next batch.
 
 use super::wire::{DATA, END, End, FIRST_CREDIT, HEAD, Head, PART, PIECE_BYTES_MAX, Writer};
+use crate::panics::{PanicPayload, catch};
 
 /// Bytes at the begin of the buffer that were sent, from which on the rest moves to the front.
 const SENT_BYTES_MAX: usize = 64 << 10;
@@ -31,18 +32,6 @@ pub(super) enum Written {
     Stalled,
 }
 
-/// A message being encoded. A drop, when the encoder panics, takes it out.
-struct Begun<'a> {
-    records: &'a mut Vec<u8>,
-    at: usize,
-}
-
-impl Drop for Begun<'_> {
-    fn drop(&mut self) {
-        self.records.truncate(self.at);
-    }
-}
-
 impl Default for Outgoing {
     fn default() -> Self {
         let (records, end) = (Vec::new(), None);
@@ -69,8 +58,15 @@ impl Outgoing {
     }
 
     /// Appends a message that `encode` appends to the buffer. Returns the bytes of its records.
+    ///
+    /// # Errors
+    /// The encoder has panicked: nothing of the message is kept.
     #[inline]
-    pub(super) fn push(&mut self, stream: u32, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+    pub(super) fn push(
+        &mut self,
+        stream: u32,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<usize, PanicPayload> {
         assert!(!self.is_finished, "no message follows the end");
         if self.begin > SENT_BYTES_MAX {
             self.records.drain(..self.begin);
@@ -78,9 +74,10 @@ impl Outgoing {
         }
         let at = self.records.len();
         self.records.extend_from_slice(&[0; HEAD]);
-        let begun = Begun { records: &mut self.records, at };
-        encode(begun.records);
-        std::mem::forget(begun);
+        if let Err(payload) = catch(|| encode(&mut self.records)) {
+            self.records.truncate(at);
+            return Err(payload);
+        }
         let len = self.records.len() - at - HEAD;
         if len > PIECE_BYTES_MAX {
             self.cut(stream, at);
@@ -88,7 +85,7 @@ impl Outgoing {
             let head = Head { stream, kind: DATA, len };
             self.records[at..at + HEAD].copy_from_slice(&head.to_bytes());
         }
-        self.records.len() - at
+        Ok(self.records.len() - at)
     }
 
     /// Cuts the message from `at` on into pieces.

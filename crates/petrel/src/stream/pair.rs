@@ -8,8 +8,9 @@ use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use crate::error::Error;
 use crate::local::{Key, Slab};
-use crate::stream::wire::{End, Open, UNDER_WAY_MAX};
-use crate::values::StreamConfig;
+use crate::panics::PanicPayload;
+use crate::stream::wire::{End, UNDER_WAY_MAX};
+use crate::values::{Metadata, StreamConfig};
 
 mod receive;
 mod send;
@@ -35,6 +36,8 @@ struct Stream<T> {
     inc: Incoming,
     /// How the stream ended, as this side sees it.
     over: Option<Result<(), Error>>,
+    /// The metadata of the peer: at a server those of the beginning, at a client those of the end.
+    metadata: Option<Box<Metadata>>,
     /// The deadline; [`u64::MAX`] without one.
     end_ns: u64,
     /// Whether the peer has been told of the stream.
@@ -61,7 +64,7 @@ enum Queued {
 /// A record besides messages, to be sent before them.
 #[derive(Debug)]
 enum Control {
-    Open(Key, u16),
+    Open(Key, u16, Metadata),
     Reset(u32, End),
 }
 
@@ -116,6 +119,8 @@ pub(super) enum NotSent {
     Full,
     /// The stream is over, or the direction has ended.
     Ended(Error),
+    /// The encoder has panicked.
+    Panicked(PanicPayload),
 }
 
 /// The records for a reader.
@@ -130,6 +135,9 @@ pub(super) enum Taken {
 }
 
 impl<T: Default> Pair<T> {
+    #[cfg(test)]
+    pub(super) const STREAM_BYTES: usize = size_of::<Stream<T>>();
+
     pub(super) fn new(role: Role, config: StreamConfig) -> Self {
         Self {
             role,
@@ -167,11 +175,16 @@ impl<T: Default> Pair<T> {
         self.failure.as_ref()
     }
 
-    /// Opens a stream, which ends at `end_ns`. The caller holds it.
+    /// Opens a stream with metadata, which ends at `end_ns`. The caller holds it.
     ///
     /// # Errors
     /// The pair has ended, or has too many streams.
-    pub(super) fn open(&mut self, method: u16, end_ns: u64) -> Result<Key, Error> {
+    pub(super) fn open(
+        &mut self,
+        method: u16,
+        end_ns: u64,
+        metadata: Metadata,
+    ) -> Result<Key, Error> {
         assert_eq!(self.role, Role::Client, "the client opens streams");
         if let Some(failure) = &self.failure {
             return Err(failure.clone().with_execution(Execution::NotSent));
@@ -182,7 +195,7 @@ impl<T: Default> Pair<T> {
             return Err(Error::not_sent(Status::ResourceExhausted, text));
         }
         let key = self.insert(self.next_number, end_ns);
-        self.controls.push_back(Control::Open(key, method));
+        self.controls.push_back(Control::Open(key, method, metadata));
         Ok(key)
     }
 
@@ -193,6 +206,7 @@ impl<T: Default> Pair<T> {
             out: Outgoing::default(),
             inc: Incoming::default(),
             over: None,
+            metadata: None,
             end_ns,
             is_opened: self.role == Role::Server,
             queued: Queued::No,
@@ -212,6 +226,11 @@ impl<T: Default> Pair<T> {
     /// Returns the value of the application's side.
     pub(super) fn user(&mut self, key: Key) -> Option<&mut T> {
         self.streams.get_mut(key).map(|stream| &mut stream.user)
+    }
+
+    /// Returns the place of the peer's metadata.
+    pub(super) fn metadata(&mut self, key: Key) -> &mut Option<Box<Metadata>> {
+        &mut self.stream(key).metadata
     }
 
     /// Returns when the next stream ends by its deadline; [`u64::MAX`] without one.
@@ -318,7 +337,7 @@ impl<T: Default> Pair<T> {
             (true, false) => Execution::NotSent,
             _ => Execution::MayHaveExecuted,
         };
-        self.end(key, Err(Error::of(end.status, &*end.text, execution)));
+        self.end(key, Err(end.error(execution)));
         self.leave(key);
         if is_opened {
             self.controls.push_back(Control::Reset(number, end));
@@ -385,8 +404,8 @@ impl<T: Default> Pair<T> {
 }
 
 /// The deadline of a stream that this side learns of now.
-fn end_ns(open: Open, now_ns: u64) -> u64 {
-    match open.left_ns {
+fn end_ns(left_ns: u64, now_ns: u64) -> u64 {
+    match left_ns {
         0 => u64::MAX,
         left_ns => now_ns.saturating_add(left_ns),
     }

@@ -7,10 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use petrel_proto::{Execution, Status};
 
+use super::client::AroundStream;
 use super::pair::Taken;
 use super::shared::{Held, register};
 use super::wire::{HEAD, Head, PART};
 use crate::error::Error;
+use crate::panics::in_call;
+use crate::values::Metadata;
 
 /// Reads a message.
 pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, Error>;
@@ -20,12 +23,14 @@ pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, Error>;
 pub struct Receiver<T> {
     stream: Held,
     decode: Decode<T>,
-    /// In a box, for handlers keep a receiver in several places of their futures.
-    state: Box<State>,
+    /// In a box, for handlers keep a receiver in several places of their futures. Absent before the first message: an idle stream needs none.
+    state: Option<Box<State>>,
+    is_over: bool,
+    on_drop: OnDrop,
 }
 
 /// The records of a receiver.
-#[derive(Debug)]
+#[derive(Default)]
 struct State {
     /// Records taken from the stream, and the place of the next.
     records: Vec<u8>,
@@ -33,8 +38,8 @@ struct State {
     /// The pieces of the last message that came in pieces, and whether its last piece has not come.
     pieces: Vec<u8>,
     is_within_message: bool,
-    is_over: bool,
-    on_drop: OnDrop,
+    /// The interceptors of a client.
+    watch: Option<Box<dyn AroundStream>>,
 }
 
 /// The effect of a drop.
@@ -58,16 +63,36 @@ enum Place {
 }
 
 impl<T> Receiver<T> {
-    pub(super) fn new(stream: Held, decode: Decode<T>, cancels: bool) -> Self {
-        let state = State {
-            records: Vec::new(),
-            next: 0,
-            pieces: Vec::new(),
-            is_within_message: false,
-            is_over: false,
-            on_drop: if cancels { OnDrop::Cancel } else { OnDrop::Discard },
-        };
-        Self { stream, decode, state: Box::new(state) }
+    /// Returns the receiver of a client, whose stream runs between interceptors.
+    pub(super) fn of_client(
+        stream: Held,
+        decode: Decode<T>,
+        watch: Option<Box<dyn AroundStream>>,
+    ) -> Self {
+        Self::new(stream, decode, OnDrop::Cancel, watch)
+    }
+
+    /// Returns the receiver of a handler.
+    pub(super) fn of_handler(stream: Held, decode: Decode<T>) -> Self {
+        Self::new(stream, decode, OnDrop::Discard, None)
+    }
+
+    fn new(
+        stream: Held,
+        decode: Decode<T>,
+        on_drop: OnDrop,
+        watch: Option<Box<dyn AroundStream>>,
+    ) -> Self {
+        let around = |watch| Box::new(State { watch: Some(watch), ..State::default() });
+        Self { stream, decode, state: watch.map(around), is_over: false, on_drop }
+    }
+
+    /// Returns the metadata of a stream's end, which the handler has added by `cx.reply_metadata(…)`: for a client, after
+    /// [`next`](Self::next) has returned `None` or an error. Empty before.
+    pub fn metadata(&self) -> Metadata {
+        let is_known = self.is_over && self.on_drop == OnDrop::Cancel;
+        let clone = |held: &Held| held.with(|pair, key| pair.metadata(key).as_deref().cloned());
+        is_known.then(|| clone(&self.stream)).flatten().unwrap_or_default()
     }
 
     /// Returns the next message, after a wait if need be. `None` after the last message of a stream that has ended well.
@@ -79,101 +104,118 @@ impl<T> Receiver<T> {
 
     #[inline]
     fn poll_message(&mut self, cx: &Context<'_>) -> Poll<Option<Result<T, Error>>> {
-        let Some(place) = ready!(self.poll_place(cx)) else { return Poll::Ready(None) };
-        let message = place.and_then(|place| (self.decode)(self.bytes(&place)));
-        if let Err(error) = &message {
-            self.end(error);
-        }
-        Poll::Ready(Some(message))
+        let Some(place) = ready!(self.poll_place(cx)) else {
+            return Poll::Ready(self.tell(None).err().map(Err));
+        };
+        let message = place.and_then(|place| {
+            let decode = || (self.decode)(self.bytes(&place));
+            in_call("the decoder of a message", Execution::MayHaveExecuted, decode).flatten()
+        });
+        Poll::Ready(Some(message.or_else(|error| Err(self.end(error)))))
     }
 
     fn bytes(&self, place: &Place) -> &[u8] {
+        let state = self.state.as_deref().expect("a message has come");
         match *place {
-            Place::Record(begin, end) => &self.state.records[begin..end],
-            Place::Pieces => &self.state.pieces,
+            Place::Record(begin, end) => &state.records[begin..end],
+            Place::Pieces => &state.pieces,
         }
     }
 
     /// Returns the place of the next message.
     #[inline]
     fn poll_place(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Place, Error>>> {
-        while !self.state.is_over {
-            let Some(head) = Head::read(&self.state.records[self.state.next..]) else {
+        while !self.is_over {
+            let next = self.state.as_deref_mut().and_then(|state| {
+                Head::read(&state.records[state.next..]).map(|head| (state, head))
+            });
+            let Some((state, head)) = next else {
                 match ready!(self.poll_records(cx)) {
                     Taken::Failed(error) => return Poll::Ready(Some(Err(error))),
-                    Taken::Finished => self.state.is_over = true,
+                    Taken::Finished => self.is_over = true,
                     Taken::Records | Taken::None => {}
                 }
                 continue;
             };
-            let (begin, end) = (self.state.next + HEAD, self.state.next + head.record_len());
-            self.state.next = end;
-            if head.kind != PART && !self.state.is_within_message {
+            let (begin, end) = (state.next + HEAD, state.next + head.record_len());
+            state.next = end;
+            if head.kind != PART && !state.is_within_message {
                 return Poll::Ready(Some(Ok(Place::Record(begin, end))));
             }
-            if let Err(error) = self.add_piece(begin, end) {
+            let limit = self.stream.shared().message_bytes_max();
+            if let Err(error) = state.add_piece((begin, end), limit) {
                 return Poll::Ready(Some(Err(error)));
             }
-            self.state.is_within_message = head.kind == PART;
-            if !self.state.is_within_message {
+            state.is_within_message = head.kind == PART;
+            if !state.is_within_message {
                 return Poll::Ready(Some(Ok(Place::Pieces)));
             }
         }
         Poll::Ready(None)
     }
 
-    /// Adds a piece to its message.
-    fn add_piece(&mut self, begin: usize, end: usize) -> Result<(), Error> {
-        if !self.state.is_within_message {
-            self.state.pieces.clear();
-            self.state.pieces.shrink_to(KEPT_BYTES_MAX);
-        }
-        let limit = self.stream.shared().message_bytes_max();
-        if self.state.pieces.len() + (end - begin) > limit {
-            let text = format!("a message of the stream is larger than {limit} bytes");
-            return Err(Error::of(Status::ResourceExhausted, text, Execution::MayHaveExecuted));
-        }
-        self.state.pieces.extend_from_slice(&self.state.records[begin..end]);
-        Ok(())
-    }
-
     /// Takes further records from the stream.
     fn poll_records(&mut self, cx: &Context<'_>) -> Poll<Taken> {
-        self.state.records.clear();
-        self.state.next = 0;
-        let records = &mut self.state.records;
+        let mut none = Vec::new();
+        let records = match &mut self.state {
+            Some(state) => {
+                state.records.clear();
+                state.next = 0;
+                &mut state.records
+            }
+            None => &mut none,
+        };
         let (taken, _former) = self.stream.with(|pair, key| {
             let taken = pair.take(key, records);
             let waiters = matches!(taken, Taken::None).then(|| pair.user(key)).flatten();
             (taken, waiters.and_then(|waiters| register(&mut waiters.reader, cx.waker())))
         });
+        if !none.is_empty() {
+            self.state = Some(Box::new(State { records: none, ..State::default() }));
+        }
         match taken {
             Taken::None => Poll::Pending,
             taken => Poll::Ready(taken),
         }
     }
 
-    /// Returns nothing more after an error, with which the stream ends unless it has ended.
+    /// Returns nothing more after an error, with which the stream ends unless it has ended. The error may be that of an interceptor.
     #[cold]
-    fn end(&mut self, error: &Error) {
-        self.state.is_over = true;
+    fn end(&mut self, error: Error) -> Error {
+        self.is_over = true;
         self.stream.with(|pair, key| pair.reset(key, error.status, &error.message));
+        self.tell(Some(&error)).err().unwrap_or(error)
+    }
+
+    /// Tells the interceptors of the end.
+    fn tell(&mut self, error: Option<&Error>) -> Result<(), Error> {
+        let watch = self.state.as_mut().and_then(|state| state.watch.take());
+        watch.map_or(Ok(()), |mut watch| watch.end(error))
+    }
+}
+
+impl State {
+    /// Adds a piece to its message, of `limit` bytes at most.
+    fn add_piece(&mut self, (begin, end): (usize, usize), limit: usize) -> Result<(), Error> {
+        if !self.is_within_message {
+            self.pieces.clear();
+            self.pieces.shrink_to(KEPT_BYTES_MAX);
+        }
+        if self.pieces.len() + (end - begin) > limit {
+            let text = format!("a message of the stream is larger than {limit} bytes");
+            return Err(Error::of(Status::ResourceExhausted, text, Execution::MayHaveExecuted));
+        }
+        self.pieces.extend_from_slice(&self.records[begin..end]);
+        Ok(())
     }
 }
 
 impl<T> Receiver<T> {
     /// Returns a receiver of the messages behind those received, which are of another type.
     pub(crate) fn reading<U>(mut self, decode: Decode<U>) -> Receiver<U> {
-        let on_drop = std::mem::replace(&mut self.state.on_drop, OnDrop::Nothing);
-        let state = Box::new(State {
-            records: std::mem::take(&mut self.state.records),
-            next: self.state.next,
-            pieces: std::mem::take(&mut self.state.pieces),
-            is_within_message: self.state.is_within_message,
-            is_over: self.state.is_over,
-            on_drop,
-        });
-        Receiver { stream: self.stream.another(), decode, state }
+        let on_drop = std::mem::replace(&mut self.on_drop, OnDrop::Nothing);
+        let (stream, state) = (self.stream.another(), self.state.take());
+        Receiver { stream, decode, state, is_over: self.is_over, on_drop }
     }
 }
 
@@ -181,12 +223,10 @@ impl Receiver<Vec<u8>> {
     /// Returns the bytes of the next message of a service with the codec [`Raw`](crate::service::Raw), like [`next`](Self::next), in
     /// the memory of the stream.
     pub async fn next_bytes(&mut self) -> Option<Result<&[u8], Error>> {
-        match poll_fn(|cx| self.poll_place(cx)).await? {
-            Ok(place) => Some(Ok(self.bytes(&place))),
-            Err(error) => {
-                self.end(&error);
-                Some(Err(error))
-            }
+        match poll_fn(|cx| self.poll_place(cx)).await {
+            Some(Ok(place)) => Some(Ok(self.bytes(&place))),
+            Some(Err(error)) => Some(Err(self.end(error))),
+            None => self.tell(None).err().map(Err),
         }
     }
 }
@@ -201,7 +241,7 @@ impl<T> futures_util::Stream for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.stream.with(|pair, key| match self.state.on_drop {
+        self.stream.with(|pair, key| match self.on_drop {
             OnDrop::Cancel => {
                 pair.reset(key, Status::Cancelled, "the client has dropped the stream")
             }
@@ -219,14 +259,25 @@ impl<T> fmt::Debug for Receiver<T> {
 
 /// The reply of a method whose client sends a stream: a future. A drop cancels the stream.
 #[must_use = "a drop cancels the stream"]
-#[derive(Debug)]
-pub struct Reply<T>(Receiver<T>);
+pub struct Reply<T> {
+    receiver: Receiver<T>,
+    /// The reply, until the stream has ended behind it.
+    message: Option<T>,
+}
 
 impl<T> Reply<T> {
     pub(super) fn new(receiver: Receiver<T>) -> Self {
-        Self(receiver)
+        Self { receiver, message: None }
+    }
+
+    /// Returns the metadata of the reply, or of an error, once a borrow of this was awaited: `(&mut reply).await`.
+    pub fn metadata(&self) -> Metadata {
+        self.receiver.metadata()
     }
 }
+
+// Nothing in a reply is pinned.
+impl<T> Unpin for Reply<T> {}
 
 impl<T> Future for Reply<T> {
     type Output = Result<T, Error>;
@@ -234,12 +285,25 @@ impl<T> Future for Reply<T> {
     /// # Panics
     /// When polled after it has returned the outcome.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(!self.0.state.is_over, "the reply was taken");
-        let reply = ready!(self.0.poll_message(cx));
-        self.0.state.is_over = true;
-        Poll::Ready(reply.unwrap_or_else(|| {
-            let text = "the stream has ended without a reply";
-            Err(Error::of(Status::Internal, text, Execution::Answered))
-        }))
+        assert!(!self.receiver.is_over, "the reply was taken");
+        let text = loop {
+            match ready!(self.receiver.poll_message(cx)) {
+                Some(Ok(message)) if self.message.is_none() => self.message = Some(message),
+                Some(Ok(_)) => break "the stream has a second reply",
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => match self.message.take() {
+                    Some(message) => return Poll::Ready(Ok(message)),
+                    None => break "the stream has ended without a reply",
+                },
+            }
+        };
+        let error = Error::of(Status::Internal, text, Execution::Answered);
+        Poll::Ready(Err(self.receiver.end(error)))
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").finish_non_exhaustive()
     }
 }

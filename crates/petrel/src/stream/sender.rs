@@ -5,9 +5,13 @@ use std::fmt;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use petrel_proto::Execution;
+
 use super::pair::NotSent;
 use super::shared::{Held, register};
 use crate::error::Error;
+use crate::panics::{PanicPayload, panicked};
+use crate::values::Metadata;
 
 /// Appends a message to memory.
 pub(crate) type Append<T> = fn(&T, &mut Vec<u8>);
@@ -40,7 +44,7 @@ impl<T> Sender<T> {
     /// Sends a message, after a wait while as many messages wait as may.
     ///
     /// # Errors
-    /// The stream is over: the error with which it ended.
+    /// The stream is over: the error with which it ended. A message whose codec panics ends the stream with INTERNAL.
     pub async fn send(&mut self, message: impl Borrow<T>) -> Result<(), Error> {
         let append = self.append;
         self.send_with(|out| append(message.borrow(), out)).await
@@ -58,6 +62,7 @@ impl<T> Sender<T> {
         sent.map_err(|why| match why {
             NotSent::Full => TrySendError::Full(message),
             NotSent::Ended(error) => TrySendError::Ended(message, error),
+            NotSent::Panicked(payload) => TrySendError::Ended(message, self.panicked(payload)),
         })
     }
 
@@ -81,12 +86,16 @@ impl<T> Sender<T> {
             Ok(()) => Poll::Ready(Ok(())),
             Err(NotSent::Full) => Poll::Pending,
             Err(NotSent::Ended(error)) => Poll::Ready(Err(error)),
+            Err(NotSent::Panicked(payload)) => Poll::Ready(Err(self.panicked(payload))),
         }
     }
 
-    /// Returns a further sender of the stream, for the reply behind the handler's messages.
-    pub(crate) fn another(&self) -> Self {
-        Self::new(self.stream.another(), self.append, false)
+    /// Ends the stream of a message whose encoder has panicked.
+    #[cold]
+    fn panicked(&self, payload: PanicPayload) -> Error {
+        let error = panicked("the encoder of a message", Execution::MayHaveExecuted, payload);
+        self.stream.with(|pair, key| pair.reset(key, error.status, &error.message));
+        error
     }
 
     /// Ends the messages of a client, as a drop does. Without effect at a server, whose messages end with the handler.
@@ -106,7 +115,7 @@ impl Sender<Vec<u8>> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.ends {
-            self.stream.with(|pair, key| pair.finish(key, Ok(())));
+            self.stream.with(|pair, key| pair.finish(key, Ok(()), Metadata::new()));
         }
     }
 }

@@ -1,6 +1,11 @@
 //! The format of batches (`docs/wire-protocol.md` §18.2): a sequence number, then records of streams.
 
-use petrel_proto::Status;
+use petrel_proto::limits::PACKET_BYTES_MIN;
+use petrel_proto::{CallFailure, Execution, Status};
+
+use crate::error::Error;
+use crate::values::Metadata;
+use crate::values::metadata::BLOCK_BYTES_MAX;
 
 /// The method whose requests are batches.
 pub(crate) const METHOD: u16 = 65_533;
@@ -23,11 +28,16 @@ pub(super) const UNDER_WAY_MAX: u64 = 4;
 /// The credit of both directions of a new stream, in bytes of records.
 pub(super) const FIRST_CREDIT: u64 = 256 << 10;
 
-/// Bytes of the longest text of an error.
-pub(super) const TEXT_BYTES_MAX: usize = 1 << 10;
+/// Bytes of the longest text of an error without details, and of an error's text and details.
+const TEXT_BYTES_MAX: usize = 1 << 10;
+const BODY_BYTES_MAX: usize = PACKET_BYTES_MIN as usize;
 
-/// The bit of a reset stream whose handler has not run.
+/// Bytes of the longest record besides messages and their pieces.
+pub(super) const OTHER_BYTES_MAX: usize = HEAD + 2 + BODY_BYTES_MAX + BLOCK_BYTES_MAX + 2;
+
+/// The flags of END and RESET: the handler has not run; an envelope of metadata is behind the error.
 const NOT_RUN: u8 = 1;
+const HAS_METADATA: u8 = 2;
 
 /// The kinds of records.
 pub(super) const OPEN: u8 = 1;
@@ -75,47 +85,52 @@ impl Head {
 }
 
 /// The contents of OPEN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Open {
     pub(super) method: u16,
     /// The time until the deadline of the whole stream; 0 without a deadline.
     pub(super) left_ns: u64,
+    pub(super) metadata: Metadata,
 }
 
 impl Open {
+    /// Bytes without metadata.
     pub(super) const BYTES: usize = 10;
 
-    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..2].copy_from_slice(&self.method.to_le_bytes());
-        bytes[2..].copy_from_slice(&self.left_ns.to_le_bytes());
-        bytes
+    /// Returns the bytes with this metadata.
+    pub(super) fn len(metadata: &Metadata) -> usize {
+        let block = metadata.block();
+        Self::BYTES + if block.is_empty() { 0 } else { 2 + block.len() }
     }
 
     /// Reads the contents. Later versions may add bytes.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let (method, rest) = bytes.split_first_chunk::<2>()?;
-        let left_ns = u64::from_le_bytes(*rest.first_chunk::<8>()?);
-        Some(Self { method: u16::from_le_bytes(*method), left_ns })
+        let (method, rest) = bytes.split_first_chunk()?;
+        let (left_ns, rest) = rest.split_first_chunk()?;
+        let metadata = match rest.split_first_chunk() {
+            None => rest.is_empty().then(Metadata::new)?,
+            Some((len, rest)) => Metadata::of_block(rest.get(..u16::from_le_bytes(*len).into())?)?,
+        };
+        let method = u16::from_le_bytes(*method);
+        Some(Self { method, left_ns: u64::from_le_bytes(*left_ns), metadata })
     }
 }
 
-/// The contents of END and RESET: a status, and a text for people.
+/// The contents of END and RESET: a status, a text for people with details for programs, and metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct End {
     pub(super) status: Status,
     /// Whether the handler has not run, and never will.
-    pub(super) is_refusal: bool,
-    pub(super) text: String,
+    is_refusal: bool,
+    /// The text and the details, as in the answer of a call.
+    body: Vec<u8>,
+    pub(super) metadata: Metadata,
 }
 
 impl End {
     pub(super) fn new(status: Status, text: &str) -> Self {
-        let mut end = text.len().min(TEXT_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        Self { status, is_refusal: false, text: text[..end].to_owned() }
+        let body = text[..text.floor_char_boundary(TEXT_BYTES_MAX)].as_bytes().to_vec();
+        Self { status, is_refusal: false, body, metadata: Metadata::new() }
     }
 
     /// The end of a stream whose handler has not run.
@@ -123,25 +138,40 @@ impl End {
         Self { is_refusal: true, ..Self::new(status, text) }
     }
 
-    pub(super) fn ok() -> Self {
-        Self { status: Status::Ok, is_refusal: false, text: String::new() }
+    /// The end by a handler.
+    pub(super) fn of(outcome: &Result<(), Error>, metadata: Metadata) -> Self {
+        let end = match outcome {
+            Ok(()) => Self::new(Status::Ok, ""),
+            Err(error) if error.details.is_empty() => Self::new(error.status, &error.message),
+            Err(error) => Self { body: error.body().into_owned(), ..Self::new(error.status, "") },
+        };
+        Self { metadata, ..end }
+    }
+
+    /// Returns the error for this side.
+    pub(super) fn error(&self, execution: Execution) -> Error {
+        let execution = if self.is_refusal { Execution::Refused } else { execution };
+        // No error says OK.
+        let status = if self.status == Status::Ok { Status::Unknown } else { self.status };
+        CallFailure::read(status, &self.body, execution).into()
     }
 
     /// Bytes of the contents.
     pub(super) fn len(&self) -> usize {
-        2 + self.text.len()
-    }
-
-    pub(super) fn head(&self) -> [u8; 2] {
-        [self.status.code(), if self.is_refusal { NOT_RUN } else { 0 }]
+        let metadata = &self.metadata;
+        2 + self.body.len() + if metadata.is_empty() { 0 } else { metadata.wire_len() }
     }
 
     /// Reads the contents. Bytes of a text that are no UTF-8 are replaced.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let (&[status, flags], text) = bytes.split_first_chunk::<2>()?;
-        let text = (text.len() <= TEXT_BYTES_MAX).then(|| String::from_utf8_lossy(text))?;
+        let (&[status, flags], rest) = bytes.split_first_chunk::<2>()?;
+        let (body, metadata) = match flags & HAS_METADATA {
+            0 => (rest, Metadata::new()),
+            _ => Metadata::split(rest)?,
+        };
         let (status, is_refusal) = (Status::from_code(status), flags & NOT_RUN != 0);
-        Some(Self { status, is_refusal, text: text.into_owned() })
+        let body = (body.len() <= BODY_BYTES_MAX).then(|| body.to_vec())?;
+        Some(Self { status, is_refusal, body, metadata })
     }
 }
 
@@ -182,15 +212,28 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends a record whose contents are in parts.
-    pub(super) fn record(&mut self, stream: u32, kind: u8, parts: [&[u8]; 2]) {
+    pub(super) fn record(&mut self, stream: u32, kind: u8, parts: &[&[u8]]) {
         let len = parts.iter().map(|part| part.len()).sum();
         self.put(&Head { stream, kind, len }.to_bytes());
-        parts.into_iter().for_each(|part| self.put(part));
+        parts.iter().for_each(|part| self.put(part));
+    }
+
+    /// Appends OPEN.
+    pub(super) fn open(&mut self, stream: u32, open: &Open) {
+        let (method, left_ns) = (open.method.to_le_bytes(), open.left_ns.to_le_bytes());
+        let block = open.metadata.block();
+        let len = (block.len() as u16).to_le_bytes();
+        let len = if block.is_empty() { &[][..] } else { &len };
+        self.record(stream, OPEN, &[&method, &left_ns, len, block]);
     }
 
     /// Appends END or RESET.
     pub(super) fn end(&mut self, stream: u32, kind: u8, end: &End) {
-        self.record(stream, kind, [&end.head(), end.text.as_bytes()]);
+        let block = end.metadata.block();
+        let len = (block.len() as u16).to_le_bytes();
+        let (has, len) = if block.is_empty() { (0, &[][..]) } else { (HAS_METADATA, &len[..]) };
+        let flags = has | if end.is_refusal { NOT_RUN } else { 0 };
+        self.record(stream, kind, &[&[end.status.code(), flags], &end.body, block, len]);
     }
 
     /// Ends the batch. Returns its length.
@@ -252,9 +295,7 @@ mod tests {
             assert_eq!(text.join(" "), expected.trim(), "{name}");
             let mut memory = vec![0; 4_096];
             let mut writer = Writer::new(&mut memory);
-            found
-                .iter()
-                .for_each(|(stream, kind, bytes)| writer.record(*stream, *kind, [bytes, &[]]));
+            found.iter().for_each(|(stream, kind, bytes)| writer.record(*stream, *kind, &[bytes]));
             let len = writer.finish(u64::from_le_bytes(*batch.first_chunk().unwrap()));
             assert_eq!(memory[..len], batch, "{name}");
         }
@@ -263,15 +304,46 @@ mod tests {
     #[test]
     fn end__with_texts_that_are_long_or_no_text() {
         let long = End::new(Status::Internal, &"é".repeat(600));
-        assert_eq!(long.text.len(), TEXT_BYTES_MAX);
-        assert_eq!(End::new(Status::Internal, &format!("a{}", "é".repeat(600))).text.len(), 1_023);
-        assert_eq!(End::read(&[&long.head(), long.text.as_bytes()].concat()), Some(long));
+        assert_eq!(long.body.len(), TEXT_BYTES_MAX);
+        assert_eq!(End::new(Status::Internal, &format!("a{}", "é".repeat(600))).body.len(), 1_023);
+        assert_eq!(End::read(&contents(|out| out.end(0, END, &long))), Some(long));
         assert_eq!(End::read(&[5]), None);
-        assert_eq!(End::read(&[&[5, 0][..], &[b'x'; 1_025]].concat()), None);
-        let read = End::read(&[5, 1, 0xff]).unwrap();
-        assert_eq!((read.is_refusal, &*read.text), (true, "\u{fffd}"));
-        assert_eq!(Open::read(&[1; 9]), None);
-        let open = Open { method: 7, left_ns: 9 };
-        assert_eq!(Open::read(&[&open.to_bytes()[..], &[1]].concat()), Some(open));
+        assert_eq!(End::read(&[&[5, 0][..], &[b'x'; BODY_BYTES_MAX + 1]].concat()), None);
+        let error = End::read(&[5, 1, 0xff]).unwrap().error(Execution::Answered);
+        assert_eq!((error.execution, &*error.message), (Execution::Refused, "\u{fffd}"));
+    }
+
+    /// Returns the contents of a record.
+    fn contents(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut memory = [0; 4_096];
+        let mut writer = Writer::new(&mut memory);
+        write(&mut writer);
+        let len = writer.finish(0);
+        records(&memory[BATCH_HEAD..len]).unwrap().remove(0).2
+    }
+
+    /// The largest metadata, and an error with as many details.
+    #[test]
+    fn open_and_end__with_metadata_and_details() {
+        let mut metadata = Metadata::new();
+        metadata.insert("key-bin", vec![7; BLOCK_BYTES_MAX - 10]).unwrap();
+        let error = Error::new(Status::Aborted, "x".repeat(2_000));
+        let outcome = Err(error.with_detail_bytes("n", &[0; 1_020]));
+        let end = End::of(&outcome, metadata.clone());
+        let bytes = contents(|out| out.end(0, END, &end));
+        assert_eq!((bytes.len() + HEAD, end.len()), (OTHER_BYTES_MAX, bytes.len()));
+        assert_eq!(End::read(&bytes), Some(end.clone()));
+        assert_eq!(end.error(Execution::Answered).details().next().unwrap().value, [0; 1_020]);
+        assert_eq!(End::read(&bytes[..bytes.len() - 1]), None);
+
+        let open = Open { method: 7, left_ns: 9, metadata: metadata.clone() };
+        let bytes = contents(|out| out.open(0, &open));
+        assert_eq!(bytes.len(), Open::len(&metadata));
+        assert_eq!(Open::read(&[&bytes[..], &[1]].concat()), Some(open), "later versions add");
+        for len in [0, 9, 11, 12, bytes.len() - 1] {
+            assert_eq!(Open::read(&bytes[..len]), None, "{len} bytes");
+        }
+        let plain = Open { method: 7, left_ns: 9, metadata: Metadata::new() };
+        assert_eq!(contents(|out| out.open(0, &plain)).len(), Open::BYTES);
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::sync::{Mutex, lock};
 
 /// The most bytes of a block of metadata.
-const BLOCK_BYTES_MAX: usize = 1_024;
+pub(crate) const BLOCK_BYTES_MAX: usize = 1_024;
 
 /// The length of the block, at the end of a body.
 const LENGTH_BYTES: usize = 2;
@@ -181,13 +181,23 @@ impl Metadata {
         let len = usize::from(u16::from_le_bytes(*length));
         let at = rest.len().checked_sub(len).filter(|_| len <= BLOCK_BYTES_MAX)?;
         let (message, block) = rest.split_at(at);
+        Some((message, Self::of_block(block)?))
+    }
+
+    /// Returns the entries as they are sent.
+    pub(crate) fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// Reads entries. `None` if they break the format.
+    pub(crate) fn of_block(block: &[u8]) -> Option<Self> {
         let mut left = block;
         while !left.is_empty() {
             let (entry, after) = split_entry(left)?;
             check(&entry).ok()?;
             left = after;
         }
-        Some((message, Self { block: block.to_vec() }))
+        (block.len() <= BLOCK_BYTES_MAX).then(|| Self { block: block.to_vec() })
     }
 }
 

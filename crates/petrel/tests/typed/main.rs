@@ -8,6 +8,8 @@ mod details;
 mod interceptors;
 mod kinds;
 mod metadata;
+mod panics;
+mod stream_metadata;
 mod streams;
 mod versions;
 mod without_network;

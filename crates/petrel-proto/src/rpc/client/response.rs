@@ -267,14 +267,8 @@ fn no_memory(len: usize) -> Box<CallFailure> {
 
 #[cold]
 fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
-    let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());
-    let (text, details) = payload.split_at(end);
-    Box::new(CallFailure {
-        status: Status::from_code(aux as u8),
-        message: String::from_utf8_lossy(text).into_owned(),
-        execution: if aux & REFUSED == 0 { Execution::Answered } else { Execution::Refused },
-        details: details.get(1..).unwrap_or_default().to_vec(),
-    })
+    let execution = if aux & REFUSED == 0 { Execution::Answered } else { Execution::Refused };
+    Box::new(CallFailure::read(Status::from_code(aux as u8), payload, execution))
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ pub(crate) struct Local {
     placed: Option<Placed>,
     /// The metadata of the call whose handler runs, if the call has any.
     envelope: Option<Arc<Envelope>>,
+    /// The session of the typed call whose handler runs.
+    served: Option<SessionId>,
     watchers: Watchers,
     keyed: Keyed,
     pub(super) sessions: Sessions,
@@ -104,6 +106,7 @@ impl Local {
             part_bytes: 0,
             placed: None,
             envelope: None,
+            served: None,
             watchers: Watchers::default(),
             keyed: Keyed::default(),
             sessions,
@@ -121,6 +124,11 @@ impl Local {
     /// Has a function told of each session that ends.
     pub(crate) fn on_session_end(&mut self, tell: impl Fn(SessionId) + 'static) {
         self.session_ends.push(Box::new(tell));
+    }
+
+    /// Returns the session of the typed call whose handler runs.
+    pub(crate) fn served(&self) -> Option<SessionId> {
+        self.served
     }
 
     /// Counts and reports a panic of a closure, or lets it unwind further.
@@ -329,7 +337,7 @@ impl<'a> Context<'a> {
     ) {
         self.local.settle_panic(Closure::Handler, payload);
         self.local.forget_watchers(handle);
-        self.local.envelope = None;
+        (self.local.envelope, self.local.served) = (None, None);
         // The handler may have answered before.
         self.local.core.respond_error(handle, Status::Internal, HANDLER_PANICKED);
     }
@@ -340,6 +348,15 @@ impl<'a> Context<'a> {
         envelope: Option<Arc<Envelope>>,
     ) -> Option<Arc<Envelope>> {
         std::mem::replace(&mut self.local.envelope, envelope)
+    }
+
+    /// Runs the handler of a typed call, which may ask for its caller.
+    #[inline(always)]
+    pub(crate) fn serving<R>(&mut self, session: SessionId, run: impl FnOnce(&mut Self) -> R) -> R {
+        self.local.served = Some(session);
+        let result = run(self);
+        self.local.served = None;
+        result
     }
 
     /// Takes the application's memory with the request whose handler runs, if the request was placed.

@@ -117,10 +117,10 @@ pub(crate) fn bytes_of<R: Into<Vec<u8>> + AsRef<[u8]>>(request: R) -> Vec<u8> {
 /// Returns the bytes of a request that `append` appends to the memory of a former response, which has room for a response of
 /// equal length.
 #[inline]
-pub(crate) fn bytes_by(append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn bytes_by<R>(append: impl FnOnce(&mut Vec<u8>) -> R) -> (Vec<u8>, R) {
     let mut bytes = take_memory();
-    append(&mut bytes);
-    bytes
+    let result = append(&mut bytes);
+    (bytes, result)
 }
 
 /// Returns the empty memory of a former response of the endpoint or thread.

@@ -4,9 +4,9 @@ use petrel_planted::planted;
 use petrel_proto::{Execution, Status};
 
 use super::{Control, Event, Pair, Queued, Role, Taken, UNDER_WAY_MAX, end_ns};
-use crate::error::Error;
 use crate::local::Key;
 use crate::stream::wire::{self, Breach, End, HEAD, Head, Open, PIECE_BYTES_MAX};
+use crate::values::Metadata;
 
 /// Records besides messages that wait until the peer answers batches, beyond those of its streams.
 const CONTROLS_MAX: usize = 1 << 10;
@@ -117,7 +117,8 @@ impl<T: Default> Pair<T> {
             self.controls.push_back(refused(Status::ResourceExhausted, text));
             return Ok(());
         }
-        let key = self.insert(number, end_ns(open, now_ns));
+        let key = self.insert(number, end_ns(open.left_ns, now_ns));
+        *self.metadata(key) = some(open.metadata);
         self.events.push_back(Event::Opened(key, open.method));
         Ok(())
     }
@@ -164,7 +165,7 @@ impl<T: Default> Pair<T> {
             },
             wire::RESET => match End::read(bytes) {
                 Some(end) => {
-                    self.end(key, Err(error_of(end, Execution::MayHaveExecuted)));
+                    self.end(key, Err(end.error(Execution::MayHaveExecuted)));
                     self.leave(key);
                 }
                 None => self.break_stream(key, "RESET is malformed"),
@@ -195,8 +196,9 @@ impl<T: Default> Pair<T> {
             Role::Client => {
                 let outcome = match end.status {
                     Status::Ok => Ok(()),
-                    _ => Err(error_of(end, Execution::Answered)),
+                    _ => Err(end.error(Execution::Answered)),
                 };
+                stream.metadata = some(end.metadata);
                 self.end(key, outcome);
                 self.leave(key);
             }
@@ -273,10 +275,7 @@ fn run(records: &[u8], stream: u32, limit: usize) -> Run {
     run
 }
 
-/// Returns the error with which the peer has ended a stream.
-fn error_of(end: End, execution: Execution) -> Error {
-    let execution = if end.is_refusal { Execution::Refused } else { execution };
-    // No error says OK.
-    let status = if end.status == Status::Ok { Status::Unknown } else { end.status };
-    Error::of(status, end.text, execution)
+/// Most streams have no metadata: a stream has a box for them.
+fn some(metadata: Metadata) -> Option<Box<Metadata>> {
+    (!metadata.is_empty()).then(|| Box::new(metadata))
 }

@@ -7,15 +7,16 @@ use crate::error::Error;
 use crate::local::Key;
 use crate::stream::outgoing::Written;
 use crate::stream::wire::{self, End, HEAD, Open, PIECE_BYTES_MAX, Writer};
+use crate::values::Metadata;
 
 /// Bytes from which on a batch takes no further record, apart from the largest record.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Memory for the largest batch, and for a batch of few records.
 const ROOM_BYTES: usize = BATCH_BYTES + PIECE_BYTES_MAX + LEAST_ROOM_BYTES;
-const LEAST_ROOM_BYTES: usize = 2 << 10;
+const LEAST_ROOM_BYTES: usize = 4 << 10;
 const _: () = assert!(ROOM_BYTES <= wire::BATCH_BYTES_MAX);
-const _: () = assert!(LEAST_ROOM_BYTES > wire::BATCH_HEAD + HEAD + 2 + wire::TEXT_BYTES_MAX);
+const _: () = assert!(LEAST_ROOM_BYTES > wire::BATCH_HEAD + wire::OTHER_BYTES_MAX);
 
 /// Bytes of a stream in a batch while others wait.
 const SHARE_BYTES: usize = 16 << 10;
@@ -24,7 +25,7 @@ impl<T: Default> Pair<T> {
     /// Takes a message, which `encode` appends to the records of the stream.
     ///
     /// # Errors
-    /// There is no room, or the stream is over.
+    /// There is no room, the stream is over, or the encoder has panicked.
     #[inline]
     pub(in crate::stream) fn send(
         &mut self,
@@ -40,7 +41,7 @@ impl<T: Default> Pair<T> {
             stream.wants_room = true;
             return Err(NotSent::Full);
         }
-        let bytes = stream.out.push(stream.number, encode);
+        let bytes = stream.out.push(stream.number, encode).map_err(NotSent::Panicked)?;
         match stream.queued {
             Queued::Ready => self.ready_bytes += bytes,
             Queued::No => self.queue(key),
@@ -49,17 +50,19 @@ impl<T: Default> Pair<T> {
         Ok(())
     }
 
-    /// Ends the direction of this side after its last message: for a client its messages, for a server the stream.
-    pub(in crate::stream) fn finish(&mut self, key: Key, outcome: Result<(), Error>) {
+    /// Ends the direction of this side after its last message: for a client its messages, for a server the stream, with metadata.
+    pub(in crate::stream) fn finish(
+        &mut self,
+        key: Key,
+        outcome: Result<(), Error>,
+        metadata: Metadata,
+    ) {
         let is_server = self.role == Role::Server;
         let Some(stream) = self.streams.get_mut(key) else { return };
         if stream.out.is_finished() {
             return;
         }
-        stream.out.finish(match &outcome {
-            Ok(()) => End::ok(),
-            Err(error) => End::new(error.status, &error.message),
-        });
+        stream.out.finish(End::of(&outcome, metadata));
         if stream.queued == Queued::No {
             self.queue(key);
         }
@@ -134,32 +137,34 @@ impl<T: Default> Pair<T> {
 
     fn write_controls(&mut self, now_ns: u64, batch: &mut Writer<'_>) {
         while let Some(control) = self.controls.front() {
-            let text = match control {
-                Control::Open(..) => 0,
-                Control::Reset(_, end) => end.text.len(),
+            let len = match control {
+                Control::Open(_, _, metadata) => Open::len(metadata),
+                Control::Reset(_, end) => end.len(),
             };
-            if batch.len() >= BATCH_BYTES || HEAD + Open::BYTES + text > batch.room() {
+            if batch.len() >= BATCH_BYTES || HEAD + len > batch.room() {
                 return;
             }
             match self.controls.pop_front().expect("it is the first") {
-                Control::Open(key, method) => self.write_open(key, method, now_ns, batch),
+                Control::Open(key, method, metadata) => {
+                    let open = Open { method, left_ns: 0, metadata };
+                    self.write_open(key, open, now_ns, batch);
+                }
                 Control::Reset(number, end) => batch.end(number, wire::RESET, &end),
             }
         }
     }
 
     /// Writes OPEN, unless the stream has ended meanwhile.
-    fn write_open(&mut self, key: Key, method: u16, now_ns: u64, batch: &mut Writer<'_>) {
+    fn write_open(&mut self, key: Key, mut open: Open, now_ns: u64, batch: &mut Writer<'_>) {
         let Some(stream) = self.streams.get_mut(key) else { return };
         if self.by_number.get(&stream.number) != Some(&key) {
             return;
         }
         stream.is_opened = true;
-        let left_ns = match stream.end_ns {
-            u64::MAX => 0,
-            end_ns => end_ns.saturating_sub(now_ns).max(1),
-        };
-        batch.record(stream.number, wire::OPEN, [&Open { method, left_ns }.to_bytes(), &[]]);
+        if stream.end_ns != u64::MAX {
+            open.left_ns = stream.end_ns.saturating_sub(now_ns).max(1);
+        }
+        batch.open(stream.number, &open);
     }
 
     fn write_credits(&mut self, batch: &mut Writer<'_>) {
@@ -169,7 +174,7 @@ impl<T: Default> Pair<T> {
             let Some(stream) = self.streams.get_mut(key) else { continue };
             let limit = stream.inc.grant(window);
             if self.by_number.contains_key(&stream.number) {
-                batch.record(stream.number, wire::CREDIT, [&limit.to_le_bytes(), &[]]);
+                batch.record(stream.number, wire::CREDIT, &[&limit.to_le_bytes()]);
             }
         }
     }

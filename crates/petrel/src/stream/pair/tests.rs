@@ -89,7 +89,7 @@ impl Model {
 
     fn open(&mut self, end_ns: u64) -> u32 {
         let client = &mut self.sides[0];
-        let key = client.pair.open(7, end_ns).unwrap();
+        let key = client.pair.open(7, end_ns, Metadata::new()).unwrap();
         let number = client.number(key);
         client.keys.insert(number, key);
         number
@@ -202,7 +202,7 @@ fn run(model: &mut Model, step: Step) {
         Step::Read(at, of) => model.read(at, of),
         Step::Finish(by, of) => {
             if let Some(&key) = model.sides[by].keys.get(&of) {
-                model.sides[by].pair.finish(key, Ok(()));
+                model.sides[by].pair.finish(key, Ok(()), Metadata::new());
             }
         }
         Step::Reset(by, of) => {
@@ -262,14 +262,14 @@ proptest! {
         for role in [Role::Client, Role::Server] {
             let mut side = Side::new(role);
             if role == Role::Client {
-                (0..2).for_each(|_| drop(side.pair.open(7, u64::MAX)));
+                (0..2).for_each(|_| drop(side.pair.open(7, u64::MAX, Metadata::new())));
                 side.transmit(1);
             }
             for (sequence, records) in batches.iter().enumerate() {
                 let mut memory = vec![0; 4_096];
                 let mut batch = Writer::new(&mut memory);
                 for &(stream, kind, len) in records {
-                    batch.record(stream, kind, [&[7; 40][..len], &[]]);
+                    batch.record(stream, kind, &[&[7; 40][..len]]);
                 }
                 let len = batch.finish(sequence as u64);
                 if side.pair.handle_batch(1, &memory[..len]).is_err() {
@@ -299,7 +299,7 @@ fn server_of(records: &[(u32, u8, Vec<u8>)]) -> (Side, Result<(), wire::Breach>)
     let mut memory = vec![0; 1 << 20];
     let mut batch = Writer::new(&mut memory);
     for (stream, kind, bytes) in records {
-        batch.record(*stream, *kind, [bytes, &[]]);
+        batch.record(*stream, *kind, &[bytes]);
     }
     let len = batch.finish(0);
     let done = side.pair.handle_batch(1, &memory[..len]);
@@ -308,7 +308,7 @@ fn server_of(records: &[(u32, u8, Vec<u8>)]) -> (Side, Result<(), wire::Breach>)
 }
 
 fn open(number: u32) -> (u32, u8, Vec<u8>) {
-    (number, wire::OPEN, wire::Open { method: 7, left_ns: 0 }.to_bytes().to_vec())
+    (number, wire::OPEN, [7, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec())
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn handle_batch__that_breaks_the_pair() {
     let mut client = Side::new(Role::Client);
     let mut memory = vec![0; 100];
     let mut batch = Writer::new(&mut memory);
-    batch.record(0, wire::OPEN, [&[0; 10], &[]]);
+    batch.record(0, wire::OPEN, &[&[0; 10]]);
     let len = batch.finish(0);
     assert!(client.pair.handle_batch(1, &memory[..len]).is_err());
     let mut server = Side::new(Role::Server);
@@ -385,9 +385,9 @@ fn open__beyond_the_limits_is_refused_alone() {
     let mut batch = Writer::new(&mut memory);
     for number in 0..3 {
         let (number, kind, bytes) = open(number);
-        batch.record(number, kind, [&bytes, &[]]);
+        batch.record(number, kind, &[&bytes]);
     }
-    batch.record(3, wire::OPEN, [&[1, 2], &[]]);
+    batch.record(3, wire::OPEN, &[&[1, 2]]);
     let len = batch.finish(0);
     side.pair.handle_batch(1, &memory[..len]).unwrap();
     side.events();
@@ -395,7 +395,7 @@ fn open__beyond_the_limits_is_refused_alone() {
     side.transmit(1);
     let mut client = Side::new(Role::Client);
     for _ in 0..4 {
-        let key = client.pair.open(7, u64::MAX).unwrap();
+        let key = client.pair.open(7, u64::MAX, Metadata::new()).unwrap();
         let number = client.number(key);
         client.keys.insert(number, key);
     }
@@ -407,17 +407,20 @@ fn open__beyond_the_limits_is_refused_alone() {
     let third = client.pair.stream(client.keys[&2]).over.clone();
     assert_eq!(third.unwrap().unwrap_err().execution, Execution::Refused);
     let client = &mut Pair::<()>::new(Role::Client, config);
-    assert!(client.open(7, u64::MAX).is_ok() && client.open(7, u64::MAX).is_ok());
-    let error = client.open(7, u64::MAX).unwrap_err();
+    assert!(
+        client.open(7, u64::MAX, Metadata::new()).is_ok()
+            && client.open(7, u64::MAX, Metadata::new()).is_ok()
+    );
+    let error = client.open(7, u64::MAX, Metadata::new()).unwrap_err();
     assert_eq!((error.status, error.execution), (Status::ResourceExhausted, Execution::NotSent));
 }
 
 #[test]
 fn fail__of_streams_that_the_peer_knows_or_not() {
     let mut client = Side::new(Role::Client);
-    let first = client.pair.open(7, u64::MAX).unwrap();
+    let first = client.pair.open(7, u64::MAX, Metadata::new()).unwrap();
     client.transmit(1);
-    let second = client.pair.open(7, 5_000).unwrap();
+    let second = client.pair.open(7, 5_000, Metadata::new()).unwrap();
     let lost = Error::of(Status::Unavailable, "lost", Execution::MayHaveExecuted);
     client.pair.fail(&lost);
     client.pair.fail(&Error::new(Status::Internal, "again"));
@@ -432,7 +435,10 @@ fn fail__of_streams_that_the_peer_knows_or_not() {
     assert_eq!(client.ends.len(), 2);
     assert!(!client.pair.wants_batch());
     assert!(matches!(client.pair.send(first, |_| {}), Err(NotSent::Ended(_))));
-    assert_eq!(client.pair.open(7, u64::MAX).unwrap_err().execution, Execution::NotSent);
+    assert_eq!(
+        client.pair.open(7, u64::MAX, Metadata::new()).unwrap_err().execution,
+        Execution::NotSent
+    );
     [first, second].into_iter().for_each(|key| client.pair.release(key));
     assert!(client.pair.is_empty());
 }

@@ -1,0 +1,11 @@
+use petrel::Error;
+use petrel::service::{Ctx, Raw};
+use petrel::stream::Sender;
+
+#[petrel::service(codec = Raw)]
+trait Words {
+    #[idempotent]
+    async fn split(&self, cx: &Ctx, text: String, words: Sender<String>) -> Result<(), Error>;
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use petrel::Error;
+use petrel::service::{Ctx, Raw};
+use petrel::stream::Receiver;
+
+#[petrel::service(codec = Raw)]
+trait Words {
+    async fn join(&self, cx: &Ctx, words: Receiver<String>, others: Receiver<String>) -> Result<String, Error>;
+}
+
+fn main() {}

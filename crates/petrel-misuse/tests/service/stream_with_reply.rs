@@ -1,0 +1,10 @@
+use petrel::Error;
+use petrel::service::{Ctx, Raw};
+use petrel::stream::Sender;
+
+#[petrel::service(codec = Raw)]
+trait Words {
+    async fn split(&self, cx: &Ctx, text: String, words: Sender<String>) -> Result<String, Error>;
+}
+
+fn main() {}
