@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
-use crate::common::{ECHO, Server, client, over, pattern};
+use crate::common::{ECHO, Server, client, keep, over, pattern};
 use crate::group::call_with;
 use petrel::endpoint::{
     EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState, SharedMsg,
@@ -184,17 +184,9 @@ fn a_member_that_dies__fails_alone() {
 fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;
     let others = servers(2, &ethernet());
-    let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(
-        |_| (),
-        |endpoint| {
-            let kept = RefCell::new(Vec::new());
-            endpoint.on(NEVER, move |_, cx, request| {
-                let (responder, handled) = request.defer(cx);
-                kept.borrow_mut().push(responder);
-                handled
-            });
-        },
-    );
+    let leaves = petrel::Server::bind("127.0.0.1:0")
+        .endpoint(ethernet())
+        .serve(|_| (), |endpoint| keep(endpoint, NEVER));
     let leaves = leaves.start().unwrap();
     let mut client = client(ethernet());
     let mut members = connect(&mut client, &others);

@@ -130,10 +130,7 @@ impl Pair {
     fn new(server_has: bool, client_has: bool) -> Self {
         let (server_nexus, client_nexus) = (nexus(true), nexus(false));
         let mut server = endpoint(&server_nexus, server_has);
-        server.on(ECHO, |_, cx, request| {
-            let message = request.data().to_vec();
-            request.reply(cx, &message)
-        });
+        crate::common::echo(&mut server, ECHO);
         let client = endpoint(&client_nexus, client_has);
         Self { server_nexus, client_nexus, server, client }
     }
