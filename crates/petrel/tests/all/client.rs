@@ -264,12 +264,8 @@ fn greet_in(runtime: tokio::runtime::Runtime) {
 }
 
 #[test]
-fn tokio__runs_clients_and_servers_on_one_thread() {
+fn tokio__runs_clients_and_servers_on_one_thread_and_on_many() {
     greet_in(tokio::runtime::Builder::new_current_thread().build().unwrap());
-}
-
-#[test]
-fn tokio__runs_clients_and_servers_on_many_threads() {
     greet_in(tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap());
 }
 

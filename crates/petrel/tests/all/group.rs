@@ -26,7 +26,7 @@ fn servers(count: usize) -> Vec<Server> {
     (0..count).map(start).collect()
 }
 
-fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
+pub(super) fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
     servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
 }
 

@@ -5,10 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, keep, over, pattern};
-use crate::group::call_with;
-use petrel::endpoint::{
-    EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState, SharedMsg,
-};
+use crate::group::{call_with, connect};
+use petrel::endpoint::{EndpointConfig, MembershipState, MulticastConfig, SessionState, SharedMsg};
 use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
 use petrel::nexus::SetupError;
 use petrel::{Endpoint, Status};
@@ -35,10 +33,6 @@ fn ethernet() -> EndpointConfig {
 
 fn servers(count: usize, config: &EndpointConfig) -> Vec<Server> {
     (0..count).map(|_| Server::start(config.clone(), "127.0.0.1:0", |_| {})).collect()
-}
-
-fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
-    servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
 }
 
 /// Returns true if the error says that the host has no multicast.

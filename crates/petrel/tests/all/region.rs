@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::client::{Background, Target};
-use petrel::endpoint::{CallOptions, EndpointId, PathPolicy, SessionId, SessionState};
+use petrel::endpoint::{
+    CallOptions, EndpointConfig, EndpointId, PathPolicy, SessionId, SessionState,
+};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
 use petrel::{Client, Context, Endpoint, Error, Execution, Server, Status};
@@ -32,12 +34,16 @@ struct World {
 
 impl World {
     fn new((udp, shm): (bool, bool), threads: usize, memory: RegionMemory, access: Access) -> Self {
+        Self::of(over(udp, shm), threads, memory, access)
+    }
+
+    fn of(config: EndpointConfig, threads: usize, memory: RegionMemory, access: Access) -> Self {
         let regions = Regions::new();
         let region = regions.register(memory, access).unwrap();
         let served = regions.clone();
         let server = Server::bind("127.0.0.1:0")
             .threads(threads)
-            .endpoint(over(udp, shm))
+            .endpoint(config)
             .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
             .start()
             .unwrap();
@@ -52,6 +58,13 @@ impl World {
 
     fn remote(&self) -> RemoteRegion {
         RemoteRegion::new(&self.client, self.region.key())
+    }
+
+    /// Returns another client, with sessions of its own.
+    fn client_of(&self, config: EndpointConfig) -> Client {
+        let background = Background::builder().endpoint(config).start().unwrap();
+        let client = Client::builder().background(&background);
+        client.connect_wait(self._server.local_addr()).unwrap()
     }
 }
 
@@ -111,23 +124,13 @@ fn operations__of_many_packets_over_several_paths() {
         let mut config = over(true, false);
         config.host.udp.further_ports = 3;
         config.sessions.path_policy = policy;
-        let regions = Regions::new();
         let memory = RegionMemory::private(BYTES).unwrap();
-        let region = regions.register(memory, Access::READ | Access::WRITE).unwrap();
-        let served = regions.clone();
-        let server = Server::bind("127.0.0.1:0")
-            .endpoint(config.clone())
-            .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
-            .start()
-            .unwrap();
-        let background = Background::builder().endpoint(config).start().unwrap();
-        let client = Client::builder().background(&background);
-        let client = client.connect_wait(server.local_addr()).unwrap();
-        let remote = RemoteRegion::new(&client, region.key());
+        let world = World::of(config.clone(), 1, memory, Access::READ | Access::WRITE);
+        let remote = RemoteRegion::new(&world.client_of(config), world.region.key());
         let data: Vec<u8> = (0..BYTES - 10).map(|at| (at % 253) as u8).collect();
         remote.write(5, data.clone()).wait().unwrap();
         assert!(remote.read(5, data.len() as u32).wait().unwrap() == data, "{policy:?}");
-        assert_eq!(regions.stats().writes, 1);
+        assert_eq!(world.regions.stats().writes, 1);
     }
 }
 
@@ -392,9 +395,7 @@ fn drop__of_a_region_refuses_its_key() {
 fn ordered_client(world: &World, (udp, shm): (bool, bool)) -> Client {
     let mut config = over(udp, shm);
     config.sessions.ordered = true;
-    let background = Background::builder().endpoint(config).start().unwrap();
-    let client = Client::builder().background(&background);
-    client.connect_wait(world._server.local_addr()).unwrap()
+    world.client_of(config)
 }
 
 /// Without the order, a small read would overtake the packets of a large write.

@@ -36,7 +36,7 @@ fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
     }
 }
 
-/// A peer whose rendezvous is `name`, and which promises to meet there for the link that it is asked for.
+/// Returns a peer with this rendezvous, and the request for a link that the peer has promised to meet for.
 fn promised(listener: &TcpListener, name: &[u8; NAME_BYTES]) -> (RawPeer, LinkOpen) {
     let mut peer = RawPeer::accept(listener);
     peer.send_hello(local_hello(name));
