@@ -158,15 +158,13 @@ impl Pair {
         message[..8].copy_from_slice(&number.to_le_bytes());
         let request = self.client.alloc_message(&message).unwrap();
         let response = self.client.alloc(message.len()).unwrap();
-        let done = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
-            assert_eq!(reply.message().unwrap(), message);
-            left.set(left.get() - 1);
-        };
         as_owner(Owner::Client, || {
-            self.client
-                .call(session, ECHO, request)
-                .into_buffer(response)
-                .then(move |_, cx, reply| done(cx, reply))
+            self.client.call(session, ECHO, request).into_buffer(response).then(
+                move |_, _, reply| {
+                    assert_eq!(reply.message().unwrap(), message);
+                    left.set(left.get() - 1);
+                },
+            )
         })
         .unwrap();
     }

@@ -1,9 +1,8 @@
 //! Counts the instructions of the fast path, client and server apart, and checks them against `budgets.txt`.
 //!
 //! ```text
-//! cargo bench -p petrel-rpc --bench instructions              the table; exit status 1 beyond a budget
-//! cargo bench -p petrel-rpc --bench instructions -- --times   nanoseconds, of what has been counted
-//! cargo bench -p petrel-rpc --bench instructions -- --help    everything else
+//! cargo bench -p petrel-rpc --bench instructions             the table; exit status 1 beyond a budget
+//! cargo bench -p petrel-rpc --bench instructions -- --help   everything else
 //! ```
 //!
 //! The program starts itself under `valgrind --tool=callgrind`, which executes and counts every instruction in
@@ -25,7 +24,6 @@ mod options;
 mod profile;
 mod report;
 mod rows;
-mod times;
 mod typed;
 mod workload;
 
@@ -46,10 +44,6 @@ fn main() -> ExitCode {
                 Err(text) => fail(&text),
             }
         }
-        Ok(Mode::Count(options)) if options.times => match times::print(&options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(text) => fail(&text),
-        },
         Ok(Mode::Count(options)) => count(&options),
         Err(text) => fail(&format!("{text}; --help tells what there is")),
     }

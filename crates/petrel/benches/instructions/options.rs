@@ -8,10 +8,7 @@ Counts instructions per RPC under callgrind, and checks them against budgets.txt
 cargo bench -p petrel-rpc --bench instructions -- [OPTIONS] [ROW]...
 
 ROW            only these rows (shm-60, shm-8MiB, ...); all of them by default
---json         one JSON object per row and line
 --profile      also what each row spends its instructions on, function by function
---functions N  functions that --profile shows for each side (25)
---times        what small calls take in nanoseconds, instead: not under callgrind
 --require      fail where nothing can be counted, instead of skipping it
 
 Exit status: 0, or 1 when a row exceeds its budget or could not be counted.
@@ -34,31 +31,18 @@ pub(crate) enum Mode {
 /// Options for counting and for the report.
 pub(crate) struct Options {
     pub(crate) rows: Vec<&'static Workload>,
-    pub(crate) json: bool,
     pub(crate) profile: bool,
-    pub(crate) functions: usize,
     pub(crate) require: bool,
-    pub(crate) times: bool,
 }
 
 impl Options {
     pub(crate) fn from_args(mut args: impl Iterator<Item = String>) -> Result<Mode, String> {
-        let mut options = Self {
-            rows: Vec::new(),
-            json: false,
-            profile: false,
-            functions: 25,
-            require: false,
-            times: false,
-        };
+        let mut options = Self { rows: Vec::new(), profile: false, require: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--help" | "-h" => return Ok(Mode::Help),
                 "--run" => return run(&mut args),
-                "--json" => options.json = true,
                 "--profile" => options.profile = true,
-                "--functions" => options.functions = number(args.next())? as usize,
-                "--times" => options.times = true,
                 "--require" => options.require = true,
                 // Passed by Cargo, to tell a benchmark from a test.
                 "--bench" => {}

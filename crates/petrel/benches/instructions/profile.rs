@@ -12,8 +12,9 @@ use crate::dump::Place;
 use crate::lines::{self, Frame};
 use crate::rows::Row;
 
-/// The number of files shown.
+/// The numbers of files and of functions shown.
 const FILES_SHOWN: usize = 12;
+const FUNCTIONS_SHOWN: usize = 25;
 
 /// The number of lines shown per function, and the least cost of a shown line.
 const LINES_SHOWN: usize = 6;
@@ -23,11 +24,11 @@ const LEAST_SHOWN: f64 = 0.5;
 ///
 /// # Errors
 /// Why addresses cannot be translated to lines.
-pub(crate) fn print(row: &Row, functions: usize) -> Result<(), String> {
+pub(crate) fn print(row: &Row) -> Result<(), String> {
     for (side, cost) in [("client", &row.client), ("server", &row.server)] {
         let spent = spent(cost)?;
         let files = list_files(&spent);
-        let functions = list_functions(&spent, functions);
+        let functions = list_functions(&spent);
         let text = format!(
             "\n{row} {side}, instructions per {unit}: by file\n\n{files}\n\
              {row} {side}: by function and line\n\n{functions}",
@@ -57,10 +58,10 @@ fn list_files(spent: &[(Frame, f64)]) -> String {
     files.iter().take(FILES_SHOWN).map(|(file, cost)| format!("{cost:>9.1}  {file}\n")).collect()
 }
 
-fn list_functions(spent: &[(Frame, f64)], functions: usize) -> String {
+fn list_functions(spent: &[(Frame, f64)]) -> String {
     let by_function = sums(spent.iter().map(|(frame, cost)| (&frame.function, *cost)));
     let mut text = String::new();
-    for (function, cost) in by_function.iter().take(functions) {
+    for (function, cost) in by_function.iter().take(FUNCTIONS_SHOWN) {
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(text, "{cost:>9.1}  {function}");
         let within = spent.iter().filter(|(frame, _)| frame.function == **function);

@@ -5,13 +5,9 @@ use crate::profile;
 use crate::rows::Row;
 
 pub(crate) fn print(options: &Options, rows: &[Row]) -> Result<(), String> {
-    if options.json {
-        rows.iter().for_each(print_json);
-    } else {
-        print_table(rows);
-    }
+    print_table(rows);
     if options.profile {
-        rows.iter().try_for_each(|row| profile::print(row, options.functions))?;
+        rows.iter().try_for_each(profile::print)?;
     }
     Ok(())
 }
@@ -35,19 +31,4 @@ fn print_table(rows: &[Row]) {
             if row.is_over() { "  over the budget" } else { "" },
         );
     }
-}
-
-fn print_json(row: &Row) {
-    println!(
-        "{{\"bench\":\"instructions\",\"workload\":\"{}\",\"unit\":\"{}\",\"client\":{:.1},\
-         \"server\":{:.1},\"both\":{:.1},\"budget\":{},\"copy\":{:.1},\"over\":{}}}",
-        row.name,
-        row.unit.name(),
-        row.client.instructions,
-        row.server.instructions,
-        row.both(),
-        row.budget,
-        row.copying(),
-        row.is_over(),
-    );
 }

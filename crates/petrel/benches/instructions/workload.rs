@@ -4,7 +4,7 @@
 //! included: a continuation that checks the reply and makes the next calls, and a handler that answers.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel::client::ClientConfig;
 use petrel::endpoint::AllowedTransports;
@@ -454,19 +454,18 @@ pub(crate) fn run(
     let warm = Turns { client: warm_client, server: warm_server };
     run_round(workload, workload.calls, nexus(), warm)?;
     let turns = Turns { client: client_turn, server: server_turn };
-    let (packets, elapsed) = run_round(workload, calls, nexus(), turns)?;
+    let packets = run_round(workload, calls, nexus(), turns)?;
     println!("packets {packets}");
-    println!("elapsed_ns {}", elapsed.as_nanos());
     Ok(())
 }
 
-/// Returns the number of the requests' packets, and the time of the calls.
+/// Returns the number of the requests' packets.
 fn run_round(
     workload: &Workload,
     calls: u64,
     nexus: NexusBuilder,
     turns: Turns,
-) -> Result<(u64, Duration), String> {
+) -> Result<u64, String> {
     let nexus = nexus
         .listen("127.0.0.1:0".parse().expect("an address"))
         .start()
@@ -505,16 +504,14 @@ fn run_round(
             start_calls(&mut client, workload, sessions, calls, &message);
         }
     }
-    let begun = Instant::now();
     while !client.state().is_done(workload.in_flight) {
         (turns.client)(&mut client);
         (turns.server)(&mut server);
     }
-    let elapsed = begun.elapsed();
     let packets = client.stats().protocol.packets_sent;
     verdict(&client)?;
     verdict(&server)?;
-    Ok((packets, elapsed))
+    Ok(packets)
 }
 
 fn serve(server: &mut Endpoint, way: Way) {

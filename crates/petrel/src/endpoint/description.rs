@@ -95,8 +95,7 @@ impl ServiceDescription {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PAGE: &str = include_str!("../../../../docs/wire-vectors.md");
+    use crate::values::method_table::tests::vector_of;
 
     fn described(name: Option<&str>, endpoints: &[u16]) -> ServiceDescription {
         let endpoints = endpoints.iter().copied().map(EndpointId).collect();
@@ -105,15 +104,7 @@ mod tests {
 
     /// The bytes of the vector with this name in `docs/wire-vectors.md`, §8.9.
     fn vector(name: &str) -> Vec<u8> {
-        let blocks = PAGE.split("\n```description-vector\n").skip(1);
-        let mut blocks = blocks.map(|block| block.split("\n```").next().expect("a block"));
-        let block = blocks.find_map(|block| {
-            let (of, bytes) = block.split_once('\n').unwrap_or((block, ""));
-            (of == format!("name: {name}")).then_some(bytes)
-        });
-        let block = block.expect("the page has the vector");
-        let digits = block.split_whitespace();
-        digits.map(|digits| u8::from_str_radix(digits, 16).expect("two digits")).collect()
+        vector_of("description-vector", name)
     }
 
     #[test]

@@ -67,17 +67,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn iter__has_each_end_under_its_name() {
-        let mut ends = SessionEnds::default();
-        for (count, end) in SessionEnd::ALL.into_iter().enumerate() {
-            (0..=count).for_each(|_| ends.count(end));
-            assert!(end.counter().starts_with("sessions_ended_"));
-        }
-        let values: Vec<_> = ends.iter().map(|(_, value)| value).collect();
-        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
-    }
-
-    #[test]
     fn call_failures__each_under_its_name() {
         let mut failures = CallFailures::default();
         let all = [

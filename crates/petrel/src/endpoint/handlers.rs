@@ -476,7 +476,7 @@ mod tests {
         let wanted = |handlers: &Handlers| {
             (0..8).filter(|&method| handlers.reads_in_place(Some(method))).collect::<Vec<_>>()
         };
-        assert_eq!(wanted(&handlers), []);
+        assert!(wanted(&handlers).is_empty());
         let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
         for method in [5, 2, 5] {
             handlers.set_in_place(method, answer);

@@ -72,11 +72,11 @@ impl Completions {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "added to a collection once")]
-    fn expect__of_the_same_call_again() {
-        let completions = Completions::default();
-        completions.expect(Key::from_bits(3));
-        completions.expect(Key::from_bits(3));
+    panics! {
+        expect__of_the_same_call_again: "added to a collection once" => {
+            let completions = Completions::default();
+            completions.expect(Key::from_bits(3));
+            completions.expect(Key::from_bits(3));
+        };
     }
 }

@@ -115,18 +115,15 @@ impl ConnectAnswer {
 mod tests {
     use super::*;
 
-    #[test]
-    #[should_panic(expected = "answered once")]
-    fn put__again() {
-        let answer = ConnectAnswer::default();
-        answer.put(Err(Error::elapsed()));
-        answer.put(Err(Error::elapsed()));
-    }
-
-    #[test]
-    #[should_panic(expected = "an order to connect is cancelled once")]
-    fn cancel__again() {
-        let answer = ConnectAnswer::default();
-        (0..2).for_each(|_| assert_eq!(answer.cancel(), None));
+    panics! {
+        put__again: "answered once" => {
+            let answer = ConnectAnswer::default();
+            answer.put(Err(Error::elapsed()));
+            answer.put(Err(Error::elapsed()));
+        };
+        cancel__again: "an order to connect is cancelled once" => {
+            let answer = ConnectAnswer::default();
+            (0..2).for_each(|_| assert_eq!(answer.cancel(), None));
+        };
     }
 }

@@ -231,12 +231,12 @@ mod tests {
         assert_eq!((next, slab.len()), ([1, 3], 4));
     }
 
-    #[test]
-    #[should_panic(expected = "the values of a table are counted")]
-    fn keys__of_a_table_with_another_count() {
-        let mut slab = Slab::default();
-        slab.insert('a');
-        slab.len = 2;
-        slab.keys();
+    panics! {
+        keys__of_a_table_with_another_count: "the values of a table are counted" => {
+            let mut slab = Slab::default();
+            slab.insert('a');
+            slab.len = 2;
+            slab.keys();
+        };
     }
 }

@@ -141,16 +141,16 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "each timer that waits has one place in the order")]
-    fn tidy__of_a_timer_without_a_place() {
-        let mut timers = Timers::default();
-        let ids: Vec<_> = (0..=TIDY_COUNT as u64)
-            .map(|at_ns| timers.insert(at_ns, Waker::noop().clone()))
-            .collect();
-        ids.into_iter().for_each(|id| timers.remove(id));
-        timers.waiting.insert(Waker::noop().clone());
-        (0..4).for_each(|_| timers.by_time.push(Reverse((0, 0, Key::from_bits(7)))));
-        timers.tidy();
+    panics! {
+        tidy__of_a_timer_without_a_place: "each timer that waits has one place in the order" => {
+            let mut timers = Timers::default();
+            let ids: Vec<_> = (0..=TIDY_COUNT as u64)
+                .map(|at_ns| timers.insert(at_ns, Waker::noop().clone()))
+                .collect();
+            ids.into_iter().for_each(|id| timers.remove(id));
+            timers.waiting.insert(Waker::noop().clone());
+            (0..4).for_each(|_| timers.by_time.push(Reverse((0, 0, Key::from_bits(7)))));
+            timers.tidy();
+        };
     }
 }

@@ -145,10 +145,10 @@ mod tests {
         assert_eq!((first.state(), watches.len()), (SessionState::Ended(None), 0));
     }
 
-    #[test]
-    #[should_panic(expected = "an ended session has no other state")]
-    fn set__after_the_end() {
-        let watch = SessionWatch::new(ID, SessionState::Ended(None));
-        watch.set(SessionState::Open);
+    panics! {
+        set__after_the_end: "an ended session has no other state" => {
+            let watch = SessionWatch::new(ID, SessionState::Ended(None));
+            watch.set(SessionState::Open);
+        };
     }
 }

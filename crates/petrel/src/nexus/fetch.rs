@@ -233,6 +233,7 @@ mod tests {
     use petrel_proto::control::Goodbye;
 
     use super::*;
+    use crate::nexus::reactor::tests::hello_bytes;
 
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -262,16 +263,7 @@ mod tests {
 
     /// A HELLO, and these parts of the answer.
     fn answer_of(parts: u16, pieces: &[&str]) -> Vec<u8> {
-        let hello = Hello {
-            versions: VersionRange::OWN,
-            incarnation: 7,
-            heartbeat_ms: 1_000,
-            agent: String::new(),
-            host_identity: None,
-            rendezvous: None,
-        };
-        let mut bytes = PREFACE.to_vec();
-        Message::from(hello).encode(&mut bytes).unwrap();
+        let mut bytes = hello_bytes();
         for (part, piece) in pieces.iter().enumerate() {
             let (part, json) = (part as u16, (*piece).to_owned());
             let reply = StatsReply { request: REQUEST, part, parts, json };
@@ -280,10 +272,11 @@ mod tests {
         bytes
     }
 
-    #[test]
-    fn fetch_stats__puts_the_parts_together() {
-        let got = asked(|mut stream| stream.write_all(&answer_of(3, &["{", "x", "}"])).unwrap());
-        assert_eq!(got.unwrap(), "{x}");
+    /// A requester whose time is over.
+    fn requester(address: SocketAddr) -> StatsRequester {
+        let (timeout, deadline, channel) = (TEST_TIMEOUT, Instant::now(), Channel::default());
+        let stream = connect(address, timeout).unwrap();
+        StatsRequester { address, timeout, deadline, stream, channel }
     }
 
     /// The error names how the connection ended: an ended process is not a slow one, and a reset differs from an end.
@@ -309,29 +302,14 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
         assert!(is_late(fetch(address, Duration::ZERO, Channel::default()).map(drop)));
-        let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let mut requester = StatsRequester {
-            address,
-            timeout: TEST_TIMEOUT,
-            deadline,
-            stream,
-            channel: Channel::default(),
-        };
-        assert!(is_late(requester.read(&mut [0]).map(drop)));
+        assert!(is_late(requester(address).read(&mut [0]).map(drop)));
     }
 
     #[test]
     fn taken__a_signal_is_no_end_and_a_limit_of_time_no_breach() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let requester = StatsRequester {
-            address,
-            timeout: TEST_TIMEOUT,
-            deadline,
-            stream,
-            channel: Channel::default(),
-        };
+        let requester = requester(address);
         assert_eq!(requester.taken(Ok(7)).unwrap(), 7);
         assert_eq!(requester.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {

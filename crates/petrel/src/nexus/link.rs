@@ -338,9 +338,8 @@ impl Proposal {
 
 #[cfg(test)]
 mod tests {
-    use petrel_proto::limits::PACKET_BYTES_MIN;
-
     use super::*;
+    use crate::nexus::relay::sessions::tests::open;
 
     impl Link {
         pub(in crate::nexus) fn set_test_reverse(&mut self, reverse: bool) {
@@ -357,17 +356,7 @@ mod tests {
     }
 
     fn proposal(slots: u16) -> Proposal {
-        let open = SessionOpen {
-            link: 5,
-            request: 1,
-            session: 1,
-            token: 5,
-            first_request: 0,
-            slots: 16,
-            credits: 8,
-            max_message: 1 << 20,
-            packet_bytes: PACKET_BYTES_MIN,
-        };
+        let open = SessionOpen { slots: 16, ..open(5, 1) };
         Proposal::of_peer(open, slots, Instant::now())
     }
 

@@ -165,12 +165,7 @@ mod tests {
 
     #[test]
     fn abandon__answers_waiting_and_later_requests() {
-        abandon(true);
-    }
-
-    #[test]
-    fn abandon__answers_endpoints_just_attached() {
-        abandon(false);
+        [true, false].into_iter().for_each(abandon);
     }
 
     /// The thread dies, before or after it attached the endpoint.

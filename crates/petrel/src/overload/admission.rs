@@ -333,15 +333,6 @@ mod tests {
         assert_eq!(admission.begin(u64::MAX, None), Ok(()), "nothing else matters");
     }
 
-    #[test]
-    fn shed__has_a_status_and_a_text() {
-        for shed in [Shed::Requests, Shed::Bytes, Shed::Delay, Shed::Late] {
-            let is_late = shed.status() == Status::DeadlineExceeded;
-            assert_eq!(is_late, shed == Shed::Late, "{}", shed.text());
-            assert!(is_late || shed.status() == Status::ResourceExhausted);
-        }
-    }
-
     fn any_shedding() -> impl Strategy<Value = Shedding> {
         let time = || any::<u64>().prop_map(Duration::from_nanos);
         prop_oneof![

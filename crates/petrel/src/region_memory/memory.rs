@@ -322,16 +322,6 @@ mod tests {
         assert_eq!((memory.read_versioned(8, &mut seen).unwrap(), &seen), (4, b"other"));
     }
 
-    #[test]
-    fn versioned__after_a_writer_that_died() {
-        let memory = RegionMemory::private(64).unwrap();
-        memory.store(0, 3).unwrap();
-        assert_eq!(status(memory.read_versioned(0, &mut [0; 8])), Status::Aborted);
-        assert_eq!(status(memory.write_versioned(0, b"x")), Status::Aborted);
-        memory.store(0, 4).unwrap();
-        assert_eq!(memory.write_versioned(0, b"x").unwrap(), 6);
-    }
-
     /// Repeats an access that ends with ABORTED. On a busy machine, the thread that writes the value can lose its CPU
     /// for longer than all attempts of the other threads take.
     fn unless_aborted<T: fmt::Debug>(mut access: impl FnMut() -> Result<T, Error>) -> T {

@@ -58,16 +58,3 @@ impl SessionEnd {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The end of a closed or drained session needs no investigation.
-    #[test]
-    fn is_expected__of_requested_ends() {
-        let expected = SessionEnd::ALL.into_iter().filter(|end| end.is_expected());
-        let names: Vec<_> = expected.map(SessionEnd::name).collect();
-        assert_eq!(names, ["closed_here", "closed_by_peer", "drained"]);
-    }
-}

@@ -179,17 +179,13 @@ mod tests {
     use petrel_proto::{RequestHandle, SessionId};
 
     use super::*;
-    use crate::endpoint::IdlePolicy;
     use crate::inbox::{Inbox, WorkFlag};
-    use crate::overload::{Admission, AdmissionConfig, Shedding};
     use crate::sync::AtomicBool;
 
     /// The time around the call bounds the service time from above, and the handler's own time from below.
     #[test]
     fn perform__returns_outcome_and_service_time() {
-        let shedding = Shedding::LimitOnly;
-        let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
-        let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
+        let queue = queue::tests::new_queue();
         let sender = Inbox::new(WorkFlag::new(), || ()).sender();
         let deadline_ns = now_ns() + 3_600_000_000_000;
         for (cancelled, panics, how) in [

@@ -338,11 +338,11 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::workers) mod tests {
     use petrel_proto::SessionId;
 
     use super::*;
-    use crate::inbox::{Inbox, WorkFlag};
+    use crate::inbox::{Inbox, InboxSender, WorkFlag};
     use crate::inbox_message::InboxMessage;
     use crate::overload::{AdmissionConfig, Shedding};
     use crate::sync::{Arc, AtomicBool};
@@ -358,24 +358,11 @@ mod tests {
 
     #[test]
     fn stats__have_each_request_once_up_to_the_end_of_the_pool() {
-        let shedding = Shedding::LimitOnly;
-        let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
-        let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
+        let queue = new_queue();
         let mut inbox = Inbox::new(WorkFlag::new(), || ());
         let sender = inbox.sender();
         let push = |number, bytes, deadline_ns: Option<u64>| {
-            let session = SessionId { index: 1, generation: 0 };
-            let (handle, flag) =
-                (RequestHandle { session, number }, Arc::new(AtomicBool::new(false)));
-            let data = vec![0; bytes];
-            let request = WorkerRequest::new(
-                handle,
-                7,
-                deadline_ns.map(Time::from_ns),
-                data,
-                flag,
-                sender.clone(),
-            );
+            let request = request(number, bytes, deadline_ns, &sender);
             let pushed = queue.push(0, Box::new(|_| ()), request);
             pushed.map_err(|refused| {
                 let (handle, reason) = refused.into_parts();
@@ -425,19 +412,33 @@ mod tests {
         assert_eq!(refused, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
     }
 
-    /// A queue with workers that sleep at once, and a function to queue requests.
+    /// A queue with room for ten requests, whose workers sleep at once.
+    pub(in crate::workers) fn new_queue() -> Queue {
+        let shedding = Shedding::LimitOnly;
+        let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
+        Queue::new(Admission::new(config, 1), IdlePolicy::Block)
+    }
+
+    fn request(
+        number: u64,
+        bytes: usize,
+        deadline_ns: Option<u64>,
+        sender: &InboxSender<InboxMessage>,
+    ) -> WorkerRequest {
+        let session = SessionId { index: 1, generation: 0 };
+        let (handle, flag) = (RequestHandle { session, number }, Arc::new(AtomicBool::new(false)));
+        let deadline = deadline_ns.map(Time::from_ns);
+        WorkerRequest::new(handle, 7, deadline, vec![0; bytes], flag, sender.clone())
+    }
+
+    /// A queue, and a function to queue requests.
     fn queue() -> (Queue, impl Fn(&Queue, u64)) {
-        let config =
-            AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding: Shedding::LimitOnly };
         let sender = Inbox::new(WorkFlag::new(), || ()).sender();
         let push = move |queue: &Queue, number| {
-            let session = SessionId { index: 1, generation: 0 };
-            let handle = RequestHandle { session, number };
-            let flag = Arc::new(AtomicBool::new(false));
-            let request = WorkerRequest::new(handle, 7, None, vec![0], flag, sender.clone());
+            let request = request(number, 1, None, &sender);
             assert!(queue.push(0, Box::new(|_| ()), request).is_ok());
         };
-        (Queue::new(Admission::new(config, 1), IdlePolicy::Block), push)
+        (new_queue(), push)
     }
 
     /// Waits until `count` workers sleep.

@@ -34,15 +34,9 @@ fn calls_at(address: SocketAddr, large: usize) {
 /// The former answer came from the first address, where no client expects it: each call ended after 3.5 s.
 #[test]
 fn a_server_of_all_addresses_answers_from_the_address_that_was_called() {
-    let server = Server::bind("0.0.0.0:0").insecure().serve(
-        |_| (),
-        |endpoint| {
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-        },
-    );
+    let server = Server::bind("0.0.0.0:0")
+        .insecure()
+        .serve(|_| (), |endpoint| crate::common::echo(endpoint, ECHO));
     let server = server.start().unwrap();
     let port = server.local_addr().port();
     for address in ["127.0.0.1", "127.0.0.2", "127.9.9.9"] {

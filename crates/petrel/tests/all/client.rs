@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::remote::{Caller, plain};
-use crate::common::{ECHO, Server, over, pattern};
+use crate::common::{ECHO, Server, hold, over, pattern};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use petrel::client::wait;
 use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
@@ -25,12 +25,7 @@ const WAITS: u16 = 11;
 fn server() -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.on(HOLD, move |_, cx, request| {
-            let (request, handled) = request.detach(cx);
-            // The test may have ended.
-            let _ = keep.send(request);
-            handled
-        });
+        hold(endpoint, HOLD, keep);
     });
     (server, kept)
 }
@@ -155,6 +150,11 @@ fn calls__that_are_dropped_or_late_are_told_to_the_server() {
     let end = caller.client.call(HOLD, b"late").options(soon).wait().unwrap_err();
     assert_eq!(end.status, Status::DeadlineExceeded, "{end}");
     let request = kept.recv().unwrap();
+    // The earlier of a timeout and a deadline counts.
+    let deadline = caller.client.now() + Duration::from_millis(50);
+    let call =
+        caller.client.call(HOLD, b"late").timeout(Duration::from_secs(60)).deadline(deadline);
+    assert_eq!(call.wait().unwrap_err().status, Status::DeadlineExceeded);
     // The client's clock began earlier than the server's, by the request's transmission time.
     while !request.is_cancelled() || request.time_left() != Some(Duration::ZERO) {
         thread::yield_now();
@@ -264,12 +264,8 @@ fn greet_in(runtime: tokio::runtime::Runtime) {
 }
 
 #[test]
-fn tokio__runs_clients_and_servers_on_one_thread() {
+fn tokio__runs_clients_and_servers_on_one_thread_and_on_many() {
     greet_in(tokio::runtime::Builder::new_current_thread().build().unwrap());
-}
-
-#[test]
-fn tokio__runs_clients_and_servers_on_many_threads() {
     greet_in(tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap());
 }
 

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over, pattern};
-use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId, SessionState};
-use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Request, Status};
+use crate::common::{ECHO, Server, client, nexus, open, over, pattern};
+use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId};
+use petrel::{Context, Endpoint, Execution, Reply, Request, Status};
 
 /// Answers with the nanoseconds left, or with an empty message.
 const TIME_LEFT: u16 = 2;
@@ -89,10 +89,6 @@ impl Pair {
 
     fn wait_for_counts(&mut self, expected: [u64; 3]) {
         while self.counts() != expected {}
-    }
-
-    fn buffers(&self) -> (MsgBuf, MsgBuf) {
-        (self.client.alloc_message(b"x").unwrap(), self.client.alloc(100).unwrap())
     }
 
     fn fails(&mut self, method: u16, options: CallOptions) -> petrel::Error {
@@ -184,11 +180,9 @@ fn cancel__ends_the_call_once_and_notifies_the_handler() {
     for mut pair in both() {
         let ends = Rc::new(RefCell::new(Vec::new()));
         let seen = Rc::clone(&ends);
-        let (request, response) = pair.buffers();
         let key = pair
             .client
-            .call(pair.session, KEEP, request)
-            .into_buffer(response)
+            .call(pair.session, KEEP, b"x")
             .then_cancellable(move |_, _, reply| {
                 let failure = reply.outcome.as_ref().unwrap_err();
                 seen.borrow_mut().push((failure.status, failure.execution));
@@ -207,28 +201,24 @@ fn cancel__ends_the_call_once_and_notifies_the_handler() {
 
 #[test]
 fn cancel__by_function_and_number() {
-    thread_local! { static ENDS: RefCell<Vec<(u64, Status)>> = RefCell::default(); }
-    fn on_end(_: &mut Context<'_>, reply: Reply, number: u64) {
-        let status = reply.outcome.map_or_else(|failure| failure.status, |()| Status::Ok);
-        ENDS.with_borrow_mut(|ends| ends.push((number, status)));
-    }
     for mut pair in both() {
-        ENDS.take();
+        let all_ends = Rc::new(RefCell::new(Vec::new()));
         let keys = [10, 11, 12].map(|number| {
-            let (request, response) = pair.buffers();
-            let (cx, options) = (&mut pair.client.context(), CallOptions::new());
-            cx.call(pair.session, KEEP, request)
-                .into_buffer(response)
-                .options(options)
-                .then_cancellable(move |_, cx, reply| on_end(cx, reply, number))
-                .unwrap()
+            let ends = Rc::clone(&all_ends);
+            let mut cx = pair.client.context();
+            let call = cx.call(pair.session, KEEP, b"x");
+            let on_end = move |_: &mut (), _: &mut Context<'_>, reply: Reply| {
+                let status = reply.outcome.map_or_else(|failure| failure.status, |()| Status::Ok);
+                ends.borrow_mut().push((number, status));
+            };
+            call.then_cancellable(on_end).unwrap()
         });
         pair.wait_for_counts([3, 0, 0]);
         assert!(pair.client.context().cancel(keys[1]));
         pair.wait_for_counts([3, 2, 1]);
         pair.client.call(pair.session, RELEASE, b"").wait().unwrap();
-        pair.client.run_until(|_, _| ENDS.with_borrow(|ends| ends.len() == 3));
-        let mut ends = ENDS.take();
+        pair.client.run_until(|_, _| all_ends.borrow().len() == 3);
+        let mut ends = all_ends.take();
         ends.sort_unstable();
         assert_eq!(ends, [(10, Status::Ok), (11, Status::Cancelled), (12, Status::Ok)]);
         assert!(keys.iter().all(|key| !pair.client.context().cancel(*key)));
@@ -242,12 +232,9 @@ fn cancel__a_call_that_waits_for_a_slot() {
         let slots = u64::from(pair.client.core().agreed(pair.session).unwrap().slots);
         let keys: Vec<_> = (0..slots + 2)
             .map(|_| {
-                let ((request, response), ended) = (pair.buffers(), Rc::clone(&ended));
-                let options = CallOptions::new();
+                let ended = Rc::clone(&ended);
                 pair.client
-                    .call(pair.session, KEEP, request)
-                    .into_buffer(response)
-                    .options(options)
+                    .call(pair.session, KEEP, b"x")
                     .then_cancellable(move |_, _, reply| {
                         let execution = reply.outcome.unwrap_err().execution;
                         ended.set(ended.get() + u64::from(execution == Execution::NotSent));
@@ -288,10 +275,9 @@ impl PendingCalls for Endpoint {
 #[test]
 fn on_cancel__the_caller_has_gone() {
     for mut pair in both() {
-        let (request, response) = pair.buffers();
         let mut other = client(EndpointConfig::default());
         let session = other.connect_wait(pair.server.address).unwrap();
-        other.call(session, KEEP, request).into_buffer(response).then(|_, _, _| {}).unwrap();
+        other.call(session, KEEP, b"x").then(|_, _, _| {}).unwrap();
         while pair.counts() != [1, 0, 0] {
             other.run_once();
         }
@@ -313,34 +299,26 @@ fn refused__says_so() {
 fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
     endpoint.on(ECHO, move |_, cx, request| {
         let (responder, handled) = request.defer(cx);
-        let (message, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
-        let first = move |cx: &mut Context<'_>, reply: Reply| {
+        let first = move |_: &mut (), cx: &mut Context<'_>, reply: Reply| {
             if let Err(failure) = &reply.outcome {
                 let text = format!("first: {}", failure.status);
                 return responder.fail(cx, Status::Aborted, &text);
             }
-            let (message, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
-            let options = CallOptions::new().timeout(LONG);
-            let second = move |cx: &mut Context<'_>, second: Reply| match second.message() {
-                Ok(left) => {
-                    let both = [&reply.response[..], left].concat();
-                    responder.reply(cx, &both);
-                }
-                Err(failure) => {
-                    let text = format!("second: {}", failure.status);
-                    responder.fail(cx, Status::Aborted, &text);
-                }
-            };
-            cx.call(session, method, message)
-                .into_buffer(response)
-                .options(options)
-                .then_cancellable(move |_, cx, reply| second(cx, reply))
+            cx.call(session, method, b"")
+                .timeout(LONG)
+                .then_cancellable(move |_, cx, second| match second.message() {
+                    Ok(left) => {
+                        let both = [&reply.response[..], left].concat();
+                        responder.reply(cx, &both);
+                    }
+                    Err(failure) => {
+                        let text = format!("second: {}", failure.status);
+                        responder.fail(cx, Status::Aborted, &text);
+                    }
+                })
                 .unwrap();
         };
-        cx.call(session, method, message)
-            .into_buffer(response)
-            .then(move |_, cx, reply| first(cx, reply))
-            .unwrap();
+        cx.call(session, method, b"").then(first).unwrap();
         handled
     });
 }
@@ -411,27 +389,17 @@ fn held_up__what_is_sent_is_what_is_left_then() {
     for mut pair in both() {
         let left = Rc::new(Cell::new(0));
         let (seen, session) = (Rc::clone(&left), pair.session);
-        let (request, response) = pair.buffers();
-        let first = move |cx: &mut Context<'_>, _: Reply| {
-            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
-            let options = CallOptions::new().timeout(LONG);
-            let second = move |_: &mut Context<'_>, reply: Reply| {
-                let left = reply.message().unwrap().try_into().unwrap();
-                seen.set(u64::from_le_bytes(left));
-            };
-            let _key = cx
-                .call(session, TIME_LEFT, request)
-                .into_buffer(response)
-                .options(options)
-                .then_cancellable(move |_, cx, reply| second(cx, reply))
+        let first = move |_: &mut (), cx: &mut Context<'_>, _: Reply| {
+            cx.call(session, TIME_LEFT, b"")
+                .timeout(LONG)
+                .then_cancellable(move |_, _, reply| {
+                    let left = reply.message().unwrap().try_into().unwrap();
+                    seen.set(u64::from_le_bytes(left));
+                })
                 .unwrap();
             hold_up();
         };
-        pair.client
-            .call(session, ECHO, request)
-            .into_buffer(response)
-            .then(move |_, cx, reply| first(cx, reply))
-            .unwrap();
+        pair.client.call(session, ECHO, b"x").then(first).unwrap();
         pair.client.run_until(|_, _| left.get() > 0);
         // Over shared memory the request leaves at once, with all its time; over UDP when the continuation has
         // returned.
@@ -446,26 +414,16 @@ fn held_up__a_call_made_late_in_a_turn_has_its_whole_time() {
     for mut pair in both() {
         let ended = Rc::new(Cell::new(None));
         let (end, session) = (Rc::clone(&ended), pair.session);
-        let (request, response) = pair.buffers();
-        let first = move |cx: &mut Context<'_>, _: Reply| {
+        let first = move |_: &mut (), cx: &mut Context<'_>, _: Reply| {
             hold_up();
-            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
-            let options = CallOptions::new().timeout(SHORT);
-            let second = move |_: &mut Context<'_>, reply: Reply| {
-                end.set(Some(reply.outcome.unwrap_err().execution));
-            };
-            let _key = cx
-                .call(session, KEEP, request)
-                .into_buffer(response)
-                .options(options)
-                .then_cancellable(move |_, cx, reply| second(cx, reply))
+            cx.call(session, KEEP, b"")
+                .timeout(SHORT)
+                .then_cancellable(move |_, _, reply| {
+                    end.set(Some(reply.outcome.unwrap_err().execution));
+                })
                 .unwrap();
         };
-        pair.client
-            .call(session, ECHO, request)
-            .into_buffer(response)
-            .then(move |_, cx, reply| first(cx, reply))
-            .unwrap();
+        pair.client.call(session, ECHO, b"x").then(first).unwrap();
         pair.client.run_until(|_, _| ended.get().is_some());
         assert_eq!(ended.get(), Some(Execution::MayHaveExecuted), "it was sent");
     }
@@ -476,14 +434,9 @@ fn held_up__a_response_that_waited_too_long_is_late() {
     for mut pair in both() {
         let ended = Rc::new(Cell::new(None));
         let end = Rc::clone(&ended);
-        let (request, response) = pair.buffers();
-        let options = CallOptions::new().timeout(SHORT);
-        let session = pair.session;
-        let _key = pair
-            .client
-            .call(session, ECHO, request)
-            .into_buffer(response)
-            .options(options)
+        pair.client
+            .call(pair.session, ECHO, b"x")
+            .timeout(SHORT)
             .then_cancellable(move |_, _, reply| {
                 end.set(Some(reply.outcome.map_err(|failure| failure.status)));
             })
@@ -518,14 +471,11 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
     let ended = Rc::new(Cell::new(0));
     for (method, options) in [(HOLD, CallOptions::new()), (KEEP, CallOptions::new().timeout(SHORT))]
     {
-        let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
         let ended = Rc::clone(&ended);
-        let end = move |_: &mut Context<'_>, _: Reply| ended.set(ended.get() + 1);
-        let _key = client
-            .call(session, method, request)
-            .into_buffer(response)
+        client
+            .call(session, method, b"")
             .options(options)
-            .then_cancellable(move |_, cx, reply| end(cx, reply))
+            .then_cancellable(move |_, _, _| ended.set(ended.get() + 1))
             .unwrap();
     }
     client.run_until(|_, _| ended.get() == 2);
@@ -549,11 +499,8 @@ fn deadline__counts_from_the_arrival_and_not_from_the_poll() {
         });
         let mut client = client(over(udp, shm));
         let session = client.connect(nexus.local_addr().unwrap()).unwrap();
+        open(&mut client, &mut server, session);
         let poll = Duration::from_micros(100);
-        while client.session_state(session) != SessionState::Open {
-            client.run_for(poll, |_, _| false);
-            server.run_for(poll, |_, _| false);
-        }
         for round in 0..2 {
             let [late, in_time] = [0, 1].map(|number| 2 * round + number);
             for (number, timeout) in [(late, PAUSE / 2), (in_time, LONG)] {

@@ -1,10 +1,9 @@
 //! Draining without losing a call, and health queries.
 
-use std::cell::RefCell;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over, pattern, run_until_seen};
+use crate::common::{ECHO, Server, client, echo, keep, nexus, over, pattern, run_until_seen};
 use petrel::endpoint::{EndpointConfig, HEALTH_METHOD, Health, SessionState};
 use petrel::task::Parallel;
 use petrel::{Endpoint, Execution, Status};
@@ -50,16 +49,8 @@ fn serve(endpoint: &mut Endpoint) {
             Ok(request.into_message())
         }
     });
-    let never = RefCell::new(Vec::new());
-    endpoint.on(NEVER, move |_, cx, request| {
-        let (responder, handled) = request.defer(cx);
-        never.borrow_mut().push(responder);
-        handled
-    });
-    endpoint.on(ECHO, move |_, cx, request| {
-        let data = request.data().to_vec();
-        request.reply(cx, &data)
-    });
+    keep(endpoint, NEVER);
+    echo(endpoint, ECHO);
 }
 
 /// Calls without pause until the server drains. Returns the number of successful calls.

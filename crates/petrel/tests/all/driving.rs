@@ -31,16 +31,8 @@ fn start() -> (RunningServer, mpsc::Receiver<WorkerRequest>, Client) {
         |_| (),
         move |endpoint| {
             let keep = keep.clone();
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-            endpoint.on(HELD, move |_, cx, request| {
-                let (request, handled) = request.detach(cx);
-                // The test may have ended.
-                let _ = keep.send(request);
-                handled
-            });
+            crate::common::echo(endpoint, ECHO);
+            crate::common::hold(endpoint, HELD, keep);
         },
     );
     let server = server.start().unwrap();

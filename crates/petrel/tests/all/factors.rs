@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use petrel::Nexus;
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionState};
+use petrel::endpoint::{EndpointConfig, IdlePolicy};
 
 /// Sizes around a packet of either transport, and one size of many packets.
 const SIZES: [usize; 6] = [0, 1, 32, 1_400, 20_000, 300_000];
@@ -31,11 +31,7 @@ fn answers_are_right(name: &str, config: &EndpointConfig) {
     });
     let mut client = nexus.endpoint(config.clone()).unwrap();
     let session = client.connect(address).unwrap();
-    while client.session_state(session) != SessionState::Open {
-        client.run_once();
-        server.run_once();
-        std::thread::yield_now();
-    }
+    crate::common::open(&mut client, &mut server, session);
     let ended = Rc::new(RefCell::new(0));
     for round in 0..ROUNDS {
         for size in SIZES {
@@ -93,11 +89,6 @@ fn without_each(transports: AllowedTransports) {
 }
 
 #[test]
-fn answers_stay_right_by_shm() {
-    without_each(AllowedTransports::SHM);
-}
-
-#[test]
-fn answers_stay_right_by_udp() {
-    without_each(AllowedTransports::UDP);
+fn answers_stay_right() {
+    [AllowedTransports::SHM, AllowedTransports::UDP].into_iter().for_each(without_each);
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, over, pattern};
+use crate::common::{ECHO, Server, client, hold, keep_with, over, pattern};
 use petrel::client::wait;
 use petrel::endpoint::{CallOptions, SessionId, SharedMsg};
 use petrel::group::{
@@ -26,7 +26,7 @@ fn servers(count: usize) -> Vec<Server> {
     (0..count).map(start).collect()
 }
 
-fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
+pub(super) fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
     servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
 }
 
@@ -145,13 +145,9 @@ fn late_calls__are_cancelled_where_that_is_asked_for() {
     let servers = servers(1);
     let (told, was_told) = std::sync::mpsc::channel();
     let slow = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        let kept = RefCell::new(Vec::new());
-        endpoint.on(ECHO, move |_, cx, request| {
-            let (responder, handled) = request.defer(cx);
+        keep_with(endpoint, ECHO, move |cx, responder| {
             let told = told.clone();
-            cx.on_cancel(&responder, move |_, _| told.send(()).unwrap());
-            kept.borrow_mut().push(responder);
-            handled
+            cx.on_cancel(responder, move |_, _| told.send(()).unwrap());
         });
     });
     let mut client = client(over(true, true));
@@ -211,12 +207,7 @@ fn holding(count: usize) -> (Vec<Server>, mpsc::Receiver<WorkerRequest>) {
     let start = |_| {
         let keep = keep.clone();
         Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-            endpoint.on(HOLD, move |_, cx, request| {
-                let (request, handled) = request.detach(cx);
-                // The test may have ended.
-                let _ = keep.send(request);
-                handled
-            });
+            hold(endpoint, HOLD, keep);
         })
     };
     ((0..count).map(start).collect(), kept)

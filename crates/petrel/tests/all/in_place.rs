@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel::{Endpoint, Nexus};
 
 const METHOD: u16 = 3;
@@ -46,15 +46,10 @@ fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl 
     }
 }
 
-#[test]
-fn a_large_message_is_one_packet_each_way() {
-    large_messages_are_one_packet(false);
-}
-
 /// With a method whose memory is prefetched, frames take another path.
 #[test]
-fn a_large_message_is_one_packet_each_way_beside_requests_that_are_looked_at() {
-    large_messages_are_one_packet(true);
+fn a_large_message_is_one_packet_each_way() {
+    [false, true].into_iter().for_each(large_messages_are_one_packet);
 }
 
 fn large_messages_are_one_packet(looks_ahead: bool) {
@@ -73,11 +68,7 @@ fn large_messages_are_one_packet(looks_ahead: bool) {
     });
     let mut client = nexus.endpoint(config()).unwrap();
     let session = client.connect(nexus.local_addr().expect("it listens")).unwrap();
-    while client.session_state(session) != SessionState::Open {
-        client.run_once();
-        server.run_once();
-        std::thread::yield_now();
-    }
+    crate::common::open(&mut client, &mut server, session);
     for round in 0..CALLS {
         call(&mut client, session, round, || {
             server.run_once();

@@ -7,15 +7,9 @@ use crate::common::own_network::{self, Trial};
 const ECHO: u16 = 1;
 
 fn echo() -> petrel::server::RunningServer {
-    let server = Server::in_process().threads(2).serve(
-        |_| (),
-        |endpoint| {
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-        },
-    );
+    let server = Server::in_process()
+        .threads(2)
+        .serve(|_| (), |endpoint| crate::common::echo(endpoint, ECHO));
     server.start().unwrap()
 }
 

@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy, SessionState};
+use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
 use petrel::task::Parallel;
 use petrel::{Endpoint, Execution, Status};
 
@@ -237,30 +237,6 @@ fn wake__by_the_waker_of_an_ended_task_polls_no_later_task() {
         handle.sleep(Duration::from_millis(1)).await;
         assert_eq!(polls.get(), 1);
         pending.abort();
-    });
-}
-
-#[test]
-fn sessions_tell_how_they_end() {
-    let mut server = Server::start(over(true, true), "127.0.0.1:0", serve);
-    let mut client = client(EndpointConfig::default());
-    let handle = client.handle();
-    client.block_on(async {
-        let session = handle.connect(server.address).await.unwrap();
-        assert_eq!(session.state(), SessionState::Open);
-        let waits = session.call(WAIT, b"").started();
-        session.call(ECHO, b"the other call is there").await.unwrap();
-        server.end();
-        let failure = waits.await.unwrap_err();
-        let expected = (Status::Unavailable, Execution::MayHaveExecuted);
-        assert_eq!((failure.status, failure.execution), expected);
-        session.ended().await;
-        assert!(matches!(session.state(), SessionState::Ended(Some(_))));
-        let failure = session.call(ECHO, b"").await.unwrap_err();
-        assert_eq!(failure.execution, Execution::NotSent);
-        let refused = handle.connect(server.address).await.unwrap_err();
-        assert_eq!((refused.status, refused.execution), (Status::Unavailable, Execution::NotSent));
-        assert!(refused.message.starts_with("no process listens at "), "{refused}");
     });
 }
 

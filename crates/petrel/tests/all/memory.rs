@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
-use petrel::{Context, Endpoint, Execution, Reply, Status};
+use petrel::{Endpoint, Execution, Status};
 
 /// Answers with 8 MiB.
 const GIVE: u16 = 2;
@@ -113,13 +113,12 @@ fn kept_answers_of_idle_clients__the_next_client_gets_its_own() {
         for _ in 0..8 {
             let (request, response) = (client.alloc(0).unwrap(), client.alloc(LARGE).unwrap());
             let ended = Rc::clone(&ended);
-            let end = move |_: &mut Context<'_>, reply: Reply| {
-                ended.borrow_mut().push(reply.into_response().map(|answer| answer.len()));
-            };
             client
                 .call(session, GIVE, request)
                 .into_buffer(response)
-                .then(move |_, cx, reply| end(cx, reply))
+                .then(move |_, _, reply| {
+                    ended.borrow_mut().push(reply.into_response().map(|answer| answer.len()));
+                })
                 .unwrap();
         }
         assert!(client.run_for(LONG, |_, _| ended.borrow().len() == 8), "client {at} waits");
@@ -164,16 +163,13 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
     // The first on a slot with memory for a response, the others on slots without.
     let ends = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..3 {
-        let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
         let ends = Rc::clone(&ends);
-        let end = move |_: &mut Context<'_>, reply: Reply| {
-            let end = reply.outcome.map_err(|failure| (failure.status, failure.execution));
-            ends.borrow_mut().push(end);
-        };
         client
-            .call(session, ECHO, request)
-            .into_buffer(response)
-            .then(move |_, cx, reply| end(cx, reply))
+            .call(session, ECHO, b"")
+            .then(move |_, _, reply| {
+                let end = reply.outcome.map_err(|failure| (failure.status, failure.execution));
+                ends.borrow_mut().push(end);
+            })
             .unwrap();
     }
     assert!(client.run_for(LONG, |_, _| ends.borrow().len() == 3));

@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
-use crate::common::{ECHO, Server, client, over, pattern};
-use crate::group::call_with;
-use petrel::endpoint::{
-    EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState, SharedMsg,
-};
+use crate::common::{ECHO, Server, client, keep, over, pattern};
+use crate::group::{call_with, connect};
+use petrel::endpoint::{EndpointConfig, MembershipState, MulticastConfig, SessionState, SharedMsg};
 use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
 use petrel::nexus::SetupError;
 use petrel::{Endpoint, Status};
@@ -35,10 +33,6 @@ fn ethernet() -> EndpointConfig {
 
 fn servers(count: usize, config: &EndpointConfig) -> Vec<Server> {
     (0..count).map(|_| Server::start(config.clone(), "127.0.0.1:0", |_| {})).collect()
-}
-
-fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
-    servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
 }
 
 /// Returns true if the error says that the host has no multicast.
@@ -184,17 +178,9 @@ fn a_member_that_dies__fails_alone() {
 fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;
     let others = servers(2, &ethernet());
-    let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(
-        |_| (),
-        |endpoint| {
-            let kept = RefCell::new(Vec::new());
-            endpoint.on(NEVER, move |_, cx, request| {
-                let (responder, handled) = request.defer(cx);
-                kept.borrow_mut().push(responder);
-                handled
-            });
-        },
-    );
+    let leaves = petrel::Server::bind("127.0.0.1:0")
+        .endpoint(ethernet())
+        .serve(|_| (), |endpoint| keep(endpoint, NEVER));
     let leaves = leaves.start().unwrap();
     let mut client = client(ethernet());
     let mut members = connect(&mut client, &others);

@@ -85,9 +85,7 @@ fn wait_for_ready(process: &mut Process) {
 fn received_by_device(host: &Host, socket: &TcpListener) -> u64 {
     let address = socket.local_addr().unwrap();
     let stats = host.spawn(move || fetch_stats(address, Duration::from_secs(60))).join().unwrap();
-    let stats = stats.unwrap();
-    let (_, rest) = stats.split_once("\"rx_device_datagrams\":").unwrap();
-    rest.split_once(',').unwrap().0.trim().parse().unwrap()
+    crate::common::counter(&stats.unwrap(), "rx_device_datagrams")
 }
 
 /// The interface has the program of one process: a successor that starts earlier begins with the kernel's socket.

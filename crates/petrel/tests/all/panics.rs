@@ -163,9 +163,7 @@ fn start() -> World {
 
 fn panics(address: SocketAddr) -> u64 {
     let json = fetch_stats(address, Duration::from_secs(60)).unwrap();
-    let (_, rest) = json.split_once("\"panics_caught\":").expect("the counter has this name");
-    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap();
-    digits.parse().unwrap()
+    crate::common::counter(&json, "panics_caught")
 }
 
 fn assert_panicked(outcome: Result<petrel::client::Response, Error>, what: &str) {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
-use petrel::{Context, Endpoint, Nexus, Reply};
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
+use petrel::{Endpoint, Nexus};
 
 const LOOKUP: u16 = 3;
 const OTHER: u16 = 1;
@@ -25,18 +25,13 @@ thread_local! {
     static ANSWERED: Cell<u64> = const { Cell::new(0) };
 }
 
-fn on_reply(_: &mut Context<'_>, reply: Reply, number: u64) {
-    assert_eq!(reply.message().unwrap(), number.to_le_bytes());
-    ANSWERED.set(ANSWERED.get() + 1);
-}
-
 fn call(client: &mut Endpoint, session: SessionId, method: u16, number: u64) {
-    let request = client.alloc_message(&number.to_le_bytes()).unwrap();
-    let response = client.alloc(8).unwrap();
     client
-        .call(session, method, request)
-        .into_buffer(response)
-        .then(move |_, cx, reply| on_reply(cx, reply, number))
+        .call(session, method, number.to_le_bytes())
+        .then(move |_, _, reply| {
+            assert_eq!(reply.message().unwrap(), number.to_le_bytes());
+            ANSWERED.set(ANSWERED.get() + 1);
+        })
         .unwrap();
 }
 
@@ -67,10 +62,7 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
         let answer = request.data().to_vec();
         request.reply(cx, &answer)
     });
-    server.on(OTHER, |_, cx, request| {
-        let answer = request.data().to_vec();
-        request.reply(cx, &answer)
-    });
+    crate::common::echo(server, OTHER);
     shown
 }
 
@@ -78,10 +70,7 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
 fn exchange<S: 'static>(nexus: &Nexus, server: &mut Endpoint<S>, transports: AllowedTransports) {
     let mut client = nexus.endpoint(config(transports)).unwrap();
     let session = client.connect(nexus.local_addr().unwrap()).unwrap();
-    while client.session_state(session) != SessionState::Open {
-        client.run_once();
-        server.run_once();
-    }
+    crate::common::open(&mut client, server, session);
     ANSWERED.set(0);
     for number in 0..CALLS {
         call(&mut client, session, if number % 5 == 0 { OTHER } else { LOOKUP }, number);
@@ -128,10 +117,7 @@ fn second_steps_are_taken(transports: AllowedTransports) {
         let answer = request.data().to_vec();
         request.reply(cx, &answer)
     });
-    server.on(OTHER, |_, cx, request| {
-        let answer = request.data().to_vec();
-        request.reply(cx, &answer)
-    });
+    crate::common::echo(&mut server, OTHER);
     exchange(&nexus, &mut server, transports);
     let Steps { taken, most } = server.state();
     assert!(taken.is_empty(), "{taken:?}");
@@ -140,21 +126,9 @@ fn second_steps_are_taken(transports: AllowedTransports) {
 }
 
 #[test]
-fn prefetch_then__over_shared_memory() {
-    second_steps_are_taken(AllowedTransports::SHM);
-}
-
-#[test]
-fn prefetch_then__over_udp() {
-    second_steps_are_taken(AllowedTransports::UDP);
-}
-
-#[test]
-fn prefetch__over_shared_memory() {
-    requests_are_shown(AllowedTransports::SHM);
-}
-
-#[test]
-fn prefetch__over_udp() {
-    requests_are_shown(AllowedTransports::UDP);
+fn prefetch__and_prefetch_then_over_both_transports() {
+    for transports in [AllowedTransports::SHM, AllowedTransports::UDP] {
+        requests_are_shown(transports);
+        second_steps_are_taken(transports);
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::remote::plain;
-use crate::common::{ECHO, Server, client, over};
+use crate::common::{ECHO, Server, client, counter, keep, over};
 use petrel::endpoint::{EndpointConfig, EndpointStats, SessionEnd, SessionId};
 use petrel::{Endpoint, Execution, Status};
 use petrel_transport::host::Host;
@@ -12,14 +12,7 @@ use petrel_transport::host::Host;
 const KEEP: u16 = 2;
 
 fn keeping_server(config: EndpointConfig) -> Server {
-    Server::start(config, "127.0.0.1:0", |endpoint| {
-        let kept = std::cell::RefCell::new(Vec::new());
-        endpoint.on(KEEP, move |_, cx, request| {
-            let (responder, handled) = request.defer(cx);
-            kept.borrow_mut().push(responder);
-            handled
-        });
-    })
+    Server::start(config, "127.0.0.1:0", |endpoint| keep(endpoint, KEEP))
 }
 
 /// Returns the end of the only session that has ended.
@@ -45,6 +38,8 @@ fn a_server_that_ends_is_the_reason_of_its_sessions_and_calls() {
     client.call(session, ECHO, b"").wait().unwrap();
     server.end();
     let failure = client.block_on(call).unwrap_err();
+    let handle = client.session(session);
+    client.block_on(handle.ended());
     let (end, why) = end_of(&client, session);
     assert_eq!(end, SessionEnd::LinkLost);
     assert_eq!((&failure.message, failure.execution), (&why, Execution::MayHaveExecuted));
@@ -157,8 +152,5 @@ fn cancels_received(watcher: &mut Endpoint, server: &Server) -> u64 {
     let session = watcher.connect_wait(server.address).unwrap();
     watcher.call(session, ECHO, b"").wait().unwrap();
     let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(60)).unwrap();
-    let name = "\"cancels_received\":";
-    let from = json.find(name).unwrap() + name.len();
-    let digits = json[from..].split(|c: char| !c.is_ascii_digit()).next().unwrap();
-    digits.parse().unwrap()
+    counter(&json, "cancels_received")
 }

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::client::{Background, Target};
-use petrel::endpoint::{CallOptions, EndpointId, PathPolicy, SessionId, SessionState};
+use petrel::endpoint::{
+    CallOptions, EndpointConfig, EndpointId, PathPolicy, SessionId, SessionState,
+};
 use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
 use petrel::server::RunningServer;
 use petrel::{Client, Context, Endpoint, Error, Execution, Server, Status};
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::common::{ECHO, client, nexus, over, pattern};
 
@@ -34,12 +34,16 @@ struct World {
 
 impl World {
     fn new((udp, shm): (bool, bool), threads: usize, memory: RegionMemory, access: Access) -> Self {
+        Self::of(over(udp, shm), threads, memory, access)
+    }
+
+    fn of(config: EndpointConfig, threads: usize, memory: RegionMemory, access: Access) -> Self {
         let regions = Regions::new();
         let region = regions.register(memory, access).unwrap();
         let served = regions.clone();
         let server = Server::bind("127.0.0.1:0")
             .threads(threads)
-            .endpoint(over(udp, shm))
+            .endpoint(config)
             .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
             .start()
             .unwrap();
@@ -54,6 +58,13 @@ impl World {
 
     fn remote(&self) -> RemoteRegion {
         RemoteRegion::new(&self.client, self.region.key())
+    }
+
+    /// Returns another client, with sessions of its own.
+    fn client_of(&self, config: EndpointConfig) -> Client {
+        let background = Background::builder().endpoint(config).start().unwrap();
+        let client = Client::builder().background(&background);
+        client.connect_wait(self._server.local_addr()).unwrap()
     }
 }
 
@@ -113,23 +124,13 @@ fn operations__of_many_packets_over_several_paths() {
         let mut config = over(true, false);
         config.host.udp.further_ports = 3;
         config.sessions.path_policy = policy;
-        let regions = Regions::new();
         let memory = RegionMemory::private(BYTES).unwrap();
-        let region = regions.register(memory, Access::READ | Access::WRITE).unwrap();
-        let served = regions.clone();
-        let server = Server::bind("127.0.0.1:0")
-            .endpoint(config.clone())
-            .serve(|_| (), move |endpoint| endpoint.serve_regions(&served))
-            .start()
-            .unwrap();
-        let background = Background::builder().endpoint(config).start().unwrap();
-        let client = Client::builder().background(&background);
-        let client = client.connect_wait(server.local_addr()).unwrap();
-        let remote = RemoteRegion::new(&client, region.key());
+        let world = World::of(config.clone(), 1, memory, Access::READ | Access::WRITE);
+        let remote = RemoteRegion::new(&world.client_of(config), world.region.key());
         let data: Vec<u8> = (0..BYTES - 10).map(|at| (at % 253) as u8).collect();
         remote.write(5, data.clone()).wait().unwrap();
         assert!(remote.read(5, data.len() as u32).wait().unwrap() == data, "{policy:?}");
-        assert_eq!(regions.stats().writes, 1);
+        assert_eq!(world.regions.stats().writes, 1);
     }
 }
 
@@ -155,22 +156,6 @@ fn write__keeps_its_header_with_other_options() {
     let options = CallOptions::new().timeout(Duration::from_secs(30)).idempotent();
     world.remote().write(90, b"petrel").options(options).wait().unwrap();
     assert_eq!(world.remote().read(88, 10).wait().unwrap(), b"\0\0petrel\0\0");
-}
-
-#[test]
-fn operations__that_are_refused_change_nothing() {
-    let world = World::private(UDP, 100);
-    let remote = world.remote();
-    assert_eq!(status(remote.read(93, 8).wait()), Status::OutOfRange);
-    assert_eq!(status(remote.write(u64::MAX, b"x").wait()), Status::OutOfRange);
-    assert_eq!(status(remote.fetch_add(4, 1).wait()), Status::InvalidArgument);
-    let error = remote.map_wait().unwrap_err();
-    assert_eq!((error.status, error.execution), (Status::PermissionDenied, Execution::Answered));
-    let reader = world.region.register_with(Access::READ).unwrap();
-    let reading = RemoteRegion::new(&world.client, reader.key());
-    assert_eq!(status(reading.write(0, b"x").wait()), Status::PermissionDenied);
-    assert_eq!(reading.read(0, 100).wait().unwrap(), [0; 100]);
-    assert_eq!(world.regions.stats().refused, 5);
 }
 
 /// The server takes no memory for a response that it could not send.
@@ -410,9 +395,7 @@ fn drop__of_a_region_refuses_its_key() {
 fn ordered_client(world: &World, (udp, shm): (bool, bool)) -> Client {
     let mut config = over(udp, shm);
     config.sessions.ordered = true;
-    let background = Background::builder().endpoint(config).start().unwrap();
-    let client = Client::builder().background(&background);
-    client.connect_wait(world._server.local_addr()).unwrap()
+    world.client_of(config)
 }
 
 /// Without the order, a small read would overtake the packets of a large write.
@@ -493,90 +476,6 @@ fn fetch_add__by_clients_of_two_endpoints_is_executed_once_each() {
 }
 
 #[test]
-fn operations__equal_those_on_private_memory() {
-    const BYTES: u64 = 200;
-    #[derive(Clone, Debug)]
-    enum Step {
-        Read(u64, u32),
-        Write(u64, Vec<u8>),
-        Swap(u64, u64, u64),
-        Add(u64, u64),
-    }
-    let offset = 0..BYTES + 20;
-    let step = prop_oneof![
-        (offset.clone(), 0..60_u32).prop_map(|(at, len)| Step::Read(at, len)),
-        (offset.clone(), prop::collection::vec(any::<u8>(), 0..60))
-            .prop_map(|(at, data)| Step::Write(at, data)),
-        (offset.clone(), 0..3_u64, any::<u64>())
-            .prop_map(|(at, old, new)| Step::Swap(at, old, new)),
-        (offset, 0..3_u64).prop_map(|(at, delta)| Step::Add(at, delta)),
-    ];
-    let world = World::private(SHM, BYTES);
-    let remote = world.remote();
-    let mut runner = TestRunner::new(Config { cases: 60, ..Config::default() });
-    let steps = prop::collection::vec(step, 1..40);
-    runner
-        .run(&steps, |steps| {
-            let mut model = vec![0_u8; BYTES as usize];
-            world.region.write(0, &model).unwrap();
-            for step in steps {
-                let range = |at: u64, len: usize| {
-                    let (start, end) = (at as usize, at as usize + len);
-                    if end <= model.len() { Ok(start..end) } else { Err(Status::OutOfRange) }
-                };
-                let word = |at: u64| match at % 8 {
-                    0 => range(at, 8),
-                    _ => Err(Status::InvalidArgument),
-                };
-                let read = |range: std::ops::Range<usize>| {
-                    u64::from_le_bytes(model[range].try_into().expect("a word"))
-                };
-                match step {
-                    Step::Read(at, len) => {
-                        let expected = range(at, len as usize).map(|range| model[range].to_vec());
-                        let seen = remote.read(at, len).wait().map_err(|error| error.status);
-                        prop_assert_eq!(seen, expected);
-                    }
-                    Step::Write(at, data) => {
-                        let expected = range(at, data.len());
-                        let done = remote.write(at, &data[..]).wait().map_err(|error| error.status);
-                        prop_assert_eq!(done, expected.clone().map(|_| ()));
-                        if let Ok(range) = expected {
-                            model[range].copy_from_slice(&data);
-                        }
-                    }
-                    Step::Swap(at, old, new) => {
-                        let expected = word(at).map(|range| (range.clone(), read(range)));
-                        let done = remote.compare_swap(at, old, new).wait();
-                        let former = expected.clone().map(|(_, former)| former);
-                        prop_assert_eq!(done.map_err(|error| error.status), former);
-                        if let Ok((range, former)) = expected
-                            && former == old
-                        {
-                            model[range].copy_from_slice(&new.to_le_bytes());
-                        }
-                    }
-                    Step::Add(at, delta) => {
-                        let expected = word(at).map(|range| (range.clone(), read(range)));
-                        let done = remote.fetch_add(at, delta).wait();
-                        let former = expected.clone().map(|(_, former)| former);
-                        prop_assert_eq!(done.map_err(|error| error.status), former);
-                        if let Ok((range, former)) = expected {
-                            let sum = former.wrapping_add(delta);
-                            model[range].copy_from_slice(&sum.to_le_bytes());
-                        }
-                    }
-                }
-            }
-            let mut all = vec![0; BYTES as usize];
-            world.region.read(0, &mut all).unwrap();
-            prop_assert_eq!(all, model);
-            Ok(())
-        })
-        .unwrap();
-}
-
-#[test]
 fn map_wait__is_the_servers_memory() {
     let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
     let memory = RegionMemory::shared(10_000, MappedRights::ReadWrite).unwrap();
@@ -647,6 +546,8 @@ fn reads__never_tear_a_word_that_a_mapped_writer_changes() {
 
 #[test]
 fn map_wait__for_reading_cannot_be_written_to() {
+    let error = World::private(UDP, 64).remote().map_wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::PermissionDenied, Execution::Answered));
     let memory = RegionMemory::shared(4096, MappedRights::Read).unwrap();
     let world = World::new(SHM, 1, memory, Access::READ | Access::MAP);
     let mapped = world.remote().map_wait().unwrap();

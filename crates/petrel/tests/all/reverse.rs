@@ -20,10 +20,7 @@ use crate::server::Process;
 const BOUNCE: u16 = 2;
 
 fn echo(endpoint: &mut Endpoint) {
-    endpoint.on(ECHO, |_, cx, request| {
-        let data = request.data().to_vec();
-        request.reply(cx, &data)
-    });
+    crate::common::echo(endpoint, ECHO);
 }
 
 /// Answers with what the client says to the same bytes, by a session back that is opened for the call.

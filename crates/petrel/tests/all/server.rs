@@ -1,6 +1,5 @@
 //! Server processes: their threads, and their end.
 
-use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use petrel::workers::Workers;
 use petrel::{Client, Endpoint, Execution, Server, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::free_address;
+use crate::common::{free_address, wait_until};
 
 /// Answers with the number of the endpoint.
 const NAME: u16 = 1;
@@ -31,12 +30,7 @@ const CHILD: &str = "PETREL_TEST_SERVER";
 fn serve(endpoint: &mut Endpoint) {
     let id = endpoint.stats().endpoint;
     endpoint.on(NAME, move |_, cx, request| request.reply(cx, &id.0.to_le_bytes()));
-    let held = RefCell::new(Vec::new());
-    endpoint.on(HOLD, move |_, cx, request| {
-        let (responder, handled) = request.defer(cx);
-        held.borrow_mut().push(responder);
-        handled
-    });
+    crate::common::keep(endpoint, HOLD);
     let handle = endpoint.handle();
     endpoint.on_async(LATER, move |_, _| {
         let sleep = handle.sleep(Duration::from_millis(100));
@@ -45,12 +39,6 @@ fn serve(endpoint: &mut Endpoint) {
             Ok("later")
         }
     });
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -1,102 +1,23 @@
 //! Clients of a service: calls from any thread and any executor that outlive sessions and servers.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use petrel::client::Targets;
 use petrel::client::{Background, ClientConfig};
-use petrel::endpoint::{EndpointConfig, Health};
+use petrel::endpoint::Health;
 use petrel::{Client, Execution, Status};
 
-use crate::common::{ECHO, Server, client, free_address, over};
+use crate::common::{ECHO, Server, client, counter, free_address, over, wait_until};
+use crate::service::{NEVER, server, server_at};
 
-/// Never answers; counts requests and cancellations.
-const NEVER: u16 = 2;
 /// Refused by the first server.
-const REFUSE: u16 = 3;
-
-#[derive(Default)]
-struct Counts {
-    came: AtomicU32,
-    went: AtomicU32,
-}
-
-fn server_at(listen: &str) -> (Server, Arc<Counts>) {
-    let counts = Arc::new(Counts::default());
-    let never = Arc::clone(&counts);
-    let server = Server::start(over(true, true), listen, move |endpoint| {
-        let kept = RefCell::new(Vec::new());
-        endpoint.on(NEVER, move |_, cx, request| {
-            never.came.fetch_add(1, Ordering::SeqCst);
-            let (responder, handled) = request.defer(cx);
-            let counts = Arc::clone(&never);
-            cx.on_cancel(&responder, move |_, _| {
-                counts.went.fetch_add(1, Ordering::SeqCst);
-            });
-            kept.borrow_mut().push(responder);
-            handled
-        });
-    });
-    (server, counts)
-}
-
-fn server() -> (Server, Arc<Counts>) {
-    server_at("127.0.0.1:0")
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn send_and_sync<T: Clone + Send + Sync>(_: &T) {}
-
-#[test]
-fn call__from_threads_that_wait() {
-    let (server, _) = server();
-    let client = Client::connect_wait(server.address.to_string()).unwrap();
-    send_and_sync(&client);
-    thread::scope(|scope| {
-        for thread in 0..4u32 {
-            let client = client.clone();
-            scope.spawn(move || {
-                for call in 0..200u32 {
-                    let message = [thread.to_le_bytes(), call.to_le_bytes()].concat();
-                    let response = client.call(ECHO, &message[..]).wait().unwrap();
-                    assert_eq!(response, message);
-                }
-            });
-        }
-    });
-    let large = crate::common::pattern(3_000_000, 7);
-    let response = client.call(ECHO, &large[..]).timeout(Duration::from_secs(30)).wait();
-    assert!(response.unwrap() == large, "a response takes the room that it needs");
-}
-
-#[test]
-fn call__from_tasks_of_another_executor() {
-    let (server, _) = server();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
-    runtime.block_on(async {
-        let client = Client::connect(server.address).await.unwrap();
-        let tasks = (0..500u32).map(|number| {
-            let client = client.clone();
-            tokio::spawn(async move { client.call(ECHO, number.to_le_bytes()).await })
-        });
-        for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
-            assert_eq!(task.await.unwrap().unwrap(), (number as u32).to_le_bytes());
-        }
-    });
-}
+const REFUSE: u16 = 5;
 
 #[test]
 fn started__calls_go_out_before_they_are_awaited() {
-    let (server, counts) = server();
+    let (server, counts) = server("only");
     let client = Client::connect_wait(server.address).unwrap();
     let never = client.call(NEVER, "").started();
     wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
@@ -137,8 +58,8 @@ fn connect__to_a_file_reports_the_error_in_it() {
 
 #[test]
 fn client__of_a_file_follows_it_and_outlives_mistakes_in_it() {
-    let (mut first, _) = server();
-    let (second, _) = server();
+    let (mut first, _) = server("only");
+    let (second, _) = server("only");
     let path = std::env::temp_dir().join(format!("petrel-follow-{}", std::process::id()));
     std::fs::write(&path, format!("{} # alone", first.address)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -154,7 +75,7 @@ fn client__of_a_file_follows_it_and_outlives_mistakes_in_it() {
     std::fs::write(&path, "nonsense").unwrap();
     first.end();
     echo("by the second, which the file does not have any more");
-    let (third, _) = server();
+    let (third, _) = server("only");
     std::fs::write(&path, format!("{} weight=3", third.address)).unwrap();
     wait_until(|| client.stats().sessions_opened == 3 && client.stats().servers_ready == 1);
     drop(second);
@@ -164,7 +85,7 @@ fn client__of_a_file_follows_it_and_outlives_mistakes_in_it() {
 
 #[test]
 fn connect__to_a_name_and_to_whichever_of_many_is_there() {
-    let (server, _) = server();
+    let (server, _) = server("only");
     let name = format!("localhost:{}", server.address.port());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let client = runtime.block_on(Client::connect(name)).unwrap();
@@ -173,20 +94,6 @@ fn connect__to_a_name_and_to_whichever_of_many_is_there() {
     for _ in 0..10 {
         assert_eq!(client.call(ECHO, "one is there").wait().unwrap(), b"one is there");
     }
-}
-
-#[test]
-fn call__ends_at_its_time_and_says_whether_it_may_have_run() {
-    let (server, counts) = server();
-    let client = Client::connect_wait(server.address).unwrap();
-    let error = client.call(NEVER, "").timeout(Duration::from_millis(50)).wait().unwrap_err();
-    assert_eq!(error.status, Status::DeadlineExceeded);
-    assert_eq!(error.execution, Execution::MayHaveExecuted);
-    wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
-    // The earlier of a timeout and a deadline counts.
-    let soon = client.now() + Duration::from_millis(50);
-    let error = client.call(NEVER, "").timeout(Duration::from_secs(60)).deadline(soon).wait();
-    assert_eq!(error.unwrap_err().status, Status::DeadlineExceeded);
 }
 
 /// Also when another server has refused the call before.
@@ -226,7 +133,7 @@ fn response__names_the_server_that_gave_it() {
 
 #[test]
 fn server__that_is_gone_fails_a_call_unless_it_waits() {
-    let (mut server, _) = server();
+    let (mut server, _) = server("only");
     let address = server.address;
     let client = Client::connect_wait(address).unwrap();
     server.end();
@@ -236,35 +143,13 @@ fn server__that_is_gone_fails_a_call_unless_it_waits() {
     let waits = client.call(ECHO, "patient").wait_for_ready().started();
     let gives_up = client.call(ECHO, "").wait_for_ready().started();
     drop(gives_up);
-    let (_server, _) = server_at(&address.to_string());
+    let (_server, _) = server_at(&address.to_string(), "next");
     assert_eq!(waits.wait().unwrap(), b"patient");
 }
 
 #[test]
-fn call__waits_while_as_many_as_there_may_be_are_on_their_way() {
-    let (server, counts) = server();
-    let mut config = EndpointConfig::default();
-    config.client_calls_max = 2;
-    let background = Background::builder().endpoint(config).start().unwrap();
-    let client = Client::builder().background(&background).connect_wait(server.address).unwrap();
-    let outstanding = [client.call(NEVER, "").started(), client.call(NEVER, "").started()];
-    wait_until(|| counts.came.load(Ordering::SeqCst) == 2);
-    let mut waits = Box::pin(client.call(ECHO, "at last").started());
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(waits.as_mut().poll(&mut cx).is_pending());
-    drop(outstanding);
-    wait_until(|| match waits.as_mut().poll(&mut cx) {
-        std::task::Poll::Pending => false,
-        std::task::Poll::Ready(response) => {
-            assert_eq!(response.unwrap(), b"at last");
-            true
-        }
-    });
-}
-
-#[test]
 fn background__ends_with_its_last_client_and_its_calls_with_it() {
-    let (server, counts) = server();
+    let (server, counts) = server("only");
     let background = Background::builder().threads(2).start().unwrap();
     let clients: Vec<_> = (0..4)
         .map(|_| Client::builder().background(&background).connect_wait(server.address).unwrap())
@@ -282,23 +167,8 @@ fn background__ends_with_its_last_client_and_its_calls_with_it() {
 }
 
 #[test]
-fn client__of_an_endpoint_that_is_dropped_fails_its_calls() {
-    let (server, counts) = server();
-    let mut endpoint = client(over(true, true));
-    let client = endpoint.client([server.address], Default::default());
-    let (going, waiting) = (client.call(NEVER, "").started(), client.call(ECHO, "").started());
-    crate::common::run_until_seen(&mut endpoint, || counts.came.load(Ordering::SeqCst) == 1);
-    drop(endpoint);
-    let error = going.wait().unwrap_err();
-    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
-    drop(waiting);
-    let error = client.call(ECHO, "").wait().unwrap_err();
-    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
-}
-
-#[test]
 fn client__that_is_dropped_closes_its_sessions_and_leaves_its_number_to_the_next() {
-    let (server, _) = server();
+    let (server, _) = server("only");
     let mut endpoint = client(over(true, true));
     for _ in 0..3 {
         let clients = [(); 2].map(|()| endpoint.client([server.address], Default::default()));
@@ -330,8 +200,8 @@ fn health__of_the_server_and_of_a_method() {
 
 #[test]
 fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
-    let (first, counts) = server();
-    let (second, second_counts) = server();
+    let (first, counts) = server("only");
+    let (second, second_counts) = server("only");
     let client = Client::connect_wait(first.address).unwrap();
     let held = client.call(NEVER, "").started();
     wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
@@ -356,15 +226,14 @@ fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
 /// Returns the number of a server's sessions.
 fn fetch_sessions(server: &Server) -> u64 {
     let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(10)).unwrap();
-    let (_, rest) = json.split_once("\"sessions\":").unwrap();
-    rest.split([',', '}']).next().unwrap().parse().unwrap()
+    counter(&json, "sessions")
 }
 
 /// Names are looked up again: after the loss of a server the client finds the current server of the name.
 #[test]
 fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
-    let (named, _) = server();
-    let (mut other, _) = server();
+    let (named, _) = server("only");
+    let (mut other, _) = server("only");
     let client = Client::connect_wait(format!("localhost:{}", named.address.port())).unwrap();
     client.set_targets([other.address]).unwrap();
     assert_eq!(client.call(ECHO, "elsewhere").wait().unwrap(), b"elsewhere");
@@ -378,7 +247,7 @@ fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
 /// The configured timeout applies to calls without their own, and bounds no others.
 #[test]
 fn timeout__of_a_call_may_be_longer_than_that_of_the_client() {
-    let (server, counts) = server();
+    let (server, counts) = server("only");
     let mut config = ClientConfig::default();
     config.timeout = Duration::from_millis(20);
     let client = Client::builder().config(config).connect_wait(server.address).unwrap();

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common::{ECHO, Server, client, over, pattern};
+use crate::common::{ECHO, Server, client, keep, over, pattern};
 use petrel::endpoint::{CallOptions, SessionId, SharedMsg};
 use petrel::{Endpoint, Execution, Reply, Status};
 
@@ -111,14 +111,7 @@ fn call_shared__that_is_not_made_gives_the_response_back() {
 
 #[test]
 fn call_shared__that_fails_lets_go_of_the_message() {
-    let mut server = Server::start(over(true, false), "127.0.0.1:0", |endpoint| {
-        let mut kept = Vec::new();
-        endpoint.on(7, move |_, cx, request| {
-            let (responder, handled) = request.defer(cx);
-            kept.push(responder);
-            handled
-        });
-    });
+    let mut server = Server::start(over(true, false), "127.0.0.1:0", |endpoint| keep(endpoint, 7));
     let mut client = client(over(true, false));
     let session = client.connect_wait(server.address).unwrap();
     let message = SharedMsg::from(client.alloc_message(&pattern(50_000, 3)).unwrap());

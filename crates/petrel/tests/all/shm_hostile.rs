@@ -8,12 +8,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use crate::nexus::harness::{HANG, RawPeer, hello};
+use crate::nexus::harness::{HANG, RawPeer, hello, open_of};
 use petrel::Endpoint;
 use petrel::endpoint::SessionId;
-use petrel_proto::control::{
-    Hello, LinkAccept, LinkOpen, Message, Offer, Ping, SessionAccept, SessionOpen,
-};
+use petrel_proto::control::{Hello, LinkAccept, Message, Offer, Ping, SessionAccept, SessionOpen};
 use petrel_transport::shm::{
     Segment, Shm, ShmConfig, ShmLink, Side, connect, host_identity, send_with_fds,
 };
@@ -51,15 +49,7 @@ impl Hostile {
         let host_identity = Some(host_identity().unwrap());
         let hello = Hello { host_identity, rendezvous: Some(vec![b'x']), ..hello() };
         let rendezvous = control.send_hello(hello).rendezvous.unwrap();
-        let offers = vec![Offer::Shm { max_frame }];
-        control.send(LinkOpen {
-            link: 4,
-            from_endpoint: 0,
-            to_endpoint: 0,
-            offers,
-            ecn: false,
-            features: Default::default(),
-        });
+        control.send(open_of(4, Offer::Shm { max_frame }));
         let Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) = control.receive()
         else {
             panic!("no ticket");
@@ -228,17 +218,8 @@ fn in_place__bytes_copied_out_are_consistent() {
     }
 }
 
+/// Copied differently: a small request, one of some lines, and a large one.
 #[test]
-fn a_small_request_does_not_change_while_a_handler_reads_it() {
-    flip_while_handlers_read(32);
-}
-
-#[test]
-fn a_request_of_some_lines_does_not_change_while_a_handler_reads_it() {
-    flip_while_handlers_read(1_000);
-}
-
-#[test]
-fn a_large_request_does_not_change_while_a_handler_reads_it() {
-    flip_while_handlers_read(4_072);
+fn a_request_does_not_change_while_a_handler_reads_it() {
+    [32, 1_000, 4_072].into_iter().for_each(flip_while_handlers_read);
 }

@@ -76,12 +76,7 @@ fn then__keeps_closures_of_any_size_and_lets_each_go_once() {
     struct Aligned(u64);
 
     let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {
-        let kept = RefCell::new(Vec::new());
-        endpoint.on(NEVER, move |_, cx, request| {
-            let (responder, handled) = request.defer(cx);
-            kept.borrow_mut().push(responder);
-            handled
-        });
+        crate::common::keep(endpoint, NEVER)
     });
     let nexus = nexus(None);
     let mut endpoint = nexus.endpoint_with(over(false, true), Tally::default()).unwrap();
@@ -293,12 +288,4 @@ fn on_cancel__that_comes_too_late_runs_all_the_same() {
     endpoint.run_until(|_, cx| responder.is_cancelled(cx));
     endpoint.context().on_cancel(&responder, |tally, _| tally.requests = 9);
     endpoint.run_until(|tally, _| tally.requests == 9);
-}
-
-#[test]
-fn into_state__returns_the_state() {
-    let (mut endpoint, session) = own();
-    endpoint.on(COUNT, Tally::count);
-    endpoint.call(session, COUNT, "").wait().unwrap();
-    assert_eq!(endpoint.into_state().requests, 1);
 }

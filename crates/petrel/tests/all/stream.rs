@@ -19,10 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Echoes, and tells the medium.
 pub(crate) fn set_up(endpoint: &mut Endpoint) {
-    endpoint.on(ECHO, |_, cx, request| {
-        let data = request.data().to_vec();
-        request.reply(cx, &data)
-    });
+    crate::common::echo(endpoint, ECHO);
     endpoint.on(MEDIUM, |_, cx, request| {
         let medium = request.peer(cx).unwrap().medium;
         request.reply(cx, medium.as_bytes())

@@ -25,10 +25,7 @@ fn world() -> World {
 }
 
 fn answering(mut world: World) -> World {
-    world.server.endpoint.on(METHOD, |_, cx, request| {
-        let bytes = request.data().to_vec();
-        request.reply(cx, &bytes)
-    });
+    crate::common::echo(&mut world.server.endpoint, METHOD);
     world
 }
 
@@ -39,13 +36,12 @@ fn call(world: &mut World, bytes: &[u8]) -> Rc<RefCell<Option<Result<(), Status>
     let client = &mut world.client.endpoint;
     let (request, response): (MsgBuf, MsgBuf) =
         (client.alloc_message(bytes).unwrap(), client.alloc(bytes.len()).unwrap());
-    let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
-        *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
-    };
     client
         .call(world.session, METHOD, request)
         .into_buffer(response)
-        .then(move |_, cx, reply| keep(cx, reply))
+        .then(move |_, _, reply| {
+            *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
+        })
         .unwrap();
     outcome
 }
@@ -162,24 +158,17 @@ fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
     let outcome = Rc::new(RefCell::new(None));
     let (kept, site, session) = (Rc::clone(&outcome), Rc::clone(&world.client.site), world.session);
     let client = &mut world.client.endpoint;
-    let (request, response) = (client.alloc_message(b"first").unwrap(), client.alloc(10).unwrap());
-    let then_call = move |cx: &mut petrel::Context<'_>, _: petrel::Reply| {
-        site.now_ns.set(site.now_ns.get() + 3_000_000);
-        let (request, response) = (cx.alloc_message(b"second").unwrap(), cx.alloc(10).unwrap());
-        let options = CallOptions::new().timeout(Duration::from_millis(5));
-        let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
-            *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
-        };
-        cx.call(session, METHOD, request)
-            .into_buffer(response)
-            .options(options)
-            .then_cancellable(move |_, cx, reply| keep(cx, reply))
-            .unwrap();
-    };
     client
-        .call(session, METHOD, request)
-        .into_buffer(response)
-        .then(move |_, cx, reply| then_call(cx, reply))
+        .call(session, METHOD, b"first")
+        .then(move |_, cx, _| {
+            site.now_ns.set(site.now_ns.get() + 3_000_000);
+            cx.call(session, METHOD, b"second")
+                .timeout(Duration::from_millis(5))
+                .then_cancellable(move |_, _, reply| {
+                    *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
+                })
+                .unwrap();
+        })
         .unwrap();
     world.client.turn();
     world.carry_requests();

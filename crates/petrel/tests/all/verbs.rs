@@ -62,10 +62,7 @@ impl Pair {
         let server_nexus = server_nexus.listen(([127, 0, 0, 1], 0).into()).start().unwrap();
         let client_nexus = client_nexus.start().unwrap();
         let mut server = endpoint(&server_nexus, server.as_ref(), transports);
-        server.on(ECHO, |(), cx, request| {
-            let message = request.data().to_vec();
-            request.reply(cx, &message)
-        });
+        crate::common::echo(&mut server, ECHO);
         let client = endpoint(&client_nexus, client.as_ref(), OVER_NETWORKS);
         Self { server_nexus, client_nexus, server, client }
     }

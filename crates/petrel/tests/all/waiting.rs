@@ -41,16 +41,8 @@ fn watched(udp: bool) -> (RunningServer, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = start(udp, move |endpoint| {
         let keep = keep.clone();
-        endpoint.on(ECHO, |_, cx, request| {
-            let data = request.data().to_vec();
-            request.reply(cx, &data)
-        });
-        endpoint.on(WATCH, move |_, cx, request| {
-            let (request, handled) = request.detach(cx);
-            // The test may have ended.
-            let _ = keep.send(request);
-            handled
-        });
+        crate::common::echo(endpoint, ECHO);
+        crate::common::hold(endpoint, WATCH, keep);
     });
     (server, kept)
 }
@@ -169,11 +161,7 @@ fn after_a_refusal_a_call_passes_the_calls_that_wait() {
     let (keep, kept) = mpsc::channel();
     let server = start(false, move |endpoint| {
         let keep = keep.clone();
-        endpoint.on(WATCH, move |_, cx, request| {
-            let (request, handled) = request.detach(cx);
-            let _ = keep.send(request);
-            handled
-        });
+        crate::common::hold(endpoint, WATCH, keep);
         endpoint.on(REFUSE, |_, cx, request| request.refuse(cx, Status::ResourceExhausted, "full"));
         endpoint.on(ECHO, |_, cx, request| request.reply(cx, b"echo"));
     });

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::remote::{Caller, plain};
-use crate::common::{ECHO, Server, client, over, pattern};
+use crate::common::{ECHO, Server, client, hold, over, pattern};
 use futures_util::stream::{self, StreamExt};
 use petrel::client::Call;
 use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
@@ -225,11 +225,7 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     let (release, kept) = mpsc::channel::<WorkerRequest>();
     // The back server keeps requests until all workers have sent one.
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.on(WORK, move |_, cx, request| {
-            let (request, handled) = request.detach(cx);
-            release.send(request).unwrap();
-            handled
-        });
+        hold(endpoint, WORK, release);
     });
     let (address, workers) = (back.address, Workers::builder().threads(2).start().unwrap());
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
@@ -286,11 +282,7 @@ fn late__requests_are_refused_and_running_handlers_see_the_cancellation() {
 fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     let (keep, kept) = mpsc::channel::<WorkerRequest>();
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.on(WORK, move |_, cx, request| {
-            let (request, handled) = request.detach(cx);
-            keep.send(request).unwrap();
-            handled
-        });
+        hold(endpoint, WORK, keep);
     });
     let (address, (tell, told)) = (back.address, mpsc::channel());
     let workers = Workers::builder().threads(1).start().unwrap();

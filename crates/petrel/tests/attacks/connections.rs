@@ -9,7 +9,7 @@ use petrel_skip::{Need, skip};
 use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, getuid, setrlimit};
 use rustix::thread::set_thread_res_uid;
 
-use crate::common::{ECHO, Server, client, over};
+use crate::common::{ECHO, Server, client, counter, over};
 use crate::{HANG, data_port, make_call};
 
 /// More than the server accepts.
@@ -27,11 +27,6 @@ fn room_for_a_flood() -> MutexGuard<'static, ()> {
     alone
 }
 
-fn counter(json: &str, name: &str) -> u64 {
-    let rest = json.split(&format!("\"{name}\":")).nth(1).unwrap_or_else(|| panic!("{json}"));
-    rest.split([',', '}']).next().unwrap().parse().unwrap()
-}
-
 /// Calls the server as a new client unrelated to the flood, and fetches its counters.
 fn check_newcomers(address: SocketAddr) {
     let mut newcomer = client(over(true, false));
@@ -42,13 +37,8 @@ fn check_newcomers(address: SocketAddr) {
 }
 
 #[test]
-fn connections_with_links_and_no_session__yield_to_newcomers() {
-    yield_to_newcomers(false);
-}
-
-#[test]
-fn connections_with_sessions_and_no_request__yield_to_newcomers() {
-    yield_to_newcomers(true);
+fn connections_without_a_session_or_a_request__yield_to_newcomers() {
+    [false, true].into_iter().for_each(yield_to_newcomers);
 }
 
 fn yield_to_newcomers(with_session: bool) {

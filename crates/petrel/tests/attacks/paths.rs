@@ -26,9 +26,7 @@ fn linked(connection: &mut Connection, number: u32, port: u16, further: &[u16]) 
 }
 
 fn stat(connection: &mut Connection, name: &str) -> u64 {
-    let stats = connection.stats().unwrap();
-    let (_, rest) = stats.split_once(&format!("\"{name}\":")).expect(name);
-    rest.split(|digit: char| !digit.is_ascii_digit()).next().unwrap().parse().unwrap()
+    crate::common::counter(&connection.stats().unwrap(), name)
 }
 
 fn local(socket: &UdpSocket) -> u16 {

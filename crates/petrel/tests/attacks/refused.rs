@@ -6,14 +6,9 @@ use petrel::nexus::fetch_stats;
 use petrel_hostile::spray;
 
 use crate::common::own_network::{Trial, in_own_network};
-use crate::common::{ECHO, Server, client, over};
+use crate::common::{ECHO, Server, client, counter, over};
 
 const DATAGRAMS: u64 = 1_000;
-
-fn udp_no_ports(json: &str) -> u64 {
-    let rest = json.split("\"udp_no_ports\":").nth(1).unwrap_or_else(|| panic!("{json}"));
-    rest.split('}').next().unwrap().parse().unwrap()
-}
 
 /// In a separate network, to count only these datagrams.
 #[test]
@@ -27,7 +22,7 @@ fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
         });
         let mut honest = client(over(true, false));
         let session = honest.connect_wait(server.address).unwrap();
-        let before = udp_no_ports(&fetch_stats(server.address, crate::HANG).unwrap());
+        let before = counter(&fetch_stats(server.address, crate::HANG).unwrap(), "udp_no_ports");
         let (stranger, data) = (UdpSocket::bind("127.0.0.1:0").unwrap(), told.recv().unwrap());
         for number in 0..DATAGRAMS {
             // Instead of sending, the kernel may report the refusal of an earlier datagram.
@@ -35,7 +30,7 @@ fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
         }
         assert_eq!(&honest.call(session, ECHO, b"still").wait().unwrap()[..], b"still");
         let stats = fetch_stats(server.address, crate::HANG).unwrap();
-        assert_eq!(udp_no_ports(&stats) - before, DATAGRAMS, "{stats}");
+        assert_eq!(counter(&stats, "udp_no_ports") - before, DATAGRAMS, "{stats}");
         assert!(stats.contains("\"rx_dropped_unknown_peer\":0"), "{stats}");
     });
 }

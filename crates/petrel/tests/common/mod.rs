@@ -14,16 +14,66 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::endpoint::{EndpointConfig, Responder, SessionId, SessionState, Stop};
 use petrel::nexus::NexusBuilder;
-use petrel::{Endpoint, Nexus};
+use petrel::unstable::control::ControlPlane;
+use petrel::workers::WorkerRequest;
+use petrel::{Context, Endpoint, Nexus};
 #[allow(unused_imports, reason = "not every test that includes this module uses it")]
 pub(crate) use petrel_hostile::spray::noise as pattern;
+use petrel_transport::Transport;
 
 pub(crate) const ECHO: u16 = 1;
+
+/// Registers a handler that echoes.
+pub(crate) fn echo<S: 'static, T: Transport, C: ControlPlane<T::Link>>(
+    endpoint: &mut Endpoint<S, T, C>,
+    method: u16,
+) {
+    endpoint.on(method, |_, cx, request| {
+        let len = request.data().len();
+        request.reply_with(cx, len, |data, out| {
+            out.copy_from_slice(data);
+            len
+        })
+    });
+}
+
+/// Registers a handler that never answers.
+#[allow(dead_code, reason = "not every program has such calls")]
+pub(crate) fn keep<S: 'static>(endpoint: &mut Endpoint<S>, method: u16) {
+    keep_with(endpoint, method, |_, _| ());
+}
+
+/// Registers a handler that never answers; `seen` gets each request's context and responder.
+#[allow(dead_code, reason = "not every program has such calls")]
+pub(crate) fn keep_with<S: 'static>(
+    endpoint: &mut Endpoint<S>,
+    method: u16,
+    mut seen: impl FnMut(&mut Context<'_, S>, &Responder) + 'static,
+) {
+    let mut kept = Vec::new();
+    endpoint.on(method, move |_, cx, request| {
+        let (responder, handled) = request.defer(cx);
+        seen(cx, &responder);
+        kept.push(responder);
+        handled
+    });
+}
+
+/// Registers a handler that passes its requests to the test.
+#[allow(dead_code, reason = "not every program answers on other threads")]
+pub(crate) fn hold(endpoint: &mut Endpoint, method: u16, keep: mpsc::Sender<WorkerRequest>) {
+    endpoint.on(method, move |_, cx, request| {
+        let (request, handled) = request.detach(cx);
+        // The test may have ended.
+        let _ = keep.send(request);
+        handled
+    });
+}
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -43,13 +93,7 @@ impl Server {
         let thread = device::spawn(move || {
             let nexus = nexus(Some(listen));
             let mut endpoint = nexus.endpoint(config).unwrap();
-            endpoint.on(ECHO, |_, cx, request| {
-                let len = request.data().len();
-                request.reply_with(cx, len, |data, out| {
-                    out.copy_from_slice(data);
-                    len
-                })
-            });
+            echo(&mut endpoint, ECHO);
             set_up(&mut endpoint);
             let stop = endpoint.stop_handle();
             ready.send((nexus.local_addr().unwrap(), stop.clone())).unwrap();
@@ -99,6 +143,37 @@ pub(crate) fn client(config: EndpointConfig) -> Endpoint {
 #[allow(dead_code, reason = "not every program waits for another thread")]
 pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() -> bool) {
     while !endpoint.run_for(Duration::from_millis(1), |_, _| is_seen()) {}
+}
+
+/// Takes turns of both ends until a session is open.
+#[allow(dead_code, reason = "not every program runs both ends on one thread")]
+pub(crate) fn open<S: 'static>(
+    client: &mut Endpoint,
+    server: &mut Endpoint<S>,
+    session: SessionId,
+) {
+    while client.session_state(session) != SessionState::Open {
+        client.run_once();
+        server.run_once();
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for another thread or process.
+#[allow(dead_code, reason = "not every program waits for others")]
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "it never comes true");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns a counter of fetched statistics.
+#[allow(dead_code, reason = "not every program fetches them")]
+pub(crate) fn counter(json: &str, name: &str) -> u64 {
+    let (_, rest) = json.split_once(&format!("\"{name}\":")).expect(json);
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
 pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {

@@ -560,40 +560,26 @@ mod tests {
         assert_eq!(status(&mut call, Execution::MayHaveExecuted, 9), Status::DeadlineExceeded);
     }
 
-    #[test]
-    #[should_panic(expected = "a round has one first attempt")]
-    fn set_first__beside_another() {
-        let mut call = call();
-        (0..2).for_each(|_| call.set_first(attempt()));
-    }
-
-    #[test]
-    #[should_panic(expected = "made by a call that does not wait")]
-    fn set_first__of_a_call_that_pauses() {
-        let mut call = call();
-        call.pause_until(5);
-        call.set_first(attempt());
-    }
-
-    #[test]
-    #[should_panic(expected = "a call waits before its first attempt")]
-    fn wait__with_an_attempt() {
-        let mut call = call();
-        call.set_first(attempt());
-        call.wait(Step::WaitingForSession);
-    }
-
-    #[test]
-    #[should_panic(expected = "a call pauses after the end of all attempts")]
-    fn pause_until__with_a_hedge() {
-        let mut call = call();
-        call.retry(BackoffConfig::default()).add_hedge(key(3));
-        call.pause_until(5);
-    }
-
-    #[test]
-    #[should_panic(expected = "a call that goes on was waiting")]
-    fn resume__without_a_wait() {
-        call().resume();
+    panics! {
+        set_first__beside_another: "a round has one first attempt" => {
+            let mut call = call();
+            (0..2).for_each(|_| call.set_first(attempt()));
+        };
+        set_first__of_a_call_that_pauses: "made by a call that does not wait" => {
+            let mut call = call();
+            call.pause_until(5);
+            call.set_first(attempt());
+        };
+        wait__with_an_attempt: "a call waits before its first attempt" => {
+            let mut call = call();
+            call.set_first(attempt());
+            call.wait(Step::WaitingForSession);
+        };
+        pause_until__with_a_hedge: "a call pauses after the end of all attempts" => {
+            let mut call = call();
+            call.retry(BackoffConfig::default()).add_hedge(key(3));
+            call.pause_until(5);
+        };
+        resume__without_a_wait: "a call that goes on was waiting" => call().resume();
     }
 }

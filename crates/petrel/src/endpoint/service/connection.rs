@@ -489,38 +489,24 @@ mod tests {
         assert!(connection.end(permit, None, 1));
     }
 
-    #[test]
-    #[should_panic(expected = "gets no further attempts")]
-    fn begin__at_a_retired_connection() {
-        let mut connection = connection();
-        assert!(connection.retire());
-        connection.begin(0, false);
-    }
-
-    #[test]
-    #[should_panic(expected = "an attempt that ends has begun")]
-    fn end__without_a_begin() {
-        connection().end(AttemptPermit::NONE, None, 1);
-    }
-
-    #[test]
-    #[should_panic(expected = "a server is removed once")]
-    fn retire__again() {
-        let mut connection = connection();
-        (0..2).for_each(|_| assert!(connection.retire()));
-    }
-
-    #[test]
-    #[should_panic(expected = "a session that is lost was open")]
-    fn lose_session__before_one_was_open() {
-        connection().lose_session();
-    }
-
-    #[test]
-    #[should_panic(expected = "a connection stays for its attempts")]
-    fn close__with_an_outstanding_attempt() {
-        let mut connection = connection();
-        let MayBegin::Now(_) = connection.begin(0, false) else { panic!("there is no limit") };
-        connection.close();
+    panics! {
+        begin__at_a_retired_connection: "gets no further attempts" => {
+            let mut connection = connection();
+            assert!(connection.retire());
+            connection.begin(0, false);
+        };
+        end__without_a_begin: "an attempt that ends has begun" =>
+            connection().end(AttemptPermit::NONE, None, 1);
+        retire__again: "a server is removed once" => {
+            let mut connection = connection();
+            (0..2).for_each(|_| assert!(connection.retire()));
+        };
+        lose_session__before_one_was_open: "a session that is lost was open" =>
+            connection().lose_session();
+        close__with_an_outstanding_attempt: "a connection stays for its attempts" => {
+            let mut connection = connection();
+            let MayBegin::Now(_) = connection.begin(0, false) else { panic!("there is no limit") };
+            connection.close();
+        };
     }
 }

@@ -108,9 +108,8 @@ mod tests {
         assert!(queue.is_empty());
     }
 
-    #[test]
-    #[should_panic(expected = "a call leaves a queue that it is in")]
-    fn leave__of_an_empty_queue() {
-        CallQueue::default().leave(|_| false);
+    panics! {
+        leave__of_an_empty_queue: "a call leaves a queue that it is in" =>
+            CallQueue::default().leave(|_| false);
     }
 }

@@ -82,19 +82,16 @@ mod tests {
         assert_eq!(reconnect.pause_ns(LONGEST), 80_000_000);
     }
 
-    #[test]
-    #[should_panic(expected = "one session of the client")]
-    fn opened__with_an_open_session() {
-        let mut reconnect = reconnect();
-        reconnect.opened(5);
-        reconnect.opened(6);
-    }
-
-    #[test]
-    #[should_panic(expected = "needs no other")]
-    fn pause_ns__with_an_open_session() {
-        let mut reconnect = reconnect();
-        reconnect.opened(5);
-        reconnect.pause_ns(0);
+    panics! {
+        opened__with_an_open_session: "one session of the client" => {
+            let mut reconnect = reconnect();
+            reconnect.opened(5);
+            reconnect.opened(6);
+        };
+        pause_ns__with_an_open_session: "needs no other" => {
+            let mut reconnect = reconnect();
+            reconnect.opened(5);
+            reconnect.pause_ns(0);
+        };
     }
 }

@@ -265,19 +265,16 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "an attempt that failed has begun")]
-    fn uncount__more_attempts_than_have_begun() {
-        let mut attempts = AttemptRecord::first();
-        attempts.uncount();
-        attempts.uncount();
-    }
-
-    #[test]
-    #[should_panic(expected = "a hedge that ends is outstanding")]
-    fn remove_hedge__that_is_not_outstanding() {
-        let mut state = RetryState::new(BackoffConfig::default());
-        state.add_hedge(Key::from_bits(1));
-        state.remove_hedge(Key::from_bits(2));
+    panics! {
+        uncount__more_attempts_than_have_begun: "an attempt that failed has begun" => {
+            let mut attempts = AttemptRecord::first();
+            attempts.uncount();
+            attempts.uncount();
+        };
+        remove_hedge__that_is_not_outstanding: "a hedge that ends is outstanding" => {
+            let mut state = RetryState::new(BackoffConfig::default());
+            state.add_hedge(Key::from_bits(1));
+            state.remove_hedge(Key::from_bits(2));
+        };
     }
 }

@@ -256,20 +256,6 @@ mod tests {
         assert_eq!(chosen, [0, 1, 2, 0, 1, 2].map(Some));
     }
 
-    #[test]
-    fn least_busy__of_equal_weights_only_with_a_session() {
-        let mut servers = servers(&[(true, 3, 2), (false, 0, 2), (true, 1, 2), (false, 1, 2)]);
-        let load = std::rc::Rc::clone(&servers.list[3].load);
-        assert_eq!(least_busy(&mut servers), Some(2));
-        load.set_ready(true);
-        load.subtract();
-        assert_eq!((least_busy(&mut servers), load.busy()), (Some(3), 0));
-        servers.list.iter().for_each(|server| server.load.set_ready(false));
-        load.add();
-        assert_eq!((least_busy(&mut servers), load.get()), (None, (1, 2)));
-        assert_eq!(least_busy(&mut servers), None);
-    }
-
     proptest! {
         /// The bound ends a search early; it must not change what is found.
         #[test]

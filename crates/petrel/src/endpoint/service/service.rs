@@ -429,12 +429,6 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a leader is a server of the service")]
-    fn hint_leader__of_a_server_that_the_client_has_left() {
-        service().hint_leader(Key::from_bits(7));
-    }
-
-    #[test]
     fn record_end__of_the_last_call_ends_a_service_that_closes() {
         let mut service = service();
         (0..2).for_each(|_| service.begin_call());
@@ -442,9 +436,9 @@ mod tests {
         assert_eq!([true, false].map(|succeeded| service.record_end(succeeded)), [false, true]);
     }
 
-    #[test]
-    #[should_panic(expected = "a call that ends has begun")]
-    fn record_end__without_a_call() {
-        service().record_end(true);
+    panics! {
+        hint_leader__of_a_server_that_the_client_has_left: "a leader is a server of the service" =>
+            service().hint_leader(Key::from_bits(7));
+        record_end__without_a_call: "a call that ends has begun" => service().record_end(true);
     }
 }

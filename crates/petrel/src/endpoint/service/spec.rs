@@ -213,27 +213,21 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "one attempt at a time has the buffer")]
-    fn take_to_send__while_another_attempt_has_the_buffer() {
-        let pool = BufPool::new(PoolConfig::default());
-        let mut request = CallRequest::Buffer(MsgBuf::holding(&pool, b"request").ok());
-        let _first = request.take_to_send(&pool);
-        let _second = request.take_to_send(&pool);
-    }
-
-    #[test]
-    #[should_panic(expected = "one attempt at a time has the buffer")]
-    fn return_buffer__beside_another() {
-        let pool = BufPool::new(PoolConfig::default());
-        let buffer = || MsgBuf::holding(&pool, b"request").unwrap();
-        CallRequest::Buffer(Some(buffer())).return_buffer(buffer());
-    }
-
-    #[test]
-    #[should_panic(expected = "only a hedged call")]
-    fn stop_hedges__of_a_call_without() {
-        let options = CallOptions::new().response_bytes(5);
-        RareOptions::of(&options).unwrap().stop_hedges();
+    panics! {
+        take_to_send__while_another_attempt_has_the_buffer: "one attempt at a time has the buffer" => {
+            let pool = BufPool::new(PoolConfig::default());
+            let mut request = CallRequest::Buffer(MsgBuf::holding(&pool, b"request").ok());
+            let _first = request.take_to_send(&pool);
+            let _second = request.take_to_send(&pool);
+        };
+        return_buffer__beside_another: "one attempt at a time has the buffer" => {
+            let pool = BufPool::new(PoolConfig::default());
+            let buffer = || MsgBuf::holding(&pool, b"request").unwrap();
+            CallRequest::Buffer(Some(buffer())).return_buffer(buffer());
+        };
+        stop_hedges__of_a_call_without: "only a hedged call" => {
+            let options = CallOptions::new().response_bytes(5);
+            RareOptions::of(&options).unwrap().stop_hedges();
+        };
     }
 }

@@ -321,43 +321,12 @@ mod tests {
         assert!(poll(last.as_mut()).is_pending());
         places.close();
         assert_eq!(numbers(&places), (0, 0), "nobody waits for what is gone");
+        assert!(matches!(poll(last.as_mut()), Poll::Ready(Err(Gone))));
+        assert!(matches!(poll(pin!(places.take())), Poll::Ready(Err(Gone))));
         drop(last);
         assert_eq!(numbers(&places), (0, 0));
         drop((one, two));
         assert_eq!(numbers(&places), (2, 0));
-    }
-
-    #[test]
-    fn take__hands_a_place_to_the_first_waiter() {
-        let places = Places::new(1);
-        let place = places.try_take().unwrap();
-        assert!(places.try_take().is_none());
-        let (mut first, mut second) = (pin!(places.take()), pin!(places.take()));
-        assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
-        drop(place);
-        assert!(places.try_take().is_none(), "it went to one who waits");
-        assert!(poll(second.as_mut()).is_pending());
-        let Poll::Ready(Ok(place)) = poll(first.as_mut()) else { panic!("nothing was handed on") };
-        drop(place);
-        assert!(matches!(poll(second.as_mut()), Poll::Ready(Ok(_))));
-        assert!(places.try_take().is_some());
-    }
-
-    #[test]
-    fn take__dropped_leaves_the_queue_and_passes_on_its_place() {
-        let places = Places::new(1);
-        let place = places.try_take().unwrap();
-        let mut gone = Box::pin(places.take());
-        let mut handed = Box::pin(places.take());
-        let mut last = pin!(places.take());
-        assert!(poll(gone.as_mut()).is_pending() && poll(handed.as_mut()).is_pending());
-        assert!(poll(last.as_mut()).is_pending());
-        drop(gone);
-        drop(place);
-        drop(handed);
-        assert!(matches!(poll(last.as_mut()), Poll::Ready(Ok(_))));
-        assert_eq!(places.waiting.load(Ordering::SeqCst), 0);
-        assert!(places.try_take().is_some());
     }
 
     /// An executor may poll a waiter, which takes the lock of its waker, while it is woken.
@@ -383,20 +352,8 @@ mod tests {
         assert!(looks.1.load(Ordering::SeqCst));
     }
 
-    #[test]
-    fn close__wakes_all_waiters() {
-        let places = Places::new(1);
-        let _place = places.try_take().unwrap();
-        let mut waits = pin!(places.take());
-        assert!(poll(waits.as_mut()).is_pending());
-        places.close();
-        assert!(matches!(poll(waits.as_mut()), Poll::Ready(Err(Gone))));
-        assert!(matches!(poll(pin!(places.take())), Poll::Ready(Err(Gone))));
-    }
-
-    #[test]
-    #[should_panic(expected = "a waiter that leaves the queue was counted")]
-    fn remove_waiter__without_one() {
-        Places::new(1).remove_waiter();
+    panics! {
+        remove_waiter__without_one: "a waiter that leaves the queue was counted" =>
+            Places::new(1).remove_waiter();
     }
 }

@@ -104,18 +104,8 @@ mod tests {
 
     use super::*;
     use crate::nexus::connection::Connection;
+    use crate::nexus::reactor::links::tests::link_open as open;
     use crate::nexus::reactor::tests::{attach, reactor};
-
-    fn open(link: u32) -> LinkOpen {
-        LinkOpen {
-            link,
-            from_endpoint: 0,
-            to_endpoint: 0,
-            offers: Vec::new(),
-            ecn: false,
-            features: Default::default(),
-        }
-    }
 
     #[test]
     fn keep_if_early__limits_per_source_and_in_all() {

@@ -613,7 +613,7 @@ impl<N: Network> Reactor<N> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::nexus) mod tests {
     use std::net::TcpListener;
     use std::time::Duration;
 
@@ -629,7 +629,7 @@ mod tests {
     use crate::nexus::connection::{Connection, Peer, Phase};
     use crate::nexus::limits::LINKS_MAX;
     use crate::nexus::media::shm;
-    use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
+    use crate::nexus::reactor::tests::{attach, linked, linked_at, open_connection, reactor, said};
     use crate::nexus::relay::sessions::tests::{accept, open};
 
     impl Reactor {
@@ -647,7 +647,8 @@ mod tests {
         }
     }
 
-    fn link_open(link: u32) -> LinkOpen {
+    /// LINK_OPEN between the endpoints number 0 of both sides, over UDP.
+    pub(in crate::nexus) fn link_open(link: u32) -> LinkOpen {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         LinkOpen {
             link,
@@ -861,18 +862,11 @@ mod tests {
     fn close_link__tells_both_sides() {
         let reason = Reason::new(Status::Aborted, "the test ends it");
         for is_up in [true, false] {
-            let (mut reactor, mailbox) = reactor();
-            let inbox = attach(&mailbox);
-            reactor.run_commands();
-            let (at, _peer) = open_connection(&mut reactor, false);
-            let link = reactor.add_test_link(
-                at,
-                5,
-                match is_up {
-                    true => Stage::Up { is_opener: false, max_frame: 1_472 },
-                    false => Stage::Promised { expected: None, max_frame: 1_472 },
-                },
-            );
+            let stage = match is_up {
+                true => Stage::Up { is_opener: false, max_frame: 1_472 },
+                false => Stage::Promised { expected: None, max_frame: 1_472 },
+            };
+            let (mut reactor, inbox, (at, _peer), link) = linked_at(false, stage);
             reactor.close_link(link, &reason);
             let (status, text) = (reason.status, reason.message.clone());
             assert_eq!(said(&mut reactor, at), [LinkClose { link: 5, status, text }.into()]);
@@ -957,11 +951,7 @@ mod tests {
     fn forget_link__of_sessions_begins_the_time_without_them() {
         for (opened, proposed, is_anew) in [(0, 0, false), (1, 0, true), (0, 1, true), (1, 1, true)]
         {
-            let (mut reactor, mailbox) = reactor();
-            let _inbox = attach(&mailbox);
-            reactor.run_commands();
-            let (at, _peer) = open_connection(&mut reactor, false);
-            let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
+            let (mut reactor, _inbox, (at, _peer), id) = linked(false);
             for request in 0..opened + proposed {
                 reactor.relay.on_session_open(at, open(5, request)).unwrap();
                 if request < opened {

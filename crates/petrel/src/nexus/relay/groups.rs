@@ -118,7 +118,7 @@ impl<N: Network> Relay<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::reactor::tests::linked_at;
 
     /// Clients ask and leave, and servers answer. Allowed messages are passed on.
     #[test]
@@ -130,11 +130,7 @@ mod tests {
             (by(false), false, true, false),
             (promised, false, false, false),
         ] {
-            let (mut reactor, mailbox) = reactor();
-            let inbox = attach(&mailbox);
-            reactor.run_commands();
-            let (at, _peer) = open_connection(&mut reactor, is_opener);
-            let id = reactor.add_test_link(at, 5, stage);
+            let (mut reactor, inbox, (at, _peer), id) = linked_at(is_opener, stage);
             let address = ([239, 1, 2, 3], 7).into();
             let (request, session, token, group, key) = (1, 3, 4, 2, 6);
             let join = |link| GroupJoin {

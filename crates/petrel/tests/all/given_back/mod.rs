@@ -55,10 +55,9 @@ fn call(app: &Shared, cx: &mut Context<'_>, session: SessionId, len: usize) {
     app.borrow_mut().calls += 1;
     fill(number, &mut request);
     let back = Rc::clone(app);
-    let on_end = move |_: &mut Context<'_>, reply: Reply| end(&back, number, len, reply);
     cx.call(session, ECHO, request)
         .into_buffer(response)
-        .then(move |_, cx, reply| on_end(cx, reply))
+        .then(move |_, _, reply| end(&back, number, len, reply))
         .unwrap();
 }
 

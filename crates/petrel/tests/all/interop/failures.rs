@@ -1,6 +1,5 @@
 //! Killed servers and clients, and hung servers.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use petrel::endpoint::{CallOptions, EndpointConfig, SessionState};
 use petrel::{Execution, Status};
 use rustix::process::Signal;
 
-use crate::common::{Server, each_medium};
+use crate::common::{Server, each_medium, keep_with};
 use crate::interop::pair::{Begun, Pair, both, client, server, until};
 use crate::interop::process::Process;
 use crate::interop::service::{ECHO, KEEP, RUNS, WHO};
@@ -52,16 +51,12 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
         let counts = Arc::new([const { AtomicU64::new(0) }; 2]);
         let served = Arc::clone(&counts);
         let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
-            let kept = Cell::new(None);
-            endpoint.on(KEEP, move |_, cx, request| {
+            keep_with(endpoint, KEEP, move |cx, responder| {
                 served[0].fetch_add(1, SeqCst);
-                let (responder, handled) = request.defer(cx);
                 let counts = Arc::clone(&served);
-                cx.on_cancel(&responder, move |_, _| {
+                cx.on_cancel(responder, move |_, _| {
                     counts[1].fetch_add(1, SeqCst);
                 });
-                kept.set(Some(responder));
-                handled
             });
         });
         let mut other = Process::client(server.address);

@@ -9,7 +9,7 @@ use petrel::endpoint::{Handled, Responder};
 use petrel::{Context, Endpoint, Request, Status};
 
 pub(crate) use crate::common::ECHO;
-use crate::common::{builder, over};
+use crate::common::{builder, echo, over};
 
 /// Fails with the status whose code is the first byte, and the rest of the request as the message.
 pub(crate) const FAIL: u16 = 2;
@@ -37,13 +37,7 @@ pub(crate) fn serve(listen: SocketAddr, ready: impl FnOnce(&str)) {
 }
 
 fn serve_messages(endpoint: &mut Endpoint) {
-    endpoint.on(ECHO, |_, cx, request| {
-        let len = request.data().len();
-        request.reply_with(cx, len, |data, out| {
-            out.copy_from_slice(data);
-            len
-        })
-    });
+    echo(endpoint, ECHO);
     endpoint.on(FAIL, |_, cx, request| {
         let (code, text) = request.data().split_first().unwrap();
         let text = str::from_utf8(text).unwrap().to_owned();

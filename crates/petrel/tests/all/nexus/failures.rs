@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use petrel::endpoint::{AllowedTransports, Reason};
 use petrel::{Nexus, Status};
-use petrel_proto::control::{Goodbye, Hello, LinkRefuse, PREFACE, VersionRange};
+use petrel_proto::control::{Goodbye, Hello, LinkAccept, LinkRefuse, PREFACE, VersionRange};
 
 use super::harness::*;
 
@@ -147,15 +147,7 @@ fn link__not_answered_by_the_peer() {
     assert_eq!(reason.status, Status::Unavailable);
     // The late answer has no effect.
     let offer = open.offers[0];
-    let accept = petrel_proto::control::LinkAccept {
-        link: open.link,
-        offer,
-        ticket: None,
-        ecn: false,
-        features: Default::default(),
-        data_ip: None,
-    };
-    peer.send(accept);
+    peer.send(LinkAccept { offer, ..accept_udp(open.link) });
     wait_until(&nexus, |stats| stats.late_messages > 0);
     assert_eq!(nexus.stats().connections_open, 1);
 }

@@ -342,33 +342,36 @@ impl RawPeer {
     /// Grants the requested link over UDP.
     pub(crate) fn grant_udp(&mut self) -> LinkOpen {
         let open = self.link_open();
-        let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-        self.send(LinkAccept {
-            link: open.link,
-            offer,
-            ticket: None,
-            ecn: false,
-            features: Default::default(),
-            data_ip: None,
-        });
+        self.send(accept_udp(open.link));
         open
     }
 
     /// Requests a link to endpoint 0 over UDP.
     pub(crate) fn open_udp(&mut self, link: u32) -> LinkAccept {
-        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        self.send(LinkOpen {
-            link,
-            from_endpoint: 5,
-            to_endpoint: 0,
-            offers,
-            ecn: false,
-            features: Default::default(),
-        });
+        self.send(open_of(link, Offer::Udp { port: 9, max_frame: 1_472 }));
         match self.receive() {
             Some(Message::LinkAccept(accept)) => accept,
             other => panic!("not LINK_ACCEPT: {other:?}"),
         }
+    }
+}
+
+/// A link over UDP.
+pub(crate) fn accept_udp(link: u32) -> LinkAccept {
+    let offer = Offer::Udp { port: 9, max_frame: 1_472 };
+    let features = LinkFeatures::default();
+    LinkAccept { link, offer, ticket: None, ecn: false, features, data_ip: None }
+}
+
+/// A request of endpoint 5 for a link to endpoint 0.
+pub(crate) fn open_of(link: u32, offer: Offer) -> LinkOpen {
+    LinkOpen {
+        link,
+        from_endpoint: 5,
+        to_endpoint: 0,
+        offers: vec![offer],
+        ecn: false,
+        features: LinkFeatures::default(),
     }
 }
 

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use petrel::Status;
-use petrel::endpoint::Reason;
 use petrel::nexus::{Attach, UdpAttach};
 use petrel::unstable::control::{LinkId, ToNexus};
-use petrel_proto::control::{LinkAccept, LinkFeatures, Offer, SessionOpen};
+use petrel_proto::control::{LinkAccept, LinkFeatures, SessionOpen};
 use petrel_transport::host::HostLink;
 use petrel_transport::mux::MuxLink;
 use petrel_transport::shm::{Shm, ShmLink};
@@ -55,10 +54,9 @@ fn link__to_an_address_that_the_server_names_keeps_to_the_host() {
         client.ask(address, 0, UDP);
         let mut peer = RawPeer::after_hello_by(&listener);
         let link = peer.link_open().link;
-        let offer = Offer::Udp { port: 9, max_frame: 1_472 };
         let features = LinkFeatures { probe, ..LinkFeatures::NONE };
         let data_ip = Some(named.parse().unwrap());
-        peer.send(LinkAccept { link, offer, ticket: None, ecn: false, features, data_ip });
+        peer.send(LinkAccept { features, data_ip, ..accept_udp(link) });
         let HostLink::Far(MuxLink::Near(link)) = client.up().transport else { panic!("not UDP") };
         assert_eq!(link.addr, expected.parse().unwrap(), "{named}, probes {probe}");
     }
@@ -171,63 +169,24 @@ fn link__every_endpoint_with_every_other_over_one_connection() {
 }
 
 #[test]
-fn link__without_a_transport_in_common() {
-    let (server_nexus, address) = server(V4);
-    let _server = attach_with(&server_nexus, attachment(None, true));
+fn link__that_cannot_be_had_says_why() {
+    let ((nexus, here), (nexus_of_six, six)) = (server(V4), server(V6));
+    let _without_udp = attach_with(&nexus, attachment(None, true));
+    let _of_six = attach(&nexus_of_six, V6);
     let mut client = attach(&client(), V4);
-    let reason = client.no_link(address, 0, UDP);
-    assert_eq!(reason.status, Status::FailedPrecondition);
-    assert!(reason.message.contains("does not use UDP"), "{reason:?}");
-    assert_eq!(server_nexus.stats().links_refused, 1);
-}
-
-#[test]
-fn link__udp_address_of_another_family() {
-    let (server_nexus, address) = server(V6);
-    let _server = attach(&server_nexus, V6);
-    let mut client = attach(&client(), V4);
-    let reason = client.no_link(address, 0, UDP);
-    assert_eq!(reason.status, Status::FailedPrecondition);
-    assert!(reason.message.contains("bind the endpoint to that one"), "{reason:?}");
-}
-
-#[test]
-fn link__to_an_endpoint_that_is_not_there() {
-    let (server_nexus, address) = server(V4);
-    let _server = attach(&server_nexus, V4);
-    let mut client = attach(&client(), V4);
-    let reason = client.no_link(address, 3, BOTH);
-    assert_eq!(reason.status, Status::Unavailable);
-    assert!(reason.message.contains("no endpoint 3"), "{reason:?}");
-}
-
-#[test]
-fn link__to_another_host_without_insecure() {
-    let mut client = attach(&client(), V4);
-    for remote in ["192.0.2.1:31850", "[2001:db8::1]:31850", "[::ffff:192.0.2.1]:1"] {
-        let reason = client.no_link(remote.parse().unwrap(), 0, BOTH);
-        assert_eq!(reason.status, Status::FailedPrecondition);
-        assert!(reason.message.contains("insecure()"), "{reason:?}");
+    let other_host = |text: &str| text.parse::<SocketAddr>().unwrap();
+    for (address, endpoint, transports, status, text) in [
+        (here, 0, UDP, Status::FailedPrecondition, "does not use UDP"),
+        (six, 0, UDP, Status::FailedPrecondition, "bind the endpoint to that one"),
+        (here, 3, BOTH, Status::Unavailable, "no endpoint 3"),
+        (other_host("192.0.2.1:31850"), 0, BOTH, Status::FailedPrecondition, "insecure()"),
+        (other_host("[2001:db8::1]:31850"), 0, BOTH, Status::FailedPrecondition, "insecure()"),
+        (other_host("[::ffff:192.0.2.1]:1"), 0, BOTH, Status::FailedPrecondition, "insecure()"),
+    ] {
+        let reason = client.no_link(address, endpoint, transports);
+        assert!(reason.status == status && reason.message.contains(text), "{reason:?}");
     }
-}
-
-#[test]
-fn close_link__from_either_side() {
-    let (server_nexus, address) = server(V4);
-    let mut server = attach(&server_nexus, V4);
-    let mut client = attach(&client(), V4);
-    for closes in ["client", "server"] {
-        let (up, up_server) = (client.link(address, 0, UDP), server.up());
-        let reason = Reason::new(Status::Aborted, "enough");
-        let (closer, link) = match closes {
-            "client" => (&client, up.link),
-            _ => (&server, up_server.link),
-        };
-        closer.port.post(ToNexus::CloseLink { link, reason: reason.clone() });
-        assert_eq!(client.down(), (up.link, reason.clone()));
-        assert_eq!(server.down(), (up_server.link, reason));
-    }
-    wait_until(&server_nexus, |stats| stats.links_up == 0);
+    assert_eq!(nexus.stats().links_refused, 2);
 }
 
 #[test]

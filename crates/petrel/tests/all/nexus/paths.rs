@@ -59,17 +59,9 @@ fn answered(asks: bool, ports: &[u16], probe: bool) -> (LinkOpen, Vec<u16>) {
     client.ask(address, 0, UDP);
     let mut peer = RawPeer::after_hello_by(&listener);
     let open = peer.link_open();
-    let offer = Offer::Udp { port: 9, max_frame: 1_472 };
     let paths_of_peer = PathPorts::new(ports).unwrap();
     let features = LinkFeatures { paths: paths_of_peer, probe, ..LinkFeatures::NONE };
-    peer.send(LinkAccept {
-        link: open.link,
-        offer,
-        ticket: None,
-        ecn: false,
-        features,
-        data_ip: None,
-    });
+    peer.send(LinkAccept { features, ..accept_udp(open.link) });
     (open, paths(&client.up()))
 }
 
@@ -98,9 +90,8 @@ fn link_accept__announces_nothing_to_an_opener_without_ports() {
     for (link, probe) in [(2, true), (3, false)] {
         let further = PathPorts::new(&[8]).unwrap();
         let features = LinkFeatures { paths: further, probe, ..LinkFeatures::NONE };
-        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        let (from_endpoint, to_endpoint, ecn) = (5, 0, false);
-        peer.send(LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features });
+        let offer = Offer::Udp { port: 9, max_frame: 1_472 };
+        peer.send(LinkOpen { features, ..open_of(link, offer) });
         let Some(Message::LinkAccept(accept)) = peer.receive() else { panic!("not LINK_ACCEPT") };
         assert_eq!(accept.features.paths.as_slice(), if probe { &[50_000][..] } else { &[] });
         assert_eq!(paths(&server.up()), if probe { &[8][..] } else { &[] });

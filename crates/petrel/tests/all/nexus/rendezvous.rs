@@ -1,6 +1,7 @@
 //! Exchange of shared memory with faulty peers.
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -35,25 +36,24 @@ fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
     }
 }
 
+/// Returns a peer with this rendezvous, and the request for a link that the peer has promised to meet for.
+fn promised(listener: &TcpListener, name: &[u8; NAME_BYTES]) -> (RawPeer, LinkOpen) {
+    let mut peer = RawPeer::accept(listener);
+    peer.send_hello(local_hello(name));
+    let open = peer.link_open();
+    let offer = Offer::Shm { max_frame: FRAME };
+    peer.send(LinkAccept { offer, ticket: Some(TICKET), ..accept_udp(open.link) });
+    (peer, open)
+}
+
 /// Requests a link over shared memory to a peer whose rendezvous is `name`, and expects UDP in the end.
 fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStream>) {
     let (listener, address) = listener();
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(500)).start().unwrap();
     let mut client = attach(&nexus, V4);
     client.ask(address, 3, BOTH);
-    let mut peer = RawPeer::accept(&listener);
-    peer.send_hello(local_hello(name));
-    let open = peer.link_open();
+    let (mut peer, open) = promised(&listener, name);
     assert!(matches!(open.offers[..], [Offer::Shm { .. }, Offer::Udp { .. }]), "{open:?}");
-    let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept {
-        link: open.link,
-        offer,
-        ticket: Some(TICKET),
-        ecn: false,
-        features: Default::default(),
-        data_ip: None,
-    });
     let _connected = connect();
     let Some(Message::LinkClose(close)) = peer.receive() else { panic!("not LINK_CLOSE") };
     assert_eq!((close.link, close.status), (open.link, Status::Aborted));
@@ -63,60 +63,23 @@ fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStre
     assert_eq!(nexus.stats().shm_fallbacks, 1);
 }
 
+/// The peer is not at the rendezvous, refuses there, does not answer there, and answers nonsense.
 #[test]
-fn opener__falls_back_when_nobody_is_at_the_rendezvous() {
-    let name = Rendezvous::bind().unwrap().name();
-    falls_back(&name, || None);
-}
-
-#[test]
-fn opener__falls_back_when_the_peer_refuses_at_the_rendezvous() {
-    let mut rendezvous = Rendezvous::bind().unwrap();
-    let name = rendezvous.name();
-    falls_back(&name, || {
-        drop(accept_one(&mut rendezvous));
+fn opener__falls_back_to_udp() {
+    falls_back(&Rendezvous::bind().unwrap().name(), || None);
+    let refuses: fn(&mut Rendezvous) -> Option<PeerStream> = |rendezvous| {
+        drop(accept_one(rendezvous));
         None
-    });
-}
-
-#[test]
-fn opener__falls_back_when_the_peer_does_not_answer_at_the_rendezvous() {
-    let mut rendezvous = Rendezvous::bind().unwrap();
-    let name = rendezvous.name();
-    falls_back(&name, || Some(accept_one(&mut rendezvous)));
-}
-
-#[test]
-fn opener__falls_back_when_the_answer_makes_no_sense() {
-    let mut rendezvous = Rendezvous::bind().unwrap();
-    let name = rendezvous.name();
-    falls_back(&name, || {
-        let stream = accept_one(&mut rendezvous);
+    };
+    let answers_nonsense: fn(&mut Rendezvous) -> Option<PeerStream> = |rendezvous| {
+        let stream = accept_one(rendezvous);
         send_with_fds(&stream, &[2], &[]).unwrap();
         Some(stream)
-    });
-}
-
-#[test]
-fn opener__fails_where_only_shared_memory_will_do() {
-    let (listener, address) = listener();
-    let mut client = attach(&client(), V4);
-    client.ask(address, 3, SHM);
-    let mut peer = RawPeer::accept(&listener);
-    peer.send_hello(local_hello(&Rendezvous::bind().unwrap().name()));
-    let open = peer.link_open();
-    let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept {
-        link: open.link,
-        offer,
-        ticket: Some(TICKET),
-        ecn: false,
-        features: Default::default(),
-        data_ip: None,
-    });
-    let reason = client.failure();
-    assert_eq!(reason.status, Status::FailedPrecondition);
-    assert!(reason.message.contains("shared memory could not be set up"), "{reason:?}");
+    };
+    for meet in [refuses, |rendezvous| Some(accept_one(rendezvous)), answers_nonsense] {
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        falls_back(&rendezvous.name(), || meet(&mut rendezvous));
+    }
 }
 
 /// The process may have ended before it received the request, and been replaced.
@@ -127,18 +90,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     let mut client = attach(&nexus, V4);
     client.ask(address, 3, BOTH);
     let mut rendezvous = Rendezvous::bind().unwrap();
-    let mut peer = RawPeer::accept(&listener);
-    peer.send_hello(local_hello(&rendezvous.name()));
-    let open = peer.link_open();
-    let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept {
-        link: open.link,
-        offer,
-        ticket: Some(TICKET),
-        ecn: false,
-        features: Default::default(),
-        data_ip: None,
-    });
+    let (peer, _) = promised(&listener, &rendezvous.name());
     // The opener waits for an answer that does not come.
     let mut met = accept_one(&mut rendezvous);
     drop(peer);
@@ -165,15 +117,7 @@ fn opener__does_not_offer_shared_memory_to_another_host() {
 fn with_ticket(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
     let mut peer = RawPeer::connect(nexus.local_addr().unwrap());
     let hello = peer.send_hello(local_hello(&TICKET));
-    let offers = vec![Offer::Shm { max_frame: FRAME }];
-    peer.send(LinkOpen {
-        link: 4,
-        from_endpoint: 0,
-        to_endpoint: 0,
-        offers,
-        ecn: false,
-        features: Default::default(),
-    });
+    peer.send(open_of(4, Offer::Shm { max_frame: FRAME }));
     match peer.receive() {
         Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) => {
             (peer, hello.rendezvous.unwrap(), ticket)

@@ -1,7 +1,6 @@
 //! Sessions between two nexuses.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use petrel::endpoint::Reason;
 use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
@@ -19,18 +18,13 @@ struct Pair {
     link: LinkId,
 }
 
-fn pair_with(server_nexus: Nexus) -> Pair {
-    let address = server_nexus.local_addr().unwrap();
-    let client_nexus = client();
+fn pair() -> Pair {
+    let ((server_nexus, address), client_nexus) = (server(V4), client());
     let mut server = attach(&server_nexus, V4);
     let mut client = attach(&client_nexus, V4);
     let link = client.link(address, 0, UDP).link;
     let server_link = server.up().link;
     Pair { server_nexus, server, server_link, client_nexus, client, link }
-}
-
-fn pair() -> Pair {
-    pair_with(server(V4).0)
 }
 
 impl Pair {
@@ -57,16 +51,6 @@ fn session__opened_with_the_servers_values() {
     assert_eq!(SessionAccept { link: lower.link, ..accept }, lower);
     assert_eq!(pair.client_nexus.stats().sessions_opened, 1);
     assert_eq!(pair.server_nexus.stats().sessions_opened, 1);
-}
-
-#[test]
-fn session__refused_by_the_server() {
-    let mut pair = pair();
-    pair.propose(proposal(7));
-    pair.server.proposed();
-    let full = Reason::new(Status::ResourceExhausted, "full");
-    pair.answer(7, Err(full.clone()));
-    assert_eq!(pair.client.refused(), (7, full));
 }
 
 #[test]
@@ -116,38 +100,6 @@ fn session__refused_at_home_when_it_makes_no_sense() {
 }
 
 #[test]
-fn session__answer_beyond_the_proposal_is_nobodys_session() {
-    let mut pair = pair();
-    pair.propose(proposal(7));
-    let (_, open) = pair.server.proposed();
-    pair.answer(7, Ok(SessionAccept { credits: 33, ..acceptance(&open) }));
-    let (request, reason) = pair.client.refused();
-    assert_eq!((request, reason.status), (7, Status::Internal));
-    match pair.server.next() {
-        FromNexus::SessionClosed { session, token, from_client: true, .. } => {
-            assert_eq!((session, token), (8, 0x5E4E_0007));
-        }
-        other => panic!("not SessionClosed: {other:?}"),
-    }
-}
-
-#[test]
-fn session__server_that_does_not_answer_in_time() {
-    let timeout = Duration::from_millis(100);
-    let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(timeout);
-    let mut pair = pair_with(builder.start().unwrap());
-    pair.propose(proposal(7));
-    let (request, reason) = pair.client.refused();
-    assert_eq!((request, reason.status), (7, Status::Unavailable));
-    assert!(reason.message.contains("event loop is not running"), "{reason:?}");
-    // The server resumes: its accepted session has no client.
-    let (_, open) = pair.server.proposed();
-    pair.answer(7, Ok(acceptance(&open)));
-    assert!(matches!(pair.server.next(), FromNexus::SessionClosed { session: 8, .. }));
-    assert_eq!(pair.server_nexus.stats().sessions_unanswered, 1);
-}
-
-#[test]
 fn session__twenty_thousand_at_once() {
     const SESSIONS: u32 = 20_000;
     let mut pair = pair();
@@ -188,23 +140,4 @@ fn session__answer_of_a_peer_beyond_the_proposal_ends_the_connection() {
     peer.send(SessionAccept { slots: 16, ..acceptance(&open) });
     assert_eq!(client.down().0, link);
     assert_eq!(peer.goodbye().status, Status::InvalidArgument);
-}
-
-#[test]
-fn session__late_answer_of_a_peer_is_closed_again() {
-    let (listener, address) = listener();
-    let nexus = Nexus::builder().connect_timeout(Duration::from_millis(100)).start().unwrap();
-    let mut client = attach(&nexus, V4);
-    client.ask(address, 0, UDP);
-    let mut peer = RawPeer::after_hello_by(&listener);
-    peer.grant_udp();
-    let link = client.up().link;
-    client.port.post(ToNexus::OpenSession { link, open: proposal(1) });
-    let Some(Message::SessionOpen(open)) = peer.receive() else { panic!("not SESSION_OPEN") };
-    assert_eq!(client.refused().1.status, Status::Unavailable);
-    let accept = acceptance(&open);
-    peer.send(accept);
-    let Some(Message::SessionClose(close)) = peer.receive() else { panic!("not SESSION_CLOSE") };
-    assert_eq!((close.session, close.token), (accept.session, accept.token));
-    assert!(close.from_client);
 }

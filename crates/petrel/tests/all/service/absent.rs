@@ -16,15 +16,8 @@ const ECHO: u16 = 1;
 const LONG: Duration = Duration::from_secs(60);
 
 fn serve(address: std::net::SocketAddr) -> petrel::server::RunningServer {
-    let server = Server::bind(address).serve(
-        |_| (),
-        |endpoint| {
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
-        },
-    );
+    let server =
+        Server::bind(address).serve(|_| (), |endpoint| crate::common::echo(endpoint, ECHO));
     server.start().unwrap()
 }
 

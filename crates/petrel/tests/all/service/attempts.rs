@@ -1,6 +1,6 @@
 //! The attempts of a service's calls, and their servers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::client::{ClientConfig, Target};
+use petrel::client::{ClientConfig, Response, Target};
 use petrel::endpoint::{CallOptions, EndpointConfig};
 use petrel::{Client, Endpoint, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
-use crate::common::{ECHO, Server, client, over, run_until_seen};
+use crate::common::{ECHO, Server, client, keep, keep_with, over, run_until_seen};
 
 /// Follows the server's script by the request's place in the order of arrival.
 const SCRIPT: u16 = 5;
@@ -121,13 +121,20 @@ fn run_script(
 
 /// Registers a method whose requests stay unanswered.
 fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
-    let kept = std::cell::RefCell::new(Vec::new());
-    endpoint.on(NEVER, move |_, cx, request| {
-        count.fetch_add(1, Ordering::SeqCst);
-        let (responder, handled) = request.defer(cx);
-        kept.borrow_mut().push(responder);
-        handled
-    });
+    keep_with(endpoint, NEVER, move |_, _| _ = count.fetch_add(1, Ordering::SeqCst));
+}
+
+/// Ends the first server while it has a call. Returns the outcome, the server's number, and the counts of retries and of requests.
+fn after_a_loss(script: &'static [Step]) -> (Result<Response, petrel::Error>, u8, u64, u32) {
+    let mut scripted = Scripted::start(2, script);
+    let mut client = client(EndpointConfig::default());
+    let service = scripted.service(&mut client, ClientConfig::default());
+    let call = service.call(SCRIPT, b"").options(seconds(60).idempotent()).started();
+    run_until_seen(&mut client, || scripted.came() == 1);
+    let lost = scripted.places()[0];
+    scripted.servers[usize::from(lost)].end();
+    let reply = client.block_on(call);
+    (reply, lost, service.stats().retries, scripted.came())
 }
 
 /// The second attempt was refused: a third cannot do more harm than the second.
@@ -135,39 +142,20 @@ fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
 fn a_call_that_was_lost_and_then_refused_is_tried_again() {
     const SCRIPT_STEPS: &[Step] =
         &[Step::Keep, Step::Refuse(Status::ResourceExhausted), Step::Answer];
-    let mut scripted = Scripted::start(2, SCRIPT_STEPS);
-    let mut client = client(EndpointConfig::default());
-    let service = scripted.service(&mut client, ClientConfig::default());
-    let call = client.handle().spawn({
-        let service = service.clone();
-        async move { service.call(SCRIPT, b"").options(seconds(60).idempotent()).await }
-    });
-    run_until_seen(&mut client, || scripted.came() == 1);
-    let lost = scripted.places()[0];
-    scripted.servers[usize::from(lost)].end();
-    let reply = client.block_on(call).unwrap();
-    assert_eq!(&reply[..], [1 - lost]);
-    assert_eq!((service.stats().retries, scripted.came()), (2, 3));
+    let (reply, lost, retries, came) = after_a_loss(SCRIPT_STEPS);
+    assert_eq!(&reply.unwrap()[..], [1 - lost]);
+    assert_eq!((retries, came), (2, 3));
 }
 
 /// The first attempt may have been executed, whatever the outcome of the last.
 #[test]
 fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
     const SCRIPT_STEPS: &[Step] = &[Step::Keep, Step::Refuse(Status::ResourceExhausted)];
-    let mut scripted = Scripted::start(2, SCRIPT_STEPS);
-    let mut client = client(EndpointConfig::default());
-    let service = scripted.service(&mut client, ClientConfig::default());
-    let call = client.handle().spawn({
-        let service = service.clone();
-        async move { service.call(SCRIPT, b"").options(seconds(60).idempotent()).await }
-    });
-    run_until_seen(&mut client, || scripted.came() == 1);
-    let lost = scripted.places()[0];
-    scripted.servers[usize::from(lost)].end();
-    let failure = client.block_on(call).unwrap_err();
+    let (reply, _, _, came) = after_a_loss(SCRIPT_STEPS);
+    let failure = reply.unwrap_err();
     let why = (failure.status, failure.execution);
     assert_eq!(why, (Status::ResourceExhausted, Execution::MayHaveExecuted), "{failure}");
-    assert_eq!(scripted.came(), 4, "all the attempts that the configuration allows");
+    assert_eq!(came, 4, "all the attempts that the configuration allows");
 }
 
 /// No attempt was executed, and so neither was the call.
@@ -198,16 +186,13 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     let (mut first, counts) = server("first");
     let address = first.address;
     let mut client = client(EndpointConfig::default());
-    let handle = client.handle();
     let mut config = ClientConfig::default();
     // One call may get both refusals.
     config.attempts_max = 8;
     let service = client.client([address], config);
     let calls: Vec<_> = (0..CALLS)
         .map(|_| {
-            let service = service.clone();
-            let options = seconds(60).idempotent().wait_for_ready();
-            handle.spawn(async move { service.call(NEVER, b"").options(options).await })
+            service.call(NEVER, b"").options(seconds(60).idempotent().wait_for_ready()).started()
         })
         .collect();
     run_until_seen(&mut client, || counts.came.load(Ordering::SeqCst) == CALLS);
@@ -249,14 +234,7 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
 /// By its weight the hanging server always counts as less busy.
 #[test]
 fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
-    let hangs = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        let kept = RefCell::new(Vec::new());
-        endpoint.on(NAME, move |_, cx, request| {
-            let (responder, handled) = request.defer(cx);
-            kept.borrow_mut().push(responder);
-            handled
-        });
-    });
+    let hangs = Server::start(over(true, true), "127.0.0.1:0", |endpoint| keep(endpoint, NAME));
     let servers = [(hangs, Arc::default()), server("answers")];
     let mut client = client(EndpointConfig::default());
     // On a busy machine the hedge itself may take long enough to be hedged, were there a third attempt.
@@ -329,13 +307,8 @@ fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
         assert_eq!(client.block_on(call).unwrap_err().status, Status::NotFound);
     }
     let came = counts.came.load(Ordering::SeqCst);
-    let handle = client.handle();
-    let calls: Vec<_> = (0..limit)
-        .map(|_| {
-            let service = service.clone();
-            handle.spawn(async move { service.call(NEVER, b"").options(seconds(60)).await })
-        })
-        .collect();
+    let calls: Vec<_> =
+        (0..limit).map(|_| service.call(NEVER, b"").options(seconds(60)).started()).collect();
     let all_came = |_: &mut (), _: &mut petrel::Context<'_>| {
         counts.came.load(Ordering::SeqCst) - came == limit
     };
@@ -355,13 +328,8 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
     config.concurrency.as_mut().expect("a limit by default").initial = limit;
     let service = scripted.service(&mut client, config);
     client.block_on(service.call(SCRIPT, b"").options(seconds(60))).unwrap_err();
-    let handle = client.handle();
-    let calls: Vec<_> = (0..limit)
-        .map(|_| {
-            let service = service.clone();
-            handle.spawn(async move { service.call(SCRIPT, b"").options(seconds(60)).await })
-        })
-        .collect();
+    let calls: Vec<_> =
+        (0..limit).map(|_| service.call(SCRIPT, b"").options(seconds(60)).started()).collect();
     run_until_seen(&mut client, || scripted.came() > limit / 2);
     // A request of the same session arrives after earlier ones.
     let session = client.connect_wait(scripted.servers[0].address).unwrap();
@@ -404,16 +372,11 @@ fn calls__beyond_the_limit_begin_when_others_end() {
     let limit = config.concurrency.as_mut().expect("a limit by default");
     (limit.initial, limit.max) = (1, 1);
     let service = client.client([server.address], config);
-    let handle = client.handle();
     let calls: Vec<_> = (0..5)
-        .map(|_| {
-            let service = service.clone();
-            let options = seconds(20).wait_for_ready();
-            handle.spawn(async move { service.call(NAME, b"").options(options).await.map(|_| ()) })
-        })
+        .map(|_| service.call(NAME, b"").options(seconds(20).wait_for_ready()).started())
         .collect();
     for call in calls {
-        assert_eq!(client.block_on(call), Ok(()));
+        client.block_on(call).unwrap();
     }
 }
 

@@ -6,42 +6,37 @@ mod balance;
 mod endpoints;
 mod outliers;
 mod redirects;
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over, run_until_seen};
+use crate::common::{ECHO, Server, client, echo, keep_with, nexus, over, run_until_seen};
 use petrel::client::ClientConfig;
 use petrel::endpoint::{CallOptions, EndpointConfig};
 use petrel::{Client, Endpoint, Execution, Status};
 
 /// Never answers; counts requests and cancellations.
-const NEVER: u16 = 2;
+pub(crate) const NEVER: u16 = 2;
 /// Answers with the status in the request's first byte, and counts.
 const FAIL: u16 = 3;
 /// Answers with the server's name.
 const NAME: u16 = 4;
 
 #[derive(Default)]
-struct Counts {
-    came: AtomicU32,
-    went: AtomicU32,
+pub(crate) struct Counts {
+    pub(crate) came: AtomicU32,
+    pub(crate) went: AtomicU32,
 }
 
 fn serve(endpoint: &mut Endpoint, name: &'static str, counts: &Arc<Counts>) {
     let never = Arc::clone(counts);
-    let kept = RefCell::new(Vec::new());
-    endpoint.on(NEVER, move |_, cx, request| {
+    keep_with(endpoint, NEVER, move |cx, responder| {
         never.came.fetch_add(1, Ordering::SeqCst);
-        let (responder, handled) = request.defer(cx);
         let counts = Arc::clone(&never);
-        cx.on_cancel(&responder, move |_, _| {
+        cx.on_cancel(responder, move |_, _| {
             counts.went.fetch_add(1, Ordering::SeqCst);
         });
-        kept.borrow_mut().push(responder);
-        handled
     });
     let fail = Arc::clone(counts);
     endpoint.on(FAIL, move |_, cx, request| {
@@ -52,7 +47,7 @@ fn serve(endpoint: &mut Endpoint, name: &'static str, counts: &Arc<Counts>) {
     endpoint.on(NAME, move |_, cx, request| request.reply(cx, name.as_bytes()));
 }
 
-fn server_at(listen: &str, name: &'static str) -> (Server, Arc<Counts>) {
+pub(crate) fn server_at(listen: &str, name: &'static str) -> (Server, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
     let served = Arc::clone(&counts);
     let server = Server::start(over(true, true), listen, move |endpoint| {
@@ -61,49 +56,12 @@ fn server_at(listen: &str, name: &'static str) -> (Server, Arc<Counts>) {
     (server, counts)
 }
 
-fn server(name: &'static str) -> (Server, Arc<Counts>) {
+pub(crate) fn server(name: &'static str) -> (Server, Arc<Counts>) {
     server_at("127.0.0.1:0", name)
 }
 
 fn seconds(seconds: u64) -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(seconds))
-}
-
-async fn name_of(service: &Client) -> String {
-    let reply = service.call(NAME, b"").options(seconds(60).wait_for_ready()).await.unwrap();
-    String::from_utf8(reply.to_vec()).unwrap()
-}
-
-#[test]
-fn a_restarted_server_is_found_again() {
-    let (mut first, _) = server("first");
-    let address = first.address;
-    let mut client = client(EndpointConfig::default());
-    let service = client.client([address], ClientConfig::default());
-    assert_eq!(client.block_on(name_of(&service)), "first");
-    first.end();
-    let (_second, _) = server_at(&address.to_string(), "second");
-    // The client may still consider the old session open: the call then fails, and is retried.
-    let options = seconds(60).wait_for_ready().idempotent();
-    let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();
-    assert_eq!(&reply[..], b"second");
-    assert_eq!(service.stats().sessions_opened, 2);
-}
-
-#[test]
-fn servers_that_cannot_be_reached_are_named_at_once() {
-    let (mut gone, _) = server("gone");
-    let (mut also, _) = server("also");
-    let addresses = [gone.address, also.address];
-    gone.end();
-    also.end();
-    let mut client = client(EndpointConfig::default());
-    let service = client.client(addresses, ClientConfig::default());
-    let failure = client.block_on(service.call(ECHO, b"").options(seconds(60))).unwrap_err();
-    assert_eq!((failure.status, failure.execution), (Status::Unavailable, Execution::NotSent));
-    for address in addresses {
-        assert!(failure.message.contains(&address.to_string()), "{failure}");
-    }
 }
 
 /// Returns a client connected to both servers.
@@ -268,10 +226,7 @@ fn a_rolling_restart_loses_no_call() {
         let thread = std::thread::spawn(move || {
             let nexus = nexus(Some(listen));
             let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-            endpoint.on(ECHO, |_, cx, request| {
-                let data = request.data().to_vec();
-                request.reply(cx, &data)
-            });
+            echo(&mut endpoint, ECHO);
             ready.send(nexus.local_addr().unwrap()).unwrap();
             run_until_seen(&mut endpoint, || told.try_recv().is_ok());
             assert_eq!(endpoint.drain(Duration::from_secs(60)), 0);

@@ -28,41 +28,14 @@ type Three = Mux<Host, UnixDatagrams, 29>;
 type ThreeLink = MuxLink<HostLink, UnixLink>;
 type ThreeEndpoint = Endpoint<(), Three, ControlPort<ThreeLink>>;
 
-struct Unix;
-
-impl Harness for Unix {
-    type T = UnixDatagrams;
-
-    fn medium(&self) -> Properties {
-        Properties::lossy_when_full().with_capacity(40_000)
-    }
-
-    fn star(&mut self) -> Star<UnixDatagrams> {
-        let mut hub = UnixDatagrams::new(Waker::new().unwrap());
-        let leaves = [(); 2].map(|()| {
-            let mut transport = UnixDatagrams::new(Waker::new().unwrap());
-            let peer = transport.add_peer(hub.link()).unwrap();
-            End { transport, peer }
-        });
-        let peers = leaves.each_ref().map(|leaf| hub.add_peer(leaf.transport.link()).unwrap());
-        Star { hub, peers, leaves }
-    }
-}
-
-#[test]
-fn conformance__of_a_medium_from_outside() {
-    conformance::run_all(&mut Unix);
-    conformance::run_threaded(&mut Unix);
-}
-
-/// The same as one of three media of an endpoint.
+/// One of three media of an endpoint.
 struct AsThird;
 
 impl Harness for AsThird {
     type T = Three;
 
     fn medium(&self) -> Properties {
-        Unix.medium()
+        Properties::lossy_when_full().with_capacity(40_000)
     }
 
     fn star(&mut self) -> Star<Three> {
@@ -79,7 +52,7 @@ impl Harness for AsThird {
 }
 
 #[test]
-fn conformance__of_a_medium_from_outside_beside_the_built_in_ones() {
+fn conformance__of_a_medium_from_outside() {
     conformance::run_all(&mut AsThird);
     conformance::run_threaded(&mut AsThird);
 }
@@ -130,10 +103,7 @@ impl Pair {
     fn new(server_has: bool, client_has: bool) -> Self {
         let (server_nexus, client_nexus) = (nexus(true), nexus(false));
         let mut server = endpoint(&server_nexus, server_has);
-        server.on(ECHO, |_, cx, request| {
-            let message = request.data().to_vec();
-            request.reply(cx, &message)
-        });
+        crate::common::echo(&mut server, ECHO);
         let client = endpoint(&client_nexus, client_has);
         Self { server_nexus, client_nexus, server, client }
     }

@@ -1,11 +1,12 @@
 //! Messages of peers to endpoints that do not keep up.
 
 use petrel_proto::Status;
-use petrel_proto::control::{GroupLeave, LinkOpen, Offer, SessionClose};
+use petrel_proto::control::{GroupLeave, SessionClose};
 
 use super::super::*;
 use crate::nexus::limits::INBOX_MAX;
 use crate::nexus::link::Stage;
+use crate::nexus::reactor::links::tests::link_open;
 use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 use crate::nexus::relay::sessions::tests::open as session_open;
 
@@ -36,17 +37,7 @@ fn peers__add_nothing_to_an_inbox_that_is_full() {
         let before = reactor.relay.counters().snapshot();
         match what {
             0 => {
-                let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-                let (link, from_endpoint, to_endpoint) = (6, 0, 0);
-                let open = LinkOpen {
-                    link,
-                    from_endpoint,
-                    to_endpoint,
-                    offers,
-                    ecn: false,
-                    features: Default::default(),
-                };
-                reactor.on_link_open(at, &open).unwrap();
+                reactor.on_link_open(at, &link_open(6)).unwrap();
             }
             1 => reactor.relay.on_session_open(at, session_open(5, 1)).unwrap(),
             2 => {

@@ -5,25 +5,26 @@ mod stream;
 mod timers;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use petrel_proto::Status;
 use petrel_proto::control::PathPorts;
 use petrel_proto::control::{
-    Decoder, Hello, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen, VersionRange,
+    Decoder, Hello, LinkOpen, Message, PREFACE, SessionAccept, SessionOpen, VersionRange,
 };
-use petrel_proto::limits::PACKET_BYTES_MIN;
 use petrel_transport::udp::Mtu;
 
 use super::*;
-use crate::control::{AllowedTransports, FromNexus, Reason, ToNexus};
+use crate::control::{AllowedTransports, FromNexus, LinkId, Reason, ToNexus};
 use crate::nexus::attach::{Attach, UdpAttach};
 use crate::nexus::connection::{Connection, Idle, Peer, Phase};
 use crate::nexus::goodbye::GoodbyeMode;
 use crate::nexus::limits::session_bytes;
+use crate::nexus::link::Stage;
 use crate::nexus::mailbox::{Command, Inbox};
 use crate::nexus::media::media_of;
+use crate::nexus::relay::sessions::tests as sessions;
 use crate::nexus::signs::Signs;
 use crate::nexus::usage::Usage;
 
@@ -59,6 +60,28 @@ pub(in crate::nexus) fn open_connection(
     }
     reactor.relay.connections.note_use(id);
     (id, listener.accept().unwrap().0)
+}
+
+/// A reactor with endpoint 0, its inbox, a connection and the peer's socket, and a link over UDP that is up.
+#[allow(clippy::type_complexity, reason = "tests take it apart at once")]
+pub(in crate::nexus) fn linked(
+    is_opener: bool,
+) -> (Reactor, Arc<Inbox>, (ConnectionId, TcpStream), LinkId) {
+    linked_at(is_opener, Stage::Up { is_opener, max_frame: 1_472 })
+}
+
+/// The same with a link, number 5, at another stage.
+#[allow(clippy::type_complexity, reason = "tests take it apart at once")]
+pub(in crate::nexus) fn linked_at(
+    is_opener: bool,
+    stage: Stage,
+) -> (Reactor, Arc<Inbox>, (ConnectionId, TcpStream), LinkId) {
+    let (mut reactor, mailbox) = reactor();
+    let inbox = attach(&mailbox);
+    reactor.run_commands();
+    let (at, peer) = open_connection(&mut reactor, is_opener);
+    let link = reactor.add_test_link(at, 5, stage);
+    (reactor, inbox, (at, peer), link)
 }
 
 /// Returns a connection of the reactor.
@@ -107,17 +130,16 @@ pub(in crate::nexus) fn hello_bytes() -> Vec<u8> {
 
 /// LINK_OPEN for this endpoint, with a link number equal to the endpoint's.
 fn link_open(to_endpoint: u16) -> Message {
-    let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-    let link = u32::from(to_endpoint);
-    LinkOpen {
-        link,
-        from_endpoint: 0,
-        to_endpoint,
-        offers,
-        ecn: false,
-        features: Default::default(),
-    }
-    .into()
+    LinkOpen { to_endpoint, ..links::tests::link_open(to_endpoint.into()) }.into()
+}
+
+/// A peer that says HELLO, and asks for links to these endpoints.
+fn guest(address: SocketAddr, endpoints: &[u16]) -> TcpStream {
+    let mut peer = TcpStream::connect(address).unwrap();
+    let mut bytes = hello_bytes();
+    endpoints.iter().for_each(|to| link_open(*to).encode(&mut bytes).unwrap());
+    peer.write_all(&bytes).unwrap();
+    peer
 }
 
 /// Adds an endpoint with number 0.
@@ -147,10 +169,7 @@ fn attach_as(mailbox: &Mailbox, id: EndpointId) -> Arc<Inbox> {
 fn turn__an_endpoint_that_comes_gets_no_link_of_a_connection_that_closes() {
     let (mut reactor, mailbox) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut peer = TcpStream::connect(address).unwrap();
-    let mut bytes = hello_bytes();
-    link_open(0).encode(&mut bytes).unwrap();
-    peer.write_all(&bytes).unwrap();
+    let mut peer = guest(address, &[0]);
     turns_until(&mut reactor, |reactor| reactor.early_links.len() > 0);
     // No message is that long.
     peer.write_all(&[0xFF; 8]).unwrap();
@@ -165,10 +184,7 @@ fn turn__an_endpoint_that_comes_gets_no_link_of_a_connection_that_closes() {
 fn turn__endpoints_come_after_the_links_to_them_in_any_order() {
     let (mut reactor, mailbox) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut peer = TcpStream::connect(address).unwrap();
-    let mut bytes = hello_bytes();
-    (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
-    peer.write_all(&bytes).unwrap();
+    let _peer = guest(address, &[0, 1, 2]);
     turns_until(&mut reactor, |reactor| reactor.early_links.len() == 3);
     for (endpoint, left) in [(1, 2), (0, 1), (2, 0)] {
         let inbox = attach_as(&mailbox, EndpointId(endpoint));
@@ -187,17 +203,10 @@ fn turn__a_connection_that_yields_to_an_early_link_gets_none_itself() {
     ) = (1, 1);
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
     let _one = attach_as(&mailbox, EndpointId(1));
-    let ask = |endpoints: &[u16]| {
-        let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = hello_bytes();
-        endpoints.iter().for_each(|to| link_open(*to).encode(&mut bytes).unwrap());
-        peer.write_all(&bytes).unwrap();
-        peer
-    };
-    let _newcomer = ask(&[0]);
+    let _newcomer = guest(address, &[0]);
     turns_until(&mut reactor, |reactor| reactor.early_links.len() == 1);
     // This peer is the only linked connection allowed, also waits for endpoint 0, and has no session.
-    let yields = ask(&[1, 0]);
+    let yields = guest(address, &[1, 0]);
     turns_until(&mut reactor, |reactor| reactor.early_links.len() == 2);
     assert_eq!(reactor.relay.links.len(), 1);
     let inbox = attach(&mailbox);
@@ -216,8 +225,7 @@ fn turn__a_connection_that_yields_to_an_early_link_gets_none_itself() {
 fn say_goodbye_to_all__is_on_its_way_before_the_sockets_close() {
     let (mut reactor, _) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut peer = TcpStream::connect(address).unwrap();
-    peer.write_all(&hello_bytes()).unwrap();
+    let mut peer = guest(address, &[]);
     turns_until(&mut reactor, |reactor| reactor.relay.connections.values().any(|c| c.is_open()));
     reactor.say_goodbye_to_all();
     drop(reactor);
@@ -278,8 +286,7 @@ fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
 fn turn__a_peer_is_not_silent_while_this_thread_does_not_run() {
     let (mut reactor, _) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut peer = TcpStream::connect(address).unwrap();
-    peer.write_all(&hello_bytes()).unwrap();
+    let _peer = guest(address, &[]);
     turns_until(&mut reactor, |reactor| reactor.relay.connections.values().any(|c| c.is_open()));
     // Longer than a peer may be silent, whose heartbeat is a second.
     let before = Instant::now().checked_sub(Duration::from_secs(200)).unwrap();
@@ -319,8 +326,7 @@ fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
 fn finish_closing__of_a_connection_that_was_reset_leaves_nothing() {
     let (mut reactor, _) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut peer = TcpStream::connect(address).unwrap();
-    peer.write_all(&hello_bytes()).unwrap();
+    let peer = guest(address, &[]);
     turns_until(&mut reactor, |reactor| reactor.relay.connections.values().any(|c| c.is_open()));
     let id = *reactor.relay.connections.in_order().first().unwrap();
     let reason = Reason::new(Status::Unavailable, "the test ends it");
@@ -353,10 +359,7 @@ fn turn__linked_connection_gets_further_links_at_the_limit() {
     ) = (1, 1);
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
     let inboxes = [0, 1, 2].map(|endpoint| attach_as(&mailbox, EndpointId(endpoint)));
-    let mut peer = TcpStream::connect(address).unwrap();
-    let mut bytes = hello_bytes();
-    (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
-    peer.write_all(&bytes).unwrap();
+    let _peer = guest(address, &[0, 1, 2]);
     turns_until(&mut reactor, |reactor| {
         reactor.relay.links.len() == 3 || !reactor.relay.connections.closing().is_empty()
     });
@@ -372,21 +375,10 @@ fn turn__sessions_take_their_share_as_long_as_they_are_there() {
     let (mut reactor, mailbox) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
     let inbox = attach(&mailbox);
-    let mut peer = TcpStream::connect(address).unwrap();
-    let mut bytes = hello_bytes();
-    link_open(0).encode(&mut bytes).unwrap();
+    let mut peer = guest(address, &[0]);
+    let mut bytes = Vec::new();
     for request in 1..=3 {
-        let open = SessionOpen {
-            link: 0,
-            request,
-            session: request,
-            token: 5,
-            first_request: 0,
-            slots: 16,
-            credits: 8,
-            max_message: 1 << 20,
-            packet_bytes: PACKET_BYTES_MIN,
-        };
+        let open = SessionOpen { session: request, slots: 16, ..sessions::open(0, request) };
         Message::from(open).encode(&mut bytes).unwrap();
     }
     peer.write_all(&bytes).unwrap();
@@ -420,16 +412,7 @@ fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         (usage(&reactor), is_idle)
     };
     let answer = |request, slots| {
-        let accept = SessionAccept {
-            link: 0,
-            request,
-            session: request,
-            token: 6,
-            slots,
-            credits: 8,
-            max_message: 1 << 20,
-            packet_bytes: PACKET_BYTES_MIN,
-        };
+        let accept = SessionAccept { session: request, slots, ..sessions::accept(0, request) };
         ToNexus::AnswerSession { link, request, answer: Ok(accept) }
     };
     let no = Err(Reason::new(Status::ResourceExhausted, "no room"));

@@ -7,9 +7,8 @@ use petrel_proto::control::{PREFACE, Pong};
 use super::super::*;
 use crate::control::EndpointId;
 use crate::nexus::due::tests::{HEARTBEAT, connection, open};
-use crate::nexus::link::Stage;
 use crate::nexus::reactor::tests::connection as connection_of;
-use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
+use crate::nexus::reactor::tests::{linked, open_connection, reactor, said};
 
 /// A repeated seed must produce the same order.
 #[test]
@@ -41,11 +40,7 @@ fn ping__goes_out_behind_other_messages() {
 /// An endpoint whose calls are silent gets an answer about the server's life soon, and not with the next sign of life.
 #[test]
 fn check_peer__asks_at_once() {
-    let (mut reactor, mailbox) = reactor();
-    let _inbox = attach(&mailbox);
-    reactor.run_commands();
-    let (at, _peer) = open_connection(&mut reactor, true);
-    let link = reactor.add_test_link(at, 5, Stage::Up { is_opener: true, max_frame: 1_472 });
+    let (mut reactor, _inbox, (at, _peer), link) = linked(true);
     let now = reactor.relay.now();
     connection_of(&mut reactor, at).signs_mut().begin(now, HEARTBEAT);
     reactor.relay.ping(at);
