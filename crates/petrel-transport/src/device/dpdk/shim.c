@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdint.h>
 #include <string.h>
@@ -64,7 +65,14 @@ static const char *last_error(void) { return rte_strerror(rte_errno); }
 /* Runs in the interrupt thread. */
 static void wait_at_gate(void *unused)
 {
+	static int is_first = 1;
+	struct sched_param first = {.sched_priority = sched_get_priority_max(SCHED_RR)};
+
 	(void)unused;
+	/* Bursts wait for this thread, also those of threads with a real-time priority on every processor. Users without the right have none. */
+	if (is_first)
+		(void)pthread_setschedparam(pthread_self(), SCHED_RR, &first);
+	is_first = 0;
 	sem_post(&held);
 	while (sem_wait(&go) != 0 && errno == EINTR)
 		;

@@ -18,12 +18,12 @@
 //! Shared memory loses nothing, and its sessions draw nothing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use petrel_proto::SessionId;
 use petrel_transport::{ReceiveQueue, Ring};
 
 use crate::endpoint::ids::IdMap;
-use crate::sync::Arc;
 use crate::tables::shrink;
 
 /// The least credits of a session that proposes at least as many, in a buffer of the kernel: with 1.4 KB each, the
