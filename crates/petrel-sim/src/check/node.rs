@@ -397,9 +397,10 @@ impl Node {
         }
         let is_of_target = |session: &&SessionId| {
             let peer = self.endpoint.session_peer(**session);
+            // The client's end of the control connection has another port than the one that it listens on.
             peer.is_some_and(|peer| {
-                let name = peer.name;
-                (name.address, name.endpoint.0) == (target.remote, target.at.port)
+                (peer.name.address.ip(), peer.name.endpoint)
+                    == (target.remote.ip(), target.endpoint)
             })
         };
         let served = self.shared.served.borrow().iter().find(is_of_target).copied()?;

@@ -60,7 +60,7 @@ const PATH_WORLDS_PER_RINGS: u64 = 4;
 const WORLDS_PER_REGIONS: u64 = 3;
 
 /// Worlds per world with sealed links and an attacker.
-const WORLDS_PER_SEALING: u64 = 4;
+const WORLDS_PER_SEALING: u64 = 6;
 
 /// Worlds per world whose servers open sessions to their clients.
 const WORLDS_PER_REVERSE: u64 = 3;
@@ -593,10 +593,6 @@ impl world::World for World {
 
     fn control(&self) -> ControlNetwork {
         self.common.control.clone()
-    }
-
-    fn after_turn(&self) -> impl FnMut() -> bool + use<> {
-        || true
     }
 
     fn on_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {

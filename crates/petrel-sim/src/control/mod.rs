@@ -321,7 +321,7 @@ impl SimControl {
         if !matches!(transport, DataLink::Packets { .. }) {
             features.paths = PathPorts::NONE;
         }
-        // Calls prove the paths.
+        // Links have no other medium to fall back to: calls find out whether packets get through.
         features.probe = false;
         let ports = match features.paths.is_empty() {
             true => [PathPorts::NONE; 2],
@@ -355,7 +355,7 @@ fn host_of(ip: IpAddr) -> HostId {
     HostId(u16::from_be_bytes([high, low]))
 }
 
-/// What the network knows of the path; [`SimControl`] adds the rest.
+/// The part of the path that the two nexuses agree on; [`SimControl`] adds the rest.
 impl From<UdpLink> for DataLink {
     fn from(UdpLink { addr, max_frame, sealed, .. }: UdpLink) -> Self {
         let peer = SimAddr::new(host_of(addr.ip()), addr.port());
@@ -426,7 +426,7 @@ impl Drop for SimControl {
     fn drop(&mut self) {
         let Some(port) = self.port.take() else { return };
         self.network.network.borrow_mut().detach(self.data, &port);
-        // Says that the endpoint has gone.
+        // The nexus learns that the endpoint has gone.
         drop(port);
         self.network.with(Network::handle_signals);
     }

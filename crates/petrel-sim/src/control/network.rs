@@ -28,7 +28,7 @@ use crate::time::Time;
 const TURN_NS: u64 = 3_000;
 
 /// Turns of a nexus between two checks of its tables.
-const TURNS_PER_CHECK: u64 = 16;
+const TURNS_PER_CHECK: u64 = 64;
 
 /// Bytes between the ends of a control connection.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -227,11 +227,8 @@ impl Network {
         process.turns += 1;
         process.wait += 1;
         let has_ready = self.net.borrow().has_ready(id);
-        let timeout = process.nexus.poll_timeout().filter(|_| !has_ready);
-        let sleep_ns = match has_ready {
-            true => Some(0),
-            false => timeout.map(|timeout| timeout.as_nanos() as u64),
-        };
+        let timeout = process.nexus.poll_timeout().map(|timeout| timeout.as_nanos() as u64);
+        let sleep_ns = if has_ready { Some(0) } else { timeout };
         process.is_waking = sleep_ns == Some(0);
         if let Some(sleep_ns) = sleep_ns {
             let at = Time::from_ns(now_ns + sleep_ns + TURN_NS);
