@@ -48,6 +48,7 @@ mod shared;
 mod shm_hostile;
 mod state;
 mod stream;
+mod streams;
 mod third_medium;
 mod turns;
 mod verbs;

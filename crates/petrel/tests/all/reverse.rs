@@ -267,9 +267,13 @@ trait Progress {
 #[petrel::service(codec = Raw)]
 trait Jobs {
     async fn run(&self, cx: &Ctx, name: String) -> Result<String, Error>;
+    /// Tells the caller of the work later.
+    #[dispatch]
+    fn queue(&self, cx: &mut petrel::Context<'_>, name: &str) -> Result<String, Error>;
 }
 
-struct Runner;
+/// Callers that are told of their work.
+struct Runner(mpsc::Sender<(Client, String)>);
 
 impl Jobs for Runner {
     async fn run(&self, cx: &Ctx, name: String) -> Result<String, Error> {
@@ -277,6 +281,11 @@ impl Jobs for Runner {
         let half = progress.report(format!("{name}: half")).await?;
         let whole = progress.report(format!("{name}: whole")).await?;
         Ok(half + ", " + &whole)
+    }
+
+    fn queue(&self, cx: &mut petrel::Context<'_>, name: &str) -> Result<String, Error> {
+        self.0.send((cx.caller()?, name.to_owned())).expect("the test waits");
+        Ok("queued".to_owned())
     }
 }
 
@@ -294,9 +303,15 @@ impl Progress for Steps {
 #[test]
 fn typed_services__in_both_directions() {
     for config in media() {
-        let server = Server::bind("127.0.0.1:0")
-            .transports(config.transports)
-            .serve(|_| (), |endpoint| endpoint.serve(JobsServer::new(Runner)));
+        let (queue, queued) = mpsc::channel();
+        let server = Server::bind("127.0.0.1:0").transports(config.transports).serve(
+            |_| (),
+            move |endpoint| {
+                let free = endpoint.with(|_, cx| cx.caller().map(drop));
+                assert_eq!(free.unwrap_err().status, Status::FailedPrecondition);
+                endpoint.serve(JobsServer::new(Runner(queue.clone())));
+            },
+        );
         let server = server.start().unwrap();
         let client = Client::builder().transports(config.transports).serve(|callbacks| {
             callbacks.serve(ProgressServer::new(Steps(Default::default())));
@@ -305,6 +320,14 @@ fn typed_services__in_both_directions() {
         for (first, second) in [(1, 2), (3, 4)] {
             let answer = jobs.run("job".to_owned()).timeout(HANG).wait().unwrap();
             assert_eq!(answer, format!("{first} job: half, {second} job: whole"));
+        }
+        assert_eq!(jobs.queue("later").wait().unwrap(), "queued");
+        assert_eq!(jobs.queue("more").metadata("a", "b").wait().unwrap(), "queued");
+        for (step, expected) in [(5, "later"), (6, "more")] {
+            let (caller, name) = queued.recv_timeout(HANG).unwrap();
+            assert_eq!(name, expected);
+            let told = ProgressClient::new(caller).report(name).timeout(HANG).wait().unwrap();
+            assert_eq!(told, format!("{step} {expected}"));
         }
     }
 }
