@@ -58,7 +58,7 @@ fn client__leases_outlive_their_leader_and_end_with_their_keys() {
     let mut test_client = TestClient::new(cluster.addresses());
     // Longer than the pauses of a busy machine.
     let hour = Duration::from_secs(3_600);
-    let mut held = test_client.run(async |client| {
+    let held = test_client.run(async |client| {
         let held = client.hold(hour).await.unwrap();
         let lease = held.lease();
         assert!(!client.put_leased(b"a", b"1", lease).await.unwrap().replaced);
@@ -95,7 +95,7 @@ fn client__leases_outlive_their_leader_and_end_with_their_keys() {
     test_client.run(async |client| {
         client.put_for(b"short", b"", Duration::from_millis(50)).await.unwrap();
         while client.get(b"short").await.unwrap().is_some() {}
-        held = client.hold(Duration::from_millis(300)).await.unwrap();
+        let mut held = client.hold(Duration::from_millis(300)).await.unwrap();
         let _ = client.revoke(held.lease()).await;
         held.lost().await;
         assert_eq!(held.revoke().await, Ok(None));

@@ -127,7 +127,7 @@ mod tests {
         }
         let last = |member: &Member| member.raft.raft.raft_log.last_index();
         let before = last(&member);
-        let mut advances = |member: &mut Member| {
+        let advances = |member: &mut Member| {
             member.lease_clock.note_tick();
             member.advance_leases(cx);
             last(member) - before
