@@ -245,7 +245,7 @@ fn fit_from(start_ns: f64, contexts: u16) -> Costs {
     let mut costs = Costs { ns: [start_ns; NAMES.len()], contexts: contexts.into() };
     let (mut least, mut step) = (error(&costs), 0.1);
     while step > 1e-5 {
-        let before = least;
+        let mut has_moved = false;
         let pairs =
             (0..NAMES.len()).flat_map(|one| (0..NAMES.len()).map(move |other| (one, other)));
         for (one, other) in pairs {
@@ -262,11 +262,11 @@ fn fit_from(start_ns: f64, contexts: u16) -> Costs {
                 // A cost that is in no rate yet grows, until it is.
                 let grows = factor > 1.0 && one == other;
                 if changed < least || grows && changed == least {
-                    (costs, least) = (moved, changed);
+                    (costs, least, has_moved) = (moved, changed, true);
                 }
             }
         }
-        if least == before {
+        if !has_moved {
             step /= 2.0;
         }
     }
