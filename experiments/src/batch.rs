@@ -12,11 +12,12 @@
 //! CPU. Each turn is timed, so the time of the server is known without a second CPU that waits for the first. The forms
 //! take turns as well, so other load on the machine affects all of them.
 
+mod axes;
 mod calls;
 mod report;
 mod side;
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use petrel_command::cores::{self, CpuPlacement};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
+use self::axes::AxisRow;
 use self::report::Row;
 use self::side::{Side, Window};
 use petrel_command::args::BenchTransport;
@@ -90,32 +92,67 @@ impl LookupTable {
 /// Runs the benchmark and prints its figures.
 pub(crate) fn run(args: &BatchArgs, output: Output) -> Result<Outcome, Failure> {
     let size = Size::divided_by(usize::from(args.smaller));
-    let mut rows = Vec::new();
+    let mut all = Measured::default();
     for table in &args.table {
-        let measured = match table {
-            LookupTable::Ipv4 => measure(args, *table, served::ipv4(size), output),
-            LookupTable::Ipv6 => measure(args, *table, served::ipv6(size), output),
-            LookupTable::Switch => measure(args, *table, served::switch(size), output),
-            LookupTable::Ndn => measure(args, *table, served::ndn(size), output),
-        };
-        rows.extend(measured?);
+        match table {
+            LookupTable::Ipv4 => all.measure(args, *table, served::ipv4(size), output),
+            LookupTable::Ipv6 => all.measure(args, *table, served::ipv6(size), output),
+            LookupTable::Switch => all.measure(args, *table, served::switch(size), output),
+            LookupTable::Ndn => all.measure(args, *table, served::ndn(size), output),
+        }?;
     }
-    report::show(&rows, args, output)?;
-    let is_valid = rows.iter().all(Row::is_valid);
+    let is_valid = match has_axes(args) {
+        true => {
+            axes::show(&all.points, args, output)?;
+            all.points.iter().all(AxisRow::is_valid)
+        }
+        false => {
+            report::show(&all.rows, args, output)?;
+            all.rows.iter().all(Row::is_valid)
+        }
+    };
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
+}
+
+/// Returns true if the points of an axis are asked for, and not the ratios of the forms.
+fn has_axes(args: &BatchArgs) -> bool {
+    !args.cores.is_empty() || !args.groups.is_empty()
+}
+
+/// The figures of all tables.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<Row>,
+    points: Vec<AxisRow>,
+}
+
+impl Measured {
+    fn measure<S: Service>(
+        &mut self,
+        args: &BatchArgs,
+        table: LookupTable,
+        workload: Workload<S>,
+        output: Output,
+    ) -> Result<(), Failure> {
+        let workload = Arc::new(workload);
+        match has_axes(args) {
+            true => self.points.extend(axes::measure(args, table, &workload, output)?),
+            false => self.rows.extend(measure(args, table, &workload, output)?),
+        }
+        Ok(())
+    }
 }
 
 fn measure<S: Service>(
     args: &BatchArgs,
     table: LookupTable,
-    workload: Workload<S>,
+    workload: &Arc<Workload<S>>,
     output: Output,
 ) -> Result<Vec<Row>, Failure> {
-    let workload = Rc::new(workload);
     let cpu = cores::pair().map(|[cpu, _]| cpu);
     let mut rows = Vec::new();
     for transport in &args.transport {
-        let windows = windows(args, *transport, &workload, cpu, output)?;
+        let windows = windows(args, *transport, workload, cpu, output)?;
         let row = Row::new((args, table, *transport), &workload.title, cpu, &windows);
         output.record(&row)?;
         rows.push(row);
@@ -127,13 +164,13 @@ fn measure<S: Service>(
 fn windows<S: Service>(
     args: &BatchArgs,
     transport: BenchTransport,
-    workload: &Rc<Workload<S>>,
+    workload: &Arc<Workload<S>>,
     cpu: Option<usize>,
     output: Output,
 ) -> Result<[Vec<Window>; FORMS.len()], Failure> {
     let mut sides = Vec::new();
     for form in FORMS {
-        sides.push(Side::start(form, transport, workload, args.in_flight)?);
+        sides.push(Side::start(form, transport, workload, args.in_flight, axes::WHOLE)?);
     }
     let _placement = CpuPlacement { cpu, is_realtime: false }.apply()?;
     let mut progress = output.progress(u64::from(args.rounds), transport.name());

@@ -268,7 +268,37 @@ impl Factors {
 
 #[cfg(test)]
 mod tests {
+    use petrel_proto::congestion::{Ack, CongestionCounters, Flow};
+
     use super::*;
+
+    /// Updates, times limited, and the sum of the rates while limited, for round trips with and without queues.
+    fn decisions_of_timely(bypass: bool) -> (u64, u64, u64) {
+        let timely = TimelyConfig { bypass, ..TimelyConfig::for_line(Rate::gbit(100)) };
+        let control = CongestionControl::new(CongestionConfig::Timely(timely)).unwrap();
+        let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
+        let (mut counters, mut rng) = (CongestionCounters::default(), fastrand::Rng::with_seed(1));
+        let (mut now_ns, mut queue_ns, mut rates) = (0, 0, 0);
+        for number in 0..1_000_000 {
+            if number % 512 == 0 {
+                queue_ns = [15_000, 30_000, 60_000, 150_000][rng.usize(..4)];
+            }
+            now_ns += rng.u64(1_000..3_000);
+            let rtt_ns = Some(queue_ns / 2 + rng.u64(..queue_ns));
+            let ack = Ack { now_ns, rtt_ns, packets: 1, bytes: 1408, ce: false };
+            session.on_ack(&ack, &mut counters);
+            rates += session.rate().map_or(0, Rate::get);
+        }
+        (counters.updates, counters.sessions_limited, rates)
+    }
+
+    #[test]
+    fn bypass_of_timely__changes_no_decision() {
+        let ((heard, limited, rates), without) =
+            (decisions_of_timely(true), decisions_of_timely(false));
+        assert!(limited > 100 && without.0 > heard, "{heard} and {without:?}");
+        assert_eq!((limited, rates), (without.1, without.2));
+    }
 
     #[test]
     fn factors__each_changes_the_configuration() {

@@ -124,7 +124,8 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
         reports.push(report);
     }
     report::show(&reports, args, output)?;
-    let is_valid = reports.iter().all(|report| report.wrong == 0);
+    let has_answers = |report: &Report| report.lookups_of_echoes > 0.0;
+    let is_valid = reports.iter().all(|report| report.wrong == 0 && has_answers(report));
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 

@@ -6,6 +6,7 @@
 //! | `lossy`, `paths_veth` | packets of this machine's kernel between two network namespaces: with loss, over four links |
 //! | `factors`, `congestion`, `sweep` | eRPC's optimisations, one by one; the cost of congestion controls; rate against batch size, bandwidth against size |
 //! | `batch` | lookup servers with plain and with batched handlers, over the tables of `batch-bench` |
+//! | `stalls` | instructions and stalled cycles of the lookups of `batch-bench` |
 //! | `lookups`, `card` | HERD's cache: ways of looking items up; the comparison with Pilaf and FaRM on a modelled card |
 //! | `one_sided` | the GETs of HERD, Pilaf and FaRM by verbs of a card, over real tables |
 //! | `endpoints` | endpoints that take turns on one thread, for `batch` and `lookups` |
@@ -37,6 +38,7 @@ mod puts;
 mod report;
 mod sealed;
 pub mod sim;
+mod stalls;
 mod sweep;
 mod turns;
 

@@ -103,7 +103,7 @@ pub(crate) fn run(args: &OverloadMeasuredArgs, output: Output) -> Result<Outcome
         }
     }
     show(&figures, args, output)?;
-    let is_valid = figures.iter().all(|figure| figure.wrong == 0);
+    let is_valid = figures.iter().all(|figure| figure.wrong == 0 && figure.offered > 0);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 

@@ -27,6 +27,39 @@ pub struct Pace {
     pub rounds: usize,
     /// Divides the sizes of all structures.
     pub smaller: usize,
+    /// If given, no time is measured: the form runs for a program that counts its instructions.
+    pub counted: Option<Counted>,
+}
+
+/// A form that runs to be counted. The difference of two counts with different `parts` is that of the lookups alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// The form.
+    pub form: Form,
+    /// The parts of the inputs that are looked up, of [`PARTS`].
+    pub parts: usize,
+}
+
+/// The parts of the inputs that can be counted.
+pub const PARTS: usize = 4;
+
+/// A form whose time and instructions are compared; groups have [`COUNTED_WIDTH`] inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// One input after another
+    Naive,
+    /// Batches that `#[batched]` wrote
+    Batched,
+    /// Groups with prefetches by hand
+    ByHand,
+}
+
+/// The group of [`Form`].
+pub const COUNTED_WIDTH: usize = 32;
+
+fn counted_width() -> usize {
+    let index = WIDTHS.iter().position(|width| *width == COUNTED_WIDTH);
+    index.expect("the group is one of those measured")
 }
 
 /// The sum of the results of some inputs, by one form of a lookup.
@@ -67,9 +100,34 @@ type Times = Vec<f64>;
 /// The times of all forms, as a table for human readers.
 pub struct Report {
     title: String,
+    /// The inputs of which a count runs its parts.
+    inputs: usize,
     naive: Times,
     /// By group: batched, by hand, futures.
     groups: Vec<[Option<Times>; 3]>,
+}
+
+impl Report {
+    /// The kind and the size of the structure.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Inputs that a count of some parts looks up.
+    pub fn counted_inputs(&self, parts: usize) -> usize {
+        self.inputs / PARTS * parts
+    }
+
+    /// Nanoseconds per input, the median of the rounds; `None` if the lookup lacks the form.
+    pub fn time_ns(&self, form: Form) -> Option<f64> {
+        let [batched, by_hand, _] = &self.groups[counted_width()];
+        let times = match form {
+            Form::Naive => Some(&self.naive),
+            Form::Batched => batched.as_ref(),
+            Form::ByHand => by_hand.as_ref(),
+        };
+        times.filter(|times| !times.is_empty()).map(|times| median(times.clone()))
+    }
 }
 
 impl<I: Copy> Measured<'_, I> {
@@ -78,6 +136,9 @@ impl<I: Copy> Measured<'_, I> {
     /// # Panics
     /// If a form's results are wrong.
     pub(crate) fn run(self, pace: &Pace) -> Report {
+        if let Some(counted) = pace.counted {
+            return self.run_counted(counted);
+        }
         let Self { title, inputs, inputs_per_round, answer, naive, forms } = self;
         let mut windows =
             Windows { inputs: &inputs, size: (inputs_per_round / pace.smaller).max(64), next: 0 };
@@ -91,6 +152,7 @@ impl<I: Copy> Measured<'_, I> {
         };
         let mut report = Report {
             title: title.clone(),
+            inputs: inputs.len(),
             naive: Times::new(),
             groups: forms
                 .iter()
@@ -124,6 +186,28 @@ impl<I: Copy> Measured<'_, I> {
             }
         }
         report
+    }
+}
+
+impl<I: Copy> Measured<'_, I> {
+    /// Runs a form. The answers of all inputs are computed, whatever the parts, so that they are in no difference of two counts.
+    fn run_counted(self, counted: Counted) -> Report {
+        let part = self.inputs.len() / PARTS;
+        let answers: Vec<u64> =
+            self.inputs.chunks_exact(part).map(|inputs| (self.answer)(inputs)).collect();
+        let forms = &self.forms[counted_width()];
+        let form = match counted.form {
+            Form::Naive => Some(&self.naive),
+            Form::Batched => Some(&forms.batched),
+            Form::ByHand => forms.by_hand.as_ref(),
+        };
+        let inputs = self.inputs.chunks_exact(part).take(counted.parts);
+        if let Some(form) = form {
+            let sums: Vec<u64> = inputs.map(form).collect();
+            assert_eq!(sums[..], answers[..counted.parts], "{}: wrong results", self.title);
+        }
+        let inputs = self.inputs.len();
+        Report { title: self.title, inputs, naive: Times::new(), groups: Vec::new() }
     }
 }
 

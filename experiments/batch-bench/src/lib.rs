@@ -23,7 +23,7 @@ mod switch;
 
 use clap::ValueEnum;
 
-pub use self::harness::{Pace, Report};
+pub use self::harness::{COUNTED_WIDTH, Counted, Form, PARTS, Pace, Report};
 
 /// A lookup to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -70,10 +70,20 @@ mod tests {
 
     #[test]
     fn lookups__all_forms_give_the_right_results() {
-        let pace = Pace { rounds: 1, smaller: 256 };
+        let pace = Pace { rounds: 1, smaller: 256, counted: None };
         for lookup in Lookup::value_variants() {
             // A wrong result panics.
-            assert!(measure(*lookup, &pace).to_string().contains("1 rounds"));
+            let report = measure(*lookup, &pace);
+            assert!(report.to_string().contains("1 rounds"));
+            for form in Form::value_variants() {
+                let counted = Some(Counted { form: *form, parts: PARTS });
+                let counted = measure(*lookup, &Pace { counted, ..pace });
+                assert!(
+                    counted.counted_inputs(1) > 0
+                        && report.counted_inputs(1) == counted.counted_inputs(1),
+                    "{form:?}"
+                );
+            }
         }
     }
 }

@@ -21,7 +21,8 @@ struct Arguments {
 
 fn main() {
     let arguments = Arguments::parse();
-    let pace = Pace { rounds: arguments.rounds, smaller: arguments.smaller as usize };
+    let pace =
+        Pace { rounds: arguments.rounds, smaller: arguments.smaller as usize, counted: None };
     let lookups = match &*arguments.lookups {
         [] => Lookup::value_variants(),
         lookups => lookups,

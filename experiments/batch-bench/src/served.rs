@@ -32,9 +32,9 @@ pub(crate) const WIDTH: usize = 32;
 pub(crate) const ABSENT: u32 = u32::MAX;
 
 /// A table that answers messages.
-pub trait Service: 'static {
+pub trait Service: Send + Sync + 'static {
     /// The input of a lookup.
-    type Key: Copy + Sync + 'static;
+    type Key: Copy + Send + Sync + 'static;
     /// The bytes of a request.
     type Message: AsRef<[u8]>;
 

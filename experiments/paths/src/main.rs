@@ -1,7 +1,7 @@
 //! The command: prints the measurements of one policy, or of all.
 //!
 //! `petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256] [marking=step|slope] [seeds=11-16]
-//! [disorder=32-64]`: MP-RDMA's limits Δ and L
+//! [disorder=32-64]`: MP-RDMA's limits Δ and L; `[fairness=FLOWS]`: Jain's index alone, by the time over which it is taken
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -13,14 +13,20 @@ use petrel_proto::path::{Disorder, PathPolicy};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some((policies, table)) = parse(&words) else {
+    let Some(Request { policies, table, fairness }) = parse(&words) else {
         let names: Vec<&str> = PathPolicy::ALL.iter().map(|policy| policy.name()).collect();
         eprintln!("petrel-paths [policy=NAME] [ports=1..32] [packets=1..256] [threshold=1..256]");
-        eprintln!("    [marking=step|slope] [seeds=FIRST-LAST] [disorder=LATE-WINDOW]");
+        eprintln!(
+            "    [marking=step|slope] [seeds=FIRST-LAST] [disorder=LATE-WINDOW] [fairness=1..64]"
+        );
         eprintln!("policies: {}", names.join(", "));
         return ExitCode::FAILURE;
     };
     for policy in policies {
+        if let Some(flows) = fairness {
+            print_fairness(&Table { policy, ..table.clone() }, flows);
+            continue;
+        }
         print_table(&Table { policy, ..table.clone() });
         if let PathPolicy::MpRdma(_) = policy {
             print_figures(&table.seeds);
@@ -29,9 +35,18 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The rows to print, and their settings.
+struct Request {
+    policies: Vec<PathPolicy>,
+    table: Table,
+    /// Senders whose fairness is printed, in place of the table.
+    fairness: Option<usize>,
+}
+
 /// Reads the settings. Returns `None` for an unknown name or a value out of range.
-fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
+fn parse(words: &[String]) -> Option<Request> {
     let (mut policies, mut table) = (PathPolicy::ALL.to_vec(), Table::default());
+    let mut fairness = None;
     let mut disorder = Disorder::WINDOW;
     for word in words {
         let (name, value) = word.split_once('=')?;
@@ -44,6 +59,7 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
                 let (late, window) = value.split_once('-')?;
                 disorder = Disorder::new(late.parse().ok()?, window.parse().ok()?)?;
             }
+            "fairness" => fairness = Some(value.parse().ok()?),
             "marking" if value == "step" => table.marking = STEP,
             "marking" if value == "slope" => table.marking = SLOPE,
             "seeds" => {
@@ -61,8 +77,17 @@ fn parse(words: &[String]) -> Option<(Vec<PathPolicy>, Table)> {
     let is_valid = (1..=32).contains(&table.ports)
         && (1..=256).contains(&table.packets_most)
         && (1..=256).contains(&table.threshold)
+        && fairness.is_none_or(|flows| (1..=64).contains(&flows))
         && !table.seeds.is_empty();
-    (is_valid && !policies.is_empty()).then_some((policies, table))
+    (is_valid && !policies.is_empty()).then_some(Request { policies, table, fairness })
+}
+
+fn print_fairness(table: &Table, flows: usize) {
+    println!("{}, {flows} senders to one, seeds {:?}", table.policy.name(), table.seeds);
+    for span_ms in [10, 40, 160] {
+        let [least, mean] = table.fairness(flows, span_ms);
+        println!("Jain over {span_ms:3} ms: least {least:.4}, mean {mean:.4}");
+    }
 }
 
 fn print_table(table: &Table) {

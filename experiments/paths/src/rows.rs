@@ -177,6 +177,22 @@ impl Table {
         ]
     }
 
+    /// Jain's index of several senders to one receiver over a span of time from 10 ms on: of the worst seed, and the mean.
+    pub fn fairness(&self, flows: usize, span_ms: u64) -> [f64; 2] {
+        let index = |seed| {
+            let mut world = World::new(&Setup { flows, ..self.setup(seed, &[40.0; 4]) });
+            world.run_until(10 * MS);
+            let before = world.delivered();
+            world.run_until((10 + span_ms) * MS);
+            let shares =
+                world.delivered().into_iter().zip(before).map(|(after, before)| after - before);
+            jain_index(&shares.collect::<Vec<_>>())
+        };
+        let all: Vec<f64> = self.seeds.clone().map(index).collect();
+        let least = all.iter().copied().fold(1.0, f64::min);
+        [least, all.iter().sum::<f64>() / all.len() as f64]
+    }
+
     /// Several senders to one receiver: goodput, Jain's index of the worst seed, and the mean queue.
     pub fn incast(&self, flows: usize) -> (Row, f64, f64) {
         let setup = |seed| Setup { flows, ..self.setup(seed, &[40.0; 4]) };

@@ -22,6 +22,12 @@ fn no_loss__all_links_full_and_nothing_repeated_needlessly() {
 }
 
 #[test]
+fn fairness__differences_of_four_senders_even_out_with_time() {
+    let [short, long] = [10, 160].map(|span_ms| table().fairness(4, span_ms)[0]);
+    assert!(long >= 0.999 && 1.0 - long < (1.0 - short) / 2.0, "{short} and {long}");
+}
+
+#[test]
 fn loss__lossy_paths_are_left_to_themselves() {
     for (loss, share_min) in [(0.005, 0.98), (0.01, 0.98), (0.05, 0.95), (0.1, 0.92)] {
         check(&table().loss(40.0, 3, loss), share_min);

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use petrel_batch_bench::{Form, Lookup, PARTS};
 use petrel_bench::args::{CallsArgs, WindowArgs};
 use petrel_bench::cache::MixArgs;
 use petrel_cache::Lookups;
 use petrel_command::args::BenchTransport;
 use petrel_command::units::{parse_duration, parse_size};
 
-use crate::card::{PaperFigure, Scheme};
+use crate::card::{CONTEXTS, PaperFigure, Scheme};
 use crate::lookups::parse_lookups;
 use crate::report::plot::parse_plot;
 
@@ -159,9 +160,50 @@ pub(crate) struct BatchArgs {
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
+    /// Servers on these numbers of cores, instead of the ratios (G-Opt, figure 10); separate several by commas
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) cores: Vec<u16>,
+
+    /// Latency by load with batches of at most these sizes, instead of the ratios (G-Opt, figure 11)
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "cores")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) groups: Vec<u16>,
+
     /// Draw the ratios into an SVG file
     #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// Arguments of `petrel-experiment stalls`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StallsArgs {
+    /// The lookups, in turn
+    #[arg(value_enum, default_values = ["cuckoo", "chase", "ipv6"])]
+    pub(crate) lookup: Vec<Lookup>,
+
+    /// Rounds; all forms run in a round
+    #[arg(long, value_name = "N", default_value_t = 21)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000))]
+    pub(crate) rounds: usize,
+
+    /// Divides the sizes of the structures whose times are measured
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) smaller: u16,
+
+    /// Draw the figures into an SVG file
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Run a form for callgrind
+    #[arg(long, hide = true, requires = "parts")]
+    pub(crate) counted: Option<Form>,
+
+    /// The parts of the inputs for callgrind
+    #[arg(long, hide = true, default_value_t = PARTS)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=PARTS as u64))]
+    pub(crate) parts: usize,
 }
 
 /// Arguments of `petrel-experiment lookups`.
@@ -195,6 +237,19 @@ pub(crate) struct CardArgs {
     /// Figures of the paper that the model draws
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PaperFigure::Mixes])]
     pub(crate) figure: Vec<PaperFigure>,
+
+    /// Contexts of connections that the card holds: all that Figures 3 to 6 tell are these bounds
+    #[arg(long, value_name = "N", default_value_t = CONTEXTS)]
+    #[arg(value_parser = clap::value_parser!(u16).range(16..=255))]
+    pub(crate) contexts: u16,
+
+    /// Fit the card's costs to Figures 3 to 6, and print them with the residuals
+    #[arg(long, conflicts_with_all = ["figure", "scheme"])]
+    pub(crate) fit: bool,
+
+    /// Print the predictions of Figures 7 and 9 to 14 beside the paper's numbers
+    #[arg(long, conflicts_with_all = ["figure", "scheme", "fit"])]
+    pub(crate) predict: bool,
 
     /// Draw a figure into a file (SVG)
     #[arg(long, value_name = "FILE", value_parser = parse_plot)]

@@ -20,7 +20,7 @@ mod paths;
 
 pub(crate) use self::measured::{
     BatchArgs, CardArgs, CongestionArgs, FactorsArgs, LookupTable, LookupsArgs, OneSidedArgs,
-    PutsArgs, SweepArgs, SweepKind,
+    PutsArgs, StallsArgs, SweepArgs, SweepKind,
 };
 pub(crate) use self::paths::{FlowsArgs, PathArgs, PathsArgs, PathsCommand, VethPathArgs};
 
@@ -62,6 +62,7 @@ Examples:
   petrel-experiment congestion --busy 4
   petrel-experiment sweep size --transport shm --plot sizes.svg
   petrel-experiment batch --table ipv6 --transport shm
+  petrel-experiment stalls cuckoo ipv6
   petrel-experiment lookups --how plain,batched --accesses 0,8
   petrel-experiment index --transport shm
   petrel-experiment overload-measured --policy none,default --load 50,100,200
@@ -77,6 +78,8 @@ pub(crate) enum ExperimentCommand {
     Loss(LossArgs),
     /// Latency of small RPCs under random loss
     SmallLoss(SmallLossArgs),
+    /// Latency of responses of several packets, beside requests of as many
+    Responses(ResponsesArgs),
     /// Many senders, one receiver: goodput, queue, fairness, by congestion control
     Incast(IncastArgs),
     /// A hundred hosts on which every endpoint calls every other
@@ -104,6 +107,8 @@ pub(crate) enum ExperimentCommand {
     Sweep(SweepArgs),
     /// On this machine: lookup servers with batched handlers beside plain ones: IPv4, IPv6, Ethernet switch, named data
     Batch(BatchArgs),
+    /// On this machine: instructions and stalled cycles of batched lookups beside plain ones (G-Opt, figure 9)
+    Stalls(StallsArgs),
     /// On this machine: ways of looking the cache's items up, with further accesses to memory
     Lookups(LookupsArgs),
     /// On this machine: the ordered index beside an echo, and the cost of scans for lookups (eRPC, section 7.2)
@@ -224,6 +229,13 @@ pub(crate) struct SmallLossArgs {
     #[arg(long, value_name = "N", conflicts_with = "veth")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) calls: Option<u64>,
+}
+
+/// Arguments of `petrel-experiment responses`.
+#[derive(Args, Debug)]
+pub(crate) struct ResponsesArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
 }
 
 /// Arguments of `petrel-experiment incast`.

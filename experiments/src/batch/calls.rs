@@ -1,12 +1,13 @@
 //! The calls of a client: a closed loop per call in flight, every answer checked.
 
 use std::mem;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use petrel::endpoint::SessionId;
 use petrel::{Context, MsgBuf, Reply};
 use petrel_batch_bench::served::{Service, Workload};
 use petrel_command::failure::Failure;
+use petrel_transport::clock;
 
 /// The method of lookups and echoes.
 pub(super) const LOOK_UP: u16 = 1;
@@ -19,12 +20,13 @@ pub(super) const ANSWER_BYTES: usize = 4;
 pub(super) struct Counts {
     pub(super) right: u64,
     pub(super) wrong: u64,
+    pub(super) latencies_ns: Vec<u64>,
     pub(super) first_failure: Option<String>,
 }
 
 /// The calls of a client's endpoint.
 pub(super) struct Calls<S: Service> {
-    workload: Rc<Workload<S>>,
+    workload: Arc<Workload<S>>,
     is_echo: bool,
     places: Vec<Place>,
     /// The next request of the workload.
@@ -39,12 +41,13 @@ struct Place {
     session: SessionId,
     /// The number of the request in the workload.
     request: usize,
+    began_ns: u64,
     /// The two buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
 impl<S: Service> Calls<S> {
-    pub(super) fn new(workload: Rc<Workload<S>>, is_echo: bool) -> Self {
+    pub(super) fn new(workload: Arc<Workload<S>>, is_echo: bool) -> Self {
         Self {
             workload,
             is_echo,
@@ -67,7 +70,7 @@ impl<S: Service> Calls<S> {
             let request = cx.alloc(size_of::<S::Message>()).map_err(Failure::because)?;
             let response = cx.alloc(ANSWER_BYTES).map_err(Failure::because)?;
             let buffers = Some((request, response));
-            self.places.push(Place { session: *session, request: 0, buffers });
+            self.places.push(Place { session: *session, request: 0, began_ns: 0, buffers });
         }
         Ok(())
     }
@@ -102,6 +105,7 @@ impl<S: Service> Calls<S> {
         let place = &mut self.places[index];
         let Some((mut request, response)) = place.buffers.take() else { return };
         place.request = self.next;
+        place.began_ns = clock::now_ns();
         self.next = (self.next + 1) % self.workload.keys.len();
         request.set_message(S::message(self.workload.keys[place.request]).as_ref());
         match cx
@@ -120,6 +124,7 @@ impl<S: Service> Calls<S> {
     #[inline]
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;
+        self.counts.latencies_ns.push(clock::now_ns() - self.places[index].began_ns);
         match &reply.outcome {
             Ok(()) if self.is_right(self.places[index].request, &reply.response) => {
                 self.counts.right += 1;

@@ -1,6 +1,6 @@
 //! A server of a form and a client take turns on the thread.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,22 +37,25 @@ pub(super) struct Window {
     pub(super) client_ns: f64,
     pub(super) checked: u64,
     pub(super) wrong: u64,
+    /// The latency of a call in microseconds: median, 99th percentile.
+    pub(super) latency_us: [f64; 2],
 }
 
 impl<S: Service> Side<S> {
     pub(super) fn start(
         form: Form,
         transport: BenchTransport,
-        workload: &Rc<Workload<S>>,
+        workload: &Arc<Workload<S>>,
         in_flight: u16,
+        group: usize,
     ) -> Result<Self, Failure> {
         let listen = ([127, 0, 0, 1], 0).into();
         let nexus = Nexus::builder().listen(listen).transports(transport.only()).start()?;
         let mut server = nexus.endpoint(polling(transport, true)).map_err(Failure::because)?;
-        register(&mut server, form, workload);
+        register(&mut server, (form, group), workload);
         let address = nexus.local_addr().unwrap_or(listen);
         let nexus = Nexus::builder().transports(transport.only()).start()?;
-        let calls = Calls::new(Rc::clone(workload), form.is_echo());
+        let calls = Calls::new(Arc::clone(workload), form.is_echo());
         let client = nexus.endpoint_with(polling(transport, false), calls);
         let mut side = Self { server, client: client.map_err(Failure::because)? };
         let sessions = (0..SESSIONS).map(|_| side.client.connect_to(address, EndpointId(0)));
@@ -101,7 +104,13 @@ impl<S: Service> Side<S> {
         let ended = self.client.state().ended();
         self.client.state_mut().stop();
         self.run_until("all calls have ended", |client| client.state().active() == 0)?;
-        let Counts { right, wrong, first_failure } = self.client.state_mut().take_counts();
+        let Counts { right, wrong, mut latencies_ns, first_failure } =
+            self.client.state_mut().take_counts();
+        latencies_ns.sort_unstable();
+        let at = |share: usize| {
+            let place = latencies_ns.len() * share / 100;
+            latencies_ns.get(place).map_or(0.0, |ns| *ns as f64 / 1e3)
+        };
         match first_failure {
             Some(text) => Err(Failure::because(format!("a call failed: {text}"))),
             None => Ok(Window {
@@ -109,14 +118,19 @@ impl<S: Service> Side<S> {
                 client_ns: client_turns.total_ns() / ended as f64,
                 checked: right + wrong,
                 wrong,
+                latency_us: [at(50), at(99)],
             }),
         }
     }
 }
 
-/// Sets the server's handler.
-fn register<S: Service>(endpoint: &mut Endpoint, form: Form, workload: &Rc<Workload<S>>) {
-    let kept = Rc::clone(workload);
+/// Sets the server's handler; batches have a size at most.
+fn register<S: Service>(
+    endpoint: &mut Endpoint,
+    (form, group): (Form, usize),
+    workload: &Arc<Workload<S>>,
+) {
+    let kept = Arc::clone(workload);
     match form {
         Form::Echo => endpoint.on(LOOK_UP, |(), cx, request| {
             let answer = first_word(request.data());
@@ -132,14 +146,17 @@ fn register<S: Service>(endpoint: &mut Endpoint, form: Form, workload: &Rc<Workl
             request.reply(cx, &answer)
         }),
         Form::Batched => endpoint.on_batch(LOOK_UP, move |(), cx, batch| {
-            let keys = batch.messages().map(S::key);
-            kept.service.find_batch(keys, |index, found| {
-                batch.reply(cx, index, &found.to_le_bytes());
-            });
+            let count = batch.messages().count();
+            for first in (0..count).step_by(group) {
+                let keys = batch.messages().skip(first).take(group).map(S::key);
+                kept.service.find_batch(keys, |index, found| {
+                    batch.reply(cx, first + index, &found.to_le_bytes());
+                });
+            }
         }),
     }
     if form == Form::Prefetched {
-        let workload = Rc::clone(workload);
+        let workload = Arc::clone(workload);
         endpoint.prefetch(LOOK_UP, move |message| workload.service.first_line(S::key(message)));
     }
 }

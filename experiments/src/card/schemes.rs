@@ -5,7 +5,8 @@
 
 use fastrand::Rng;
 
-use super::queues::{Stage, Step, read, send_in, send_out, write_in, write_out};
+use super::costs::Costs;
+use super::queues::{POST_PS, Stage, Step};
 
 /// Bytes of a key (§5.2).
 const KEY_BYTES: u64 = 16;
@@ -21,13 +22,6 @@ const POINTER_BYTES: u64 = 8;
 
 /// Bytes of the answer to a PUT, which fits in the least message.
 const DONE_BYTES: u64 = 8;
-
-/// A request of HERD at its core: one core reaches 6.3 million a second (§5.7).
-pub(super) const HERD_CORE_PS: u64 = 1_000_000_000 / 6_300;
-
-/// A PUT of the others at its core. "Over 5 cores" reach the greatest rate (§5.6): that of ECHOs by WRITE and by SEND.
-const FARM_CORE_PS: u64 = 5 * 1_000_000 / 26;
-const PILAF_CORE_PS: u64 = 5 * 1_000_000 / 21;
 
 /// A key-value system of the paper's comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -52,12 +46,20 @@ impl Scheme {
         }
     }
 
-    /// The steps of a GET of a value, by the core that owns the key.
-    pub(super) fn get(self, value_bytes: u64, core: usize, rng: &mut Rng) -> Vec<Step> {
+    /// The steps of a GET of a value, by the core that owns the key, over one of a number of connections.
+    pub(super) fn get(
+        self,
+        costs: &Costs,
+        connections: usize,
+        value_bytes: u64,
+        core: usize,
+        rng: &mut Rng,
+    ) -> Vec<Step> {
+        let read = |bytes| costs.read(bytes, connections);
         match self {
             Self::Herd => {
-                let core = [(Stage::Core(core), HERD_CORE_PS)];
-                [&write_in(KEY_BYTES)[..], &core, &send_out(value_bytes)].concat()
+                let core = vec![(Stage::Pipeline(core), POST_PS)];
+                [costs.write_in(KEY_BYTES, connections), core, costs.send_out(value_bytes)].concat()
             }
             Self::Pilaf => {
                 let mut steps: Vec<Step> =
@@ -72,21 +74,27 @@ impl Scheme {
         }
     }
 
-    /// The steps of a PUT of a value.
-    pub(super) fn put(self, value_bytes: u64, core: usize) -> Vec<Step> {
+    /// The steps of a PUT of a value. A core of the others sends the answer, and does nothing else (§5.1).
+    pub(super) fn put(
+        self,
+        costs: &Costs,
+        connections: usize,
+        value_bytes: u64,
+        core: usize,
+    ) -> Vec<Step> {
         let bytes = KEY_BYTES + value_bytes;
-        let core = |cost_ps| [(Stage::Core(core), cost_ps)];
-        match self {
+        let (request, stage, response) = match self {
             Self::Herd => {
-                [&write_in(bytes)[..], &core(HERD_CORE_PS), &send_out(DONE_BYTES)].concat()
+                let request = costs.write_in(bytes, connections);
+                (request, Stage::Pipeline(core), costs.send_out(DONE_BYTES))
             }
-            Self::Pilaf => {
-                [&send_in(bytes)[..], &core(PILAF_CORE_PS), &send_out(DONE_BYTES)].concat()
-            }
+            Self::Pilaf => (costs.send_in(bytes), Stage::Core(core), costs.send_out(DONE_BYTES)),
             Self::Farm | Self::FarmVar => {
-                [&write_in(bytes)[..], &core(FARM_CORE_PS), &write_out(DONE_BYTES)].concat()
+                let response = costs.write_out(DONE_BYTES, connections);
+                (costs.write_in(bytes, connections), Stage::Core(core), response)
             }
-        }
+        };
+        [request, vec![(stage, POST_PS)], response].concat()
     }
 }
 

@@ -10,13 +10,14 @@ mod overload;
 mod papers;
 mod paths;
 mod puts;
+mod responses;
 mod scale;
 mod small_loss;
 mod veth;
 
 use crate::sim::cc_cost::CostConfig;
 use crate::{
-    batch, card, congestion, factors, index, lookups, one_sided, pause, sealed, sim, sweep,
+    batch, card, congestion, factors, index, lookups, one_sided, pause, sealed, sim, stalls, sweep,
 };
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -41,6 +42,13 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
             let config = small_loss::config(args);
             simulate(&args.common, output, &small_loss::repeat(args), |on_row| {
                 sim::small_loss::run(&config, on_row)
+            })
+        }
+        ExperimentCommand::Responses(args) => {
+            let [quick, full] = responses::CALLS;
+            let calls = if args.common.quick { quick } else { full };
+            simulate(&args.common, output, &command("responses", &args.common), |on_row| {
+                sim::responses::run(args.common.seed, calls, on_row)
             })
         }
         ExperimentCommand::Incast(args) => {
@@ -77,6 +85,7 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
         ExperimentCommand::Congestion(args) => congestion::run(args, output),
         ExperimentCommand::Sweep(args) => sweep::run(args, output),
         ExperimentCommand::Batch(args) => batch::run(args, output),
+        ExperimentCommand::Stalls(args) => stalls::run(args, output),
         ExperimentCommand::Lookups(args) => lookups::run(args, output),
         ExperimentCommand::Index(args) => index::run(args, output),
         ExperimentCommand::OverloadMeasured(args) => crate::overload::run(args, output),

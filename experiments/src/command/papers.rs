@@ -26,7 +26,11 @@ const TOLD_SHARE: f64 = 0.1;
 pub(super) fn run(args: &PapersArgs, output: Output) -> Result<Outcome, Failure> {
     let mut changed = 0;
     for page in &args.pages {
-        for block in blocks(&std::fs::read_to_string(page)?) {
+        let blocks = blocks(&std::fs::read_to_string(page)?);
+        if blocks.is_empty() {
+            return Err(Failure::because(format!("{} has no command with output", page.display())));
+        }
+        for block in blocks {
             let lines = output_of(&block.command)?;
             let changes = changes(&block.lines, &lines, args.equal);
             changed += changes.len();

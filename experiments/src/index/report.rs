@@ -27,7 +27,7 @@ pub(super) struct Report {
     windows: usize,
     rows: Vec<Row>,
     /// The median over the rounds of lookups per second divided by echoes per second.
-    lookups_of_echoes: f64,
+    pub(super) lookups_of_echoes: f64,
     lookups_of_echoes_spread: Option<Spread>,
     /// `lookups_of_echoes` with clients and dispatch endpoint on one CPU.
     lookups_of_echoes_one_cpu: f64,

@@ -1,7 +1,7 @@
 //! Pilaf's table (HERD §5.1.1; Mitchell et al., USENIX ATC 2013): cuckoo hashing with three places for a key, and values behind the buckets.
 //!
 //! A bucket has 32 bytes: the key, the offset and length of the value, and a checksum of all. The value has a checksum, too: a READ can meet a
-//! writer, and the client then repeats the READ.
+//! writer, and the client then repeats the READ. A bucket without an item has the checksum of its zeros: memory of zeros is not whole.
 
 use std::sync::Arc;
 
@@ -39,11 +39,17 @@ fn sum(bytes: &[u8]) -> u64 {
 fn bucket(key: &Key, offset: u64, len: usize) -> [u8; BUCKET_BYTES] {
     let mut bytes = [0; BUCKET_BYTES];
     bytes[..KEY_BYTES].copy_from_slice(key);
-    // The offset has 48 bits, and the length 16; a bucket in use has a length.
+    // The offset has 48 bits, and the length 16; a bucket in use has a length, and one without an item has none.
     bytes[16..24].copy_from_slice(&(offset | (len as u64) << 48).to_le_bytes());
     let sum = sum(&bytes[..24]);
     bytes[24..].copy_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+/// Returns true if the checksum at the end of a bucket or value fits.
+fn is_whole(bytes: &[u8]) -> bool {
+    let (content, end) = bytes.split_at(bytes.len() - SUM_BYTES);
+    sum(content).to_le_bytes() == *end
 }
 
 /// Returns the place of each item.
@@ -84,27 +90,30 @@ impl Client {
         let buckets = places * BUCKET_BYTES;
         let memory: WordMemory = memory(buckets + items * extent)?;
         for (place, item) in table.into_iter().enumerate() {
-            let Some(item) = item else { continue };
-            let offset = (buckets + item as usize * extent) as u64;
-            let bytes = value_of(item, value);
-            memory.write(offset, &bytes);
-            memory.write(offset + value as u64, &sum(&bytes).to_le_bytes());
-            let bucket = bucket(&key_of(item), offset, value + SUM_BYTES);
+            let bucket = match item {
+                Some(item) => {
+                    let offset = (buckets + item as usize * extent) as u64;
+                    let bytes = value_of(item, value);
+                    memory.write(offset, &bytes);
+                    memory.write(offset + value as u64, &sum(&bytes).to_le_bytes());
+                    bucket(&key_of(item), offset, value + SUM_BYTES)
+                }
+                None => bucket(&[0; KEY_BYTES], 0, 0),
+            };
             memory.write((place * BUCKET_BYTES) as u64, &bucket);
         }
         Ok(Self { remote: Remote::connect(card, &Arc::new(memory))?, places })
     }
 
-    /// Reads bytes until the checksum at their end fits.
-    fn read_summed(&mut self, offset: u64, to: &mut [u8]) -> Result<bool, AccessError> {
+    /// Reads bytes until the checksum at their end fits. Bytes that never become whole are lost, and not an absent item.
+    fn read_summed(&mut self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
         for _ in 0..TRIES {
             self.remote.read(offset, to)?;
-            let (bytes, end) = to.split_at(to.len() - SUM_BYTES);
-            if sum(bytes).to_le_bytes() == *end || bytes.iter().all(|byte| *byte == 0) {
-                return Ok(true);
+            if is_whole(to) {
+                return Ok(());
             }
         }
-        Ok(false)
+        Err(AccessError::Lost(u32::MAX))
     }
 }
 
@@ -113,9 +122,7 @@ impl Gets for Client {
         for function in 0..FUNCTIONS {
             let place = place_of(key, function, self.places);
             let mut bucket = [0; BUCKET_BYTES];
-            if !self.read_summed((place * BUCKET_BYTES) as u64, &mut bucket)? {
-                return Ok(None);
-            }
+            self.read_summed((place * BUCKET_BYTES) as u64, &mut bucket)?;
             if bucket[..KEY_BYTES] != *key {
                 continue;
             }
@@ -125,9 +132,9 @@ impl Gets for Client {
                 continue;
             }
             let mut value = vec![0; len];
-            let is_whole = self.read_summed(offset, &mut value)?;
+            self.read_summed(offset, &mut value)?;
             value.truncate(len - SUM_BYTES);
-            return Ok(is_whole.then_some(value));
+            return Ok(Some(value));
         }
         Ok(None)
     }
@@ -158,12 +165,21 @@ mod tests {
     }
 
     #[test]
-    fn bucket__has_a_sum_that_sees_each_change() {
-        let bytes = bucket(&key_of(7), 1 << 40, 40);
-        for at in 0..24 {
-            let mut other = bytes;
-            other[at] ^= 1;
-            assert_ne!(sum(&other[..24]).to_le_bytes(), other[24..], "byte {at}");
+    fn is_whole__sees_each_change_of_a_bucket() {
+        for bytes in [bucket(&key_of(7), 1 << 40, 40), bucket(&[0; KEY_BYTES], 0, 0)] {
+            assert!(is_whole(&bytes));
+            for at in 0..BUCKET_BYTES {
+                let mut other = bytes;
+                other[at] ^= 1;
+                assert!(!is_whole(&other), "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn is_whole__of_memory_that_was_never_written_is_false() {
+        for bytes in [BUCKET_BYTES, 40, 4_104] {
+            assert!(!is_whole(&vec![0; bytes]), "{bytes} bytes");
         }
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Settings {
     pub(super) cpu: CpuConfig,
     /// Credits of a session.
     pub(super) credits: u16,
+    /// Whether requests allow packets of their response beyond the first.
+    pub(super) response_grants: bool,
     /// The way of the control plane's packets, from which sessions learn the length of their paths: half of
     /// the round trip that kernels measure.
     pub(super) one_way_ns: u64,
@@ -66,6 +68,7 @@ impl Settings {
             frame_bytes: FRAME_BYTES,
             cpu,
             credits: CREDITS,
+            response_grants: true,
             one_way_ns: ONE_WAY_NS,
             paths: Paths::ONE,
         }
@@ -196,6 +199,7 @@ impl Cluster {
         config.sessions.ordered = self.is_ordered;
         config.protocol.recovery = self.settings.recovery;
         config.protocol.rto = self.settings.rto;
+        config.protocol.response_grants = self.settings.response_grants;
         config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
         Ok(config)
     }
@@ -303,6 +307,9 @@ impl Cluster {
             None if total.started != total.succeeded => {
                 let Tally { started, succeeded, .. } = total;
                 Err(self.broken(format!("{started} calls began, {succeeded} were answered")))
+            }
+            None if total.started == 0 && !self.callers.is_empty() => {
+                Err(self.broken("no caller has made a call".to_owned()))
             }
             None if !self.fabric.stats().is_balanced() => {
                 Err(self.broken("the fabric has lost count of packets".to_owned()))

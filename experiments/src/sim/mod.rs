@@ -14,6 +14,7 @@
 //!
 //! | module | concern |
 //! | --- | --- |
+//! | [`responses`] | responses of several packets, without loss |
 //! | [`loss`], [`small_loss`] | large and small calls over a link that loses packets |
 //! | [`incast`] | many senders, one receiver |
 //! | [`scale`] | a hundred hosts, all to all |
@@ -40,6 +41,7 @@ mod message;
 mod node;
 pub mod overload;
 pub mod paths;
+pub mod responses;
 pub mod scale;
 pub mod small_loss;
 pub mod traffic;

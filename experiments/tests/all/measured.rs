@@ -157,18 +157,26 @@ fn lookups__compares_ways_of_looking_items_up() {
 }
 
 #[test]
-fn card__has_the_ratio_of_the_paper_and_a_plot() {
+fn card__fits_predicts_and_draws() {
     let plot = std::env::temp_dir().join(format!("petrel-card-{}.svg", std::process::id()));
     let output = run(&["card", "--scheme", "herd,pilaf", "--plot", plot.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = stdout(&output);
-    let again = "Again:\n  petrel-experiment card --scheme herd,pilaf --figure 9";
-    for part in ["HERD over Pilaf, 95 % GETs: 2.5", again] {
-        assert!(text.contains(part), "{part} is not in: {text}");
-    }
+    let again = "Again:\n  petrel-experiment card --scheme herd,pilaf --figure 9 --contexts 64";
+    assert!(stdout(&output).contains(again), "{output:?}");
     let svg = std::fs::read_to_string(&plot).unwrap();
     std::fs::remove_file(&plot).unwrap();
     assert!(svg.contains("Pilaf"), "{svg}");
+
+    let fitted = records(&run(&["card", "--fit", "--json"]));
+    let residuals: Vec<f64> = fitted.iter().filter_map(|row| row["residual"].as_f64()).collect();
+    assert!(residuals.len() == 12 && residuals.iter().all(|it| it.abs() < 0.01), "{residuals:?}");
+
+    let predicted = records(&run(&["card", "--predict", "--json"]));
+    let error = |what: &str| {
+        predicted.iter().find(|row| row["what"] == what).unwrap()["error"].as_f64().unwrap()
+    };
+    assert!(error("FaRM, GETs").abs() < 0.15, "the link was not fitted to this rate");
+    assert!(error("HERD's latency, saturated") < -0.15, "a row says where the model is wrong");
 }
 
 #[test]

@@ -267,11 +267,8 @@ fn overload__a_session_full_of_old_calls_is_emptied_by_their_deadlines() {
         back_pressure: vec![false],
         ..OverloadConfig::full(SEED)
     };
-    for row in at_twice(&overload_of(Policy::Default, config.clone())) {
+    for row in at_twice(&overload_of(Policy::Default, config)) {
         assert!(row.of_best >= 0.9 && row.of_capacity >= 0.9, "{row:?}");
-    }
-    for row in at_twice(&overload_of(Policy::Oldest, config)) {
-        assert!(row.of_best < 0.7, "its queue is short, and everything too late: {row:?}");
     }
 }
 

@@ -16,7 +16,7 @@ pub fn pair() -> Option<[usize; 2]> {
 }
 
 /// Returns the CPUs that this thread may use.
-fn all() -> Vec<usize> {
+pub fn all() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
