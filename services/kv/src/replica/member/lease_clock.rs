@@ -1,4 +1,4 @@
-//! The lease clock: the leader measures time, and the log has what the leader has measured.
+//! The lease clock: the leader measures time, and the log has the measurements.
 //!
 //! The store ends leases by the numbers in the leader's commands ([`Command::Advance`]). A number may never be ahead:
 //! between two commands of the log the clock advances at most by the time that passed between their proposals. A leader
