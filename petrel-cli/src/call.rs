@@ -1,4 +1,6 @@
-//! `petrel call`: makes one call and writes the reply to standard output.
+//! `petrel call`: makes one call and writes the reply, or the messages of a stream, to standard output.
+
+mod streams;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,10 +63,18 @@ struct Ended<'a> {
 
 /// Makes the call and prints its reply.
 pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
-    let data = read(&args.data)?;
     let mut client = Client::<()>::connect(&args.server.address, &client_config(&args.server))?;
     let name = args.name.as_deref();
     let named = name.map(|name| Named::find(&mut client, name, args.server.timeout)).transpose()?;
+    let named = match named {
+        Some(named) if named.streams != (false, false) => {
+            let medium = client.transport();
+            drop(client);
+            return streams::run(args, (named, medium), output);
+        }
+        other => other,
+    };
+    let data = read(&args.data)?;
     let (method, data) = match &named {
         Some(named) => enclosed(named, &args.metadata, named.request(data)?)?,
         None => (args.method.0, data),
@@ -164,20 +174,39 @@ fn explain(failure: petrel::Error, timeout: Duration) -> petrel::Error {
     }
 }
 
+/// Returns the value of an entry of metadata as text.
+fn shown(entry: Entry<'_>) -> String {
+    match str::from_utf8(entry.value) {
+        Ok(text) if !entry.key.ends_with("-bin") => text.to_owned(),
+        _ => to_hex(entry.value),
+    }
+}
+
+fn by_key(metadata: &Metadata) -> BTreeMap<String, String> {
+    metadata.iter().map(|entry| (entry.key.to_owned(), shown(entry))).collect()
+}
+
+fn print_metadata(metadata: &Metadata) {
+    for entry in metadata.iter() {
+        eprintln!("metadata {}: {}", entry.key, clean(&shown(entry)));
+    }
+}
+
+/// Returns the bytes as text if they are UTF-8, else as hexadecimal digits.
+fn text_or_hex(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    let text = str::from_utf8(bytes).ok().map(str::to_owned);
+    let hex = text.is_none().then(|| to_hex(bytes));
+    (text, hex)
+}
+
 fn print_response(
     (response, metadata): (&[u8], &Metadata),
     transport: &'static str,
     elapsed_ns: u64,
     output: Output,
 ) -> io::Result<()> {
-    let value = |entry: Entry<'_>| match str::from_utf8(entry.value) {
-        Ok(text) if !entry.key.ends_with("-bin") => text.to_owned(),
-        _ => to_hex(entry.value),
-    };
     if !output.is_json() {
-        for entry in metadata.iter() {
-            eprintln!("metadata {}: {}", entry.key, clean(&value(entry)));
-        }
+        print_metadata(metadata);
         let mut stdout = io::stdout().lock();
         // A file gets the unchanged bytes; a terminal would interpret some of them.
         match stdout.is_terminal() {
@@ -186,11 +215,8 @@ fn print_response(
         }
         return finish_line(response, stdout);
     }
-    let text = str::from_utf8(response).ok().map(str::to_owned);
-    let hex = text.is_none().then(|| to_hex(response));
-    let length_bytes = response.len();
-    let status = Status::Ok.name();
-    let metadata = metadata.iter().map(|entry| (entry.key.to_owned(), value(entry))).collect();
+    let ((text, hex), length_bytes) = (text_or_hex(response), response.len());
+    let (status, metadata) = (Status::Ok.name(), by_key(metadata));
     output.record(&Answer { transport, status, length_bytes, text, hex, metadata, elapsed_ns })
 }
 

@@ -29,6 +29,8 @@ struct Listed<'a> {
     codec: &'a str,
     schema: String,
     is_idempotent: bool,
+    client_streams: bool,
+    server_streams: bool,
 }
 
 /// Prints the methods of a server's typed services.
@@ -38,12 +40,22 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<Outcome, Failure> 
     for service in &services {
         output.line(format_args!("{} {}", clean(&service.name), clean(&service.version)))?;
         for method in &service.methods {
-            let ServedMethod { name, number, envelope, codec, schema, is_idempotent, .. } = method;
+            let ServedMethod {
+                name, number, envelope, codec, schema, is_idempotent, streams, ..
+            } = method;
+            let &(client_streams, server_streams) = streams;
             let (number, envelope) = (*number, *envelope);
             let (is_idempotent, schema) = (*is_idempotent, format!("{schema:016x}"));
             let idempotent = if is_idempotent { ", idempotent" } else { "" };
             let (name_text, codec_text) = (clean(name), clean(codec));
-            output.line(format_args!("  {name_text}  {number}, {codec_text}{idempotent}"))?;
+            let streams = match streams {
+                (false, false) => "",
+                (true, false) => ", the client streams",
+                (false, true) => ", the server streams",
+                (true, true) => ", both sides stream",
+            };
+            output
+                .line(format_args!("  {name_text}  {number}, {codec_text}{idempotent}{streams}"))?;
             let (service, version) = (&*service.name, &*service.version);
             let listed = Listed {
                 service,
@@ -54,6 +66,8 @@ pub(crate) fn list(args: &ListArgs, output: Output) -> Result<Outcome, Failure> 
                 codec,
                 schema,
                 is_idempotent,
+                client_streams,
+                server_streams,
             };
             output.record(&listed)?;
         }
@@ -87,6 +101,8 @@ pub(crate) struct Named {
     pub(crate) number: u16,
     /// The number of calls with metadata, at a server that takes any.
     pub(crate) envelope: Option<u16>,
+    /// Whether the client sends a stream, and whether the server does.
+    pub(crate) streams: (bool, bool),
     messages: Option<json::Messages>,
 }
 
@@ -119,7 +135,13 @@ impl Named {
             )?),
             false => None,
         };
-        Ok(Self { number: method.number, envelope: method.envelope, messages })
+        let &ServedMethod { number, envelope, streams, .. } = method;
+        Ok(Self { number, envelope, streams, messages })
+    }
+
+    /// Returns true if messages are written as JSON.
+    pub(crate) fn has_json(&self) -> bool {
+        self.messages.is_some()
     }
 
     /// Returns the request's bytes: the data itself, unless messages are written as JSON.

@@ -1,6 +1,7 @@
 //! A greeter, defined by `proto/greeter.proto`: `cargo run -p petrel-greeter`.
 
 use petrel::service::Ctx;
+use petrel::stream::{Receiver, Sender};
 use petrel::{Error, Status};
 
 /// The messages and the service of the package.
@@ -25,5 +26,17 @@ impl Greeter for Polite {
             Language::German => "Guten Tag",
         };
         Ok(HelloReply { message: format!("{greeting}, {}!", request.name) })
+    }
+
+    async fn welcome(
+        &self,
+        cx: &Ctx,
+        mut people: Receiver<HelloRequest>,
+        mut greetings: Sender<HelloReply>,
+    ) -> Result<(), Error> {
+        while let Some(person) = people.next().await {
+            greetings.send(self.hello(cx, person?).await?).await?;
+        }
+        Ok(())
     }
 }

@@ -101,7 +101,9 @@ Examples:
 /// Make one call and print the reply
 ///
 /// The reply's bytes go to standard output unchanged; with --json as text if they are UTF-8, else as
-/// hexadecimal digits. Metadata of the reply and details of an error go to standard error. The exit code is 1 if the call fails; the message then says whether the server
+/// hexadecimal digits. Metadata of the reply and details of an error go to standard error. Each message of a
+/// stream is a line, and with --json the last line has the end; --timeout is then for the begin of the stream,
+/// which goes on until its end. The exit code is 1 if the call fails; the message then says whether the server
 /// may have executed the call. `petrel serve --help` lists the methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
@@ -117,7 +119,7 @@ pub(crate) struct CallArgs {
     #[arg(long, short, value_name = "NAME|NUMBER", default_value = "echo")]
     pub(crate) method: Method,
 
-    /// Bytes to send: the text itself, @PATH for a file's contents, - for standard input
+    /// Bytes to send: the text itself, @PATH for a file's contents, - for standard input. Each line is a message if the client streams
     #[arg(long, short, value_name = "TEXT|@PATH|-", default_value = "", hide_default_value = true)]
     pub(crate) data: Payload,
 
@@ -150,6 +152,7 @@ Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
   petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}'
   petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}' --metadata tenant=a
+  petrel call 127.0.0.1:31850 birds.Birds/Count --data - < birds.jsonl
   petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
 

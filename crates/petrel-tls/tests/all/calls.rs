@@ -19,20 +19,20 @@ const SECRET: u16 = 3;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An authority, and a folder for the credentials that it has issued.
-struct World {
+pub(crate) struct World {
     authority: issue::Authority,
     folder: PathBuf,
 }
 
 impl World {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder =
             std::env::temp_dir().join(format!("petrel-calls-{name}-{}", std::process::id()));
         let authority = issue::Authority::new("the test", 10 * DAY).unwrap();
         Self { authority, folder }
     }
 
-    fn credentials(&self, id: &str) -> Arc<Credentials> {
+    pub(crate) fn credentials(&self, id: &str) -> Arc<Credentials> {
         let folder = self.folder.join(id);
         let subject = issue::Subject::new(DAY)
             .name("localhost")
@@ -85,7 +85,7 @@ impl Drop for World {
     }
 }
 
-fn media() -> [(&'static str, AllowedTransports); 3] {
+pub(crate) fn media() -> [(&'static str, AllowedTransports); 3] {
     let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
     [
         ("shm", AllowedTransports { shm: true, ..none }),

@@ -13,4 +13,5 @@ mod links;
 mod policy;
 mod raw_keys;
 mod refusals;
+mod streams;
 mod vectors;
