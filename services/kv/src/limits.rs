@@ -85,6 +85,7 @@ const _: () = {
     assert!(BATCH_OPS_MAX <= u16::MAX as usize);
     assert!(COMMAND_BYTES_MAX >= 2 * VALUE_BYTES_MAX + KEY_BYTES_MAX + 64);
     assert!(SCAN_BYTES_MAX as usize > VALUE_BYTES_MAX + KEY_BYTES_MAX + 64);
-    assert!(SESSIONS_MAX < u32::MAX as usize && LEASES_MAX < u32::MAX as usize);
+    assert!(SESSIONS_MAX < u32::MAX as usize);
+    assert!(LEASES_MAX < u32::MAX as usize);
     assert!(LEASE_MS_MIN < LEASE_MS_MAX && LEASE_MS_MAX < LEASE_CLOCK_MS_MAX);
 };

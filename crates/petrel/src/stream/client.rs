@@ -307,10 +307,13 @@ impl<I: 'static, T: 'static> Kind<(Sender<I>, Receiver<T>)> {
     }
 }
 
+/// Both ends of a stream by number: whole messages as bytes.
+pub type RawEnds = (Sender<Vec<u8>>, Receiver<Vec<u8>>);
+
 impl Client {
     /// Returns a stream of a method by its number at the servers, whose messages are bytes in the codec of the method: for tools. The first message
     /// is the request, if the method has one; drop the sender behind the request of a method whose client sends no stream.
-    pub fn stream(&self, method: u16) -> StreamCall<(Sender<Vec<u8>>, Receiver<Vec<u8>>)> {
+    pub fn stream(&self, method: u16) -> StreamCall<RawEnds> {
         let read = |answer: Response, _| Place::of(&answer);
         let place = Call::reading(self.clone(), method, Vec::new(), 0, read).idempotent();
         let append = |message: &Vec<u8>, out: &mut Vec<u8>| out.extend_from_slice(message);

@@ -102,7 +102,7 @@ mod shared;
 mod tests;
 mod wire;
 
-pub use client::StreamCall;
+pub use client::{RawEnds, StreamCall};
 pub use receiver::{Receiver, Reply};
 pub use sender::{Sender, TrySendError};
 

@@ -111,7 +111,7 @@ impl<T> Receiver<T> {
             let decode = || (self.decode)(self.bytes(&place));
             in_call("the decoder of a message", Execution::MayHaveExecuted, decode).flatten()
         });
-        Poll::Ready(Some(message.or_else(|error| Err(self.end(error)))))
+        Poll::Ready(Some(message.map_err(|error| self.end(error))))
     }
 
     fn bytes(&self, place: &Place) -> &[u8] {

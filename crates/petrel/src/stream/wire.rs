@@ -129,7 +129,7 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn new(status: Status, text: &str) -> Self {
-        let body = text[..text.floor_char_boundary(TEXT_BYTES_MAX)].as_bytes().to_vec();
+        let body = text.as_bytes()[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_vec();
         Self { status, is_refusal: false, body, metadata: Metadata::new() }
     }
 
