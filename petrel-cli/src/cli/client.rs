@@ -152,7 +152,7 @@ Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
   petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}'
   petrel call 127.0.0.1:31850 greeter.Greeter/Hello --data '{\"name\":\"petrel\"}' --metadata tenant=a
-  petrel call 127.0.0.1:31850 birds.Birds/Count --data - < birds.jsonl
+  petrel call 127.0.0.1:31850 birds.Birds/Count --data @birds.jsonl
   petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
 

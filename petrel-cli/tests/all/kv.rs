@@ -177,7 +177,7 @@ fn kv__each_command() {
 #[test]
 fn kv__leases() {
     let mut cluster = Cluster::start(3, None);
-    let lease = cluster.ok(&["lease", "grant", "1h"])["lease"].to_string();
+    let lease = cluster.ok(&["lease", "grant", "60min"])["lease"].to_string();
     cluster.ok(&["put", "worker", "here", "--lease", &lease]);
     assert_eq!(cluster.ok(&["cas", "lock", "me", "--absent", "--lease", &lease])["done"], true);
     assert_eq!(cluster.ok(&["lease", "keep-alive", &lease, "--once"])["ttl_ms"], 3_600_000);
