@@ -30,10 +30,10 @@
 //! | --- | --- |
 //! | [`fabric`] | topologies, queues, links, switches, faults of links and hosts |
 //! | [`SimTransport`] | the transport of an endpoint on the fabric |
-//! | [`control`] | the control plane in virtual time |
+//! | [`control`] | the production nexuses of a fabric, in virtual time |
 //! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
 //! | [`service`] | an application's servers and clients in simulated scenarios |
-//! | [`nexus`] | the production nexus in simulated scenarios |
+//! | [`nexus`] | scenarios of the production nexus alone |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`World`] | actors and control planes under rules: the loop of all checkers |
