@@ -64,10 +64,6 @@ pub(crate) enum Shortage {
     All,
 }
 
-/// Holdings at a time that most endpoints never exceed: how many large messages of few clients arrive at once depends on the scheduler,
-/// and a further one should not allocate.
-const HOLDINGS_EXPECTED: usize = 16;
-
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     holder: Holder,
@@ -117,7 +113,7 @@ impl Held {
     /// Starts the account of an endpoint that has `memory_bytes` for messages.
     pub(crate) fn new(now_ns: u64, memory_bytes: u64) -> Self {
         Self {
-            nodes: Vec::with_capacity(HOLDINGS_EXPECTED),
+            nodes: Vec::new(),
             free: NIL,
             lists: [List { first: NIL, last: NIL }; 3],
             count: 0,
