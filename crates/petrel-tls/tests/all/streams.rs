@@ -17,8 +17,8 @@ trait Words {
         words: Receiver<Vec<u8>>,
         echoed: Sender<Vec<u8>>,
     ) -> Result<(), Error>;
-    /// Asks the caller, for each message, and returns the answers.
-    async fn ask(&self, cx: &Ctx, words: Receiver<String>) -> Result<String, Error>;
+    /// Asks the caller, and returns the answer.
+    async fn ask(&self, cx: &Ctx, word: String) -> Result<String, Error>;
 }
 
 #[petrel::service(codec = Raw)]
@@ -48,13 +48,8 @@ impl Words for Plain {
         Ok(())
     }
 
-    async fn ask(&self, cx: &Ctx, mut words: Receiver<String>) -> Result<String, Error> {
-        let caller = AnswersClient::new(cx.caller()?);
-        let mut answers = Vec::new();
-        while let Some(word) = words.next().await {
-            answers.push(caller.answer(word?).await?);
-        }
-        Ok(answers.join(", "))
+    async fn ask(&self, cx: &Ctx, word: String) -> Result<String, Error> {
+        AnswersClient::new(cx.caller()?).answer(word).await
     }
 }
 
@@ -87,13 +82,8 @@ fn streams_and_calls_back__over_every_medium_in_tls() {
             }
             words.finish();
             assert!(echoed.next().await.is_none(), "{medium}");
-            let (mut words, answers) = client.ask().start().await.unwrap();
-            for word in ["one", "two"] {
-                words.send(word.to_owned()).await.unwrap();
-            }
-            words.finish();
-            let server = format!("{medium} spiffe://test/server");
-            assert_eq!(answers.await.unwrap(), format!("one of {server}, two of {server}"));
+            let answer = client.ask(String::from("one")).await.unwrap();
+            assert_eq!(answer, format!("one of {medium} spiffe://test/server"));
             let (_, mut echoed) = client.echo().start().await.unwrap();
             echoed.next().await.unwrap().unwrap();
             idle.push((client.echo().start().await.unwrap(), client));
