@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use petrel::Status;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::units::format_ns;
+use petrel_kv::KvError;
 use petrel_kv::api::LeaseState;
 use serde::Serialize;
 
-use super::Cluster;
+use super::{Cluster, failure_of};
 use crate::cli::{
     KvLeaseArgs, KvLeaseCommand, KvLeaseGrantArgs, KvLeaseKeepAliveArgs, KvLeaseListArgs,
     KvLeaseOfArgs, KvLeaseTtlArgs,
@@ -127,8 +127,5 @@ fn ttl(args: &KvLeaseTtlArgs, output: Output) -> Result<Outcome, Failure> {
 }
 
 fn no_lease(lease: u64) -> Failure {
-    Failure::new(
-        Status::NotFound,
-        format!("there is no lease {lease}: it has ended, or never began"),
-    )
+    failure_of(&KvError::NoLease { lease })
 }
