@@ -7,6 +7,8 @@
 //! | [`SCAN`](methods::SCAN) | [`ScanRequest`] | [`ScanReply`] |
 //! | [`SAVE`](methods::SAVE) | [`SaveRequest`] | [`SaveReply`] |
 //! | [`LEASE`](methods::LEASE) | [`LeaseRequest`] | [`LeaseReply`] |
+//! | [`REVISION`](methods::REVISION) | [`RevisionRequest`] | [`RevisionReply`] |
+//! | [`WATCH`](methods::WATCH) | [`WatchRequest`] | a stream of [`WatchMessage`] |
 //! | [`STATUS`](methods::STATUS) | nothing | [`Status`] |
 //! | [`MEMBER`](methods::MEMBER) | [`MemberRequest`] | [`AdminReply`] |
 //! | [`TRANSFER`](methods::TRANSFER) | [`TransferRequest`] | [`AdminReply`] |
@@ -21,6 +23,7 @@ mod refusal;
 mod save;
 mod scan;
 mod status;
+mod watch;
 mod write;
 
 pub use admin::{AdminReply, MemberChange, MemberRequest, TransferRequest};
@@ -30,6 +33,10 @@ pub use refusal::{Certainty, Leader, Refusal};
 pub use save::{SaveReply, SaveRequest};
 pub use scan::{Pair, Pairs, PairsBuffer, ScanReply, ScanRequest};
 pub use status::{Member, MemberKind, Role, Status};
+pub use watch::{
+    Change, Changes, RevisionReply, RevisionRequest, WatchMessage, WatchRequest,
+};
+pub(crate) use watch::{Compacted, Watching, WatchingClient, WatchingServer};
 pub use write::{Applied, LeaseOutcome, Outcome, RestoreOutcome, WriteReply};
 
 pub use crate::wire::DecodeError;

@@ -50,6 +50,23 @@ pub const LEASE_MS_MIN: u64 = 10;
 /// Longest time of a lease, in milliseconds: a year, longer than a process lives.
 pub const LEASE_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
+/// Memory of the changes that a replica keeps for watchers, by default, in bytes: some seconds of writes under load, and
+/// hours of few ones.
+pub const HISTORY_BYTES_DEFAULT: usize = 16 << 20;
+
+/// Revisions whose changes a replica keeps: bounds the search of a new watcher.
+pub const HISTORY_REVISIONS_MAX: usize = 262_144;
+
+/// Watchers of a replica, by default. A slow watcher has at most two windows of its stream in memory, 512 KiB.
+pub const WATCHERS_MAX_DEFAULT: usize = 4_096;
+
+/// Bytes of changes in a message of a watch, unless a change has more: a piece of a stream.
+pub const WATCH_MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Most bytes of the changes of a revision, which a client keeps until all have come: more than
+/// [`LEASE_ENDS_MAX`] and the keys of a lease, at their longest.
+pub const REVISION_CHANGES_BYTES_MAX: usize = 64 << 20;
+
 /// Greatest value of the lease clock, in milliseconds. Ends of leases never reach the end of the numbers.
 pub const LEASE_CLOCK_MS_MAX: u64 = 1 << 62;
 

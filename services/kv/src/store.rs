@@ -28,6 +28,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `map` | the keys: pages of sorted entries under directories, shared with images until they change |
+//! | `history` | the changes of the last commands, which are no part of the state |
 //! | `sessions` | client sessions, with the results of pending writes |
 //! | `leases` | leases with their keys, and the lease clock |
 //! | `restore` | from an empty store to a saved one |
@@ -36,6 +37,7 @@
 
 mod build;
 mod execute;
+mod history;
 mod image;
 mod leases;
 mod map;
@@ -43,6 +45,7 @@ mod restore;
 mod sessions;
 
 pub use build::{BuildError, Builder};
+pub(crate) use history::History;
 pub(crate) use image::PairCursor;
 pub use image::{Chunk, Cursor, Image};
 pub(crate) use leases::Lease;
@@ -51,8 +54,8 @@ pub use map::{PREFETCH_MAX, Range};
 
 use crate::api::{Applied, Outcome, Refusal, WriteReply};
 use crate::command::{Command, Op};
+use history::Keys;
 use leases::Leases;
-use map::Map;
 use restore::Restores;
 use sessions::{Admission, Sessions};
 
@@ -61,7 +64,7 @@ use sessions::{Admission, Sessions};
 pub struct Store {
     /// Index of the last command.
     applied: u64,
-    map: Map,
+    map: Keys,
     sessions: Sessions,
     restores: Restores,
     leases: Leases,
@@ -97,6 +100,7 @@ impl Store {
             Ok(Command::Advance { clock_ms }) => self.leases.advance(&mut self.map, clock_ms),
             Err(error) => Refusal::Malformed(&error.to_string()).encode(reply),
         }
+        self.map.history.end(self.revision());
     }
 
     /// The reply of [`Store::apply`] to this command, computed without applying. Possible for a new write of a single
@@ -150,6 +154,16 @@ impl Store {
     /// The revision of the last applied command: its log index, plus a constant after a restore.
     pub fn revision(&self) -> u64 {
         self.restores.revision(self.applied)
+    }
+
+    /// The changes of the last commands.
+    pub(crate) fn history(&self) -> &History {
+        &self.map.history
+    }
+
+    /// Bounds the memory of the history, in bytes.
+    pub(crate) fn set_history_bytes_max(&mut self, bytes_max: usize) {
+        self.map.history.set_bytes_max(bytes_max);
     }
 
     /// Returns true if a restore has begun and not ended: the store is not whole.
@@ -218,7 +232,7 @@ impl Store {
     pub fn image(&self) -> Image {
         let sessions = self.sessions.image();
         let leases = (self.leases.clock_ms(), self.leases.image());
-        Image::new(self.applied, self.map.clone(), sessions, self.restores.clone(), leases)
+        Image::new(self.applied, self.map.image(), sessions, self.restores.clone(), leases)
     }
 
     /// A digest of the whole state: the same for equal states, and most likely different otherwise. Reads everything.
@@ -241,7 +255,13 @@ impl Store {
             Admission::New => {
                 let outcome = match op {
                     Op::Restore(step) => {
-                        Outcome::Restore(self.restores.step(&mut self.map, self.applied, step))
+                        let was_unfinished = self.restores.is_unfinished();
+                        let map = self.map.unrecorded();
+                        let outcome = self.restores.step(map, self.applied, step);
+                        if was_unfinished || self.restores.is_unfinished() {
+                            self.map.history.restart(self.restores.revision(self.applied) + 1);
+                        }
+                        Outcome::Restore(outcome)
                     }
                     _ if self.restores.is_unfinished() => {
                         return WriteReply::Refused(Refusal::Restoring);

@@ -314,6 +314,11 @@ impl<T: Default> Pair<T> {
         self.reset_by(key, End::new(status, text));
     }
 
+    /// Ends a stream like [`reset`](Self::reset), with all of an error.
+    pub(super) fn reset_with(&mut self, key: Key, error: &Error) {
+        self.reset_by(key, End::of(&Err(error.clone()), Metadata::new()));
+    }
+
     /// Ends all streams at both sides; the pair goes on.
     pub(super) fn reset_all(&mut self, status: Status, text: &str) {
         let mut live: Vec<Key> = self.by_number.values().copied().collect();

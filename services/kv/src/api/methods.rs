@@ -24,8 +24,14 @@ pub const SAVE: u16 = 7;
 /// Reads leases.
 pub const LEASE: u16 = 8;
 
+/// Reads the revision of the store.
+pub const REVISION: u16 = 9;
+
+/// A stream of the changes of a range of keys.
+pub const WATCH: u16 = 10;
+
 /// Names of the methods for clients.
-pub const NAMES: [(&str, u16); 8] = [
+pub const NAMES: [(&str, u16); 10] = [
     ("write", WRITE),
     ("get", GET),
     ("scan", SCAN),
@@ -34,4 +40,6 @@ pub const NAMES: [(&str, u16); 8] = [
     ("transfer", TRANSFER),
     ("save", SAVE),
     ("lease", LEASE),
+    ("revision", REVISION),
+    ("watch", WATCH),
 ];

@@ -36,6 +36,15 @@ pub enum KvError {
         /// The number of the lease.
         lease: u64,
     },
+    /// No replica has the changes of a revision any more: the watch was too slow, or begins too early. Read the keys anew,
+    /// and watch from there.
+    #[error("the changes of revision {from} are gone: the first revision that a replica has is {first}")]
+    Compacted {
+        /// The revision that the watch needs.
+        from: u64,
+        /// The first revision that a replica has, of those that answered.
+        first: u64,
+    },
     /// The leader refuses the operation, with a reason. Nothing was done.
     #[error("refused: {0}")]
     Refused(String),

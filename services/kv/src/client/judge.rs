@@ -20,6 +20,10 @@ pub(super) fn judge(method: u16, answer: &[u8]) -> Verdict {
             _ => Verdict::Accept,
         };
     }
+    // The answer is the place of the stream, and any replica has one.
+    if method == methods::WATCH {
+        return Verdict::Accept;
+    }
     match Refusal::of_reply(answer) {
         Ok(Some(refusal)) => of_refusal(method, &refusal),
         Ok(None) if is_no_member(method, answer) => {

@@ -13,6 +13,8 @@
 //! | members, transfer of leadership | the leader | once the change is done |
 //! | save | the leader; any replica for [`Consistency::Stale`] | with all keys at one moment |
 //! | restore | the leader | once a majority has each step |
+//! | revision | the leader | at least that of every write that was answered before |
+//! | watch | any replica, one after the other | with each change once, in order |
 //! | status | the named replica | at once |
 //!
 //! ```
@@ -48,7 +50,7 @@
 //! # }
 //! ```
 //!
-//! Not supported: reads from the nearest replica, writes to several clusters, watches. A page of a scan shows a single
+//! Not supported: reads from the nearest replica, writes to several clusters. A page of a scan shows a single
 //! moment; a scan of several pages does not.
 
 mod admin;
@@ -62,14 +64,16 @@ mod restore;
 mod save;
 mod scan;
 mod session;
+mod watch;
 mod write;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use petrel::client::{Call, ClientBuilder, ClientConfig, Response, Spawned};
 use petrel::endpoint::CallOptions;
+use petrel::overload::BackoffConfig;
 use petrel::{Client, Time};
 
 pub use crate::api::Consistency;
@@ -80,8 +84,10 @@ pub use read::Value;
 pub use restore::Restore;
 pub use save::{Save, SavedBlock};
 pub use scan::{OwnedPair, Page, Scan};
+pub use watch::{RevisionChanges, Watch};
 pub use write::{Batched, Cas, Put};
 
+use crate::api::WatchingClient;
 use members::Members;
 use session::ClientSession;
 
@@ -101,6 +107,9 @@ struct Shared {
     client: Client,
     members: Arc<Members>,
     session: ClientSession,
+    /// Pauses while no replica serves a watch.
+    backoff: BackoffConfig,
+    watching: OnceLock<WatchingClient>,
     /// Follows the members as long as the client exists.
     _watch: Spawned<()>,
 }
@@ -152,7 +161,9 @@ impl KvClient {
         let (asks, learns) = (client.clone(), Arc::clone(&members));
         let watch = client.spawn(move |handle| members::watch(handle, asks, learns, refresh));
         let session = ClientSession::default();
-        let shared = Arc::new(Shared { client, members, session, _watch: watch });
+        let (backoff, watching) = (config.backoff, OnceLock::new());
+        let shared =
+            Arc::new(Shared { client, members, session, backoff, watching, _watch: watch });
         Self { shared, timeout: config.timeout }
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::limits::DISK_BYTES_MIN_DEFAULT;
+use crate::limits::{DISK_BYTES_MIN_DEFAULT, HISTORY_BYTES_DEFAULT, WATCHERS_MAX_DEFAULT};
 
 /// The leader's method for linearizable reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,10 @@ pub struct ReplicaConfig {
     pub log_entries_kept: usize,
     /// Most writes waiting for a majority. Further writes are refused.
     pub writes_max: usize,
+    /// Memory of the changes that the replica keeps for watchers, in bytes. The last change stays in any case.
+    pub history_bytes_max: usize,
+    /// Most watchers. Further ones are refused, and find another replica.
+    pub watchers_max: usize,
     /// Memory of keys, values and log at which a leader refuses writes that store something, in bytes.
     pub memory_bytes_max: u64,
     /// Free bytes of the log's disk below which a leader refuses such writes.
@@ -71,6 +75,8 @@ impl ReplicaConfig {
             log_bytes_max: 256 << 20,
             log_entries_kept: 20_000,
             writes_max: 100_000,
+            history_bytes_max: HISTORY_BYTES_DEFAULT,
+            watchers_max: WATCHERS_MAX_DEFAULT,
             memory_bytes_max: u64::MAX,
             disk_bytes_min: DISK_BYTES_MIN_DEFAULT,
             seed,

@@ -23,6 +23,7 @@ mod saves;
 mod shared;
 mod snapshot;
 mod status;
+mod watch;
 mod writes;
 
 use petrel::unstable::control::ControlPlane;
@@ -206,6 +207,7 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(api::methods::SCAN, Shared::handle_read);
     on(api::methods::SAVE, Shared::handle_read);
     on(api::methods::LEASE, Shared::handle_read);
+    on(api::methods::REVISION, Shared::handle_read);
     on(api::methods::STATUS, Shared::handle_status);
     on(api::methods::MEMBER, Shared::handle_member);
     on(api::methods::TRANSFER, Shared::handle_transfer);
@@ -214,6 +216,7 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(methods::JOIN, Shared::handle_join);
     on(methods::SNAPSHOT, Shared::handle_snapshot);
     on(methods::SNAPSHOT_FAILED, Shared::handle_snapshot_failed);
+    endpoint.serve(api::WatchingServer::new(shared.clone()));
 }
 
 type Handler = fn(&Shared, &mut Context<'_>, petrel::Request<'_>) -> petrel::endpoint::Handled;

@@ -8,7 +8,8 @@ use petrel::endpoint::Responder;
 use petrel_planted::planted;
 
 use crate::api::{
-    Consistency, GetReply, GetRequest, LeaseRequest, Refusal, SaveRequest, ScanRequest, methods,
+    Consistency, GetReply, GetRequest, LeaseRequest, Refusal, RevisionReply, RevisionRequest,
+    SaveRequest, ScanRequest, methods,
 };
 use crate::store::{PREFETCH_MAX, PREFETCH_MIN, Store};
 
@@ -103,6 +104,7 @@ pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> 
     let consistency = match method {
         methods::GET => GetRequest::decode(request).map(|request| request.consistency),
         methods::LEASE => LeaseRequest::decode(request).map(|request| request.consistency()),
+        methods::REVISION => RevisionRequest::decode(request).map(|request| request.consistency),
         methods::SAVE => SaveRequest::decode(request).map(|request| match request {
             SaveRequest::Begin { consistency } => consistency,
             // The state is that of the save's begin.
@@ -128,11 +130,15 @@ pub(super) fn prefetch_reads(store: &Store, reads: &[Read]) -> usize {
     together.len()
 }
 
-/// Answers a read of keys.
+/// Answers a read of keys, or of the revision.
 pub(super) fn answer(store: &Store, method: u16, request: &[u8], reply: &mut Vec<u8>) {
     let answered = match method {
         methods::GET => GetRequest::decode(request).map(|request| {
             GetReply::from_found(store.get(request.key)).encode(reply);
+        }),
+        methods::REVISION => RevisionRequest::decode(request).map(|_| {
+            let (revision, first) = (store.revision(), store.history().first());
+            RevisionReply::At { revision, first }.encode(reply);
         }),
         _ => ScanRequest::decode(request)
             .map(|request| request.answer(store.scan(request.from, request.until), reply)),

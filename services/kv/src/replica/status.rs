@@ -24,6 +24,11 @@ impl State {
             ("appends_merged", links.merged),
             ("frames_shared", links.shared),
         ];
+        let watchers = [
+            ("watchers", self.watchers.len() as u64),
+            ("watchers_overtaken", self.watchers.overtaken()),
+        ];
+        let counters = counters.into_iter().chain(watchers);
         status.counters.extend(counters.map(|(name, value)| (Cow::Borrowed(name), value)));
         status
     }
@@ -47,6 +52,8 @@ impl Member {
             ("restoring", u64::from(self.store.is_restoring())),
             ("leases", self.store.leases()),
             ("leased_keys", self.store.leased_keys()),
+            ("history_first", self.store.history().first()),
+            ("history_bytes", self.store.history().bytes() as u64),
             ("memory_bytes", self.memory_bytes()),
             ("log_entries", log_entries as u64),
             ("log_bytes", log_bytes as u64),

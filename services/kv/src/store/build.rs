@@ -179,7 +179,7 @@ impl Builder {
         demand(written, BuildError::Wrong("a revision that was not applied"))?;
         self.last_key.clear();
         self.last_key.extend_from_slice(pair.key);
-        self.store.map.put(pair.key, pair.value, pair.revision);
+        self.store.map.unrecorded().put(pair.key, pair.value, pair.revision);
         Ok(())
     }
 
@@ -244,6 +244,8 @@ impl Builder {
             let base = self.store.restores.base();
             self.store.restores = Restores::resume(base, Some(Restoring { id, revision, check }));
         }
+        let next = self.store.revision() + 1;
+        self.store.map.history.restart(next);
         Ok(())
     }
 }

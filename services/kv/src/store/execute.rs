@@ -1,12 +1,12 @@
 //! Execution of operations on the keys.
 
 use super::leases::Leases;
-use super::map::Map;
+use super::history::Keys;
 use crate::api::Outcome;
 use crate::command::{Batch, Expected, Op};
 
 /// Executes an operation. Written keys get `index` as their revision.
-pub(super) fn execute(map: &mut Map, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
+pub(super) fn execute(map: &mut Keys, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
     if let Op::Batch(batch) = op {
         return execute_batch(map, leases, index, batch);
     }
@@ -22,7 +22,7 @@ pub(super) fn execute(map: &mut Map, leases: &mut Leases, index: u64, op: &Op<'_
 }
 
 /// Predicts the outcome of an operation without executing it, if possible.
-pub(super) fn precompute(map: &Map, op: &Op<'_>) -> Option<Outcome> {
+pub(super) fn precompute(map: &Keys, op: &Op<'_>) -> Option<Outcome> {
     if let Some(revision) = mismatch(map, op) {
         return Some(Outcome::Mismatch { position: 0, revision });
     }
@@ -39,7 +39,7 @@ pub(super) fn precompute(map: &Map, op: &Op<'_>) -> Option<Outcome> {
 
 /// All expectations concern the state before the batch. Operations may therefore be in any order, and if a key occurs
 /// twice, the later operation wins.
-fn execute_batch(map: &mut Map, leases: &mut Leases, index: u64, batch: &Batch<'_>) -> Outcome {
+fn execute_batch(map: &mut Keys, leases: &mut Leases, index: u64, batch: &Batch<'_>) -> Outcome {
     let mut leased = 0;
     for (position, op) in (0..).zip(batch.ops()) {
         if let Some(revision) = mismatch(map, &op) {
@@ -61,7 +61,7 @@ fn execute_batch(map: &mut Map, leases: &mut Leases, index: u64, batch: &Batch<'
 
 /// The present revision of the key if the operation's expectation fails; the inner `None` means that the key does not
 /// exist.
-fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
+fn mismatch(map: &Keys, op: &Op<'_>) -> Option<Option<u64>> {
     let (Op::Cas { key, expected, .. }
     | Op::CasDelete { key, expected }
     | Op::LeasedPut { key, expected: Some(expected), .. }) = op
@@ -78,7 +78,7 @@ fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
 }
 
 /// Executes an operation whose expectation holds.
-fn change(map: &mut Map, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
+fn change(map: &mut Keys, leases: &mut Leases, index: u64, op: &Op<'_>) -> Outcome {
     match op {
         Op::Put { key, value } | Op::Cas { key, value, .. } => {
             leases.detach(key);

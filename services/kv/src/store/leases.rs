@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use petrel_planted::planted;
 
-use super::map::Map;
+use super::history::Keys;
 use crate::api::LeaseOutcome;
 use crate::command::LeaseOp;
 use crate::limits::{LEASE_ENDS_MAX, LEASE_KEYS_MAX, LEASES_MAX};
@@ -101,7 +101,7 @@ impl Leases {
     }
 
     /// Executes an operation at a revision.
-    pub(super) fn execute(&mut self, map: &mut Map, revision: u64, op: &LeaseOp) -> LeaseOutcome {
+    pub(super) fn execute(&mut self, map: &mut Keys, revision: u64, op: &LeaseOp) -> LeaseOutcome {
         match *op {
             LeaseOp::Grant { .. } if self.by_id.len() >= LEASES_MAX => LeaseOutcome::TooMany,
             LeaseOp::Grant { ttl_ms } => {
@@ -178,7 +178,7 @@ impl Leases {
     }
 
     /// Advances the clock, begins the time of fresh leases, and ends leases whose time is over.
-    pub(super) fn advance(&mut self, map: &mut Map, clock_ms: u64) {
+    pub(super) fn advance(&mut self, map: &mut Keys, clock_ms: u64) {
         self.clock_ms = self.clock_ms.max(clock_ms);
         for id in std::mem::take(&mut self.fresh) {
             self.set_end(id);
@@ -201,7 +201,7 @@ impl Leases {
     }
 
     /// Ends a lease, and removes its keys. Returns their number.
-    fn end(&mut self, map: &mut Map, id: u64) -> Option<usize> {
+    fn end(&mut self, map: &mut Keys, id: u64) -> Option<usize> {
         let lease = self.by_id.remove(&id)?;
         match lease.end_ms {
             Some(end_ms) => self.ends.remove(&(end_ms, id)),
@@ -210,7 +210,7 @@ impl Leases {
         for key in &lease.keys {
             self.key_bytes -= key.len() as u64;
             assert_eq!(self.holders.remove(key), Some(id), "a leased key has one lease");
-            assert!(map.remove(key), "a leased key exists");
+            map.remove_leased(key);
         }
         Some(lease.keys.len())
     }

@@ -134,7 +134,8 @@ impl Member {
         begin: Begin,
         disk: Box<dyn LogStore>,
     ) -> Result<Self, ReplicaError> {
-        let Begin { identity, base, entries, store, membership, initial_members } = begin;
+        let Begin { identity, base, entries, mut store, membership, initial_members } = begin;
+        store.set_history_bytes_max(config.history_bytes_max);
         let applied = (base.index, base.term);
         let configured = Configured::of(base.index, &base.conf_state);
         let log = Log::new(base, entries);

@@ -133,6 +133,8 @@ impl Member {
         let (membership, initial_members) =
             unpack(&ticket.membership).map_err(|error| broken(&error.to_string()))?;
         let conf_state = snapshot.get_metadata().get_conf_state().clone();
+        let mut store = store;
+        store.set_history_bytes_max(self.store.history().bytes_max());
         self.configured = Configured::of(index, &conf_state);
         self.log.get_mut().restart_at(index, term, conf_state);
         (self.store, self.membership, self.initial_members) = (*store, membership, initial_members);

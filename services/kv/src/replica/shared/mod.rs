@@ -24,6 +24,7 @@ use super::links::{Links, Sent, leader_term};
 use super::member::Member;
 use super::membership::replica_name;
 use super::rng::Rng;
+use super::watch::Watchers;
 use crate::persist::{Identity, LogStore};
 
 /// A handle to a replica's state.
@@ -46,6 +47,7 @@ pub(super) struct State {
     /// Addresses with a task that keeps a session.
     session_tasks: BTreeSet<SocketAddr>,
     ticks_due: u32,
+    pub(super) watchers: Watchers,
     /// Ticks without a leader.
     leaderless_ticks: usize,
     /// The reason why the replica has to stop.
@@ -74,6 +76,7 @@ impl Shared {
             None if planted("kv_keeps_name") => replica_name(config.node, 1),
             None => replica_name(config.node, rng.next()),
         };
+        let watchers_max = config.watchers_max;
         let state = State {
             config,
             handle,
@@ -85,6 +88,7 @@ impl Shared {
             hellos_received: BTreeMap::new(),
             session_tasks: BTreeSet::new(),
             ticks_due: 0,
+            watchers: Watchers::new(watchers_max),
             leaderless_ticks: 0,
             failure: None,
             rng,
@@ -119,6 +123,7 @@ impl Shared {
         if let Err(failure) = &more {
             state.failure = Some(failure.clone());
         }
+        state.watchers.note(&member.store);
         more
     }
 
@@ -134,6 +139,9 @@ impl Shared {
             state.ticks_due = (state.ticks_due + 1).min(TICKS_DUE_MAX);
             state.connect_members(&self);
             state.note_replacement();
+            if !state.serves_watchers() {
+                state.watchers.wake_all();
+            }
         }
     }
 
@@ -213,6 +221,11 @@ impl Shared {
 }
 
 impl State {
+    /// Ticks without a leader.
+    pub(super) fn leaderless_ticks(&self) -> usize {
+        self.leaderless_ticks
+    }
+
     pub(super) fn own_name(&self) -> u64 {
         self.member.as_ref().map_or(self.name, |member| member.identity.replica)
     }

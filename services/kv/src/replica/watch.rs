@@ -1,0 +1,421 @@
+//! Watchers: streams of the changes of a range (`docs/kv-protocol.md` §11).
+//!
+//! A watcher reads the history of the store by a position of its own, and has no queue but the windows of its stream. So
+//! a slow watcher delays nothing, and ends when the history has lost the next changes. A watcher that has all changes is
+//! *idle*, and costs nothing until a change of its range comes: watchers of one key are found by the key.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use petrel::service::Ctx;
+use petrel::stream::Sender;
+use petrel::{Error, Status};
+
+use super::shared::{Shared, State};
+use crate::api::{Changes, Compacted, WatchMessage, WatchRequest, Watching};
+use crate::limits::WATCH_MESSAGE_BYTES_MAX;
+use crate::store::{History, Store};
+
+/// Time without a message after which an idle watcher is told the revision, if that has risen: a client that begins again
+/// needs no older history then.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// Changes that a watcher looks at in one piece: some 50 µs of the replica's thread.
+const SEARCH_MAX: usize = 2_048;
+
+/// Election timeouts without a leader after which watchers end: the replica may be cut off, and another one not.
+pub(super) const LEADERLESS_ELECTIONS: usize = 2;
+
+/// All watchers of a replica.
+pub(super) struct Watchers {
+    most: usize,
+    all: BTreeMap<u64, Watcher>,
+    last_id: u64,
+    by_key: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    by_range: BTreeSet<u64>,
+    /// Watchers that are not idle, by the next revision that each needs.
+    behind: BTreeSet<(u64, u64)>,
+    /// The last revision that was compared with the ranges of idle watchers.
+    noted: u64,
+    /// Watchers that have ended because the history had lost their next changes.
+    overtaken: u64,
+}
+
+struct Watcher {
+    from: Box<[u8]>,
+    until: Option<Box<[u8]>>,
+    /// The next revision that the watcher needs. None: it is idle.
+    next: Option<u64>,
+    waker: Option<Waker>,
+}
+
+impl Watcher {
+    fn has(&self, key: &[u8]) -> bool {
+        key >= &*self.from && self.until.as_deref().is_none_or(|until| key < until)
+    }
+
+    /// The range's only key, if it has one.
+    fn key(&self) -> Option<&[u8]> {
+        let until = self.until.as_deref()?;
+        until.strip_prefix(&*self.from).filter(|rest| *rest == [0]).map(|_| &*self.from)
+    }
+}
+
+impl Watchers {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            all: BTreeMap::new(),
+            last_id: 0,
+            by_key: HashMap::new(),
+            by_range: BTreeSet::new(),
+            behind: BTreeSet::new(),
+            noted: 0,
+            overtaken: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn overtaken(&self) -> u64 {
+        self.overtaken
+    }
+
+    /// Adds a watcher, and returns its number; none if there are as many as may.
+    fn add(&mut self, wanted: &WatchRequest<'_>) -> Option<u64> {
+        if self.all.len() >= self.most {
+            return None;
+        }
+        self.last_id += 1;
+        let (from, until) = (wanted.from.into(), wanted.until.map(Into::into));
+        let watcher = Watcher { from, until, next: Some(wanted.revision), waker: None };
+        match watcher.key() {
+            Some(key) => self.by_key.entry(key.into()).or_default().insert(self.last_id),
+            None => self.by_range.insert(self.last_id),
+        };
+        self.behind.insert((wanted.revision, self.last_id));
+        self.all.insert(self.last_id, watcher);
+        Some(self.last_id)
+    }
+
+    fn remove(&mut self, id: u64) {
+        let watcher = self.all.remove(&id).expect("a watcher is removed once");
+        if let Some(next) = watcher.next {
+            self.behind.remove(&(next, id));
+        }
+        let Some(key) = watcher.key() else {
+            assert!(self.by_range.remove(&id), "a watcher without a key is found by its range");
+            return;
+        };
+        let same = self.by_key.get_mut(key).expect("a watcher is found by its key");
+        assert!(same.remove(&id), "a watcher is found by its key");
+        if same.is_empty() {
+            self.by_key.remove(key);
+        }
+    }
+
+    /// Sets the next revision that a watcher needs. None makes it idle.
+    fn set(&mut self, id: u64, next: Option<u64>) {
+        let watcher = self.all.get_mut(&id).expect("the watcher exists");
+        if watcher.next == next {
+            return;
+        }
+        let before = std::mem::replace(&mut watcher.next, next);
+        if let Some(before) = before {
+            self.behind.remove(&(before, id));
+        }
+        if let Some(next) = next {
+            self.behind.insert((next, id));
+        }
+    }
+
+    /// The next revision that a watcher needs, or that it has not been compared with.
+    fn next(&self, id: u64) -> u64 {
+        self.all[&id].next.unwrap_or(self.noted + 1)
+    }
+
+    /// Wakes the idle watchers whose ranges have new changes, and those whose next changes are gone.
+    pub(super) fn note(&mut self, store: &Store) {
+        let (history, noted) = (store.history(), self.noted);
+        self.noted = store.revision();
+        if self.all.is_empty() {
+            return;
+        }
+        let first = history.first();
+        if first > noted + 1 {
+            // The changes between are unknown: the state was replaced, or the history is short.
+            let idle = self.all.iter().filter(|(_, watcher)| watcher.next.is_none());
+            let idle: Vec<u64> = idle.map(|(id, _)| *id).collect();
+            idle.into_iter().for_each(|id| self.set(id, Some(noted + 1)));
+        }
+        for revision in history.from(first.max(noted + 1)) {
+            for change in revision.changes() {
+                self.note_change(change.key, revision.number);
+            }
+        }
+        for (_, id) in self.behind.range(..(first, 0)) {
+            self.all.get_mut(id).expect("the watcher exists").wake();
+        }
+    }
+
+    fn note_change(&mut self, key: &[u8], revision: u64) {
+        let of_key = self.by_key.get(key).into_iter().flatten();
+        let of_range = self.by_range.iter().filter(|id| self.all[*id].has(key));
+        let idle = of_key.chain(of_range).filter(|id| self.all[*id].next.is_none());
+        let idle: Vec<u64> = idle.copied().collect();
+        for id in idle {
+            self.set(id, Some(revision));
+            self.all.get_mut(&id).expect("the watcher exists").wake();
+        }
+    }
+
+    /// Wakes all watchers: they end.
+    pub(super) fn wake_all(&mut self) {
+        self.all.values_mut().for_each(Watcher::wake);
+    }
+}
+
+impl Watcher {
+    fn wake(&mut self) {
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Returns true if watchers may see changes here: the replica is a member, and knows a leader.
+    pub(super) fn serves_watchers(&self) -> bool {
+        let most = LEADERLESS_ELECTIONS * self.config.election_ticks();
+        self.member.is_some() && self.leaderless_ticks() < most
+    }
+
+    fn compacted(&self, history: &History) -> Error {
+        Compacted { first: history.first(), node: self.config.node }.error()
+    }
+}
+
+/// The place of a watcher in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    revision: u64,
+    /// Changes of the range and the revision that were sent.
+    sent: usize,
+}
+
+/// What a history has for a watcher.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// The message has changes.
+    Changes,
+    /// Nothing yet, but the search is not at its end.
+    More,
+    Nothing,
+}
+
+impl Position {
+    /// Looks for the next changes of a range, puts them into `message`, and goes behind them. The history ends with the
+    /// revision `last`.
+    fn search(
+        &mut self,
+        history: &History,
+        last: u64,
+        wanted: &WatchRequest<'_>,
+        message: &mut Vec<u8>,
+    ) -> Found {
+        let (mut changes, mut looked) = (Vec::new(), 0);
+        for revision in history.from(self.revision) {
+            if looked >= SEARCH_MAX {
+                return Found::More;
+            }
+            if revision.number > self.revision {
+                *self = Self { revision: revision.number, sent: 0 };
+            }
+            let mut is_last = true;
+            let own = revision.changes().inspect(|_| looked += 1);
+            for change in own.filter(|change| wanted.has(change.key)).skip(self.sent) {
+                is_last = changes.is_empty() || changes.len() + change.len() <= WATCH_MESSAGE_BYTES_MAX;
+                if !is_last {
+                    break;
+                }
+                change.write(&mut changes);
+                self.sent += 1;
+            }
+            if is_last {
+                *self = Self { revision: revision.number + 1, sent: 0 };
+            }
+            if !changes.is_empty() {
+                let (revision, changes) = (revision.number, Changes::of(&changes));
+                WatchMessage::Changes { revision, is_last, changes }.encode(message);
+                return Found::Changes;
+            }
+        }
+        self.revision = self.revision.max(last + 1);
+        Found::Nothing
+    }
+}
+
+/// A watcher's place among all of a replica, until it is dropped.
+struct Place {
+    shared: Shared,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.borrow_mut().watchers.remove(self.id);
+    }
+}
+
+impl Watching for Shared {
+    async fn watch(
+        &self,
+        _: &Ctx,
+        request: Vec<u8>,
+        mut stream: Sender<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let wanted = WatchRequest::decode(&request)
+            .map_err(|error| Error::new(Status::InvalidArgument, error.to_string()))?;
+        let place = Place::new(self, &wanted)?;
+        let handle = self.borrow().handle.clone();
+        let mut at = Position { revision: wanted.revision, sent: 0 };
+        // The first message says that the watcher has its place, even if nothing has changed.
+        let (mut is_due, mut told, mut message) = (true, 0, Vec::new());
+        loop {
+            message.clear();
+            let (found, revision) = place.search(&wanted, &mut at, &mut message)?;
+            match found {
+                Found::Changes => {
+                    place.send(&mut stream, &message, at.revision).await?;
+                    (is_due, told) = (false, at.revision - 1);
+                }
+                Found::More => yield_once().await,
+                Found::Nothing if is_due && revision > told => {
+                    WatchMessage::Progress { revision }.encode(&mut message);
+                    place.send(&mut stream, &message, at.revision).await?;
+                    (is_due, told) = (false, revision);
+                }
+                Found::Nothing => is_due = handle.timeout(PROGRESS, place.change()).await.is_err(),
+            }
+        }
+    }
+}
+
+impl Place {
+    fn new(shared: &Shared, wanted: &WatchRequest<'_>) -> Result<Self, Error> {
+        let mut state = shared.borrow_mut();
+        if !state.serves_watchers() {
+            return Err(without_leader());
+        }
+        let most = state.config.watchers_max;
+        let id = state.watchers.add(wanted).ok_or_else(|| {
+            let text = format!("the replica has {most} watchers already");
+            Error::new(Status::ResourceExhausted, text)
+        })?;
+        Ok(Self { shared: shared.clone(), id })
+    }
+
+    /// Looks for changes from a position on. Without any, the watcher is idle. Returns the revision of the store, too.
+    fn search(
+        &self,
+        wanted: &WatchRequest<'_>,
+        at: &mut Position,
+        message: &mut Vec<u8>,
+    ) -> Result<(Found, u64), Error> {
+        let state = &mut *self.shared.borrow_mut();
+        if !state.serves_watchers() {
+            return Err(without_leader());
+        }
+        let Some(member) = &state.member else { unreachable!("it serves watchers") };
+        let (store, next) = (&member.store, state.watchers.next(self.id));
+        if next > at.revision {
+            *at = Position { revision: next, sent: 0 };
+        }
+        if at.revision < store.history().first() {
+            state.watchers.overtaken += 1;
+            return Err(state.compacted(store.history()));
+        }
+        let found = at.search(store.history(), store.revision(), wanted, message);
+        let next = (found != Found::Nothing).then_some(at.revision);
+        state.watchers.set(self.id, next);
+        Ok((found, store.revision()))
+    }
+
+    /// Waits until a change of the range has come, or the watcher has to end.
+    async fn change(&self) {
+        poll_fn(|cx| {
+            let state = &mut *self.shared.borrow_mut();
+            let is_idle = state.serves_watchers() && state.watchers.all[&self.id].next.is_none();
+            if is_idle { state.watchers.wait(self.id, cx) } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Sends a message. If the reader is slower than the history, the stream ends at once.
+    async fn send(
+        &self,
+        stream: &mut Sender<Vec<u8>>,
+        message: &[u8],
+        next: u64,
+    ) -> Result<(), Error> {
+        let is_overtaken = {
+            let mut sending = pin!(stream.send_bytes(message));
+            poll_fn(|cx| match sending.as_mut().poll(cx) {
+                Poll::Ready(sent) => Poll::Ready(sent.map(|()| false)),
+                Poll::Pending => self.poll_overtaken(next, cx).map(|()| Ok(true)),
+            })
+            .await?
+        };
+        if !is_overtaken {
+            return Ok(());
+        }
+        let state = &mut *self.shared.borrow_mut();
+        state.watchers.overtaken += 1;
+        let error = match &state.member {
+            Some(member) if state.serves_watchers() => state.compacted(member.store.history()),
+            _ => without_leader(),
+        };
+        stream.reset(&error);
+        Err(error)
+    }
+
+    /// Waits until the history has lost a revision, or the watcher has to end.
+    fn poll_overtaken(&self, next: u64, cx: &Context<'_>) -> Poll<()> {
+        let state = &mut *self.shared.borrow_mut();
+        let is_there = |state: &State| {
+            state.member.as_ref().is_some_and(|member| next >= member.store.history().first())
+        };
+        if !(state.serves_watchers() && is_there(state)) {
+            return Poll::Ready(());
+        }
+        state.watchers.set(self.id, Some(next));
+        state.watchers.wait(self.id, cx)
+    }
+}
+
+impl Watchers {
+    fn wait(&mut self, id: u64, cx: &Context<'_>) -> Poll<()> {
+        self.all.get_mut(&id).expect("the watcher exists").waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Lets other tasks run.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn without_leader() -> Error {
+    Error::new(Status::Unavailable, "this replica knows no leader, and may lack changes")
+}
