@@ -3,8 +3,8 @@
 
 use petrel_kv::api::{
     AdminReply, GetReply, GetRequest, LeaseReply, LeaseRequest, MemberRequest, Pair, Pairs,
-    PairsBuffer, SaveReply, SaveRequest, ScanReply, ScanRequest, Status, TransferRequest,
-    WriteReply,
+    PairsBuffer, RevisionReply, RevisionRequest, SaveReply, SaveRequest, ScanReply, ScanRequest,
+    Status, TransferRequest, WatchMessage, WatchRequest, WriteReply,
 };
 use petrel_kv::command::{BatchBuffer, Command, Expected, LeaseOp, Op, Restore};
 use petrel_kv::limits::LEASE_MS_MIN;
@@ -28,6 +28,17 @@ pub fn check(data: &[u8]) {
         _ if *choice == u8::MAX - 1 => {
             again(rest, |bytes| written(LeaseRequest::decode(bytes), LeaseRequest::to_vec), false);
             again(rest, |bytes| written(LeaseReply::decode(bytes), LeaseReply::to_vec), false);
+        }
+        _ if *choice == u8::MAX - 2 => {
+            again(rest, |bytes| written(WatchRequest::decode(bytes), WatchRequest::to_vec), false);
+            again(rest, |bytes| written(WatchMessage::decode(bytes), WatchMessage::to_vec), false);
+            again(
+                rest,
+                |bytes| written(RevisionReply::decode(bytes), RevisionReply::to_vec),
+                false,
+            );
+            let request = RevisionRequest::decode(rest);
+            again(rest, |_| written(request, RevisionRequest::to_vec), false);
         }
         0 => again(rest, |bytes| written(Command::decode(bytes), Command::to_vec), false),
         1 => again(rest, |bytes| written(WriteReply::decode(bytes), WriteReply::to_vec), false),

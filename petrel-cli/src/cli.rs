@@ -23,6 +23,8 @@ mod kv_files;
 mod kv_lease;
 #[cfg(feature = "full")]
 mod kv_sim;
+#[cfg(feature = "full")]
+mod kv_watch;
 mod manual;
 mod server;
 #[cfg(feature = "full")]
@@ -70,6 +72,8 @@ pub(crate) use kv_lease::{
 };
 #[cfg(feature = "full")]
 pub(crate) use kv_sim::KvSimArgs;
+#[cfg(feature = "full")]
+pub(crate) use kv_watch::KvWatchArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};
 pub(crate) use server::ServeArgs;
 #[cfg(feature = "full")]

@@ -11,6 +11,7 @@ mod serve;
 mod sim;
 mod status;
 mod text;
+mod watch;
 mod whole_file;
 
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &KvArgs, global: GlobalArgs, output: Output) -> Result<O
         KvCommand::Delete(args) => operations::delete(args, output),
         KvCommand::Cas(args) => operations::cas(args, output),
         KvCommand::Scan(args) => operations::scan(args, output),
+        KvCommand::Watch(args) => watch::run(args, output),
         KvCommand::Lease(args) => lease::run(args, output),
         KvCommand::Save(args) => backup::save(args, output),
         KvCommand::Restore(args) => backup::restore(args, output),
@@ -98,6 +100,7 @@ fn failure_of(error: &KvError) -> Failure {
         KvError::Unavailable(_) => Status::Unavailable,
         KvError::Refused(_) => Status::FailedPrecondition,
         KvError::NoLease { .. } => Status::NotFound,
+        KvError::Compacted { .. } => Status::OutOfRange,
         KvError::Protocol(_) => Status::Internal,
         _ => Status::Unknown,
     };

@@ -10,12 +10,13 @@ use petrel_command::args::address::parse_listen;
 use petrel_command::args::values::{IdleChoice, TransportChoice};
 use petrel_command::args::{ReadsChoice, ServerAddress};
 use petrel_command::units::{parse_duration, parse_size};
-use petrel_kv::limits::DISK_BYTES_MIN_DEFAULT;
+use petrel_kv::limits::{DISK_BYTES_MIN_DEFAULT, HISTORY_BYTES_DEFAULT};
 
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 use super::kv_files::{KvExportArgs, KvImportArgs, KvRestoreArgs, KvSaveArgs};
 use super::kv_lease::KvLeaseArgs;
 use super::kv_sim::KvSimArgs;
+use super::kv_watch::KvWatchArgs;
 
 /// A key-value store replicated over three or more processes: serve, read, write, administer
 ///
@@ -46,6 +47,7 @@ pub(crate) enum KvCommand {
     Delete(KvDeleteArgs),
     Cas(KvCasArgs),
     Scan(KvScanArgs),
+    Watch(KvWatchArgs),
     Lease(KvLeaseArgs),
     Save(KvSaveArgs),
     Restore(KvRestoreArgs),
@@ -105,6 +107,10 @@ pub(crate) struct KvServeArgs {
     /// Free space of the disk of --data below which a leader refuses such writes
     #[arg(long, value_name = "SIZE", default_value_t = DISK_BYTES_MIN_DEFAULT as usize, value_parser = parse_size)]
     pub(crate) disk_free: usize,
+
+    /// Memory of the last changes, for watches that begin or go on at an earlier revision
+    #[arg(long, value_name = "SIZE", default_value_t = HISTORY_BYTES_DEFAULT, value_parser = parse_size)]
+    pub(crate) history: usize,
 
     /// How the leader verifies its leadership before a read
     #[arg(long, value_enum, default_value_t = ReadsChoice::ReadIndex)]

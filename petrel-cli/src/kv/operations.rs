@@ -7,7 +7,7 @@ use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::text::clean_bytes;
 use petrel_kv::api::Pair;
-use petrel_kv::client::{Cas, Consistency};
+use petrel_kv::client::{Cas, Consistency, after_prefix};
 use petrel_kv::command::Expected;
 use serde::Serialize;
 
@@ -174,25 +174,4 @@ pub(super) fn scan(args: &KvScanArgs, output: Output) -> Result<Outcome, Failure
 
 fn consistency(stale: bool) -> Consistency {
     if stale { Consistency::Stale } else { Consistency::Linearizable }
-}
-
-/// Returns the first key after all keys with a prefix; `None` if no key can follow.
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn after_prefix__is_the_next_key_without_it() {
-        assert_eq!(after_prefix(b"user:"), Some(b"user;".to_vec()));
-        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xff"), None);
-        assert_eq!(after_prefix(b""), None);
-    }
 }

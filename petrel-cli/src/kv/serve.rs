@@ -90,6 +90,7 @@ fn config(args: &KvServeArgs, log: Option<EventLevel>) -> Result<ReplicaConfig, 
         ReadsChoice::Lease => ReadMode::Lease,
     };
     config.memory_bytes_max = args.memory.map_or(u64::MAX, |bytes| bytes as u64);
+    config.history_bytes_max = args.history;
     config.disk_bytes_min = args.disk_free as u64;
     config.logger = logger(log);
     Ok(config)

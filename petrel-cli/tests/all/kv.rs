@@ -210,6 +210,33 @@ fn kv__leases() {
 }
 
 #[test]
+fn kv__watches() {
+    let mut cluster = Cluster::start(3, None);
+    for (key, value) in [("colour", "grey"), ("size", "7"), ("colour", "white")] {
+        cluster.ok(&["put", key, value]);
+    }
+    cluster.ok(&["delete", "colour"]);
+    let words = ["--from", "1", "--limit", "3"];
+    let watch = |cluster: &Cluster, range: &[&str]| {
+        records(&cluster.run(&[&["watch"], range, &words[..]].concat()))
+    };
+    let changes = watch(&cluster, &["colour"]);
+    let seen: Vec<_> = changes.iter().map(|it| (&it["kind"], &it["key"], &it["value"])).collect();
+    let (put, delete, colour) = ("put".into(), "delete".into(), "colour".into());
+    let (grey, white) = ("grey".into(), "white".into());
+    assert_eq!(
+        seen,
+        [(&put, &colour, &grey), (&put, &colour, &white), (&delete, &colour, &Value::Null)]
+    );
+    assert_eq!(watch(&cluster, &["--prefix", "col"]), changes);
+    assert_eq!(watch(&cluster, &["--range", "a", "d"]), changes);
+    let killed = cluster.leader();
+    cluster.kill(killed);
+    assert_eq!(watch(&cluster, &["colour"]), changes);
+    assert_eq!(cluster.run(&["watch", "--range", "b", "a"]).status.code(), Some(2));
+}
+
+#[test]
 fn kv__goes_on_when_the_leader_is_killed_and_takes_it_back() {
     let mut cluster = Cluster::start(3, None);
     cluster.ok(&["put", "before", "1"]);

@@ -20,6 +20,9 @@ pub(crate) struct Common {
     pub(crate) leases: RefCell<Ledger>,
     /// The first broken rule.
     pub(crate) violation: RefCell<Option<String>>,
+    /// Users of watches, and whether they are to end.
+    pub(crate) watches_busy: Cell<u32>,
+    pub(crate) watches_end: Cell<bool>,
     /// Clients with operations left.
     pub(crate) clients_busy: Cell<u32>,
     pub(crate) counters: RefCell<Counters>,
@@ -36,6 +39,9 @@ pub(crate) struct Counters {
     pub(crate) abandoned: u64,
     /// Operations of the store's own client.
     pub(crate) kv_client_operations: u64,
+    /// Revisions that watches showed, and watches that began anew, since their next changes were gone.
+    pub(crate) changes_watched: u64,
+    pub(crate) watches_compacted: u64,
     pub(crate) disks_lost: u64,
     pub(crate) transfers: u64,
     pub(crate) nodes_added: u64,

@@ -265,6 +265,11 @@ impl History {
         Ok(())
     }
 
+    /// The known writes: their revisions, with their keys.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = (u64, u8)> {
+        self.writers.iter().map(|(revision, (key, _))| (*revision, *key))
+    }
+
     fn raise_least_revision(&mut self, key: u8, index: u64) {
         let least = self.least_revisions.entry(key).or_default();
         *least = index.max(*least);

@@ -21,6 +21,7 @@
 //! | `disk` | a log store that loses unsynced data |
 //! | `client`, `connection`, `operator` | callers of the store's methods |
 //! | `leases` | users of leases, and the rules for the ends of leases |
+//! | `watches` | users of watches, and the rules for the changes that they see |
 //! | `kv_client`, `operation`, `script` | users of the store's own client, here and in `chaos` |
 //! | `history`, `observer` | rules for answers to clients, and for replicas |
 //! | `linearizable` | the interface to porcupine |
@@ -51,6 +52,7 @@ mod runner;
 mod scenario;
 mod script;
 mod value;
+mod watches;
 mod world;
 
 pub use chaos::{

@@ -85,6 +85,8 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
         ("stale_reads", counters.stale_reads),
         ("leases_ended", leases.ended()),
         ("keep_alives", leases.keep_alives),
+        ("changes_watched", counters.changes_watched),
+        ("watches_compacted", counters.watches_compacted),
         ("crashes", fabric.crashes),
         ("disks_lost", counters.disks_lost),
         ("partitions", fabric.partitions),

@@ -64,6 +64,10 @@ pub(crate) struct Scenario {
     pub(crate) pending_max: u64,
     /// Whether a client has leases: in a third of the seeds.
     pub(crate) has_leases: bool,
+    /// The number of watches: in a third of the seeds.
+    pub(crate) watches: u64,
+    /// Memory of the changes that replicas keep for watches.
+    pub(crate) history_bytes_max: usize,
     link: LinkConfig,
 }
 
@@ -121,6 +125,9 @@ const STREAM_PENDING: u32 = 178_313;
 /// With this number, the seeds of the regression list and of the documents have no leases.
 const STREAM_LEASES: u32 = 700_659;
 
+/// With this number, the seeds of the regression list and of the documents have no watches.
+const STREAM_WATCHES: u32 = 503_687;
+
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let rng = |stream| Rng::stream(seed, u32::MAX, stream);
@@ -130,7 +137,12 @@ impl Scenario {
         let slow_host = HostId(slow.below(u64::from(drawn.nodes)) as u16);
         let slow_disk = (slow.below(4) == 0).then_some(slow_host);
         let has_leases = rng(STREAM_LEASES).below(3) == 0;
+        let watch = &mut rng(STREAM_WATCHES);
+        let watches = if watch.below(3) == 0 { watch.between(1, 2) } else { 0 };
+        let history_bytes_max = if watch.below(2) == 0 { 1 << 20 } else { 100 << watch.below(8) };
         Self {
+            watches,
+            history_bytes_max,
             pending_max,
             slow_disk,
             has_leases,
@@ -178,6 +190,8 @@ impl Scenario {
             slow_disk: None,
             pending_max: 1,
             has_leases: false,
+            watches: 0,
+            history_bytes_max: 0,
             link: LinkConfig {
                 rate_bps: rng.between(1, 100) * 1_000_000_000,
                 delay_ns: 1 << rng.between(8, 16),
@@ -322,13 +336,17 @@ mod tests {
     }
 
     #[test]
-    fn of__a_third_of_the_seeds_has_leases_and_those_that_found_something_do_not() {
+    fn of__a_third_of_the_seeds_has_leases_and_watches_and_those_that_found_something_do_not() {
         let lines = include_str!("../tests/regression_seeds.txt").lines();
         let listed: Vec<u64> = lines.filter_map(|line| line.parse().ok()).collect();
         assert!(listed.len() >= 8);
-        assert_eq!(listed.iter().find(|seed| Scenario::of(**seed).has_leases), None);
-        let some = (0..1000).filter(|seed| Scenario::of(*seed).has_leases).count();
-        assert!((280..390).contains(&some), "{some}");
+        let has: [fn(u64) -> bool; 2] =
+            [|seed| Scenario::of(seed).has_leases, |seed| Scenario::of(seed).watches > 0];
+        for has in has {
+            assert_eq!(listed.iter().find(|seed| has(**seed)), None);
+            let some = (0..1000).filter(|seed| has(*seed)).count();
+            assert!((280..390).contains(&some), "{some}");
+        }
     }
 
     #[test]

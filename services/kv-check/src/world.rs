@@ -71,6 +71,8 @@ impl World {
             observer: RefCell::new(Observer::default()),
             leases: RefCell::default(),
             violation: RefCell::new(None),
+            watches_busy: Cell::new(0),
+            watches_end: Cell::new(false),
             clients_busy: Cell::new(0),
             counters: RefCell::new(Counters::default()),
         });
@@ -102,6 +104,10 @@ impl World {
             if common.scenario.has_leases && host.0 + 1 == common.scenario.hosts() {
                 self.start_lease_user(&mut endpoint)?;
             }
+            let last = host.0 + 1 == common.scenario.hosts();
+            for _ in 0..if last { common.scenario.watches } else { 0 } {
+                self.start_watch_user(&mut endpoint)?;
+            }
             if host.0 == common.scenario.replica_hosts() {
                 endpoint.handle().spawn(operate(connection, Rc::clone(&self.operator)));
             }
@@ -128,6 +134,8 @@ impl World {
         })?;
         self.read_all();
         self.run_until_well("the last reads", |world| world.common.clients_busy.get() == 0)?;
+        self.common.watches_end.set(true);
+        self.run_until_well("the watches", |world| world.common.watches_busy.get() == 0)?;
         self.add_up();
         Ok(())
     }
@@ -431,6 +439,7 @@ impl World {
             log_entries_max: common.scenario.log_entries_max,
             log_entries_kept: common.scenario.log_entries_kept,
             log_bytes_max: common.scenario.log_bytes_max,
+            history_bytes_max: common.scenario.history_bytes_max,
             logger: logger::logger(),
             ..ReplicaConfig::new(node, address, peers, rng.next_u64())
         };

@@ -34,7 +34,8 @@ fn seeds__some_more_keep_all_rules_and_much_goes_wrong_in_them() {
     };
     let names = ["crashes", "disks_lost", "partitions", "snapshots_fetched", "writes_repeated"];
     let of_kv_client = ["operations_of_kv_client", "operations_failed", "saves", "leases_ended"];
-    for name in names.into_iter().chain(of_kv_client) {
+    let of_watches = ["changes_watched", "watches_compacted"];
+    for name in names.into_iter().chain(of_kv_client).chain(of_watches) {
         assert!(total(name) > 0, "nothing of {name}");
     }
     assert!(total("operations") > 1_000);

@@ -33,9 +33,7 @@ pub use refusal::{Certainty, Leader, Refusal};
 pub use save::{SaveReply, SaveRequest};
 pub use scan::{Pair, Pairs, PairsBuffer, ScanReply, ScanRequest};
 pub use status::{Member, MemberKind, Role, Status};
-pub use watch::{
-    Change, Changes, RevisionReply, RevisionRequest, WatchMessage, WatchRequest,
-};
+pub use watch::{Change, Changes, RevisionReply, RevisionRequest, WatchMessage, WatchRequest};
 pub(crate) use watch::{Compacted, Watching, WatchingClient, WatchingServer};
 pub use write::{Applied, LeaseOutcome, Outcome, RestoreOutcome, WriteReply};
 

@@ -10,6 +10,7 @@
 //! | `namespaces`, `network` | the namespaces, the bridge between them, and its rules |
 //! | `replica`, `cluster` | the replicas' processes, from inside and from outside |
 //! | `load`, `recorder` | clients, and the record of their operations |
+//! | `leases`, `watches` | users of leases and of a watch |
 //! | `nemesis` | faults |
 //! | `phase`, `recovery`, `report` | from an empty cluster to the last check, and the results |
 
@@ -25,6 +26,7 @@ mod recorder;
 mod recovery;
 mod replica;
 mod report;
+mod watches;
 
 use std::time::{Duration, Instant};
 

@@ -21,6 +21,7 @@ use super::recorder::{KEYS, Recorder};
 use super::recovery::{RECOVERY_MAX, wait_until_it_serves, wait_until_recovered};
 use super::replica::Settings;
 use super::report::{ChaosReport, Counts};
+use super::watches::WatchUser;
 use crate::history::Operation;
 use crate::linearizable::{Checker, Verdict};
 use crate::operation::is_by_save;
@@ -120,7 +121,8 @@ impl Phase {
         let Stage { cluster, client, handle, recorder } = stage;
         (1..=self.settings.nodes).try_for_each(|node| cluster.start(node))?;
         wait_until_recovered(cluster, client, handle).await?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let [stop, end] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let watch = self.start_watch(recorder, &end);
         let threads = self.start_clients(recorder, &stop);
         let rng = self.rng.clone();
         let mut nemesis = Nemesis::new(cluster, client, handle, recorder, rng);
@@ -133,11 +135,15 @@ impl Phase {
         report.counts.faults = std::mem::take(&mut nemesis.counts);
         stop.store(true, Ordering::Relaxed);
         join(threads)?;
-        injected.and(served).and(back)?;
-        self.read_all(client, recorder).await;
-        let recovered = wait_until_recovered(cluster, client, handle).await;
-        report.recovered_after_s = healed.elapsed().as_secs_f64();
-        recovered
+        let mut well = injected.and(served).and(back);
+        if well.is_ok() {
+            self.read_all(client, recorder).await;
+            well = wait_until_recovered(cluster, client, handle).await;
+            report.recovered_after_s = healed.elapsed().as_secs_f64();
+        }
+        end.store(true, Ordering::Relaxed);
+        join(vec![watch])?;
+        well
     }
 
     fn start_clients(
@@ -159,6 +165,16 @@ impl Phase {
         (0..self.clients).map(start).chain([user]).collect()
     }
 
+    fn start_watch(
+        &self,
+        recorder: &Arc<Recorder>,
+        end: &Arc<AtomicBool>,
+    ) -> JoinHandle<Result<(), String>> {
+        let (recorder, end) = (Arc::clone(recorder), Arc::clone(end));
+        let (user, nodes) = (WatchUser { phase: self.number, recorder, end }, self.settings.nodes);
+        std::thread::spawn(move || user.run(nodes))
+    }
+
     /// Reads all keys at the end, which reveals lost acknowledged writes.
     async fn read_all(&self, client: &KvClient, recorder: &Recorder) {
         let groups = recorder.lock().groups.len();
@@ -176,6 +192,8 @@ impl Phase {
         let counts = &mut report.counts;
         (counts.done, counts.failed, counts.unknown) = (state.done, state.failed, state.unknown);
         (counts.leases, counts.lease_late_max_s) = (state.leases, state.lease_late.as_secs_f64());
+        (counts.changes_watched, counts.watches_compacted) =
+            (state.changes_watched, state.watches_compacted);
         counts.operations = state.done + state.failed + state.unknown;
         report.violations.extend(state.violations.iter().cloned());
         for (number, group) in state.groups.iter().enumerate() {

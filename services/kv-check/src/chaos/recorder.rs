@@ -34,6 +34,9 @@ pub(super) struct State {
     /// Leases that were left to end, and the longest time that a key was found after the end of its lease.
     pub(super) leases: u64,
     pub(super) lease_late: Duration,
+    /// Revisions that the watch showed, and how often it began anew since its next changes were gone.
+    pub(super) changes_watched: u64,
+    pub(super) watches_compacted: u64,
     pub(super) violations: Vec<String>,
     /// Faults, with times.
     pub(super) notes: Vec<String>,

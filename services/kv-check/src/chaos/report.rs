@@ -51,6 +51,9 @@ pub(super) struct Counts {
     /// Leases that were left to end, and the longest time that a key was found after the end of its lease.
     pub(super) leases: u64,
     pub(super) lease_late_max_s: f64,
+    /// Revisions that a watch showed, and how often it began anew since its next changes were gone.
+    pub(super) changes_watched: u64,
+    pub(super) watches_compacted: u64,
     pub(super) faults: BTreeMap<&'static str, u64>,
     /// Linearizable histories, of a group of keys each.
     pub(super) linearizable: u64,
@@ -89,6 +92,8 @@ impl Counts {
         self.saves += other.saves;
         self.leases += other.leases;
         self.lease_late_max_s = self.lease_late_max_s.max(other.lease_late_max_s);
+        self.changes_watched += other.changes_watched;
+        self.watches_compacted += other.watches_compacted;
         self.linearizable += other.linearizable;
         self.too_hard += other.too_hard;
         for (name, count) in &other.faults {
@@ -103,6 +108,8 @@ impl fmt::Display for Counts {
         write!(f, "{operations} operations ({done} ok, {failed} failed, {unknown} unknown); ")?;
         write!(f, "{saves} saves; ")?;
         write!(f, "{} leases, {:.2} s late at most; ", self.leases, self.lease_late_max_s)?;
+        let (watched, compacted) = (self.changes_watched, self.watches_compacted);
+        write!(f, "{watched} changes watched, {compacted} new begins; ")?;
         let faults: Vec<_> =
             self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         write!(f, "{}; ", faults.join(", "))?;

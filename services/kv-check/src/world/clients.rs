@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::kv_client::KvClientUser;
 use crate::leases::LeaseUser;
 use crate::node::Node;
+use crate::watches::WatchUser;
 use petrel_sim::SimEndpoint;
 use petrel_sim::fabric::{ActorId, HostId};
 
@@ -59,6 +60,18 @@ impl World {
         let hosts = self.expected.iter().copied().collect();
         handle.spawn(user.run_in_time(hosts, Rc::clone(&self.operator)));
         self.simulation.wake(id);
+    }
+
+    /// Starts a user of a watch, which has a client of its own.
+    pub(super) fn start_watch_user(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
+        let (client, handle) = (self.kv_client(endpoint)?, endpoint.handle());
+        let (common, rng) = (Rc::clone(&self.common), self.next_rng());
+        let busy = &common.watches_busy;
+        busy.set(busy.get() + 1);
+        let number = busy.get();
+        let user = WatchUser::new(Rc::clone(&common), handle.clone(), client, number, rng);
+        handle.spawn(user.run());
+        Ok(())
     }
 
     fn lease_user(&mut self, handle: Handle, client: KvClient) -> LeaseUser {

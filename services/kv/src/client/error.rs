@@ -38,7 +38,9 @@ pub enum KvError {
     },
     /// No replica has the changes of a revision any more: the watch was too slow, or begins too early. Read the keys anew,
     /// and watch from there.
-    #[error("the changes of revision {from} are gone: the first revision that a replica has is {first}")]
+    #[error(
+        "the changes of revision {from} are gone: the first revision that a replica has is {first}"
+    )]
     Compacted {
         /// The revision that the watch needs.
         from: u64,

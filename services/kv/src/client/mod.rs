@@ -84,7 +84,7 @@ pub use read::Value;
 pub use restore::Restore;
 pub use save::{Save, SavedBlock};
 pub use scan::{OwnedPair, Page, Scan};
-pub use watch::{RevisionChanges, Watch};
+pub use watch::{RevisionChanges, Watch, after_prefix};
 pub use write::{Batched, Cas, Put};
 
 use crate::api::WatchingClient;

@@ -134,8 +134,7 @@ impl KvClient {
 
     /// Watches the keys with a prefix, like [`KvClient::watch`].
     pub fn watch_prefix(&self, prefix: &[u8]) -> Watch {
-        let last = prefix.iter().rposition(|byte| *byte < u8::MAX);
-        let until = last.map(|last| [&prefix[..last], &[prefix[last] + 1]].concat());
+        let until = after_prefix(prefix);
         self.watch(prefix, until.as_deref())
     }
 
@@ -281,6 +280,14 @@ impl Failures {
     }
 }
 
+/// Returns the first key after all keys with a prefix: the end of their range. None if no key can follow.
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
 /// Takes a message of a stream, whose next revision is `next`. Returns the changes of a revision when all have come.
 fn take(
     message: WatchMessage<'_>,
@@ -321,13 +328,20 @@ mod tests {
     use crate::api::Change;
 
     #[test]
+    fn after_prefix__is_the_next_key_without_it() {
+        assert_eq!(after_prefix(b"user:"), Some(b"user;".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+
+    #[test]
     fn take__a_revision_is_returned_when_it_is_complete() {
         let (mut next, mut incomplete) = (5, Vec::new());
         let mut encoded = Vec::new();
         Change { key: b"a", value: Some(b"1") }.write(&mut encoded);
         let changes = Changes::of(&encoded);
-        let message =
-            |revision, is_last| WatchMessage::Changes { revision, is_last, changes };
+        let message = |revision, is_last| WatchMessage::Changes { revision, is_last, changes };
         let progress = |revision| WatchMessage::Progress { revision };
         let mut take = |message| take(message, &mut next, &mut incomplete).map_err(|_| ());
         assert_eq!(take(progress(2)), Ok(None), "of a replica that is behind");

@@ -237,7 +237,8 @@ impl Position {
             let mut is_last = true;
             let own = revision.changes().inspect(|_| looked += 1);
             for change in own.filter(|change| wanted.has(change.key)).skip(self.sent) {
-                is_last = changes.is_empty() || changes.len() + change.len() <= WATCH_MESSAGE_BYTES_MAX;
+                is_last =
+                    changes.is_empty() || changes.len() + change.len() <= WATCH_MESSAGE_BYTES_MAX;
                 if !is_last {
                     break;
                 }

@@ -1,7 +1,7 @@
 //! Execution of operations on the keys.
 
-use super::leases::Leases;
 use super::history::Keys;
+use super::leases::Leases;
 use crate::api::Outcome;
 use crate::command::{Batch, Expected, Op};
 

@@ -194,6 +194,8 @@ mod tests {
         assert!(!keys.remove(b"b"));
         keys.history.end(4);
         keys.put(b"b", b"2", 7);
+        keys.put(b"leased", b"3", 7);
+        keys.remove_leased(b"leased");
         assert!(keys.remove(b"a") && keys.remove(b"b"));
         keys.history.end(7);
         let all = keys.history.from(1).flat_map(|revision| {
@@ -201,8 +203,14 @@ mod tests {
         });
         let put = |key, value| Change { key, value: Some(value) };
         let gone = |key| Change { key, value: None };
-        let expected =
-            [(3, put(b"a", b"1")), (7, put(b"b", b"2")), (7, gone(b"a")), (7, gone(b"b"))];
+        let expected = [
+            (3, put(b"a", b"1")),
+            (7, put(b"b", b"2")),
+            (7, put(b"leased", b"3")),
+            (7, gone(b"leased")),
+            (7, gone(b"a")),
+            (7, gone(b"b")),
+        ];
         assert!(all.eq(expected));
     }
 

@@ -12,3 +12,4 @@ mod exactly_once;
 mod leases;
 mod messages;
 mod store;
+mod watch;

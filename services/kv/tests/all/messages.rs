@@ -174,6 +174,43 @@ proptest! {
     }
 
     #[test]
+    fn watches__round_trip(
+        consistency in consistency(),
+        revision in 1..=u64::MAX,
+        first: u64,
+        is_last: bool,
+        from in bytes(20),
+        until in option::of(key()),
+        changes in vec((key(), option::of(bytes(30))), 1..4),
+    ) {
+        assert_round_trip!(RevisionRequest, RevisionRequest { consistency });
+        assert_round_trip!(RevisionReply, RevisionReply::At { revision, first });
+        let until = until.map(|until| [&from[..], &until].concat());
+        let until = until.as_deref();
+        assert_round_trip!(WatchRequest, WatchRequest { revision, from: &from, until });
+        assert_round_trip!(WatchMessage, WatchMessage::Progress { revision });
+        let mut message = WatchMessage::Progress { revision }.to_vec();
+        message[0] = 1;
+        message.push(is_last.into());
+        prop_assert!(WatchMessage::decode(&message).is_err(), "a message has a change at least");
+        for (key, value) in &changes {
+            message.push(if value.is_some() { 1 } else { 2 });
+            message.extend((key.len() as u16).to_le_bytes());
+            message.extend(key);
+            if let Some(value) = value {
+                message.extend((value.len() as u32).to_le_bytes());
+                message.extend(value);
+            }
+        }
+        let decoded = WatchMessage::decode(&message).unwrap();
+        prop_assert_eq!(decoded.to_vec(), &message[..]);
+        prop_assert!(WatchMessage::decode(&message[..message.len() - 1]).is_err());
+        let WatchMessage::Changes { changes: found, .. } = decoded else { panic!("{decoded:?}") };
+        let expected = changes.iter().map(|(key, value)| Change { key, value: value.as_deref() });
+        prop_assert!(found.iter().eq(expected));
+    }
+
+    #[test]
     fn leases__round_trip(
         consistency in consistency(), from in bytes(20), keys in vec(key(), 0..4), numbers: [u64; 3],
         ttl_ms in LEASE_MS_MIN..=LEASE_MS_MAX, next in option::of(key()), count: u32,
@@ -294,6 +331,13 @@ fn limits__are_kept_by_the_decoders() {
     assert_eq!(error, DecodeError::KeyLength(KEY_BYTES_MAX + 1));
     assert_eq!(error.to_string(), "a key has 1 to 4096 bytes, not 4097");
     assert_eq!(GetRequest::decode(&[2, 0, 0]), Err(DecodeError::KeyLength(0)));
+    let watch = |revision, until| WatchRequest { revision, from: b"b", until }.to_vec();
+    let out_of_range = |field| Err(DecodeError::OutOfRange(field));
+    assert_eq!(WatchRequest::decode(&watch(0, None)), out_of_range("revision"));
+    for until in [&b"a"[..], b"b", b""] {
+        let request = watch(1, Some(until));
+        assert_eq!(WatchRequest::decode(&request), out_of_range("end of the range"));
+    }
 
     let mut reply = vec![1, 0, 0, 0, 0, 0, 0, 0, 0];
     reply.extend_from_slice(&(VALUE_BYTES_MAX as u32 + 1).to_le_bytes());

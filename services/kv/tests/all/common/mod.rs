@@ -74,6 +74,9 @@ pub(crate) struct Options {
     /// 0 for the default.
     pub(crate) log_entries_max: usize,
     pub(crate) has_leases: bool,
+    /// 0 for the defaults.
+    pub(crate) history_bytes_max: usize,
+    pub(crate) watchers_max: usize,
     /// Whether replicas acknowledge only what their disks have.
     pub(crate) has_disks: bool,
 }
@@ -176,6 +179,12 @@ impl Cluster {
         if self.options.log_entries_max > 0 {
             config.log_entries_max = self.options.log_entries_max;
             config.log_entries_kept = self.options.log_entries_max / 4;
+        }
+        if self.options.history_bytes_max > 0 {
+            config.history_bytes_max = self.options.history_bytes_max;
+        }
+        if self.options.watchers_max > 0 {
+            config.watchers_max = self.options.watchers_max;
         }
         if self.options.has_leases {
             config.reads = ReadMode::Lease;
