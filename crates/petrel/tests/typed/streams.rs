@@ -53,6 +53,12 @@ impl Plain {
 impl Words for Plain {
     async fn split(&self, cx: &Ctx, text: String, mut words: Sender<String>) -> Result<(), Error> {
         assert!(cx.peer().is_some());
+        if text == "flood" {
+            while words.try_send("x".repeat(1_000)).is_ok() {}
+            let error = Error::new(Status::Aborted, "too slow").with_detail_bytes("why", b"flood");
+            words.reset(&error);
+            return Err(Error::new(Status::Internal, "the stream is over"));
+        }
         for word in text.split(' ') {
             if word == "stop" {
                 return Err(Error::new(Status::OutOfRange, "a word that stops"));
@@ -218,6 +224,24 @@ fn a_stream__that_is_dropped_or_late_ends_its_handler() {
 
     let mut panics = client.idle("panic".to_owned()).start_wait().unwrap();
     assert_eq!(wait(panics.next()).unwrap().unwrap_err().status, Status::Internal);
+}
+
+#[test]
+fn a_handler__that_resets_its_stream_ends_it_at_once_with_its_error() {
+    let (_server, client, _) = serve_over(AllowedTransports::UDP);
+    wait(async {
+        let mut words = client.split("flood".to_owned()).start().await.unwrap();
+        let error = loop {
+            match words.next().await.expect("an error") {
+                Ok(word) => assert_eq!(word.len(), 1_000),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.status, &*error.message), (Status::Aborted, "too slow"));
+        let details: Vec<_> = error.details().map(|one| (one.name, one.value)).collect();
+        assert_eq!(details, [("why", &b"flood"[..])]);
+        assert!(words.next().await.is_none());
+    });
 }
 
 #[test]

@@ -420,3 +420,80 @@ async fn yield_once() {
 fn without_leader() -> Error {
     Error::new(Status::Unavailable, "this replica knows no leader, and may lack changes")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Op};
+
+    fn put(store: &mut Store, key: &[u8]) -> u64 {
+        let op = Op::Put { key, value: b"value" };
+        let sequence = store.applied();
+        let write = Command::Write { session: 1, sequence, first_pending: sequence, op };
+        store.apply(store.applied() + 1, &write.to_vec(), &mut Vec::new());
+        store.revision()
+    }
+
+    fn store() -> Store {
+        let mut store = Store::new();
+        store.apply(1, &Command::OpenSession.to_vec(), &mut Vec::new());
+        store
+    }
+
+    fn wanted<'a>(from: &'a [u8], until: Option<&'a [u8]>) -> WatchRequest<'a> {
+        WatchRequest { revision: 1, from, until }
+    }
+
+    #[test]
+    fn note__finds_the_idle_watchers_of_a_change() {
+        let (mut store, mut watchers) = (store(), Watchers::new(4));
+        let all = [
+            wanted(b"a", Some(b"a\0")),
+            wanted(b"b", Some(b"b\0")),
+            wanted(b"b", Some(b"c")),
+            wanted(b"", None),
+        ];
+        let all = all.map(|wanted| watchers.add(&wanted).unwrap());
+        assert_eq!(watchers.add(&wanted(b"a", None)), None, "there are as many as may");
+        watchers.note(&store);
+        let next = |watchers: &Watchers| all.map(|id| watchers.all[&id].next);
+        assert_eq!(next(&watchers), [Some(1); 4], "none is idle");
+        all.iter().for_each(|id| watchers.set(*id, None));
+        let first = put(&mut store, b"b");
+        put(&mut store, b"b");
+        watchers.note(&store);
+        assert_eq!(next(&watchers), [None, Some(first), Some(first), Some(first)]);
+        assert_eq!(watchers.next(all[0]), store.revision() + 1);
+        all.iter().for_each(|id| watchers.set(*id, None));
+        let second = put(&mut store, b"bb");
+        watchers.note(&store);
+        assert_eq!(next(&watchers), [None, None, Some(second), Some(second)]);
+        // The history loses changes before they were compared with the ranges.
+        store.set_history_bytes_max(0);
+        let third = [b"a", b"c"].map(|key| put(&mut store, key))[0];
+        watchers.note(&store);
+        assert_eq!(next(&watchers), [Some(third), Some(third), Some(second), Some(second)]);
+        all.into_iter().for_each(|id| watchers.remove(id));
+        assert!(watchers.by_key.is_empty() && watchers.by_range.is_empty());
+        assert!(watchers.behind.is_empty() && watchers.len() == 0);
+    }
+
+    #[test]
+    fn search__goes_on_after_many_changes_of_other_keys() {
+        let mut store = store();
+        (0..SEARCH_MAX).for_each(|_| drop(put(&mut store, b"other")));
+        let revision = put(&mut store, b"key");
+        let wanted = wanted(b"key", Some(b"kez"));
+        let mut message = Vec::new();
+        let mut at = Position { revision: 1, sent: 0 };
+        let mut search = |at: &mut Position| {
+            message.clear();
+            at.search(store.history(), store.revision(), &wanted, &mut message)
+        };
+        assert_eq!(search(&mut at), Found::More);
+        assert_eq!(search(&mut at), Found::Changes);
+        assert_eq!(at, Position { revision: revision + 1, sent: 0 });
+        assert_eq!(search(&mut at), Found::Nothing);
+        assert_eq!(at.revision, store.revision() + 1);
+    }
+}

@@ -22,13 +22,11 @@ impl Member {
         (is_low && op.stores()).then_some("the leader's disk has little space: free some of it")
     }
 
-    /// The memory of keys, values, leases, log and history, about.
+    /// The memory of keys, values, leases and log, about.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let log_bytes = self.log.size().1 as u64;
         let lease_bytes = self.store.lease_bytes();
-        let history_bytes = self.store.history().bytes() as u64;
-        let key_bytes = self.store.bytes() + self.store.keys() * KEY_BYTES_BESIDE;
-        key_bytes + lease_bytes + log_bytes + history_bytes
+        self.store.bytes() + self.store.keys() * KEY_BYTES_BESIDE + lease_bytes + log_bytes
     }
 }
 
