@@ -1,5 +1,5 @@
-//! The rules for watches: each change of the range is seen once and in the order of the revisions, whichever replicas the
-//! changes come from, and the changes together lead to the state at the end.
+//! The rules for watches: each change of the range is seen once and in the order of the revisions, whichever replicas
+//! the changes come from, and the changes together lead to the state at the end.
 //!
 //! A user reads the keys of a range, and watches them from there on. The watch has to show each write of the clients'
 //! history, and at the end the keys are as the changes have left them, with the ends of leases. If the history of all

@@ -50,8 +50,8 @@ pub const LEASE_MS_MIN: u64 = 10;
 /// Longest time of a lease, in milliseconds: a year, longer than a process lives.
 pub const LEASE_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
-/// Memory of the changes that a replica keeps for watchers, by default, in bytes: some seconds of writes under load, and
-/// hours of few ones.
+/// Memory of the changes that a replica keeps for watchers, by default, in bytes: some seconds of writes under load,
+/// and hours of few ones.
 pub const HISTORY_BYTES_DEFAULT: usize = 16 << 20;
 
 /// Revisions whose changes a replica keeps: bounds the search of a new watcher.

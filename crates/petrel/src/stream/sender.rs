@@ -98,8 +98,8 @@ impl<T> Sender<T> {
         error
     }
 
-    /// Ends the stream at once and at both sides, with an error: messages that wait are dropped. For a handler whose client reads too slowly.
-    /// Without effect on a stream that is over.
+    /// Ends the stream at once and at both sides, with an error: messages that wait are dropped. For a handler whose client reads too
+    /// slowly. Without effect on a stream that is over.
     pub fn reset(&mut self, error: &Error) {
         self.stream.with(|pair, key| pair.reset_with(key, error));
     }

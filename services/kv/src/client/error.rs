@@ -36,8 +36,8 @@ pub enum KvError {
         /// The number of the lease.
         lease: u64,
     },
-    /// No replica has the changes of a revision any more: the watch was too slow, or begins too early. Read the keys anew,
-    /// and watch from there.
+    /// No replica has the changes of a revision any more: the watch was too slow, or begins too early. Read the keys
+    /// anew, and watch from there.
     #[error(
         "the changes of revision {from} are gone: the first revision that a replica has is {first}"
     )]

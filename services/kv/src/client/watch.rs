@@ -23,8 +23,8 @@ const ATTEMPTS_EACH: u32 = 8;
 
 /// A watch: the changes of a range of keys, one revision after the other. It ends when it is dropped.
 ///
-/// The changes come from one replica at a time. When the replica ends, loses its leader or refuses, the watch goes on at
-/// another one, behind the last revision that was complete. So it returns each change once, in the order of the
+/// The changes come from one replica at a time. When the replica ends, loses its leader or refuses, the watch goes on
+/// at another one, behind the last revision that was complete. So it returns each change once, in the order of the
 /// revisions, and never goes back. A change may come later than a read sees it.
 #[derive(Debug)]
 pub struct Watch {
@@ -79,8 +79,8 @@ impl std::fmt::Debug for RevisionChanges {
 }
 
 impl KvClient {
-    /// Returns the revision of the store: no change that was answered before has a greater one. Read keys after this call
-    /// and [watch](KvClient::watch) from the next revision on, to miss no change of them.
+    /// Returns the revision of the store: no change that was answered before has a greater one. Read keys after this
+    /// call and [watch](KvClient::watch) from the next revision on, to miss no change of them.
     ///
     /// # Errors
     /// As [`KvClient::get`].

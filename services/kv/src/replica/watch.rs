@@ -1,8 +1,8 @@
 //! Watchers: streams of the changes of a range (`docs/kv-protocol.md` §11).
 //!
-//! A watcher reads the history of the store by a position of its own, and has no queue but the windows of its stream. So
-//! a slow watcher delays nothing, and ends when the history has lost the next changes. A watcher that has all changes is
-//! *idle*, and costs nothing until a change of its range comes: watchers of one key are found by the key.
+//! A watcher reads the history of the store by a position of its own, and has no queue but the windows of its stream.
+//! So a slow watcher delays nothing, and ends when the history has lost the next changes. A watcher that has all
+//! changes is *idle*, and costs nothing until a change of its range comes: watchers of one key are found by the key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
@@ -19,8 +19,8 @@ use crate::api::{Changes, Compacted, WatchMessage, WatchRequest, Watching};
 use crate::limits::WATCH_MESSAGE_BYTES_MAX;
 use crate::store::{History, Store};
 
-/// Time without a message after which an idle watcher is told the revision, if that has risen: a client that begins again
-/// needs no older history then.
+/// Time without a message after which an idle watcher is told the revision, if that has risen: a client that begins
+/// again needs no older history then.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Changes that a watcher looks at in one piece: some 50 µs of the replica's thread.

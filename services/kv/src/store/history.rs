@@ -1,7 +1,7 @@
 //! The changes of the last commands, for watchers (`docs/kv-protocol.md` §11).
 //!
-//! A history is no part of the state: each replica has the changes that it has applied itself, up to its bounds. A store
-//! from an image begins without any.
+//! A history is no part of the state: each replica has the changes that it has applied itself, up to its bounds. A
+//! store from an image begins without any.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
