@@ -56,8 +56,9 @@ pub(super) fn run(args: &KvWatchArgs, output: Output) -> Result<Outcome, Failure
             let revision = changes.revision();
             output.record(&ChangeRecord::new(revision, &change, args.format))?;
             let key = args.format.line(change.key);
-            let value = change.value.map_or(String::new(), |it| args.format.line(it));
-            output.line(format!("{revision}\t{}\t{key}\t{value}", kind(&change)).trim_end())?;
+            let value = change.value.map(|it| format!("\t{}", args.format.line(it)));
+            let value = value.unwrap_or_default();
+            output.line(format!("{revision}\t{}\t{key}{value}", kind(&change)))?;
         }
         left -= 1;
     }

@@ -44,7 +44,7 @@ impl Follower {
         self.seen.clear();
         self.keys = self.read(client).await?;
         let watch = client.watch(&self.from, self.until.as_deref());
-        Ok(watch.from_revision(self.begin + 1))
+        Ok(watch.from_revision(self.begin.saturating_add(1)))
     }
 
     /// Reads the keys of the range.
@@ -174,7 +174,11 @@ impl WatchUser {
         let mut watch = self.follower.begin(&self.client).await?;
         self.common.fabric.note(format_args!("WATCH {} of {watch:?}", self.number));
         while !self.common.watches_end.get() {
-            self.wait(&mut watch).await?;
+            if let Err(error) = self.wait(&mut watch).await {
+                // What the watch has shown so far is whole.
+                self.check_writes(watch.revision().unwrap_or(0));
+                return Err(error);
+            }
         }
         // Nothing changes any more.
         let last = self.client.within(FOREVER).revision().await?;
@@ -185,12 +189,18 @@ impl WatchUser {
             self.wait(&mut watch).await?;
         }
         let found = self.follower.read(&self.client.within(FOREVER)).await?;
-        let common = Rc::clone(&self.common);
-        let history = common.history.borrow();
-        let writes = history.writes().map(|(revision, key)| (revision, key_of(key).to_vec()));
-        self.report(self.follower.check_whole(writes, last));
+        self.check_writes(last);
         self.report(self.follower.compare(&found));
         Ok(())
+    }
+
+    /// Checks that the watch has shown the writes of its range up to a revision.
+    fn check_writes(&self, last: u64) {
+        let history = self.common.history.borrow();
+        let writes = history.writes().map(|(revision, key)| (revision, key_of(key).to_vec()));
+        let whole = self.follower.check_whole(writes, last);
+        drop(history);
+        self.report(whole);
     }
 
     /// Waits for the next changes, some time.

@@ -57,7 +57,8 @@ pub const HISTORY_BYTES_DEFAULT: usize = 16 << 20;
 /// Revisions whose changes a replica keeps: bounds the search of a new watcher.
 pub const HISTORY_REVISIONS_MAX: usize = 262_144;
 
-/// Watchers of a replica, by default. A slow watcher has at most two windows of its stream in memory, 512 KiB.
+/// Watchers of a replica, by default. A slow watcher has at most two windows of its stream and the
+/// longest value in memory, 1.5 MiB.
 pub const WATCHERS_MAX_DEFAULT: usize = 4_096;
 
 /// Bytes of changes in a message of a watch, unless a change has more: a piece of a stream.

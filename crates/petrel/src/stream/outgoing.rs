@@ -6,6 +6,9 @@ use crate::panics::{PanicPayload, catch};
 /// Bytes at the begin of the buffer that were sent, from which on the rest moves to the front.
 const SENT_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes that an empty buffer keeps: two windows, as a stream of short messages needs them. A long message leaves more.
+const KEPT_BYTES_MAX: usize = 512 << 10;
+
 /// The records that wait, and the credit.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -135,6 +138,9 @@ impl Outgoing {
         if self.begin == self.records.len() {
             self.records.clear();
             self.begin = 0;
+            if self.records.capacity() > KEPT_BYTES_MAX {
+                self.records = Vec::new();
+            }
         }
         if written != Written::All {
             return written;

@@ -1,5 +1,6 @@
 //! A user of a watch: it shows each write, and leads to the state at the end.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -29,34 +30,56 @@ impl WatchUser {
         let (mut endpoint, client) = load::connect(nodes)?;
         let handle = endpoint.handle();
         endpoint.block_on(async {
-            let mut ends = None;
-            loop {
-                match self.follow(&client, &handle).await {
-                    Ok(()) => break,
+            let ended = OnceCell::new();
+            while !self.is_overdue(&ended) {
+                match self.follow(&client, &handle, &ended).await {
+                    Ok(()) => return,
                     Err(KvError::Compacted { .. }) => self.recorder.lock().watches_compacted += 1,
-                    Err(_) => {}
-                }
-                if self.end.load(Ordering::Relaxed)
-                    && ends.get_or_insert_with(Instant::now).elapsed() > RECOVERY_MAX
-                {
-                    self.report(Err("it never came to its end".to_owned()));
-                    break;
+                    // No replica answers the reads before the watch.
+                    Err(error) if is_passing(&error) => {}
+                    Err(error) => return self.report(Err(format!("it ends: {error}"))),
                 }
             }
+            self.report(Err("it never came to its end".to_owned()));
         });
         Ok(())
     }
 
-    async fn follow(&self, client: &KvClient, handle: &Handle) -> Result<(), KvError> {
+    /// Returns true if the watch should have come to its end long ago. `ended` keeps the time at which the clients were seen to end.
+    fn is_overdue(&self, ended: &OnceCell<Instant>) -> bool {
+        self.end.load(Ordering::Relaxed) && ended.get_or_init(Instant::now).elapsed() > RECOVERY_MAX
+    }
+
+    async fn follow(
+        &self,
+        client: &KvClient,
+        handle: &Handle,
+        ended: &OnceCell<Instant>,
+    ) -> Result<(), KvError> {
         let mut follower = Follower::new(Vec::new(), None);
         let mut watch = follower.begin(client).await?;
         let mut end = None;
         while end.as_ref().is_none_or(|(last, _)| watch.revision() < Some(*last)) {
+            if self.is_overdue(ended) {
+                self.check_writes(&follower, watch.revision().unwrap_or(0));
+                self.report(Err("it never came to its end".to_owned()));
+                return Ok(());
+            }
             if self.end.load(Ordering::Relaxed) && end.is_none() {
-                end = self.state(client, &follower).await?;
+                end = match self.state(client, &follower).await {
+                    Err(error) if is_passing(&error) => None,
+                    state => state?,
+                };
             }
             let changes = match handle.timeout(LOOK, watch.next()).await {
-                Ok(changes) => changes?,
+                Ok(Ok(changes)) => changes,
+                // No replica serves watches now. The same watch goes on.
+                Ok(Err(error)) if is_passing(&error) => continue,
+                Ok(Err(error)) => {
+                    // What the watch has shown so far is whole.
+                    self.check_writes(&follower, watch.revision().unwrap_or(0));
+                    return Err(error);
+                }
                 Err(_) => continue,
             };
             if end.as_ref().is_some_and(|(last, _)| changes.revision() > *last) {
@@ -74,6 +97,13 @@ impl WatchUser {
             self.report(noted);
         }
         let (last, found) = end.expect("the watch ends behind it");
+        self.check_writes(&follower, last);
+        self.report(follower.compare(&found));
+        Ok(())
+    }
+
+    /// Checks that the watch has shown the writes of this phase up to a revision.
+    fn check_writes(&self, follower: &Follower, last: u64) {
         let state = self.recorder.lock();
         let writes = (0..).zip(&state.groups).flat_map(|(number, group)| {
             let key = move |key| format!("{}/{number}/{key}", self.phase).into_bytes();
@@ -81,8 +111,7 @@ impl WatchUser {
         });
         let whole = follower.check_whole(writes, last);
         drop(state);
-        self.report(whole.and(follower.compare(&found)));
-        Ok(())
+        self.report(whole);
     }
 
     /// Returns the keys at one revision, unless a lease ended meanwhile.
@@ -107,4 +136,9 @@ impl WatchUser {
             self.recorder.lock().violations.push(format!("the watch: {what}"));
         }
     }
+}
+
+/// Returns true for an error that says nothing but that no replica answers now.
+fn is_passing(error: &KvError) -> bool {
+    matches!(error, KvError::Timeout { .. } | KvError::Unavailable(_))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::pending;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use petrel::overload::Backoff;
@@ -21,6 +22,9 @@ use crate::wire::{check_bound, check_key};
 /// Attempts for each member to find a replica that has a revision. A key, drawn anew, chooses the replica.
 const ATTEMPTS_EACH: u32 = 8;
 
+/// Attempts at the only address that is known, before its history counts as that of all members.
+const ATTEMPTS_ALONE: u32 = 3;
+
 /// A watch: the changes of a range of keys, one revision after the other. It ends when it is dropped.
 ///
 /// The changes come from one replica at a time. When the replica ends, loses its leader or refuses, the watch goes on
@@ -36,12 +40,15 @@ pub struct Watch {
     stream: Option<Receiver<Vec<u8>>>,
     /// Changes of the next revision, whose last ones have not come.
     incomplete: Vec<u8>,
-    /// The failed attempts since the last message.
+    /// The attempts since the last message.
     failures: Failures,
+    /// Differs for each watch: watches that fail together go to different replicas, at different times.
+    spread: u64,
 }
 
 #[derive(Debug)]
 struct Failures {
+    /// Attempts that were begun.
     count: u32,
     backoff: Backoff,
     /// The time at which the watch gives up.
@@ -95,8 +102,8 @@ impl KvClient {
         }
     }
 
-    /// Watches the keys from `from` on, up to `until` (excluded) or to the end: all changes after the first call of
-    /// [`Watch::next`], unless [`Watch::from_revision`] names an earlier begin.
+    /// Watches the keys from `from` on, up to `until` (excluded) or to the end: all changes after the present revision, which the
+    /// first call of [`Watch::next`] asks for, unless [`Watch::from_revision`] names the begin.
     ///
     /// ```
     /// # async fn f(client: petrel_kv::KvClient) -> Result<(), petrel_kv::KvError> {
@@ -112,6 +119,8 @@ impl KvClient {
     /// # }
     /// ```
     pub fn watch(&self, from: &[u8], until: Option<&[u8]>) -> Watch {
+        let mut hasher = DefaultHasher::new();
+        (from, until, self.shared.client.now().as_ns()).hash(&mut hasher);
         Watch {
             client: self.clone(),
             from: from.to_vec(),
@@ -120,6 +129,7 @@ impl KvClient {
             stream: None,
             incomplete: Vec::new(),
             failures: Failures::new(self),
+            spread: hasher.finish(),
         }
     }
 
@@ -198,7 +208,7 @@ impl Watch {
     async fn begin(&mut self) -> Result<(), KvError> {
         let revision = match self.next {
             Some(next) => next,
-            None => self.client.revision().await? + 1,
+            None => self.client.revision().await?.saturating_add(1),
         };
         self.next = Some(revision);
         let (from, until) = (&self.from[..], self.until.as_deref());
@@ -213,8 +223,10 @@ impl Watch {
         // The first attempt goes to the leader, which has all changes first.
         let call = match self.failures.count {
             0 => call,
-            count => call.key([&count.to_le_bytes()[..], &revision.to_le_bytes()].concat()),
+            count => call.key((self.spread ^ u64::from(count)).to_le_bytes()),
         };
+        // A caller may drop the future before a replica that hangs has answered.
+        self.failures.count += 1;
         let client = &self.client.shared.client;
         match client.timeout(self.client.timeout, call.start()).await.flatten() {
             Ok(stream) => {
@@ -241,17 +253,23 @@ impl Watch {
         let members = self.client.addresses().len();
         let failures = &mut self.failures;
         let (now, timeout) = (client.now(), self.client.timeout);
-        failures.count += 1;
+        failures.count = failures.count.max(1);
         let until = *failures.until.get_or_insert(now + timeout);
         let compacted = Compacted::of(&error);
+        // A replica of a former version does not know watches.
         let is_passing = matches!(
             error.status,
-            Status::Unavailable | Status::ResourceExhausted | Status::DeadlineExceeded
+            Status::Unavailable
+                | Status::ResourceExhausted
+                | Status::DeadlineExceeded
+                | Status::Unimplemented
         );
         let failed = if let Some(Compacted { first, node }) = compacted {
             failures.compacted.insert(node);
             failures.first = failures.first.min(first);
-            let tried = failures.compacted.len() >= members
+            // A client that was given one address may not know the other members yet.
+            let are_known = members > 1 || failures.count >= ATTEMPTS_ALONE;
+            let tried = failures.compacted.len() >= members && are_known
                 || failures.count >= ATTEMPTS_EACH * members as u32;
             tried.then_some(KvError::Compacted { from: next, first: failures.first })
         } else if is_passing && now < until {
@@ -265,8 +283,7 @@ impl Watch {
             self.failures = Failures::new(&self.client);
             return Err(failed);
         }
-        // A time from the attempt's number: watchers that fail together come back apart.
-        let random = next.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(failures.count);
+        let random = self.spread.rotate_left(failures.count);
         let pause = Duration::from_nanos(failures.backoff.next_ns(random));
         let _ = client.timeout(pause, pending::<()>()).await;
         Ok(())

@@ -2,9 +2,10 @@
 //!
 //! A watcher reads the history of the store by a position of its own, and has no queue but the windows of its stream.
 //! So a slow watcher delays nothing, and ends when the history has lost the next changes. A watcher that has all
-//! changes is *idle*, and costs nothing until a change of its range comes: watchers of one key are found by the key.
+//! changes is *idle*, and costs nothing until a change of its range comes: watchers of one key or of a prefix are found by
+//! the key. Each change is compared with all other ranges, some 50 ns each.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -16,6 +17,7 @@ use petrel::{Error, Status};
 
 use super::shared::{Shared, State};
 use crate::api::{Changes, Compacted, WatchMessage, WatchRequest, Watching};
+use crate::client::after_prefix;
 use crate::limits::WATCH_MESSAGE_BYTES_MAX;
 use crate::store::{History, Store};
 
@@ -26,6 +28,12 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Changes that a watcher looks at in one piece: some 50 µs of the replica's thread.
 const SEARCH_MAX: usize = 2_048;
 
+/// Bytes that a watcher sends in one piece.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+
+/// Watchers that go on with a further piece in a round of the event loop: the replica's own work waits for them.
+const TURNS: usize = 8;
+
 /// Election timeouts without a leader after which watchers end: the replica may be cut off, and another one not.
 pub(super) const LEADERLESS_ELECTIONS: usize = 2;
 
@@ -35,11 +43,17 @@ pub(super) struct Watchers {
     all: BTreeMap<u64, Watcher>,
     last_id: u64,
     by_key: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    by_prefix: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    /// The numbers of different prefixes by their lengths.
+    prefix_lengths: BTreeMap<usize, usize>,
     by_range: BTreeSet<u64>,
     /// Watchers that are not idle, by the next revision that each needs.
     behind: BTreeSet<(u64, u64)>,
     /// The last revision that was compared with the ranges of idle watchers.
     noted: u64,
+    /// Turns that no watcher has, and the watchers that wait for one.
+    turns: usize,
+    waiting: VecDeque<u64>,
     /// Watchers that have ended because the history had lost their next changes.
     overtaken: u64,
 }
@@ -49,7 +63,23 @@ struct Watcher {
     until: Option<Box<[u8]>>,
     /// The next revision that the watcher needs. None: it is idle.
     next: Option<u64>,
+    turn: Turn,
     waker: Option<Waker>,
+}
+
+/// Whether a watcher with much to send goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    None,
+    Waits,
+    Has,
+}
+
+/// How a watcher is found by a key.
+enum Kind<'a> {
+    Key(&'a [u8]),
+    Prefix(&'a [u8]),
+    Range,
 }
 
 impl Watcher {
@@ -57,10 +87,15 @@ impl Watcher {
         key >= &*self.from && self.until.as_deref().is_none_or(|until| key < until)
     }
 
-    /// The range's only key, if it has one.
-    fn key(&self) -> Option<&[u8]> {
-        let until = self.until.as_deref()?;
-        until.strip_prefix(&*self.from).filter(|rest| *rest == [0]).map(|_| &*self.from)
+    fn kind(&self) -> Kind<'_> {
+        let (from, until) = (&*self.from, self.until.as_deref());
+        if until.is_some_and(|until| until.strip_prefix(from) == Some(&[0])) {
+            Kind::Key(from)
+        } else if until == after_prefix(from).as_deref() {
+            Kind::Prefix(from)
+        } else {
+            Kind::Range
+        }
     }
 }
 
@@ -71,9 +106,13 @@ impl Watchers {
             all: BTreeMap::new(),
             last_id: 0,
             by_key: HashMap::new(),
+            by_prefix: HashMap::new(),
+            prefix_lengths: BTreeMap::new(),
             by_range: BTreeSet::new(),
             behind: BTreeSet::new(),
             noted: 0,
+            turns: TURNS,
+            waiting: VecDeque::new(),
             overtaken: 0,
         }
     }
@@ -93,10 +132,18 @@ impl Watchers {
         }
         self.last_id += 1;
         let (from, until) = (wanted.from.into(), wanted.until.map(Into::into));
-        let watcher = Watcher { from, until, next: Some(wanted.revision), waker: None };
-        match watcher.key() {
-            Some(key) => self.by_key.entry(key.into()).or_default().insert(self.last_id),
-            None => self.by_range.insert(self.last_id),
+        let next = Some(wanted.revision);
+        let watcher = Watcher { from, until, next, turn: Turn::None, waker: None };
+        match watcher.kind() {
+            Kind::Key(key) => self.by_key.entry(key.into()).or_default().insert(self.last_id),
+            Kind::Prefix(prefix) => {
+                let same = self.by_prefix.entry(prefix.into()).or_default();
+                if same.is_empty() {
+                    *self.prefix_lengths.entry(prefix.len()).or_default() += 1;
+                }
+                same.insert(self.last_id)
+            }
+            Kind::Range => self.by_range.insert(self.last_id),
         };
         self.behind.insert((wanted.revision, self.last_id));
         self.all.insert(self.last_id, watcher);
@@ -104,18 +151,61 @@ impl Watchers {
     }
 
     fn remove(&mut self, id: u64) {
+        self.give_turn_back(id);
         let watcher = self.all.remove(&id).expect("a watcher is removed once");
         if let Some(next) = watcher.next {
             self.behind.remove(&(next, id));
         }
-        let Some(key) = watcher.key() else {
-            assert!(self.by_range.remove(&id), "a watcher without a key is found by its range");
-            return;
-        };
-        let same = self.by_key.get_mut(key).expect("a watcher is found by its key");
-        assert!(same.remove(&id), "a watcher is found by its key");
-        if same.is_empty() {
-            self.by_key.remove(key);
+        match watcher.kind() {
+            Kind::Key(key) => drop(forget(&mut self.by_key, key, id)),
+            Kind::Prefix(prefix) => {
+                if forget(&mut self.by_prefix, prefix, id) {
+                    let length = self.prefix_lengths.get_mut(&prefix.len());
+                    let count = length.expect("the lengths of all prefixes are counted");
+                    *count -= 1;
+                    if *count == 0 {
+                        self.prefix_lengths.remove(&prefix.len());
+                    }
+                }
+            }
+            Kind::Range => assert!(self.by_range.remove(&id), "a range is found among the ranges"),
+        }
+    }
+
+    /// Takes a turn if one is left and no other watcher has waited for longer.
+    fn poll_turn(&mut self, id: u64, cx: &Context<'_>) -> Poll<()> {
+        let is_first = self.waiting.front().is_none_or(|first| *first == id);
+        if self.turns == 0 || !is_first {
+            let watcher = self.all.get_mut(&id).expect("the watcher exists");
+            if watcher.turn == Turn::None {
+                watcher.turn = Turn::Waits;
+                self.waiting.push_back(id);
+            }
+            return self.wait(id, cx);
+        }
+        self.waiting.pop_front();
+        self.turns -= 1;
+        self.all.get_mut(&id).expect("the watcher exists").turn = Turn::Has;
+        self.wake_first();
+        Poll::Ready(())
+    }
+
+    /// Ends the turn of a watcher, or its wait for one.
+    fn give_turn_back(&mut self, id: u64) {
+        let watcher = self.all.get_mut(&id).expect("the watcher exists");
+        match std::mem::replace(&mut watcher.turn, Turn::None) {
+            Turn::None => return,
+            Turn::Waits => self.waiting.retain(|other| *other != id),
+            Turn::Has => self.turns += 1,
+        }
+        assert!(self.turns <= TURNS, "a turn is given back once");
+        self.wake_first();
+    }
+
+    /// Wakes the watcher that has the next turn, if one is left.
+    fn wake_first(&mut self) {
+        if let (1.., Some(first)) = (self.turns, self.waiting.front()) {
+            self.all.get_mut(first).expect("the watcher exists").wake();
         }
     }
 
@@ -165,8 +255,11 @@ impl Watchers {
 
     fn note_change(&mut self, key: &[u8], revision: u64) {
         let of_key = self.by_key.get(key).into_iter().flatten();
+        let prefixes = self.prefix_lengths.range(..=key.len()).map(|(length, _)| &key[..*length]);
+        let of_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(prefix)).flatten();
         let of_range = self.by_range.iter().filter(|id| self.all[*id].has(key));
-        let idle = of_key.chain(of_range).filter(|id| self.all[*id].next.is_none());
+        let idle = of_key.chain(of_prefix).chain(of_range);
+        let idle = idle.filter(|id| self.all[*id].next.is_none());
         let idle: Vec<u64> = idle.copied().collect();
         for id in idle {
             self.set(id, Some(revision));
@@ -180,6 +273,17 @@ impl Watchers {
     }
 }
 
+/// Removes a watcher. Returns true if it was the last one of its key or prefix.
+fn forget(found_by: &mut HashMap<Box<[u8]>, BTreeSet<u64>>, bytes: &[u8], id: u64) -> bool {
+    let same = found_by.get_mut(bytes).expect("a watcher is found by its key or prefix");
+    assert!(same.remove(&id), "a watcher is found by its key or prefix");
+    let is_last = same.is_empty();
+    if is_last {
+        found_by.remove(bytes);
+    }
+    is_last
+}
+
 impl Watcher {
     fn wake(&mut self) {
         self.waker.take().into_iter().for_each(Waker::wake);
@@ -187,10 +291,13 @@ impl Watcher {
 }
 
 impl State {
-    /// Returns true if watchers may see changes here: the replica is a member, and knows a leader.
+    /// Returns true if watchers may see changes here: the replica leads, or hears of a leader. A learner that hears of none for long
+    /// still remembers the last one.
     pub(super) fn serves_watchers(&self) -> bool {
         let most = LEADERLESS_ELECTIONS * self.config.election_ticks();
-        self.member.is_some() && self.leaderless_ticks() < most
+        let Some(member) = &self.member else { return false };
+        let hears = self.leaderless_ticks() < most && member.raft.raft.election_elapsed < most;
+        hears || member.leads()
     }
 
     fn compacted(&self, history: &History) -> Error {
@@ -284,22 +391,32 @@ impl Watching for Shared {
         let handle = self.borrow().handle.clone();
         let mut at = Position { revision: wanted.revision, sent: 0 };
         // The first message says that the watcher has its place, even if nothing has changed.
-        let (mut is_due, mut told, mut message) = (true, 0, Vec::new());
+        let (mut is_due, mut told, mut message) = (true, None, Vec::new());
+        let mut piece_bytes = 0;
         loop {
             message.clear();
+            message.shrink_to(2 * WATCH_MESSAGE_BYTES_MAX);
             let (found, revision) = place.search(&wanted, &mut at, &mut message)?;
+            piece_bytes += message.len();
             match found {
                 Found::Changes => {
                     place.send(&mut stream, &message, at.revision).await?;
-                    (is_due, told) = (false, at.revision - 1);
+                    (is_due, told) = (false, Some(at.revision - 1));
                 }
-                Found::More => yield_once().await,
-                Found::Nothing if is_due && revision > told => {
+                Found::More => piece_bytes = PIECE_BYTES_MAX,
+                Found::Nothing if is_due && told.is_none_or(|told| revision > told) => {
                     WatchMessage::Progress { revision }.encode(&mut message);
                     place.send(&mut stream, &message, at.revision).await?;
-                    (is_due, told) = (false, revision);
+                    (is_due, told) = (false, Some(revision));
                 }
-                Found::Nothing => is_due = handle.timeout(PROGRESS, place.change()).await.is_err(),
+                Found::Nothing => {
+                    piece_bytes = 0;
+                    is_due = handle.timeout(PROGRESS, place.change()).await.is_err();
+                }
+            }
+            if piece_bytes >= PIECE_BYTES_MAX {
+                piece_bytes = 0;
+                place.turn().await;
             }
         }
     }
@@ -342,7 +459,26 @@ impl Place {
         let found = at.search(store.history(), store.revision(), wanted, message);
         let next = (found != Found::Nothing).then_some(at.revision);
         state.watchers.set(self.id, next);
+        if next.is_none() {
+            state.watchers.give_turn_back(self.id);
+        }
         Ok((found, store.revision()))
+    }
+
+    /// Lets other tasks run, and waits until few other watchers have much to send. Watchers that have fallen behind together,
+    /// as after a change of the leader, would hold the replica's own work up.
+    async fn turn(&self) {
+        self.shared.borrow_mut().watchers.give_turn_back(self.id);
+        yield_once().await;
+        poll_fn(|cx| {
+            let state = &mut *self.shared.borrow_mut();
+            if state.serves_watchers() {
+                state.watchers.poll_turn(self.id, cx)
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
     }
 
     /// Waits until a change of the range has come, or the watcher has to end.
@@ -374,9 +510,11 @@ impl Place {
             return Ok(());
         }
         let state = &mut *self.shared.borrow_mut();
-        state.watchers.overtaken += 1;
         let error = match &state.member {
-            Some(member) if state.serves_watchers() => state.compacted(member.store.history()),
+            Some(member) if state.serves_watchers() => {
+                state.watchers.overtaken += 1;
+                state.compacted(member.store.history())
+            }
             _ => without_leader(),
         };
         stream.reset(&error);
@@ -393,6 +531,8 @@ impl Place {
             return Poll::Ready(());
         }
         state.watchers.set(self.id, Some(next));
+        // A reader without credit for more uses no turn.
+        state.watchers.give_turn_back(self.id);
         state.watchers.wait(self.id, cx)
     }
 }
@@ -451,7 +591,7 @@ mod tests {
             wanted(b"a", Some(b"a\0")),
             wanted(b"b", Some(b"b\0")),
             wanted(b"b", Some(b"c")),
-            wanted(b"", None),
+            wanted(b"am", None),
         ];
         let all = all.map(|wanted| watchers.add(&wanted).unwrap());
         assert_eq!(watchers.add(&wanted(b"a", None)), None, "there are as many as may");
@@ -473,9 +613,21 @@ mod tests {
         let third = [b"a", b"c"].map(|key| put(&mut store, key))[0];
         watchers.note(&store);
         assert_eq!(next(&watchers), [Some(third), Some(third), Some(second), Some(second)]);
+        // Each of few watchers has a turn, and the next one is the one that has waited for longest.
+        let mut turn = |watchers: &mut Watchers, id| {
+            watchers.poll_turn(id, &Context::from_waker(Waker::noop())).is_ready()
+        };
+        watchers.turns = 2;
+        let got = all.map(|id| turn(&mut watchers, id));
+        assert_eq!(got, [true, true, false, false]);
+        watchers.give_turn_back(all[1]);
+        assert_eq!([3, 2].map(|at| turn(&mut watchers, all[at])), [false, true]);
+        watchers.turns += TURNS - 2;
         all.into_iter().for_each(|id| watchers.remove(id));
         assert!(watchers.by_key.is_empty() && watchers.by_range.is_empty());
+        assert!(watchers.by_prefix.is_empty() && watchers.prefix_lengths.is_empty());
         assert!(watchers.behind.is_empty() && watchers.len() == 0);
+        assert!(watchers.turns == TURNS && watchers.waiting.is_empty());
     }
 
     #[test]

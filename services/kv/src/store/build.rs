@@ -244,7 +244,8 @@ impl Builder {
             let base = self.store.restores.base();
             self.store.restores = Restores::resume(base, Some(Restoring { id, revision, check }));
         }
-        let next = self.store.revision() + 1;
+        let next = self.store.revision().checked_add(1);
+        let next = next.ok_or(BuildError::Wrong("a revision beyond the last one"))?;
         self.store.map.history.restart(next);
         Ok(())
     }

@@ -87,7 +87,7 @@ fn watch__a_lease_that_ends_by_itself_is_a_deletion() {
     let mut client = TestClient::new(cluster.addresses());
     client.run(async |client: KvClient| {
         let mut watch = client.watch_key(b"key").from_revision(1);
-        let put = client.put_for(b"key", b"v", Duration::from_millis(50)).await.unwrap();
+        let put = client.put_for(b"key", b"v", Duration::from_secs(2)).await.unwrap();
         assert_eq!(next(&mut watch).await.0, put.revision);
         let (end, changes) = next(&mut watch).await;
         assert_eq!(changes, [gone(b"key")]);
@@ -220,9 +220,7 @@ fn watch__a_reader_that_is_too_slow_ends_and_delays_nothing() {
 fn watch__bad_ranges_and_too_many_watchers_are_refused() {
     let options = Options { watchers_max: 1, ..Options::default() };
     let cluster = Cluster::start(1, options);
-    let mut config = KvClientConfig::default();
-    config.timeout = Duration::from_secs(2);
-    let mut client = TestClient::with_config(cluster.addresses(), config);
+    let mut client = TestClient::new(cluster.addresses());
     cluster.wait_for_leader();
     client.run(async |client: KvClient| {
         for mut watch in [
@@ -236,10 +234,11 @@ fn watch__bad_ranges_and_too_many_watchers_are_refused() {
         let mut first = client.watch_key(b"a").from_revision(1);
         client.put(b"a", b"1").await.unwrap();
         first.next().await.unwrap();
-        let mut second = client.watch_key(b"a").from_revision(1);
-        let refused = second.next().await.unwrap_err();
+        let hasty = client.within(Duration::from_secs(2));
+        let refused = hasty.watch_key(b"a").from_revision(1).next().await.unwrap_err();
         assert!(refused.to_string().contains("1 watchers"), "{refused}");
         drop(first);
+        let mut second = client.watch_key(b"a").from_revision(1);
         assert_eq!(next(&mut second).await.1, [put(b"a", b"1")]);
     });
 }
