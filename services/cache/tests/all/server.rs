@@ -161,14 +161,14 @@ fn clients_that_do_not_read__are_held_back() {
 
 #[test]
 fn connections__are_limited_and_end_when_idle() {
-    let idle = Some(Duration::from_secs(1));
+    let idle = Some(Duration::from_secs(5));
     let server = start(&CacheConfig { connections_max: 2, idle, ..config(2) });
     let mut clients = [Client::new(&server), Client::new(&server)];
     clients.iter_mut().for_each(|client| client.ask(b"mn\r\n", b"MN\r\n"));
     let mut third = Client::new(&server);
     third.expect(b"ERROR Too many open connections\r\n");
     third.expect_end();
-    // Both have been quiet for a second at some time.
+    // Both have been quiet for long enough at some time.
     clients.iter_mut().for_each(Client::expect_end);
     let mut again = Client::new(&server);
     assert_eq!((again.stat("rejected_connections"), again.stat("idle_kicks")), (1, 2));
