@@ -245,6 +245,79 @@ fn a_client__that_goes_ends_its_handlers() {
 }
 
 #[petrel::service(codec = Raw)]
+trait Names {
+    /// Returns the caller's answer.
+    async fn called(&self, cx: &Ctx, request: ()) -> Result<String, Error>;
+    /// Returns the caller's answer to each word.
+    async fn ask(
+        &self,
+        cx: &Ctx,
+        words: Receiver<String>,
+        answers: Sender<String>,
+    ) -> Result<(), Error>;
+}
+
+#[petrel::service(codec = Raw)]
+trait Answers {
+    async fn answer(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+}
+
+impl Names for Plain {
+    async fn called(&self, cx: &Ctx, (): ()) -> Result<String, Error> {
+        AnswersClient::new(cx.caller()?).answer("a call".to_owned()).await
+    }
+
+    async fn ask(
+        &self,
+        cx: &Ctx,
+        mut words: Receiver<String>,
+        mut answers: Sender<String>,
+    ) -> Result<(), Error> {
+        let caller = AnswersClient::new(cx.caller()?);
+        while let Some(word) = words.next().await {
+            answers.send(caller.answer(word?).await?).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Answers for Plain {
+    async fn answer(&self, _: &Ctx, word: String) -> Result<String, Error> {
+        Ok(format!("{word} {}", self.0.fetch_add(1, Ordering::SeqCst)))
+    }
+}
+
+/// The callbacks are those of the client's calls, with their state.
+#[test]
+fn the_caller_of_a_stream__answers_by_the_callbacks_of_its_client() {
+    for transports in media() {
+        let set_up =
+            |endpoint: &mut petrel::Endpoint| endpoint.serve(NamesServer::new(Plain::default()));
+        let server = Server::bind("127.0.0.1:0").transports(transports).serve(|_| (), set_up);
+        let server = server.start().expect("a server");
+        let client = Client::builder().transports(transports);
+        let none = NamesClient::new(client.clone().connect_wait(server.local_addr()).unwrap());
+        let answers = Plain::default();
+        let client =
+            client.serve(move |callbacks| callbacks.serve(AnswersServer::new(answers.clone())));
+        let client = NamesClient::new(client.connect_wait(server.local_addr()).unwrap());
+        wait(async {
+            let (mut words, mut answers) = client.ask().start().await.unwrap();
+            words.send("a stream".to_owned()).await.unwrap();
+            assert_eq!(answers.next().await.unwrap().unwrap(), "a stream 0");
+            assert_eq!(client.called(()).await.unwrap(), "a call 1");
+            words.finish();
+            assert!(answers.next().await.is_none());
+
+            let (mut words, mut answers) = none.ask().start().await.unwrap();
+            words.send("a stream".to_owned()).await.unwrap();
+            let error = answers.next().await.unwrap().unwrap_err();
+            assert_eq!(error.status, Status::Unimplemented, "{error}");
+        });
+    }
+}
+
+#[petrel::service(codec = Raw)]
 trait Hoard {
     /// Reads none of the things, and waits.
     async fn keep(&self, cx: &Ctx, things: Receiver<Vec<u8>>) -> Result<String, Error>;
