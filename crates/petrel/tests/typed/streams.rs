@@ -9,7 +9,10 @@ use std::time::Duration;
 use petrel::client::wait;
 use petrel::endpoint::{AllowedTransports, EndpointConfig};
 use petrel::server::RunningServer;
-use petrel::service::{ClientInterceptor, Ctx, IncomingCall, OutgoingCall, Raw, ServerInterceptor};
+use petrel::service::{
+    ClientInterceptor, Ctx, Decode, Encode, IncomingCall, Malformed, OutgoingCall, Raw,
+    ServerInterceptor,
+};
 use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Error, Execution, Server, Status};
 
@@ -315,6 +318,67 @@ fn the_caller_of_a_stream__answers_by_the_callbacks_of_its_client() {
             assert_eq!(error.status, Status::Unimplemented, "{error}");
         });
     }
+}
+
+/// A codec of numbers alone.
+struct Words64;
+
+impl Encode<u64> for Words64 {
+    const NAME: &'static str = "words64";
+
+    fn len(_: &u64) -> usize {
+        8
+    }
+
+    fn encode(number: &u64, out: &mut [u8]) {
+        out.copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+impl Decode<u64> for Words64 {
+    fn decode(bytes: &[u8]) -> Result<u64, Malformed> {
+        bytes.try_into().map(u64::from_le_bytes).map_err(Malformed::new)
+    }
+}
+
+#[petrel::service(codec = Words64)]
+trait Sums {
+    async fn sum(&self, cx: &Ctx, numbers: Receiver<u64>) -> Result<u64, Error>;
+    async fn below(&self, cx: &Ctx, end: u64, numbers: Sender<u64>) -> Result<(), Error>;
+}
+
+impl Sums for Plain {
+    async fn sum(&self, _: &Ctx, mut numbers: Receiver<u64>) -> Result<u64, Error> {
+        let mut sum = 0;
+        while let Some(number) = numbers.next().await {
+            sum += number?;
+        }
+        Ok(sum)
+    }
+
+    async fn below(&self, _: &Ctx, end: u64, mut numbers: Sender<u64>) -> Result<(), Error> {
+        for number in 0..end {
+            numbers.send(number).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A method without a request, or without a stream of one side, needs no codec for the absent messages.
+#[test]
+fn a_codec__of_a_single_type_is_enough() {
+    let server =
+        petrel::testing::serve(|endpoint| endpoint.serve(SumsServer::new(Plain::default())));
+    let client = SumsClient::new(server.client());
+    wait(async {
+        let mut numbers = client.below(5).start().await.unwrap();
+        let (mut out, sum) = client.sum().start().await.unwrap();
+        while let Some(number) = numbers.next().await {
+            out.send(number.unwrap()).await.unwrap();
+        }
+        out.finish();
+        assert_eq!(sum.await.unwrap(), 10);
+    });
 }
 
 #[petrel::service(codec = Raw)]
