@@ -100,9 +100,9 @@ fn stream_marker(of: &Definition, method: &Method, marker: &syn::Ident, name: &s
     let codec = &of.codec;
     let (has_request, sends, answers) =
         (request.is_some(), streams.input.is_some(), streams.output.is_some());
-    let request = request.as_ref().map_or(quote!(()), |(_, of)| quote!(#of));
-    let input = streams.input.as_ref().map_or(quote!(()), |(_, of)| quote!(#of));
     let output = streams.output.as_ref().map_or(quote!(#reply), |(_, of)| quote!(#of));
+    let input = streams.input.as_ref().map_or(output.clone(), |(_, of)| quote!(#of));
+    let request = request.as_ref().map_or(output.clone(), |(_, of)| quote!(#of));
     quote! {
         struct #marker;
 
@@ -319,7 +319,7 @@ fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
     let (service, name, marker) = (&of.name, &method.name, marker(index));
     let function = quote!(<H as #service>::#name);
     if !method.streams.is_empty() {
-        return stream_handler(method, &function, &marker);
+        return stream_handler(of, method, &marker);
     }
     let suffix = if method.request_type().1 { "_in_place" } else { "" };
     match method.place {
@@ -345,21 +345,29 @@ fn handler(of: &Definition, index: usize, method: &Method) -> TokenStream {
 }
 
 /// Adds the handler of a method with streams.
-fn stream_handler(method: &Method, function: &TokenStream, marker: &syn::Ident) -> TokenStream {
-    let Method { request, streams, .. } = method;
+fn stream_handler(of: &Definition, method: &Method, marker: &syn::Ident) -> TokenStream {
+    let (service, Method { name, request, streams, reply, .. }) = (&of.name, method);
     let request =
         request.as_ref().map(|_| quote!(request.expect("a method with a request gets it"),));
     let input = streams.input.as_ref().map(|_| quote!(input,));
     let output = streams.output.as_ref().map(|_| quote!(output,));
-    let outcome = match streams.output {
-        Some(_) => quote!(::core::result::Result::map(outcome, |()| ::core::option::Option::None)),
-        None => quote!(::core::result::Result::map(outcome, ::core::option::Option::Some)),
+    let (outcome, to_reply) = match streams.output {
+        Some(_) => (quote!(()), quote!(|()| ::core::option::Option::None)),
+        None => (quote!(#reply), quote!(::core::option::Option::Some)),
     };
-    quote! {
-        methods.stream::<#marker, H>(&service, async |service, cx, request, input, output| {
+    // No closure that is a future: it would keep the arguments beside the handler's own.
+    quote! {{
+        fn begin<'a, 'b, __H: #service>(
+            service: &'a __H,
+            cx: &'b ::petrel::service::Ctx,
+            request: ::core::option::Option<<#marker as ::petrel::service::StreamMethod>::Request>,
+            input: ::petrel::stream::Receiver<<#marker as ::petrel::service::StreamMethod>::Input>,
+            output: ::petrel::stream::Sender<<#marker as ::petrel::service::StreamMethod>::Output>,
+        ) -> impl ::core::future::Future<Output = ::core::result::Result<#outcome, ::petrel::Error>>
+        + use<'a, 'b, __H> {
             let _ = (&request, &input, &output);
-            let outcome = #function(service, cx, #request #input #output).await;
-            #outcome
-        });
-    }
+            <__H as #service>::#name(service, cx, #request #input #output)
+        }
+        methods.stream::<#marker, H, #outcome>(&service, begin, #to_reply);
+    }}
 }

@@ -10,7 +10,7 @@ use crate::calls::{World, media};
 
 #[petrel::service(codec = Raw)]
 trait Words {
-    /// Returns the caller's name, then each message in a piece of its own.
+    /// Returns the caller's name and answer, then each message in a piece of its own.
     async fn echo(
         &self,
         cx: &Ctx,
@@ -41,7 +41,8 @@ impl Words for Plain {
         mut words: Receiver<Vec<u8>>,
         mut echoed: Sender<Vec<u8>>,
     ) -> Result<(), Error> {
-        echoed.send(who(cx).into_bytes()).await?;
+        let answer = AnswersClient::new(cx.caller()?).answer("two".to_owned()).await?;
+        echoed.send(format!("{}: {answer}", who(cx)).into_bytes()).await?;
         while let Some(word) = words.next().await {
             echoed.send(word?).await?;
         }
@@ -74,7 +75,8 @@ fn streams_and_calls_back__over_every_medium_in_tls() {
         wait(async {
             let (mut words, mut echoed) = client.echo().metadata("a", "b").start().await.unwrap();
             let name = String::from_utf8(echoed.next().await.unwrap().unwrap()).unwrap();
-            assert_eq!(name, format!("{medium} spiffe://test/admin"));
+            let answer = format!("two of {medium} spiffe://test/server");
+            assert_eq!(name, format!("{medium} spiffe://test/admin: {answer}"));
             for size in [0, 1, 5_000, 300_000] {
                 let word: Vec<u8> = (0..size).map(|at| at as u8).collect();
                 words.send(&word).await.unwrap();

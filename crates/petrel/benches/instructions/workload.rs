@@ -118,7 +118,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("future+dl", Way::FutureDeadline),
     with("client", Way::Client),
     Workload { sessions: 1, ..with("client-1", Way::Client) },
-    with("typed", Way::Typed),
+    with("zerocopy", Way::Typed),
     with("async-fn", Way::AsyncHandler),
     with("batch", Way::Batch),
     read("udp-read", small("", Medium::Udp, 60, 3)),

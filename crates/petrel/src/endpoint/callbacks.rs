@@ -20,6 +20,7 @@ use super::serve::{Copied, OwnRequest, Serving};
 use crate::control::{LinkId, PeerName};
 use crate::error::Error;
 use crate::local::{Command, Handle as TaskHandle};
+use crate::values::client::ServiceKey;
 use crate::values::method_table::{ServiceTable, TypedServices};
 use crate::values::{CallbacksKey, State};
 
@@ -39,11 +40,18 @@ pub struct Callbacks {
     by_method: HashMap<u16, Box<dyn Handle>>,
     typed: TypedServices,
     handle: TaskHandle,
+    /// The callbacks of the client for its other links. They take all other methods.
+    client: Option<SharedCallbacks>,
 }
 
 impl Callbacks {
     pub(crate) fn new(handle: TaskHandle) -> Self {
-        Self { by_method: HashMap::new(), typed: TypedServices::default(), handle }
+        Self { by_method: HashMap::new(), typed: TypedServices::default(), handle, client: None }
+    }
+
+    /// Returns callbacks for a further link of a client, on which its servers reach the callbacks of the client, too.
+    pub(crate) fn of_link(handle: TaskHandle, local: &Local, client: ServiceKey) -> Self {
+        Self { client: local.callbacks_of(client), ..Self::new(handle) }
     }
 
     /// Returns the handle of the endpoint's tasks.
@@ -111,6 +119,9 @@ impl Callbacks {
     fn run(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         if let Some(handler) = self.by_method.get_mut(&request.method()) {
             return handler.handle(state, cx, request);
+        }
+        if let Some(client) = &self.client {
+            return client.borrow_mut().run(state, cx, request);
         }
         if request.method() != HEALTH_METHOD {
             return request.refuse(cx, Status::Unimplemented, NO_METHOD);
@@ -212,6 +223,11 @@ impl Local {
     /// Keeps a value of a face until the link ends.
     pub(crate) fn keep_with(&mut self, link: LinkId, value: Box<dyn Any>) {
         self.sessions.keep_with(link, value);
+    }
+
+    /// Returns the callbacks of a client, if it has some.
+    fn callbacks_of(&self, client: ServiceKey) -> Option<SharedCallbacks> {
+        self.callbacks.get(self.services.callbacks_of(client)?)
     }
 
     /// Adds the callbacks of a client, to be called by the servers of links that are opened with the key.

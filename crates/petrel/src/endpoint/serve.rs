@@ -21,7 +21,8 @@ use crate::time::Time;
 /// A request owned by an async handler.
 #[derive(Debug)]
 pub struct OwnRequest {
-    message: MsgBuf,
+    /// Absent in the request of a stream, whose messages come apart.
+    message: Option<MsgBuf>,
     method: u16,
     session: SessionId,
     deadline_ns: Option<u64>,
@@ -29,28 +30,28 @@ pub struct OwnRequest {
 }
 
 impl OwnRequest {
-    pub(crate) fn new(
-        message: MsgBuf,
+    /// Returns the request of a stream.
+    pub(crate) fn of_stream(
         (method, session): (u16, SessionId),
         deadline_ns: Option<u64>,
         peer: Option<Arc<Peer>>,
     ) -> Self {
-        Self { message, method, session, deadline_ns, peer }
+        Self { message: None, method, session, deadline_ns, peer }
     }
 
     /// Returns the message.
     pub fn data(&self) -> &[u8] {
-        &self.message
+        self.message.as_deref().unwrap_or_default()
     }
 
     /// Leaves out the end of the message, beyond `len` bytes.
     pub(crate) fn cut(&mut self, len: usize) {
-        self.message.set_len(len);
+        self.message.as_mut().expect("the request of a call has a message").set_len(len);
     }
 
     /// Returns the message's buffer, to send it on without a copy.
     pub fn into_message(self) -> MsgBuf {
-        self.message
+        self.message.expect("the request of a call has a message")
     }
 
     /// Returns the called method.
@@ -140,6 +141,7 @@ where
         let (kept, handled) = request.defer_message(cx);
         let Some((responder, message)) = kept else { return handled };
         let name = responder.handle();
+        let message = Some(message);
         let request = OwnRequest { message, method, session, deadline_ns, peer };
         let task = self.home.task(handler(self.handle.clone(), request), responder);
         if let Some(task) = self.home.hub.spawn(Closure::Handler, task, deadline_ns) {

@@ -61,8 +61,7 @@ impl Ctx {
     }
 
     /// Returns the client that makes the request, to be called back: see [`Request::caller`](crate::Request::caller). The client of a typed
-    /// service is made of it: `ProgressClient::new(cx.caller()?)`. A stream has a link of its own, without the client's callbacks: calls to the
-    /// caller of a stream end with UNIMPLEMENTED. Take the caller in the handler of a call.
+    /// service is made of it: `ProgressClient::new(cx.caller()?)`. The caller of a stream answers by the same callbacks.
     ///
     /// # Errors
     /// As [`Request::caller`](crate::Request::caller).

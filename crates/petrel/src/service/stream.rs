@@ -19,9 +19,9 @@ use crate::values::method_table::{MethodEntry, hash};
 pub trait StreamMethod: 'static {
     /// The codec of all messages.
     type Codec: Encode<Self::Request> + Encode<Self::Input> + Encode<Self::Output>;
-    /// The type of the request, or `()` without one.
+    /// The type of the request, or that of the answer without one.
     type Request: 'static;
-    /// The type of the client's messages, or `()` without a stream of the client.
+    /// The type of the client's messages, or that of the answer without a stream of the client.
     type Input: 'static;
     /// The type of the server's messages, or of the reply.
     type Output: 'static;
@@ -128,9 +128,9 @@ impl<I: ClientInterceptors> Stub<I> {
 }
 
 impl<I: ServerInterceptors> Between<'_, I> {
-    /// Adds the handler of a method with streams: a future, which gets the request if there is one, and both directions. It returns the
-    /// reply if the server sends no stream.
-    pub fn stream<M: StreamMethod, H: 'static>(
+    /// Adds the handler of a method with streams: a future, which gets the request if there is one, and both directions. `reply` makes the
+    /// reply of its output, if the server sends no stream.
+    pub fn stream<M: StreamMethod, H: 'static, R: 'static>(
         &mut self,
         service: &Arc<H>,
         handler: impl AsyncFn(
@@ -139,23 +139,19 @@ impl<I: ServerInterceptors> Between<'_, I> {
             Option<M::Request>,
             Receiver<M::Input>,
             Sender<M::Output>,
-        ) -> Result<Option<M::Output>, Error>
+        ) -> Result<R, Error>
         + Copy
         + 'static,
+        reply: fn(R) -> Option<M::Output>,
     ) where
         M::Codec: Decode<M::Request> + Decode<M::Input>,
     {
         let (service, interceptors) = (Arc::clone(service), Arc::clone(&self.interceptors));
         self.push_stream(Rc::new(move |opened: Opened<'_>| {
-            let cx = match opened.request() {
-                Ok(request) => {
-                    let metadata = opened.take_metadata();
-                    let is_seen = !(I::ARE_NONE && metadata.is_empty());
-                    let envelope = is_seen.then(|| Envelope::new(metadata));
-                    Ctx::of_stream(opened.handle().clone(), request, envelope)
-                }
-                Err(error) => return opened.refuse(&error),
-            };
+            let metadata = opened.take_metadata();
+            let is_seen = !(I::ARE_NONE && metadata.is_empty());
+            let envelope = is_seen.then(|| Envelope::new(metadata));
+            let cx = Ctx::of_stream(opened.handle().clone(), opened.request(), envelope);
             let (service, interceptors) = (Arc::clone(&service), Arc::clone(&interceptors));
             let ends = opened.ends();
             opened.run(async move {
@@ -163,7 +159,8 @@ impl<I: ServerInterceptors> Between<'_, I> {
                 let run = async {
                     let (peer, deadline, envelope) = (cx.peer(), cx.deadline(), cx.envelope());
                     let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
-                    let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now())?;
+                    let watch = || Watch::begin(&*interceptors, call, || cx.handle().clock_now());
+                    let watch = (!I::ARE_NONE).then(|| watch().map(Box::new)).transpose()?;
                     let outcome = async {
                         let mut requests = ends.receiver(decode_sent::<M::Codec, M::Request, M>);
                         let request = match M::HAS_REQUEST {
@@ -177,8 +174,10 @@ impl<I: ServerInterceptors> Between<'_, I> {
                         handler(&service, &cx, request, input, output).await
                     };
                     let outcome = outcome.await;
-                    watch.end(outcome.as_ref().err())?;
-                    match outcome? {
+                    if let Some(watch) = watch {
+                        watch.end(outcome.as_ref().err())?;
+                    }
+                    match reply(outcome?) {
                         Some(message) => {
                             ends.sender(append::<M::Codec, M::Output>).send(message).await
                         }

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::local::{Destination, Handle};
 use crate::sync::{Arc, Mutex, lock};
 use crate::time::as_ns;
+use crate::values::client::ServiceKey;
 use crate::values::{CallbacksKey, Metadata};
 
 /// A server's answer to a request of a method with streams: where its streams are served.
@@ -65,10 +66,10 @@ impl Pairs {
         let (config, message_bytes_max) = client.endpoint().stream_limits();
         let pair = Shared::new(Role::Client, config, message_bytes_max);
         pairs.insert(to, Arc::clone(&pair));
-        let own = Arc::clone(&pair);
+        let (own, client_key) = (Arc::clone(&pair), client.key());
         let is_begun = client.run(move |handle| {
             let ends = Ends::new(handle, &own);
-            handle.hub().spawn_unwatched(run(ends, own, to));
+            handle.hub().spawn_unwatched(run(ends, own, (client_key, to)));
         });
         if !is_begun {
             pair.fail(&Error::not_sent(Status::Unavailable, "the client's endpoint is gone"));
@@ -84,26 +85,30 @@ impl Drop for Pairs {
 }
 
 /// Runs a pair of a client, from the session to the end.
-async fn run(ends: Ends, pair: Arc<Shared>, (server, endpoint): (SocketAddr, EndpointId)) {
+async fn run(
+    ends: Ends,
+    pair: Arc<Shared>,
+    (client, (server, endpoint)): (ServiceKey, (SocketAddr, EndpointId)),
+) {
     let handle = ends.handle().clone();
-    let link = OwnLink::new(&handle, &pair);
+    let link = OwnLink::new(&handle, &pair, client);
     let opened = handle.open(Destination::To(server, endpoint, Some(link.callbacks))).await;
     pump::run(ends, opened).await;
 }
 
-/// The link of a pair, whose server may send batches. It ends with this.
+/// The link of a pair, whose server may send batches, and call the client's callbacks. It ends with this.
 struct OwnLink {
     handle: Handle,
     callbacks: CallbacksKey,
 }
 
 impl OwnLink {
-    fn new(handle: &Handle, pair: &Arc<Shared>) -> Self {
+    fn new(handle: &Handle, pair: &Arc<Shared>, client: ServiceKey) -> Self {
         let registry = Registry::of(handle.hub());
-        let mut callbacks = Callbacks::new(handle.clone());
-        callbacks.on(METHOD, client_handler(&registry, pair));
         let callbacks = Local::of_task(handle.hub(), |local| {
             registry.be_told(local);
+            let mut callbacks = Callbacks::of_link(handle.clone(), local, client);
+            callbacks.on(METHOD, client_handler(&registry, pair));
             local.add_callbacks(callbacks)
         });
         Self { handle: handle.clone(), callbacks }

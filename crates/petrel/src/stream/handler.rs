@@ -14,7 +14,6 @@ use crate::endpoint::Peer;
 use crate::endpoint::serve::OwnRequest;
 use crate::error::Error;
 use crate::local::{Handle, TaskFuture};
-use crate::msgbuf::MsgBuf;
 use crate::panics::Closure;
 use crate::values::Metadata;
 
@@ -39,14 +38,9 @@ impl Opened<'_> {
     }
 
     /// Returns the request as handlers see it, without a message.
-    ///
-    /// # Errors
-    /// The endpoint has no memory.
-    pub(crate) fn request(&self) -> Result<OwnRequest, Error> {
-        let message = MsgBuf::holding(self.handle.hub().pool(), b"")?;
-        let deadline_ns = self.deadline_ns();
+    pub(crate) fn request(&self) -> OwnRequest {
         let peer = self.peer.clone();
-        Ok(OwnRequest::new(message, (self.method, self.session), deadline_ns, peer))
+        OwnRequest::of_stream((self.method, self.session), self.deadline_ns(), peer)
     }
 
     fn deadline_ns(&self) -> Option<u64> {
@@ -71,11 +65,6 @@ impl Opened<'_> {
         let running = Running { future: Some(handler), stream: self.stream };
         // If the endpoint is gone, the drop ends the stream.
         hub.spawn(Closure::Handler, Box::pin(running), deadline_ns);
-    }
-
-    /// Ends the stream without a handler.
-    pub(crate) fn refuse(self, error: &Error) {
-        self.stream.refuse(error.status, &error.message);
     }
 }
 

@@ -9,7 +9,10 @@ use std::time::Duration;
 use petrel::client::wait;
 use petrel::endpoint::{AllowedTransports, EndpointConfig};
 use petrel::server::RunningServer;
-use petrel::service::{ClientInterceptor, Ctx, IncomingCall, OutgoingCall, Raw, ServerInterceptor};
+use petrel::service::{
+    ClientInterceptor, Ctx, Decode, Encode, IncomingCall, Malformed, OutgoingCall, Raw,
+    ServerInterceptor,
+};
 use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Error, Execution, Server, Status};
 
@@ -266,6 +269,140 @@ fn a_client__that_goes_ends_its_handlers() {
     assert_eq!(plain.0.load(Ordering::SeqCst), 1, "the stream goes on");
     drop(words);
     wait_for("the end of the handler", || plain.0.load(Ordering::SeqCst) == 0);
+}
+
+#[petrel::service(codec = Raw)]
+trait Names {
+    /// Returns the caller's answer.
+    async fn called(&self, cx: &Ctx, request: ()) -> Result<String, Error>;
+    /// Returns the caller's answer to each word.
+    async fn ask(
+        &self,
+        cx: &Ctx,
+        words: Receiver<String>,
+        answers: Sender<String>,
+    ) -> Result<(), Error>;
+}
+
+#[petrel::service(codec = Raw)]
+trait Answers {
+    async fn answer(&self, cx: &Ctx, word: String) -> Result<String, Error>;
+}
+
+impl Names for Plain {
+    async fn called(&self, cx: &Ctx, (): ()) -> Result<String, Error> {
+        AnswersClient::new(cx.caller()?).answer("a call".to_owned()).await
+    }
+
+    async fn ask(
+        &self,
+        cx: &Ctx,
+        mut words: Receiver<String>,
+        mut answers: Sender<String>,
+    ) -> Result<(), Error> {
+        let caller = AnswersClient::new(cx.caller()?);
+        while let Some(word) = words.next().await {
+            answers.send(caller.answer(word?).await?).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Answers for Plain {
+    async fn answer(&self, _: &Ctx, word: String) -> Result<String, Error> {
+        Ok(format!("{word} {}", self.0.fetch_add(1, Ordering::SeqCst)))
+    }
+}
+
+/// The callbacks are those of the client's calls, with their state.
+#[test]
+fn the_caller_of_a_stream__answers_by_the_callbacks_of_its_client() {
+    for transports in media() {
+        let set_up =
+            |endpoint: &mut petrel::Endpoint| endpoint.serve(NamesServer::new(Plain::default()));
+        let server = Server::bind("127.0.0.1:0").transports(transports).serve(|_| (), set_up);
+        let server = server.start().expect("a server");
+        let client = Client::builder().transports(transports);
+        let none = NamesClient::new(client.clone().connect_wait(server.local_addr()).unwrap());
+        let answers = Plain::default();
+        let client =
+            client.serve(move |callbacks| callbacks.serve(AnswersServer::new(answers.clone())));
+        let client = NamesClient::new(client.connect_wait(server.local_addr()).unwrap());
+        wait(async {
+            let (mut words, mut answers) = client.ask().start().await.unwrap();
+            words.send("a stream".to_owned()).await.unwrap();
+            assert_eq!(answers.next().await.unwrap().unwrap(), "a stream 0");
+            assert_eq!(client.called(()).await.unwrap(), "a call 1");
+            words.finish();
+            assert!(answers.next().await.is_none());
+
+            let (mut words, mut answers) = none.ask().start().await.unwrap();
+            words.send("a stream".to_owned()).await.unwrap();
+            let error = answers.next().await.unwrap().unwrap_err();
+            assert_eq!(error.status, Status::Unimplemented, "{error}");
+        });
+    }
+}
+
+/// A codec of numbers alone.
+struct Words64;
+
+impl Encode<u64> for Words64 {
+    const NAME: &'static str = "words64";
+
+    fn len(_: &u64) -> usize {
+        8
+    }
+
+    fn encode(number: &u64, out: &mut [u8]) {
+        out.copy_from_slice(&number.to_le_bytes());
+    }
+}
+
+impl Decode<u64> for Words64 {
+    fn decode(bytes: &[u8]) -> Result<u64, Malformed> {
+        bytes.try_into().map(u64::from_le_bytes).map_err(Malformed::new)
+    }
+}
+
+#[petrel::service(codec = Words64)]
+trait Sums {
+    async fn sum(&self, cx: &Ctx, numbers: Receiver<u64>) -> Result<u64, Error>;
+    async fn below(&self, cx: &Ctx, end: u64, numbers: Sender<u64>) -> Result<(), Error>;
+}
+
+impl Sums for Plain {
+    async fn sum(&self, _: &Ctx, mut numbers: Receiver<u64>) -> Result<u64, Error> {
+        let mut sum = 0;
+        while let Some(number) = numbers.next().await {
+            sum += number?;
+        }
+        Ok(sum)
+    }
+
+    async fn below(&self, _: &Ctx, end: u64, mut numbers: Sender<u64>) -> Result<(), Error> {
+        for number in 0..end {
+            numbers.send(number).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A method without a request, or without a stream of one side, needs no codec for the absent messages.
+#[test]
+fn a_codec__of_a_single_type_is_enough() {
+    let server =
+        petrel::testing::serve(|endpoint| endpoint.serve(SumsServer::new(Plain::default())));
+    let client = SumsClient::new(server.client());
+    wait(async {
+        let mut numbers = client.below(5).start().await.unwrap();
+        let (mut out, sum) = client.sum().start().await.unwrap();
+        while let Some(number) = numbers.next().await {
+            out.send(number.unwrap()).await.unwrap();
+        }
+        out.finish();
+        assert_eq!(sum.await.unwrap(), 10);
+    });
 }
 
 #[petrel::service(codec = Raw)]

@@ -86,13 +86,11 @@ impl Numbers for Counted {
 
     async fn idle(
         &self,
-        cx: &Ctx,
-        messages: Receiver<Vec<u8>>,
+        _: &Ctx,
+        _messages: Receiver<Vec<u8>>,
         _out: Sender<Vec<u8>>,
     ) -> Result<(), Error> {
-        cx.handle().sleep(Duration::from_secs(3_600)).await;
-        drop(messages);
-        Ok(())
+        std::future::pending().await
     }
 
     fn len(&self, _: &mut petrel::Context<'_>, request: &[u8]) -> Result<Vec<u8>, Error> {

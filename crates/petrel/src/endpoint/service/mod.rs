@@ -62,9 +62,11 @@ pub(crate) use spec::{CallSpec, RequestBytes};
 
 use crate::error::Error;
 use crate::local::{Key, Slab, Timers};
+use crate::values::CallbacksKey;
 use crate::values::client::ServiceKey;
 use call::{Attempt, ServiceCall, Step};
 use connection::Connection;
+use keeper::Way;
 use outcome::EndedCall;
 use service::{Chosen, Service};
 
@@ -98,6 +100,14 @@ impl Services {
     /// Returns the service with this number at clients.
     pub(crate) fn find(&self, number: ServiceKey) -> Option<Key> {
         *self.by_number.get(number.index())?
+    }
+
+    /// Returns the callbacks of a client.
+    pub(crate) fn callbacks_of(&self, number: ServiceKey) -> Option<CallbacksKey> {
+        match self.list.get(self.find(number)?)?.way() {
+            Way::To(callbacks) => callbacks,
+            Way::Back(_) => None,
+        }
     }
 
     /// Returns the number of services.
