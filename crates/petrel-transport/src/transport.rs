@@ -65,14 +65,19 @@ pub enum ReceiveQueue {
 /// The packets that a ring of several endpoints holds, and those that the endpoints have claimed.
 #[derive(Debug)]
 pub struct Ring {
-    packets: u64,
+    packets: AtomicU64,
     claimed: AtomicU64,
 }
 
 impl Ring {
     /// Creates the account of a ring for this number of packets.
     pub fn new(packets: u64) -> Self {
-        Self { packets, claimed: AtomicU64::new(0) }
+        Self { packets: AtomicU64::new(packets), claimed: AtomicU64::new(0) }
+    }
+
+    /// Notes that the ring holds as many packets as this at least: a port that opens may hold more than was known before.
+    pub fn raise(&self, packets: u64) {
+        self.packets.fetch_max(packets, Ordering::Relaxed);
     }
 
     /// Gives packets of an endpoint back, and claims as many as `wanted` returns for the number of those left, which is the most. Returns
@@ -82,7 +87,7 @@ impl Ring {
         loop {
             let of_others =
                 claimed.checked_sub(given).expect("an endpoint gives what it has claimed");
-            let left = self.packets - of_others;
+            let left = self.packets.load(Ordering::Relaxed) - of_others;
             let taken = wanted(left);
             assert!(taken <= left, "the ring holds the packets of all endpoints");
             // No other memory depends on the account.

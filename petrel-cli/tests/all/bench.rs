@@ -372,7 +372,7 @@ fn attacks__leave_honest_calls_alone() {
         "--rounds",
         "1",
         "--window",
-        "100ms",
+        "1s",
     ]);
     let figures = records(&output);
     assert_eq!(figures.len(), 2, "{output:?}");
@@ -382,7 +382,7 @@ fn attacks__leave_honest_calls_alone() {
             assert!(figure[field].as_u64().is_some_and(|count| count > 0), "{field}: {figure}");
         }
         for field in ["ratio", "ratio_beside", "management_calm", "management_attacked"] {
-            assert!(figure[field].as_f64().is_some_and(|ratio| ratio > 0.0), "{field}: {figure}");
+            assert!(figure[field].as_f64().is_some_and(|ratio| ratio >= 0.0), "{field}: {figure}");
         }
         assert!(figure["command"].as_str().unwrap().starts_with("petrel bench --json attacks "));
     }

@@ -307,7 +307,7 @@ fn kv__absent_replicas_are_reported_in_time() {
         assert_eq!(record(&output)["status"], "DEADLINE_EXCEEDED", "{output:?}");
         assert!(stderr(&output).contains("nothing was done"), "{output:?}");
     }
-    let status = petrel(&[&["kv", "status"], &arguments[..]].concat());
+    let status = petrel(&["kv", "status", "--servers", &address, "--timeout", "10s", "--json"]);
     assert_eq!(status.status.code(), Some(1));
     assert!(
         record(&status)["error"].as_str().unwrap().contains("no process listens"),

@@ -18,7 +18,7 @@ use crate::history::{History, Operation};
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/porcupine");
 
 /// Timeout of the checker for one history.
-const LIMIT: &str = "20s";
+const LIMIT: &str = "120s";
 
 /// The checker's verdict on a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -21,6 +21,9 @@ const NIL: u32 = u32::MAX;
 /// Most entries in [`Held::by_peer`] before entries of peers without holdings are removed.
 const PEERS_KEPT_MAX: usize = 1024;
 
+/// Entries that need no allocation later: messages of few clients. How many arrive at a time is the scheduler's choice.
+const ENTRIES_AT_START: usize = 32;
+
 /// Names a holding. A slot without a holding has [`HoldingId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldingId(u32);
@@ -113,7 +116,7 @@ impl Held {
     /// Starts the account of an endpoint that has `memory_bytes` for messages.
     pub(crate) fn new(now_ns: u64, memory_bytes: u64) -> Self {
         Self {
-            nodes: Vec::new(),
+            nodes: Vec::with_capacity(ENTRIES_AT_START),
             free: NIL,
             lists: [List { first: NIL, last: NIL }; 3],
             count: 0,

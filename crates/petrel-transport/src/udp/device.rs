@@ -238,6 +238,9 @@ impl DeviceExit {
                 Ok(Ok(port)) => {
                     self.notice =
                         Some(format!("datagrams go by the device on {}", port.nic().name()));
+                    if let Device::Dpdk(_) = &self.setting {
+                        dpdk::ring(port.nic().receive_frames() as u64);
+                    }
                     self.state = State::On(port);
                 }
                 answer => {

@@ -83,12 +83,31 @@ impl Pair {
     }
 
     fn counts(&mut self) -> [u64; 3] {
-        let counts = self.client.call(self.session, COUNT, b"").wait().unwrap();
+        let counts = self.client.call(self.session, COUNT, b"").timeout(LONG).wait().unwrap();
         std::array::from_fn(|at| u64::from_le_bytes(counts[8 * at..8 * at + 8].try_into().unwrap()))
     }
 
     fn wait_for_counts(&mut self, expected: [u64; 3]) {
         while self.counts() != expected {}
+    }
+
+    /// Makes calls that end by their time until the server has kept a request: a request that the server meets late is not run. Returns the
+    /// number of calls, and of requests kept once the server has learnt of their ends.
+    fn keep_some(&mut self, options: CallOptions) -> (u64, u64) {
+        for calls in 1.. {
+            let failure = self.fails(KEEP, options);
+            assert_eq!(failure.status, Status::DeadlineExceeded);
+            if self.counts()[0] > 0 {
+                assert_eq!(failure.execution, Execution::MayHaveExecuted);
+                loop {
+                    let [kept, gone, cancelled] = self.counts();
+                    if gone == 2 * kept && cancelled == kept {
+                        return (calls, kept);
+                    }
+                }
+            }
+        }
+        unreachable!("the server keeps a request at some time")
     }
 
     fn fails(&mut self, method: u16, options: CallOptions) -> petrel::Error {
@@ -125,15 +144,13 @@ fn deadline__the_handler_sees_the_time_left() {
 #[test]
 fn deadline__ends_a_call_without_an_answer_and_notifies_the_handler() {
     for mut pair in both() {
-        let failure = pair.fails(KEEP, CallOptions::new().timeout(SHORT));
-        assert_eq!(failure.status, Status::DeadlineExceeded);
-        assert_eq!(failure.execution, Execution::MayHaveExecuted);
-        pair.wait_for_counts([1, 2, 1]);
+        let (calls, kept) = pair.keep_some(CallOptions::new().timeout(SHORT));
         // A later answer is dropped, and the session goes on.
         pair.client.call(pair.session, RELEASE, b"").wait().unwrap();
-        assert_eq!(pair.counts(), [0, 2, 0]);
+        assert_eq!(pair.counts(), [0, 2 * kept, 0]);
         let counters = pair.client.stats().protocol;
-        assert_eq!((counters.calls_deadline_exceeded, counters.cancels_sent), (1, 1));
+        assert_eq!(counters.calls_deadline_exceeded, calls);
+        assert!((kept..=calls).contains(&counters.cancels_sent), "{counters:?}");
     }
 }
 
@@ -168,10 +185,8 @@ fn deadline__by_default_no_call_waits_for_ever() {
         let mut config = over(udp, shm);
         config.protocol.call_timeout_ns = SHORT.as_nanos() as u64;
         let mut pair = Pair::new(config);
-        let failure = pair.fails(KEEP, CallOptions::new());
-        assert_eq!(failure.status, Status::DeadlineExceeded);
         // The server learns of the end by CANCEL.
-        pair.wait_for_counts([1, 2, 1]);
+        pair.keep_some(CallOptions::new());
     }
 }
 
@@ -412,20 +427,24 @@ fn held_up__what_is_sent_is_what_is_left_then() {
 #[test]
 fn held_up__a_call_made_late_in_a_turn_has_its_whole_time() {
     for mut pair in both() {
-        let ended = Rc::new(Cell::new(None));
-        let (end, session) = (Rc::clone(&ended), pair.session);
-        let first = move |_: &mut (), cx: &mut Context<'_>, _: Reply| {
-            hold_up();
-            cx.call(session, KEEP, b"")
-                .timeout(SHORT)
-                .then_cancellable(move |_, _, reply| {
-                    end.set(Some(reply.outcome.unwrap_err().execution));
-                })
-                .unwrap();
+        let mut is_sent = || {
+            let ended = Rc::new(Cell::new(None));
+            let (end, session) = (Rc::clone(&ended), pair.session);
+            let first = move |_: &mut (), cx: &mut Context<'_>, _: Reply| {
+                hold_up();
+                cx.call(session, KEEP, b"")
+                    .timeout(SHORT)
+                    .then_cancellable(move |_, _, reply| {
+                        end.set(Some(reply.outcome.unwrap_err().execution));
+                    })
+                    .unwrap();
+            };
+            pair.client.call(session, ECHO, b"x").then(first).unwrap();
+            pair.client.run_until(|_, _| ended.get().is_some());
+            ended.get() == Some(Execution::MayHaveExecuted)
         };
-        pair.client.call(session, ECHO, b"x").then(first).unwrap();
-        pair.client.run_until(|_, _| ended.get().is_some());
-        assert_eq!(ended.get(), Some(Execution::MayHaveExecuted), "it was sent");
+        // A thread that loses its CPU for the whole time of the call sends it never.
+        assert!((0..10).any(|_| is_sent()), "it was never sent");
     }
 }
 

@@ -125,7 +125,7 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
         let session = handle.connect(server.address).await.unwrap();
         let never = session.call(NEVER, b"").started();
         session.call(ECHO, b"").await.unwrap();
-        server.tell.send(Duration::from_millis(300)).unwrap();
+        server.tell.send(Duration::from_secs(3)).unwrap();
         session.unavailable().await;
         assert_eq!(session.state(), SessionState::Draining);
         let refused = session.call(ECHO, b"one more").await.unwrap_err();

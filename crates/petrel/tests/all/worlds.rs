@@ -251,6 +251,9 @@ fn a_path_that_becomes_smaller() {
             let address: SocketAddr = "10.2.0.2:7000".parse().unwrap();
             let client = Client::builder().insecure().connect_wait(address).unwrap();
             let large: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+            // UDP without an answer for a moment is left for a stream, for a while.
+            while client.call(MEDIUM, "").wait().unwrap() != b"udp"[..] {}
+            let before = client.stats();
             for round in 0..60 {
                 if round == 20 {
                     shrink.send(()).unwrap();
@@ -260,7 +263,9 @@ fn a_path_that_becomes_smaller() {
                 assert_eq!(client.call(MEDIUM, "").wait().unwrap(), b"udp");
             }
             let stats = client.stats();
-            assert_eq!((stats.retries, stats.sessions_left), (0, 0));
+            let of_rounds =
+                (stats.retries - before.retries, stats.sessions_left - before.sessions_left);
+            assert_eq!(of_rounds, (0, 0));
         });
         asked.recv().unwrap();
         world.server.run("ip", &["link", "set", "eth0", "mtu", "1300"], "").unwrap();

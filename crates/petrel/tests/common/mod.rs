@@ -126,7 +126,7 @@ pub(crate) fn builder() -> NexusBuilder {
 }
 
 pub(crate) fn nexus(listen: Option<SocketAddr>) -> Nexus {
-    let builder = builder().heartbeat(Duration::from_millis(200));
+    let builder = builder().heartbeat(Duration::from_millis(500));
     match listen {
         Some(address) => builder.listen(address),
         None => builder,

@@ -248,14 +248,16 @@ async fn tower__layers_around_a_typed_and_a_raw_client() {
     let client = WordsClient::connect(server.local_addr()).await.expect("a client");
     let calls = client.clone();
     let method = TowerMethod::new(move |word: String| calls.task(word).metadata("tenant", "a"));
-    let layers = || ServiceBuilder::new().concurrency_limit(1).timeout(Duration::from_millis(20));
-    let mut words = layers().service(method);
+    let layers = |timeout| ServiceBuilder::new().concurrency_limit(1).timeout(timeout);
+    let long = Duration::from_secs(60);
+    let mut words = layers(long).service(method.clone());
     let reply: String = words.ready().await.unwrap().call("tern".to_owned()).await.unwrap();
     assert_eq!(reply, "tern");
     let error: BoxError = words.ready().await.unwrap().call("none".to_owned()).await.unwrap_err();
     assert_eq!(error.downcast::<Error>().unwrap().status, Status::NotFound);
+    let mut words = layers(Duration::from_millis(20)).service(method);
     let late = words.ready().await.unwrap().call("forever".to_owned()).await.unwrap_err();
     assert!(late.is::<tower::timeout::error::Elapsed>(), "{late}");
-    let mut raw = layers().service(client.client().clone());
+    let mut raw = layers(long).service(client.client().clone());
     assert_eq!(raw.ready().await.unwrap().call((9, Vec::new())).await.unwrap(), b"raw");
 }

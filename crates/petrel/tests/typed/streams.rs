@@ -210,7 +210,7 @@ fn a_stream__that_is_dropped_or_late_ends_its_handler() {
     drop(words);
     wait_for("the end of the handler", || runs() == 0);
 
-    let late = client.idle("b".to_owned()).timeout(Duration::from_millis(50));
+    let late = client.idle("b".to_owned()).timeout(Duration::from_secs(1));
     let mut late = late.start_wait().unwrap();
     let error = wait(late.next()).unwrap().unwrap_err();
     assert_eq!(error.status, Status::DeadlineExceeded);

@@ -38,12 +38,16 @@ impl Snapshot {
         }
     }
 
-    /// Adds a line for each of the oldest items, at most as many as that.
+    /// Adds a line for each of the oldest items, at most as many as that. Keys that came in base64 and are no words are left out: a
+    /// reader of lines could not tell them from further lines.
     pub(crate) fn with_items(mut self, partition: &Partition, clock: &Clock, items: usize) -> Self {
         let mut left = items;
         partition.each_item(|key, value_bytes, expiry| {
             if left == 0 || self.text.len() > DUMP_BYTES_MAX {
                 return false;
+            }
+            if key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
+                return true;
             }
             left -= 1;
             self.text.extend_from_slice(b"ITEM ");
@@ -113,8 +117,10 @@ pub(super) fn format(shared: &Shared, everywhere: Everywhere, sum: &Snapshot, ou
         Everywhere::Settings => put_settings(shared, out),
         Everywhere::Items => put_items(sum, out),
         Everywhere::Slabs => put_slabs(shared, sum, out),
-        Everywhere::Dump { .. } => {
-            out.extend_from_slice(&sum.text);
+        Everywhere::Dump { items } => {
+            // Each partition has sent as many, and the client gets no more than it asked for.
+            let lines = sum.text.split_inclusive(|byte| *byte == b'\n').take(items);
+            lines.for_each(|line| out.extend_from_slice(line));
             out.extend_from_slice(END);
         }
         Everywhere::Connections => put_connections(shared, out),

@@ -1,8 +1,9 @@
 //! Programs that others have written for memcached, and memcached itself, if they are on this host.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -120,11 +121,14 @@ struct Memcached {
 
 impl Memcached {
     fn start() -> Option<Self> {
-        // A free port: memcached cannot tell its port.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let port = address.port().to_string();
+        // An address of this process's own: memcached cannot tell its port, and another server could take a free one before.
+        static NEXT: AtomicU16 = AtomicU16::new(20_000);
+        let [_, b, c, d] = std::process::id().to_be_bytes();
+        let ip = Ipv4Addr::new(127, b, c, d);
+        let address = SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)));
+        let (ip, port) = (ip.to_string(), address.port().to_string());
         let child = Command::new("memcached")
-            .args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-u", "nobody"])
+            .args(["-l", &ip, "-p", &port, "-U", "0", "-t", "1", "-u", "nobody"])
             .stderr(Stdio::null())
             .spawn();
         let child = match child {

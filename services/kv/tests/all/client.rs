@@ -372,7 +372,8 @@ fn client__leadership_is_not_handed_to_a_replica_that_is_gone() {
     test_client.run(async |client| {
         let hasty = client.within(Duration::from_millis(100));
         let error = hasty.transfer(gone as u16 + 1).await.unwrap_err();
-        assert!(matches!(error, KvError::Unknown { .. }), "{error}");
+        // On a busy machine the time may be over before the request has left.
+        assert!(matches!(error, KvError::Unknown { .. } | KvError::Timeout { .. }), "{error}");
         // The leader gives the handover up, and serves on.
         client.put(b"key", b"other").await.unwrap();
         client.transfer(leader as u16 + 1).await.unwrap();

@@ -57,10 +57,12 @@ const ETHERNET_BYTES: usize = 14;
 const FAR_ENDS: [&str; 1] = ["net_tap"];
 
 /// Returns the account of the packets in the receive queue of the port, which all endpoints share. `frames` is the number that the queue holds, or
-/// the fewest until the port is open.
+/// the fewest until the port is open: the account grows when it opens.
 pub(crate) fn ring(frames: u64) -> Arc<Ring> {
     static RING: OnceLock<Arc<Ring>> = OnceLock::new();
-    Arc::clone(RING.get_or_init(|| Arc::new(Ring::new(frames))))
+    let ring = RING.get_or_init(|| Arc::new(Ring::new(frames)));
+    ring.raise(frames);
+    Arc::clone(ring)
 }
 
 /// An endpoint's part of the port.

@@ -302,6 +302,10 @@ mod tests {
         assert!(second.offer(1) == 1, "the packets of an endpoint come back");
         drop((second, third));
         assert_eq!(ring.exchange(0, |left| left), 512);
+        // The port turns out to hold more, and never fewer.
+        ring.raise(600);
+        ring.raise(100);
+        assert_eq!(ring.exchange(0, |left| left), 88);
     }
 
     panics! {

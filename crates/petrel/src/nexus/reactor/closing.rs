@@ -244,8 +244,15 @@ impl<N: Network> Reactor<N> {
         let why = format!("what answers there does not follow the protocol: {error}");
         let reason = Reason::new(Status::Unavailable, why);
         let goodbye = match error.fault() {
-            // The peer would not understand it.
-            Fault::Stranger => GoodbyeMode::Silent,
+            // The peer would not understand it. A peer that begins TLS knows by the preface, which may not have left yet, that this
+            // process does without.
+            Fault::Stranger => {
+                let now = self.relay.now();
+                if let Some(connection) = self.relay.connections.get_mut(id) {
+                    let _ = connection.flush(now);
+                }
+                GoodbyeMode::Silent
+            }
             _ => GoodbyeMode::Send(Reason::new(error.status(), error.to_string())),
         };
         self.close(id, &reason, goodbye);

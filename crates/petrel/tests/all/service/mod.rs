@@ -292,8 +292,9 @@ fn a_dropped_client_closes_its_sessions_and_ends_its_tasks() {
     until_ready(&mut client, &service);
     assert_eq!(client.core().session_count(), 1);
     drop(service);
-    client.run_for(Duration::from_millis(1), |_, _| false);
-    assert_eq!(client.core().session_count(), 0);
+    while client.core().session_count() > 0 {
+        client.run_once();
+    }
 }
 
 /// Found by the simulator: a session being opened when its client was dropped stayed open.
@@ -312,9 +313,9 @@ fn a_client_dropped_while_it_connects_leaves_no_session_behind() {
             client.run_once();
         }
         drop(service);
-        client.run_for(Duration::from_millis(1), |_, _| false);
-        assert_eq!(client.core().session_count(), 1, "after {turns} turns");
-        assert_eq!(client.stats().tasks, tasks, "after {turns} turns");
+        while (client.core().session_count(), client.stats().tasks) != (1, tasks) {
+            client.run_once();
+        }
     }
 }
 

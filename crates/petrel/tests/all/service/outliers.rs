@@ -72,7 +72,8 @@ fn load(client: &Client, callers: u32, calls: u32) -> u32 {
 #[test]
 fn slow_replica__gets_few_calls_and_its_share_when_it_is_well_again() {
     let ms = Duration::from_millis;
-    let replicas = [replica(ms(1)), replica(ms(200)), replica(ms(1))];
+    // Far slower than a good server whose thread loses its CPU for a while.
+    let replicas = [replica(ms(1)), replica(ms(2_000)), replica(ms(1))];
     let client = connect(&replicas);
     assert_eq!(load(&client, 64, 100), 0);
     let shares = came(&replicas);
@@ -97,9 +98,12 @@ fn failing_replica__fails_a_few_calls_until_it_is_avoided() {
     let replicas = [(); 3].map(|()| replica(Duration::ZERO));
     let client = connect(&replicas);
     replicas[2].fails.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
     let failed = load(&client, 8, 200);
     assert_eq!(failed, replicas[2].came.load(Ordering::Relaxed));
-    assert!((5..=25).contains(&failed), "five in a row, those beside them, and probes: {failed}");
+    // One probe in a second.
+    let most = 25 + begin.elapsed().as_secs() as u32;
+    assert!((5..=most).contains(&failed), "five in a row, those beside them, and probes: {failed}");
     assert_eq!(client.stats().servers_avoided, 1);
 }
 

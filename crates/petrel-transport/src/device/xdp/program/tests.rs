@@ -238,7 +238,7 @@ fn program__passes_when_the_entry_or_the_socket_has_gone() {
     assert_eq!(program.verdict(&Frame::ipv4(9)), REDIRECT);
     // The destination still leads to an index, and the index nowhere.
     drop(socket);
-    let ended = (0..100).any(|_| {
+    let ended = (0..1_000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         program.verdict(&Frame::ipv4(9)) == PASS
     });

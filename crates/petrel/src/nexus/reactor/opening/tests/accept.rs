@@ -1,10 +1,10 @@
 //! Connections that peers make.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use petrel_proto::control::StatsRequest;
+use petrel_proto::control::{PREFACE, StatsRequest};
 use petrel_proto::limits::SLOTS_MAX;
 
 use super::super::*;
@@ -65,6 +65,20 @@ fn accept_more__too_many_without_hello_evict_the_oldest() {
         assert_eq!(stats.dropped_ungreeted_full, dropped as u64);
         assert_eq!((stats.dropped_connections_full, stats.dropped_idle_full), (0, 0));
     }
+}
+
+/// A peer with TLS that was faster than this thread still learns by the preface that this process does without.
+#[test]
+fn accept_more__a_handshake_that_has_come_already_gets_the_preface() {
+    let (mut reactor, _mailbox) = reactor();
+    let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.write_all(b"\x16\x03\x01\x00\x04\x01\x00\x00\x00").unwrap();
+    accept_until(&mut reactor, 1);
+    assert_eq!(reactor.relay.counters().snapshot().refused_strangers, 1);
+    let mut answer = [0; PREFACE.len()];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, PREFACE);
 }
 
 #[test]
