@@ -3,12 +3,11 @@
 mod streams;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::{HEALTH_METHOD, Health, IdlePolicy};
+use petrel::endpoint::{HEALTH_METHOD, Health};
 use petrel::service::{Entry, Metadata};
 use petrel::{Execution, Status};
 use petrel_command::Outcome;
@@ -17,9 +16,8 @@ use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
 use petrel_command::load::executed;
 use petrel_command::output::Output;
-use petrel_command::text::{clean, clean_bytes};
+use petrel_command::text::{clean, to_hex};
 use petrel_command::units::format_ns;
-use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::cli::{CallArgs, ServerArgs};
@@ -141,14 +139,7 @@ fn health_word(method: u16, request: &[u8], response: &[u8]) -> Option<&'static 
 }
 
 pub(crate) fn client_config(server: &ServerArgs) -> ClientConfig {
-    ClientConfig {
-        endpoint: server.endpoint,
-        transports: server.transport.allowed(),
-        in_flight: 1,
-        timeout: server.timeout,
-        idle: IdlePolicy::default(),
-        message_bytes_max: MESSAGE_BYTES_DEFAULT,
-    }
+    ClientConfig::new(server.endpoint, server.transport.allowed(), server.timeout)
 }
 
 fn read(payload: &Payload) -> Result<Vec<u8>, Failure> {
@@ -207,25 +198,11 @@ fn print_response(
 ) -> io::Result<()> {
     if !output.is_json() {
         print_metadata(metadata);
-        let mut stdout = io::stdout().lock();
-        // A file gets the unchanged bytes; a terminal would interpret some of them.
-        match stdout.is_terminal() {
-            true => stdout.write_all(&clean_bytes(response))?,
-            false => stdout.write_all(response)?,
-        }
-        return finish_line(response, stdout);
+        return output.bytes(response);
     }
     let ((text, hex), length_bytes) = (text_or_hex(response), response.len());
     let (status, metadata) = (Status::Ok.name(), by_key(metadata));
     output.record(&Answer { transport, status, length_bytes, text, hex, metadata, elapsed_ns })
-}
-
-/// Ends the line on a terminal, to separate the reply from the shell's prompt; a file gets the reply alone.
-fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()> {
-    if stdout.is_terminal() && !response.ends_with(b"\n") {
-        stdout.write_all(b"\n")?;
-    }
-    stdout.flush()
 }
 
 fn print_failure(
@@ -245,23 +222,9 @@ fn print_failure(
     output.record(&Ended { transport, status, message, executed, details, elapsed_ns })
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn to_hex__two_digits_for_each_byte() {
-        assert_eq!(to_hex(&[0, 10, 255]), "000aff");
-        assert_eq!(to_hex(&[]), "");
-    }
 
     #[test]
     fn health_word__only_for_an_answer_about_health() {

@@ -346,6 +346,21 @@ mod tests {
     #[test]
     fn cli__values_out_of_range_are_usage_errors() {
         for line in [
+            "petrel no-such-command",
+            "petrel doctor --no-such-flag",
+            "petrel doctor --port 0",
+            "petrel doctor surplus",
+            "petrel ping",
+            "petrel ping host --size many",
+            "petrel ping host --transport pigeon",
+            "petrel bench rate --duration 3",
+            "petrel bench rate --cores 3",
+            "petrel bench rate --veth --cores 2",
+            "petrel bench rate --veth --connect 127.0.0.1",
+            "petrel bench rate --veth --memif",
+            "petrel bench rate --batch 0",
+            "petrel bench sessions --sessions 0",
+            "petrel bench sessions --sessions 65001",
             "petrel ping host --count 0",
             "petrel ping host --size 64K",
             "petrel ping host --timeout 5",

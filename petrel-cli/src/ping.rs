@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
@@ -16,6 +15,7 @@ use petrel_command::units::{format_bytes, format_ns, format_rate};
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
+use crate::call::client_config as client_of;
 use crate::cli::PingArgs;
 
 /// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per call.
@@ -94,12 +94,9 @@ fn measure(
 
 fn client_config(args: &PingArgs) -> ClientConfig {
     ClientConfig {
-        endpoint: args.server.endpoint,
-        transports: args.server.transport.allowed(),
         in_flight: args.in_flight,
-        timeout: args.server.timeout,
-        idle: IdlePolicy::default(),
         message_bytes_max: args.message_max.unwrap_or(args.size.max(MESSAGE_BYTES_DEFAULT)),
+        ..client_of(&args.server)
     }
 }
 

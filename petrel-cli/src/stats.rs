@@ -52,18 +52,14 @@ impl Reading {
 }
 
 fn ask(server: &ServerAddress, timeout: Duration, output: Output) -> Result<Reading, Failure> {
-    let mut last = Failure::because(format!("{server} has no address"));
-    for address in server.resolve()? {
+    let json = server.first_that(|address| {
         let fetched = match credentials::get() {
             Some(security) => fetch_stats_inside(address, timeout, security.as_ref()),
             None => fetch_stats(address, timeout),
         };
-        match fetched {
-            Ok(json) => return read(json, output),
-            Err(error) => last = Failure::new(error.status, error.message.clone()),
-        }
-    }
-    Err(last)
+        fetched.map_err(|error| Failure::new(error.status, error.message.clone()))
+    })?;
+    read(json, output)
 }
 
 /// With `--json` prints the answer unchanged; also parses it.

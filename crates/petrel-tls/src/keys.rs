@@ -213,11 +213,4 @@ mod tests {
         let error = keys_from_secret(Suite::Aes256Gcm, &[0; 32]).unwrap_err().to_string();
         assert_eq!(error, "a secret of Aes256Gcm has 48 bytes, and this one has 32");
     }
-
-    #[test]
-    fn forgeries_max__of_the_ciphers() {
-        let max =
-            |suite: Suite| EpochKey::new(suite, &vec![1; suite.secret_bytes()]).forgeries_max();
-        assert_eq!(Suite::ALL.map(max), [1 << 52, 1 << 52, 1 << 36]);
-    }
 }

@@ -151,15 +151,7 @@ mod tests {
     }
 
     fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
-        let to = |host: &Host| {
-            HostLink::from(UdpLink {
-                addr: host.udp().local_addr(),
-                max_frame: None,
-                ecn: false,
-                source: None,
-                sealed: None,
-            })
-        };
+        let to = |host: &Host| HostLink::from(UdpLink::to(host.udp().local_addr()));
         (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())
     }
 

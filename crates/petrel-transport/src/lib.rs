@@ -51,6 +51,8 @@ pub mod prefetch;
 pub mod seal;
 mod shared;
 pub mod shm;
+#[doc(hidden)]
+pub mod socket_option;
 pub mod stream;
 pub mod transport;
 pub mod udp;

@@ -1,6 +1,5 @@
 //! `petrel cache get`, `set`, `add`, `replace`, `cas`, `delete`, `touch`, `incr` and `stats`: one call per command.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use petrel_command::credentials;
 use petrel_command::device;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_command::text::clean_bytes;
 use serde::Serialize;
 
 use crate::cli::{CacheIncrArgs, CacheKeyArgs, CacheServerArgs, CacheStoreArgs, CacheTouchArgs};
@@ -78,14 +76,7 @@ pub(super) fn get(args: &CacheKeyArgs, output: Output) -> Result<Outcome, Failur
         eprintln!("petrel: {key} has no value");
         return Ok(Outcome::Failure);
     };
-    if !output.is_json() {
-        let mut stdout = io::stdout().lock();
-        let line = [&found.bytes[..], b"\n"].concat();
-        match stdout.is_terminal() {
-            true => stdout.write_all(&clean_bytes(&line))?,
-            false => stdout.write_all(&line)?,
-        }
-    }
+    output.bytes(&[&found.bytes[..], b"\n"].concat())?;
     Ok(Outcome::Success)
 }
 
@@ -156,8 +147,7 @@ fn seconds(ttl: Option<Duration>) -> u32 {
 fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
     let mut config = ClientConfig::default();
     config.timeout = args.timeout;
-    let mut last = Failure::because(format!("{} has no address", args.address));
-    for address in args.address.resolve()? {
+    args.address.first_that(|address| {
         let mut builder = Client::builder().config(config.clone()).device(device::get());
         if let Some(security) = credentials::get() {
             builder = builder.credentials(Arc::clone(security));
@@ -165,12 +155,8 @@ fn connect(args: &CacheServerArgs) -> Result<CacheClient, Failure> {
             // A user who names another host wants to call it.
             builder = builder.insecure();
         }
-        match CacheClient::connect_wait(builder, address) {
-            Ok(client) => return Ok(client),
-            Err(error) => last = failure(error),
-        }
-    }
-    Err(last)
+        CacheClient::connect_wait(builder, address).map_err(failure)
+    })
 }
 
 /// Returns the failure of a subcommand for a call that failed.

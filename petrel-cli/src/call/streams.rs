@@ -1,7 +1,7 @@
 //! Methods with streams: a line for each message, in both directions.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -151,11 +151,5 @@ fn print(message: &[u8], output: Output) -> io::Result<()> {
         let (text, hex) = text_or_hex(message);
         return output.record(&Message { length_bytes: message.len(), text, hex });
     }
-    let mut stdout = io::stdout().lock();
-    match stdout.is_terminal() {
-        true => stdout.write_all(&clean_bytes(message))?,
-        false => stdout.write_all(message)?,
-    }
-    stdout.write_all(b"\n")?;
-    stdout.flush()
+    output.bytes(&[message, b"\n"].concat())
 }

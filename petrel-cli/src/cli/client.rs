@@ -9,6 +9,7 @@ use petrel_command::args::values::{
     Method, Payload, TransportChoice, parse_at_least, parse_message_max,
 };
 use petrel_command::load::OWN_ECHO_BYTES_MIN;
+use petrel_command::text::from_hex;
 use petrel_command::units::parse_duration;
 
 /// The server to call, and how.
@@ -139,12 +140,6 @@ fn parse_entry(text: &str) -> Result<(String, Vec<u8>), String> {
     };
     Metadata::new().insert(key, &value).map_err(|error| error.message.clone())?;
     Ok((key.to_owned(), value))
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<u32>>>()?;
-    let (pairs, []) = digits.as_chunks::<2>() else { return None };
-    Some(pairs.iter().map(|[high, low]| (high << 4 | low) as u8).collect())
 }
 
 const CALL_AFTER_HELP: &str = "\

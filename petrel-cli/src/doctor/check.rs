@@ -73,19 +73,3 @@ impl Check {
         Self { advice: Some(advice.into()), ..self }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn check__serialises_to_the_documented_fields() {
-        let json = serde_json::to_value(Check::warn("udp", "udp-gso", "no", "do")).unwrap();
-        let expected = serde_json::json!({
-            "name": "udp-gso", "area": "udp", "status": "warn", "found": "no", "advice": "do"
-        });
-        assert_eq!(json, expected);
-        let json = serde_json::to_value(Check::ok("udp", "udp-gro", "yes")).unwrap();
-        assert!(json["advice"].is_null());
-    }
-}

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use petrel_command::cores::parse_list;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::check::Check;
@@ -120,13 +121,7 @@ fn parse_range(text: &str) -> Option<(u16, u16)> {
 
 /// Returns true if a list such as `8080,9148-9150` contains a port.
 fn list_contains(list: &str, port: u16) -> bool {
-    list.split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
-            (Ok(first), Ok(last)) => (first..=last).contains(&port),
-            _ => false,
-        }
-    })
+    parse_list(list).is_some_and(|list| list.iter().any(|range| range.contains(&port.into())))
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
+use petrel_command::cores::CpuPlacement;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
 use self::quota::cpu_quota;
 use super::check::Check;
 use super::host::{cpu_list_count, read};
-use super::sys::make_thread_real_time;
 
 const AREA: &str = "cpu";
 
@@ -140,7 +140,7 @@ fn governors() -> BTreeSet<String> {
 /// Tries real-time scheduling on a temporary thread.
 fn real_time() -> Check {
     let allowed = thread::Builder::new()
-        .spawn(|| make_thread_real_time().is_ok())
+        .spawn(|| CpuPlacement { cpu: None, is_realtime: true }.apply().is_ok())
         .is_ok_and(|trial| trial.join().unwrap_or(false));
     let limit = getrlimit(Resource::Rtprio).current;
     let limit = limit.map_or("unlimited".to_owned(), |priority| priority.to_string());

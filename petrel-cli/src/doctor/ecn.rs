@@ -8,7 +8,7 @@ use petrel_transport::Transport;
 use petrel_transport::udp::{Udp, UdpConfig, UdpLink};
 
 use super::check::{Check, Status};
-use super::sys::set_int_option;
+use petrel_transport::socket_option::set_int_option;
 
 const AREA: &str = "udp";
 const NAME: &str = "udp-ecn";
@@ -51,13 +51,7 @@ fn no_marks(found: &str) -> Check {
 fn receives_marks() -> io::Result<bool> {
     let mut udp = Udp::bind(UdpConfig::default()).map_err(io::Error::other)?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
-    let link = UdpLink {
-        addr: sender.local_addr()?,
-        max_frame: None,
-        ecn: true,
-        source: None,
-        sealed: None,
-    };
+    let link = UdpLink { ecn: true, ..UdpLink::to(sender.local_addr()?) };
     udp.add_peer(link).map_err(io::Error::other)?;
     set_int_option(&sender, libc::SOL_IP, libc::IP_TOS, CE)?;
     sender.send_to(&FRAME, udp.local_addr())?;

@@ -11,7 +11,7 @@ use super::check::{Check, Status};
 use super::ecn;
 use super::host::read_number;
 use super::paths;
-use super::sys::set_int_option;
+use petrel_transport::socket_option::set_int_option;
 
 const AREA: &str = "udp";
 

@@ -1,6 +1,5 @@
 //! `petrel index get`, `put`, `delete`, `scan` and `status`: one call per command.
 
-use std::io::{self, IsTerminal, Write};
 use std::ops::Bound;
 
 use petrel::client::ClientConfig;
@@ -8,7 +7,6 @@ use petrel_command::Outcome;
 use petrel_command::client::connect_service;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_command::text::clean_bytes;
 use petrel_index::Client;
 use serde::Serialize;
 use serde_json::Value;
@@ -54,14 +52,8 @@ pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failur
         eprintln!("petrel: {key} has no value");
         return Ok(Outcome::Failure);
     };
-    if !output.is_json() {
-        value.push(b'\n');
-        let mut stdout = io::stdout().lock();
-        match stdout.is_terminal() {
-            true => stdout.write_all(&clean_bytes(&value))?,
-            false => stdout.write_all(&value)?,
-        }
-    }
+    value.push(b'\n');
+    output.bytes(&value)?;
     Ok(Outcome::Success)
 }
 

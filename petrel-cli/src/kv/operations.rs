@@ -1,11 +1,8 @@
 //! `petrel kv get`, `put`, `delete`, `cas` and `scan`.
 
-use std::io::{self, IsTerminal, Write};
-
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_command::text::clean_bytes;
 use petrel_kv::api::Pair;
 use petrel_kv::client::{Cas, Consistency, after_prefix};
 use petrel_kv::command::Expected;
@@ -80,27 +77,11 @@ pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> 
     let field = args.of.format.field(&value);
     let revision = Some(value.revision());
     output.record(&GetRecord { found: true, revision, value: field.text, value_hex: field.hex })?;
-    if !output.is_json() {
-        print_value(&value, args.of.format)?;
+    match args.of.format.hex {
+        true => output.line(args.of.format.line(&value))?,
+        false => output.bytes(&value)?,
     }
     Ok(Outcome::Success)
-}
-
-/// Prints the value, and ends the line on a terminal, to separate the value from the shell's prompt; a
-/// file gets the value alone.
-fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    if format.hex {
-        return writeln!(stdout, "{}", format.line(value));
-    }
-    match stdout.is_terminal() {
-        true => stdout.write_all(&clean_bytes(value))?,
-        false => stdout.write_all(value)?,
-    }
-    if stdout.is_terminal() && !value.ends_with(b"\n") {
-        stdout.write_all(b"\n")?;
-    }
-    stdout.flush()
 }
 
 pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> {

@@ -1,9 +1,8 @@
 //! The text form of keys and values.
 
-use std::fmt::Write as _;
-
 use petrel::Status;
 use petrel_command::failure::Failure;
+use petrel_command::text::{from_hex, to_hex};
 
 use crate::cli::FormatArgs;
 
@@ -43,21 +42,6 @@ impl FormatArgs {
 pub(super) struct Field {
     pub(super) text: Option<String>,
     pub(super) hex: Option<String>,
-}
-
-pub(super) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! `petrel bench`: short runs of every measurement, judged by their fields and never by their figures.
 
-use std::sync::mpsc;
-use std::thread;
-
 use crate::common::{Server, petrel, record, records, stdout};
 use crate::dpdk::has_shim;
-use petrel::endpoint::{EndpointConfig, Stop};
-use petrel::{Endpoint, Nexus};
+use petrel::Endpoint;
+use petrel::server::RunningServer;
 use petrel_skip::{Need, skip};
 use serde_json::Value;
 
@@ -96,14 +93,6 @@ fn rate__on_two_cores_probes_their_distance() {
 }
 
 #[test]
-fn rate__over_two_sessions_has_them_in_its_command() {
-    let output = bench(&["rate", "--transport", "shm", "--sessions", "2"]);
-    let figure = &records(&output)[0];
-    assert_eq!((&figure["sessions"], &figure["settings"]), (&2.into(), &"default".into()));
-    assert!(figure["command"].as_str().unwrap().contains("--sessions 2 "), "{figure}");
-}
-
-#[test]
 fn rate__of_any_shape() {
     for (in_flight, batch, size) in [("1", "1", "0"), ("7", "3", "5"), ("100", "64", "2KiB")] {
         let shape = ["rate", "--in-flight", in_flight, "--batch", batch, "--size", size];
@@ -148,42 +137,11 @@ fn rate__against_another_process_has_nothing_beside_it() {
     assert!(figure["checked"].as_u64().unwrap() > 0);
 }
 
-#[test]
-fn bench__without_a_server_fails() {
-    let output =
-        bench(&["rate", "--transport", "udp", "--connect", &crate::common::free_address()]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_eq!(record(&output)["status"], "UNAVAILABLE");
-}
-
-/// A server in this process, whose methods the test chooses.
-struct BadServer {
-    address: String,
-    stop: Stop,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl BadServer {
-    fn start(register: fn(&mut Endpoint)) -> Self {
-        let (sender, receiver) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
-            let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-            register(&mut endpoint);
-            let stop = endpoint.stop_handle();
-            sender.send((nexus.local_addr().unwrap().to_string(), stop.clone())).unwrap();
-            endpoint.run(&stop);
-        });
-        let (address, stop) = receiver.recv().unwrap();
-        Self { address, stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for BadServer {
-    fn drop(&mut self) {
-        self.stop.stop();
-        self.thread.take().unwrap().join().unwrap();
-    }
+/// Starts a server in this process, whose methods the test chooses. Returns its address, too.
+fn bad_server(register: fn(&mut Endpoint)) -> (RunningServer, String) {
+    let server = petrel::Server::bind("127.0.0.1:0").serve(|_| (), register).start().unwrap();
+    let address = server.local_addr().to_string();
+    (server, address)
 }
 
 /// Registers wrong answers for two methods of `petrel serve`: echo and sample.
@@ -202,10 +160,10 @@ fn answer_with_failure(endpoint: &mut Endpoint) {
 
 #[test]
 fn bench__fails_when_replies_are_wrong() {
-    let server = BadServer::start(answer_wrongly);
+    let (_server, address) = bad_server(answer_wrongly);
     for what in ["latency", "rate", "bandwidth"] {
         for transport in ["udp", "shm"] {
-            let output = bench(&[what, "--connect", &server.address, "--transport", transport]);
+            let output = bench(&[what, "--connect", &address, "--transport", transport]);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
             let figure = record(&output);
             assert!(figure["mismatched"].as_u64().unwrap() > 0, "{figure}");
@@ -215,8 +173,8 @@ fn bench__fails_when_replies_are_wrong() {
 
 #[test]
 fn bench__fails_when_calls_fail() {
-    let server = BadServer::start(answer_with_failure);
-    let output = bench(&["rate", "--connect", &server.address, "--transport", "udp"]);
+    let (_server, address) = bad_server(answer_with_failure);
+    let output = bench(&["rate", "--connect", &address, "--transport", "udp"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let figure = record(&output);
     assert_eq!(figure["failures"][0]["status"], "ABORTED", "{figure}");
@@ -426,6 +384,6 @@ fn attacks__leave_honest_calls_alone() {
         for field in ["ratio", "ratio_beside", "management_calm", "management_attacked"] {
             assert!(figure[field].as_f64().is_some_and(|ratio| ratio >= 0.0), "{field}: {figure}");
         }
-        assert!(figure["command"].as_str().unwrap().starts_with("petrel bench attacks "));
+        assert!(figure["command"].as_str().unwrap().starts_with("petrel bench --json attacks "));
     }
 }

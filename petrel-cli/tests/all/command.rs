@@ -118,17 +118,6 @@ fn sim__a_seed_runs_alike_with_and_without_trace() {
 }
 
 #[test]
-fn help__of_each_subcommand_has_examples() {
-    for subcommand in SUBCOMMANDS {
-        let output = petrel(&[subcommand, "--help"]);
-        assert_eq!(output.status.code(), Some(0));
-        let text = stdout(&output);
-        assert!(text.contains("Usage: petrel") && text.contains("Examples:"), "{text}");
-        assert!(text.contains("--json"), "{text}");
-    }
-}
-
-#[test]
 fn help__of_the_command_lists_the_subcommands_and_the_exit_codes() {
     let output = petrel(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
@@ -148,30 +137,7 @@ fn version__is_that_of_the_crate() {
 
 #[test]
 fn usage__errors_exit_with_2_and_print_no_result() {
-    for arguments in [
-        &[][..],
-        &["no-such-command"],
-        &["doctor", "--no-such-flag"],
-        &["doctor", "--port", "0"],
-        &["doctor", "--port", "http"],
-        &["doctor", "surplus"],
-        &["ping"],
-        &["ping", "127.0.0.1:0"],
-        &["ping", "127.0.0.1", "--count", "0"],
-        &["ping", "127.0.0.1", "--size", "many"],
-        &["ping", "127.0.0.1", "--transport", "pigeon"],
-        &["serve", "--listen", "somewhere"],
-        &["call", "127.0.0.1", "--method", "no-such-method"],
-        &["bench"],
-        &["bench", "rate", "--duration", "3"],
-        &["bench", "rate", "--cores", "3"],
-        &["bench", "rate", "--veth", "--cores", "2"],
-        &["bench", "rate", "--veth", "--connect", "127.0.0.1"],
-        &["bench", "rate", "--veth", "--memif"],
-        &["bench", "rate", "--batch", "0"],
-        &["bench", "sessions", "--sessions", "0"],
-        &["bench", "sessions", "--sessions", "65001"],
-    ] {
+    for arguments in [&[][..], &["doctor", "--port", "http"]] {
         let output = petrel(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(stdout(&output), "", "{arguments:?}");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Server, command, finish, free_address, petrel, record, stdout};
+use crate::common::{Server, command, finish, free_address, petrel, record};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -83,20 +83,6 @@ fn ping__of_a_killed_server_ends_unavailable_over_udp() {
 #[test]
 fn ping__of_a_killed_server_ends_unavailable_over_shared_memory() {
     kill_during_large_calls("shm");
-}
-
-#[test]
-fn ping__says_it_in_words() {
-    let server = Server::on_free_port();
-    // Without a warm-up, one call is in flight at every moment from the first request on.
-    let count = ["ping", &server.address, "--count", "1000000000", "--warm-up", "0"];
-    let client = command(&count).spawn().unwrap();
-    server.wait_for_requests(1);
-    server.signal(Signal::KILL);
-    let output = finish(client);
-    assert_eq!(output.status.code(), Some(1));
-    let text = stdout(&output);
-    assert!(text.contains("1 call ended with UNAVAILABLE (may have executed: yes)"), "{text}");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use crate::common::{
-    Server, command, finish, free_address, petrel, record, records, stderr, stdout, wait_until,
+    Killed, Server, command, finish, free_address, petrel, record, records, stderr, stdout,
+    wait_until,
 };
 
 /// A folder that goes with its test.
@@ -285,35 +286,22 @@ fn authorize__is_refused_where_nothing_is_served_and_where_the_file_is_wrong() {
     assert!(stderr(&far).contains("is not encrypted"), "{}", stderr(&far));
 }
 
-/// A replica, killed on drop.
-struct Replica(Child);
-
-impl Replica {
-    fn start(node: &str, peers: &str, credentials: &str) -> Self {
-        let serve = ["kv", "serve", "--idle", "block", "--id", node, "--peers", peers];
-        let more = ["--credentials", credentials, "--log", "warn"];
-        let mut command = command(&[&serve[..], &more].concat());
-        Self(command.stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    /// Reads the replica's events up to a line with this text, and later ones in the background.
-    fn wait_for(&mut self, text: &str) {
-        let mut events = BufReader::new(self.0.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains(text) {
-            line.clear();
-            assert!(events.read_line(&mut line).unwrap() > 0, "the replica has ended");
-        }
-        std::thread::spawn(move || events.read_to_end(&mut Vec::new()));
-    }
+fn start_replica(node: &str, peers: &str, credentials: &str) -> Killed {
+    let serve = ["kv", "serve", "--idle", "block", "--id", node, "--peers", peers];
+    let more = ["--credentials", credentials, "--log", "warn"];
+    let mut command = command(&[&serve[..], &more].concat());
+    Killed(command.stdout(Stdio::null()).spawn().unwrap())
 }
 
-impl Drop for Replica {
-    fn drop(&mut self) {
-        // The replica may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Reads a replica's events up to a line with this text, and later ones in the background.
+fn wait_for(replica: &mut Killed, text: &str) {
+    let mut events = BufReader::new(replica.0.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert!(events.read_line(&mut line).unwrap() > 0, "the replica has ended");
     }
+    std::thread::spawn(move || events.read_to_end(&mut Vec::new()));
 }
 
 #[test]
@@ -327,14 +315,14 @@ fn kv__replicas_and_clients_refuse_a_replica_with_another_name() {
         succeed(&["cert", "issue", name, "--ca", &path("authority"), "--out", &path(out)]);
     }
     let peers = format!("1={},2={}", addresses[0], addresses[1]);
-    let mut first = Replica::start("1", &peers, &path("right"));
-    let wrong = Replica::start("2", &peers, &path("wrong"));
-    first.wait_for("elsewhere.example");
+    let mut first = start_replica("1", &peers, &path("right"));
+    let wrong = start_replica("2", &peers, &path("wrong"));
+    wait_for(&mut first, "elsewhere.example");
     let get = ["kv", "get", "a", "--servers", &addresses[1], "--credentials"];
     let client = petrel(&[&get[..], &[&path("right"), "--timeout", "2s"]].concat());
     assert_ne!(client.status.code(), Some(0));
     drop(wrong);
-    let _second = Replica::start("2", &peers, &path("right"));
+    let _second = start_replica("2", &peers, &path("right"));
     let put = ["kv", "put", "a", "b", "--servers", &addresses[1], "--credentials"];
     succeed(&[&put[..], &[&path("right"), "--timeout", "120s"]].concat());
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Server, command, wait_until};
 use crate::credentials::Folder;
-use crate::devices::{Helper, SERVER, TRIAL, USER, counter, other_host, ping, serve};
+use crate::devices::{SERVER, TRIAL, USER, counter, other_host, ping, serve, start_helper};
 use crate::own_network;
 
 /// Returns the address of the only UDP socket of a host.
@@ -81,7 +81,7 @@ fn helper__gives_the_queue_of_a_killed_process_to_the_next() {
         // A copy that the user may read.
         let (program, socket) = (folder.path("petrel"), folder.path("socket"));
         fs::copy(env!("CARGO_BIN_EXE_petrel"), &program).unwrap();
-        let _helper = Helper::start(host.command(Path::new(&program)), "w", &socket);
+        let _helper = start_helper(host.command(Path::new(&program)), "w", &socket);
         let start = |end: &str| {
             let id = host.id().to_string();
             let mut command = Command::new("nsenter");

@@ -14,10 +14,10 @@ use petrel_netns::{Host, bring_up, ip};
 use petrel_transport::device::xdp::{Queues, XdpConfig};
 use petrel_transport::udp::XdpDevice;
 
-use crate::common::wait_until;
+use crate::common::{Killed, wait_until};
 use crate::credentials::Folder;
 use crate::device_calls::{DATA_PORT, Log, Plan, call, serve, times};
-use crate::devices::{CLIENT, Helper, SERVER, TRIAL, counter_at, other_host};
+use crate::devices::{self, CLIENT, SERVER, TRIAL, counter_at, other_host};
 use crate::own_network;
 
 /// Frames that tell that a device works again.
@@ -44,7 +44,7 @@ struct Scene<'a> {
     server: String,
     log: &'a Log,
     helper_socket: String,
-    helper: Helper,
+    helper: Killed,
     ended: &'a AtomicU64,
     /// Frames that the client's device has received.
     received: &'a AtomicU64,
@@ -110,8 +110,8 @@ impl Scene<'_> {
     }
 }
 
-fn start_helper(socket: &str) -> Helper {
-    Helper::start(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", socket)
+fn start_helper(socket: &str) -> Killed {
+    devices::start_helper(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", socket)
 }
 
 /// Detaches the program of this process by force, as `bpftool link detach` does.

@@ -1,18 +1,17 @@
 //! The command past the kernel (`--device`): two hosts in network namespaces, with a device at both ends, at either, and at none.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use petrel_netns::{Host, bring_up, ip, switch_off_checksums, switch_off_offloads};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Server, command, finish, petrel, record, stderr, wait_until};
+use crate::common::{Killed, Server, command, finish, petrel, record, stderr, wait_until};
 use crate::credentials::{Folder, succeed};
 use crate::device_calls::times;
 use crate::own_network::{self, Trial};
@@ -63,26 +62,10 @@ pub(crate) fn counter_at(host: &Host, address: &str, name: &str, flags: &[&str])
     }
 }
 
-/// A service that is ready; killed on drop.
-struct Service(Child);
-
-impl Service {
-    fn start(host: &Host, service: &str, flags: &[&str]) -> Self {
-        let mut command = host.command(Path::new(env!("CARGO_BIN_EXE_petrel")));
-        command.args([service, "serve", "--idle", "block"]).args(flags);
-        let mut own = Self(command.stdout(Stdio::piped()).spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(own.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("address"), "{service}: {line}");
-        own
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
+/// Starts a service, and waits until it is ready.
+fn start_service(host: &Host, service: &str, flags: &[&str]) -> Killed {
+    let mut command = host.command(Path::new(env!("CARGO_BIN_EXE_petrel")));
+    Killed::start(command.args([service, "serve", "--idle", "block"]).args(flags), "address")
 }
 
 /// Makes calls; all must be answered, with the right bytes. Returns their latencies.
@@ -178,7 +161,7 @@ fn devices__carry_sealed_calls_and_services() {
                 _ => &["--listen", port],
             };
             let secured = ["--json", "--credentials", &own, "--device", "xdp!"];
-            let _service = Service::start(&host, service, &[listen, &secured].concat());
+            let _service = start_service(&host, service, &[listen, &secured].concat());
             for what in [write, read] {
                 let (what, rest) = what.split_first().unwrap();
                 let at: &[&str] = match service {
@@ -198,37 +181,10 @@ fn devices__carry_sealed_calls_and_services() {
     });
 }
 
-/// A helper that is ready; killed on drop.
-pub(crate) struct Helper(Child);
-
-impl Helper {
-    pub(crate) fn start(mut command: Command, interface: &str, socket: &str) -> Self {
-        command.args(["xdp-helper", "--json", "--interface", interface, "--socket", socket]);
-        command.args(["--allow", USER]).stdout(Stdio::piped());
-        let mut own = Self(command.spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(own.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("ready"), "{line}");
-        own
-    }
-
-    pub(crate) fn kill(&mut self) {
-        // Perhaps the helper has ended.
-        let _ = self.0.kill();
-        self.0.wait().unwrap();
-    }
-
-    /// Stops the helper by a signal. The helper must succeed.
-    fn stop(&mut self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-        assert!(self.0.wait().unwrap().success(), "{signal:?}");
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// Starts a helper, and waits until it is ready.
+pub(crate) fn start_helper(mut command: Command, interface: &str, socket: &str) -> Killed {
+    command.args(["xdp-helper", "--json", "--interface", interface, "--socket", socket]);
+    Killed::start(command.args(["--allow", USER]), "ready")
 }
 
 /// The user of the programs with a helper.
@@ -244,8 +200,8 @@ fn devices__of_users_without_rights_work_by_a_helper_and_without_it_by_the_kerne
         let program = folder.path("petrel");
         fs::copy(env!("CARGO_BIN_EXE_petrel"), &program).unwrap();
         let [here, there] = ["here", "there"].map(|name| folder.path(name));
-        let at_server = Helper::start(host.command(Path::new(&program)), "w", &there);
-        let at_client = Helper::start(Command::new(&program), "v", &here);
+        let at_server = start_helper(host.command(Path::new(&program)), "w", &there);
+        let at_client = start_helper(Command::new(&program), "v", &here);
         // The helpers' sockets are for all users, and the helpers look who asks.
         let [by_server, by_client] = [&there, &here].map(|socket| format!("xdp@{socket}!"));
 
@@ -284,12 +240,14 @@ fn helper__removes_its_socket_at_a_signal_and_follows_one_that_did_not() {
         let _host = other_host();
         let folder = Folder::new("helper_signal");
         let socket = folder.path("socket");
-        let start = || Helper::start(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", &socket);
+        let start = || start_helper(Command::new(env!("CARGO_BIN_EXE_petrel")), "v", &socket);
         for signal in [Signal::INT, Signal::TERM] {
             // A killed helper leaves the socket behind.
             drop(start());
             assert!(Path::new(&socket).exists());
-            start().stop(signal);
+            let mut helper = start();
+            helper.signal(signal);
+            assert!(helper.0.wait().unwrap().success(), "{signal:?}");
             assert!(!Path::new(&socket).exists(), "{signal:?}");
         }
     });

@@ -80,10 +80,3 @@ fn serve__drains_when_it_is_asked_to_end() {
     assert_eq!(last["counters"]["requests_put_word"], 1);
     assert_eq!(last["endpoints"].as_array().unwrap().len(), 1);
 }
-
-#[test]
-fn ping__works_against_the_index_as_against_any_server() {
-    let server = start(&[]);
-    let ping = record(&petrel(&["ping", &server.address, "--json"]));
-    assert_eq!((&ping["answered"], &ping["mismatched"]), (&json!(10), &json!(0)), "{ping}");
-}

@@ -1,19 +1,18 @@
 //! The replicated key-value store, as processes.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::common::{
-    command, finish, free_address, petrel, record, records, stderr, stdout, wait_until,
+    Server, command, free_address, petrel, record, records, stderr, stdout, wait_until,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Replica processes; killed on drop if they still run.
 pub(crate) struct Cluster {
     addresses: Vec<String>,
-    nodes: Vec<Option<Child>>,
+    nodes: Vec<Option<Server>>,
     /// The parent of the replicas' log directories; `None` for logs in memory.
     data: Option<PathBuf>,
 }
@@ -48,15 +47,12 @@ impl Cluster {
     }
 
     fn signal(&self, node: usize, signal: Signal) {
-        let child = self.nodes[node - 1].as_ref().unwrap();
-        kill_process(Pid::from_child(child), signal).unwrap();
+        self.nodes[node - 1].as_ref().unwrap().signal(signal);
     }
 
     /// Waits for a node's end after a request to end; returns the exit code.
     fn wait(&mut self, node: usize) -> Option<i32> {
-        let mut child = self.nodes[node - 1].take().unwrap();
-        assert!(wait_until(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
-        child.wait().unwrap().code()
+        self.nodes[node - 1].take().unwrap().finish().0
     }
 
     fn kill(&mut self, node: usize) {
@@ -122,11 +118,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for mut child in self.nodes.drain(..).flatten() {
-            // The process may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.nodes.clear();
         if let Some(data) = &self.data {
             let _ = std::fs::remove_dir_all(data);
         }
@@ -138,18 +130,8 @@ fn number(status: &Value) -> usize {
 }
 
 /// Starts a replica, and waits until it listens.
-fn serve(arguments: &[&str]) -> Child {
-    let mut child = command(arguments).stderr(Stdio::inherit()).spawn().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    stdout.read_line(&mut line).unwrap();
-    let Ok(ready) = serde_json::from_str::<Value>(&line) else {
-        panic!("no replica: {:?}", finish(child));
-    };
-    assert_eq!(ready["event"], "ready", "{ready}");
-    // Further output is read, so the replica never finds the pipe closed.
-    std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
-    child
+fn serve(arguments: &[&str]) -> Server {
+    Server::of("kv", command(arguments).stderr(Stdio::inherit()).spawn().unwrap())
 }
 
 #[test]
@@ -314,7 +296,7 @@ fn kv__at_the_bound_of_memory_reads_and_deletes_go_on() {
     let address = free_address();
     let peers = format!("1={address}");
     let arguments = ["kv", "serve", "--json", "--id", "1", "--peers", &peers, "--memory", "30KB"];
-    let mut server = serve(&arguments);
+    let _server = serve(&arguments);
     let run = |words: &[&str]| petrel(&[&["kv"], words, &["--servers", &address]].concat());
     let value = "v".repeat(20_000);
     assert_eq!(run(&["put", "key", &value]).status.code(), Some(0));
@@ -323,8 +305,6 @@ fn kv__at_the_bound_of_memory_reads_and_deletes_go_on() {
     assert!(stderr(&refused).contains("the store is full"), "{refused:?}");
     assert_eq!(run(&["get", "key"]).status.code(), Some(0));
     assert_eq!(run(&["delete", "key"]).status.code(), Some(0));
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]

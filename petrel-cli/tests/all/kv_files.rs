@@ -1,33 +1,12 @@
 //! The files of the replicated key-value store: save, restore, export and import.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
 use crate::common::{record, records, stderr, stdout};
+use crate::credentials::Folder;
 use crate::kv::Cluster;
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("petrel-kv-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The scanned keys with their revisions and values.
 fn scan(cluster: &Cluster) -> Vec<Value> {
@@ -37,7 +16,7 @@ fn scan(cluster: &Cluster) -> Vec<Value> {
 #[test]
 fn kv_files__a_saved_store_comes_back_with_its_revisions() {
     let folder = Folder::new("save");
-    let file = folder.file("all.petrelkv");
+    let file = folder.path("all.petrelkv");
     let cluster = Cluster::start(3, None);
     for (key, value) in [("colour", "grey"), ("empty", ""), ("colour", "white")] {
         cluster.ok(&["put", key, value]);
@@ -45,7 +24,7 @@ fn kv_files__a_saved_store_comes_back_with_its_revisions() {
     cluster.ok(&["put", "00ff", "0a", "--hex"]);
     let saved = cluster.ok(&["save", &file]);
     assert_eq!((&saved["keys"], &saved["bytes"]), (&3.into(), &19.into()));
-    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing unfinished is left");
+    assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1, "nothing unfinished is left");
     let refused = cluster.run(&["restore", &file]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("the cluster has keys"), "{refused:?}");
@@ -54,7 +33,7 @@ fn kv_files__a_saved_store_comes_back_with_its_revisions() {
 
     let cluster = Cluster::start(1, None);
     let whole = fs::read(&file).unwrap();
-    let other = folder.file("other");
+    let other = folder.path("other");
     let refuse = |bytes: &[u8], reason: &str| {
         fs::write(&other, bytes).unwrap();
         let refused = cluster.run(&["restore", &other]);
@@ -68,7 +47,7 @@ fn kv_files__a_saved_store_comes_back_with_its_revisions() {
     refuse(&whole[..whole.len() - 17], "it is cut: 3 of its 3 keys are whole");
     refuse(b"{\"key\":\"a\",\"value\":\"b\"}\n", "it is not a file of `petrel kv save`");
     refuse(&[&whole[..8], &[7], &whole[9..]].concat(), "format 7");
-    let missing = cluster.run(&["restore", &folder.file("missing")]);
+    let missing = cluster.run(&["restore", &folder.path("missing")]);
     assert!(stderr(&missing).contains("missing: No such file"), "{missing:?}");
 
     let restored = cluster.ok(&["restore", &file]);
@@ -83,7 +62,7 @@ fn kv_files__a_saved_store_comes_back_with_its_revisions() {
 #[test]
 fn kv_files__lines_are_exported_and_imported() {
     let folder = Folder::new("lines");
-    let (first, second) = (folder.file("first.json"), folder.file("second.json"));
+    let (first, second) = (folder.path("first.json"), folder.path("second.json"));
     let cluster = Cluster::start(1, None);
     let line = |number: u32| format!("{{\"key\":\"key {number:05}\",\"value\":\"{number}\"}}\n");
     let mut lines: String = (0..3_000).map(line).collect();
@@ -105,7 +84,7 @@ fn kv_files__lines_are_exported_and_imported() {
     assert_eq!(stdout(&cluster.run(&["export", "-"])), text);
     assert_eq!(cluster.ok(&["import", &second])["keys"], 3_001);
 
-    let hex = folder.file("hex.json");
+    let hex = folder.path("hex.json");
     cluster.ok(&["export", &hex, "--hex"]);
     assert!(fs::read_to_string(&hex).unwrap().starts_with("{\"key\":\"00ff\""));
     assert_eq!(cluster.ok(&["import", &hex, "--hex"])["keys"], 3_001);
@@ -114,7 +93,7 @@ fn kv_files__lines_are_exported_and_imported() {
 #[test]
 fn kv_files__bad_lines_are_named_by_number() {
     let folder = Folder::new("bad");
-    let file = folder.file("bad.json");
+    let file = folder.path("bad.json");
     let cluster = Cluster::start(1, None);
     let long = "k".repeat(5_000);
     let lines = [

@@ -53,8 +53,6 @@ pub struct ServerConfig {
     pub dispatch: u16,
     /// Threads that run scans, for all endpoints together.
     pub workers: u16,
-    /// The idle policy of workers; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
-    pub worker_idle: Option<IdlePolicy>,
     /// The idle policy of endpoints.
     pub idle: IdlePolicy,
     /// The limits of the store.
@@ -114,7 +112,6 @@ impl ServerConfig {
             transports: AllowedTransports::ALL,
             dispatch: 1,
             workers: 2,
-            worker_idle: None,
             idle: IdlePolicy::default(),
             store: StoreConfig::default(),
             prefetches: true,
@@ -280,10 +277,6 @@ fn start_workers(config: &ServerConfig) -> Result<Workers, ServerError> {
     let start = || {
         config.place(ThreadKind::Worker)?;
         let builder = Workers::builder().threads(config.workers.into()).name("index-scan");
-        let builder = match config.worker_idle {
-            Some(idle) => builder.idle(idle),
-            None => builder,
-        };
         Ok(builder.start()?)
     };
     thread::scope(|scope| scope.spawn(start).join()).unwrap_or(Err(ServerError::Ended))

@@ -1,6 +1,5 @@
 //! A client's connection to the replicas: sessions opened on demand, and a guess of the leader.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -80,7 +79,7 @@ impl Connection {
             return Some(session);
         }
         let connect = self.handle.connect(self.addresses[self.place]);
-        let session = within(&self.handle, limit, connect).await?.ok()?;
+        let session = self.handle.timeout(limit, connect).await.ok()?.ok()?;
         self.sessions[self.place] = Some(session.clone());
         Some(session)
     }
@@ -126,10 +125,6 @@ impl Connection {
 fn attempt_limit(timeout_ns: u64, is_stale_reader: bool, timeouts: u32) -> Duration {
     let first_ns = if is_stale_reader { timeout_ns / 8 } else { timeout_ns };
     Duration::from_nanos(first_ns.saturating_mul(1 << (timeouts / 2).min(DOUBLINGS_MAX)))
-}
-
-async fn within<F: Future>(handle: &Handle, limit: Duration, future: F) -> Option<F::Output> {
-    handle.timeout(limit, future).await.ok()
 }
 
 #[cfg(test)]

@@ -7,41 +7,34 @@ use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use petrel_sim::fabric::{FabricHandle, HostId};
-use slog::{Drain, KV, Logger, Never, OwnedKVList, Record, o};
+use slog::{Drain, KV, Level, Logger, Never, OwnedKVList, Record, o};
 
 thread_local! {
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Keeper;
+/// Has a function take each line.
+struct Lines(fn(Level, String));
 
 struct Pairs<'a>(&'a mut String);
 
-impl Drain for Keeper {
+impl Drain for Lines {
     type Ok = ();
     type Err = Never;
 
     fn log(&self, record: &Record<'_>, _: &OwnedKVList) -> Result<(), Never> {
-        SAID.with_borrow_mut(|said| said.push(line_of(record)));
+        self.0(record.level(), line_of(record));
         Ok(())
     }
 }
 
 /// Writes lines of level info and above to standard error; the rest only helps to debug the core.
-struct Writer;
-
-impl Drain for Writer {
-    type Ok = ();
-    type Err = Never;
-
-    fn log(&self, record: &Record<'_>, _: &OwnedKVList) -> Result<(), Never> {
-        if record.level().is_at_least(slog::Level::Info) {
-            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let line = format!("{:.3} {}\n", at.as_secs_f64(), line_of(record));
-            // The other end may be closed.
-            let _ = std::io::stderr().write_all(line.as_bytes());
-        }
-        Ok(())
+fn write(level: Level, line: String) {
+    if level.is_at_least(Level::Info) {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let line = format!("{:.3} {line}\n", at.as_secs_f64());
+        // The other end may be closed.
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
@@ -60,12 +53,12 @@ impl slog::Serializer for Pairs<'_> {
 
 /// A logger that keeps lines until [`flush`].
 pub(crate) fn logger() -> Logger {
-    Logger::root(Keeper, o!())
+    Logger::root(Lines(|_, line| SAID.with_borrow_mut(|said| said.push(line))), o!())
 }
 
 /// A logger for a separate process.
 pub(crate) fn to_stderr() -> Logger {
-    Logger::root(Writer, o!())
+    Logger::root(Lines(write), o!())
 }
 
 /// Moves the waiting lines to the trace.

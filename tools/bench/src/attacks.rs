@@ -12,6 +12,7 @@
 
 mod active;
 mod args;
+mod calls;
 mod honest;
 mod kinds;
 mod tls;
@@ -25,16 +26,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::active::ActiveAttack;
-use self::honest::{Honest, newcomer};
+pub(crate) use self::calls::{Honest, Report, Shared};
+use self::honest::newcomer;
 pub(crate) use self::kinds::AttackKind;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_bytes};
+use petrel_command::text::again;
+use petrel_command::units::format_bytes;
 
 pub(crate) use self::args::AttacksArgs;
 use self::kinds::Target;
-use crate::measure::process::{Process, parse};
+use crate::measure::process::{Process, parse, status_bytes};
 use crate::measure::statistics::median;
 
 /// Minimum rate of honest calls under an attack, relative to the rate without.
@@ -114,22 +117,14 @@ pub(crate) fn raise_descriptor_limit() -> Result<(), Failure> {
 
 fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let attacker = args.attacker.as_deref();
-    let (_server, Ready { address, pid, region }) = start_server()?;
+    let (_server, ready) = start_server()?;
     let (_other, beside) = start_server()?;
-    let honest = Honest::start(address)?;
+    let (address, pid, region) = (ready.address, ready.pid, &ready.region);
+    let (mut honest, victim_port) = honest::start(address)?;
     // A server with a single peer connects its socket to the peer, to save some 80 ns per datagram. Any
     // second client ends the optimisation. The bystander keeps this effect out of the ratio.
     let mut bystander = honest::endpoint()?;
     bystander.connect_wait(address)?;
-    let mut observer = Observer {
-        honest: &honest,
-        address,
-        pid,
-        window: args.window,
-        newcomers: 0,
-        failures: vec![],
-    };
-    let victim_port = honest.port();
     // Warm-up: memory that the first calls allocate is not the attack's.
     thread::sleep(args.window / 2);
     let memory_before = resident_bytes(pid)?;
@@ -137,21 +132,20 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let mut obtained = String::new();
     let mut memory_peak = memory_before;
     for _ in 0..args.rounds {
-        let calm = observer.window();
+        let calm = observe(&mut honest, &ready, args.window);
         let (at, other) = (beside.address, &beside.region);
         let attack = kind.set_up(Target { address: at, region: other, victim_port, attacker })?;
-        let others = observer.window();
+        let others = observe(&mut honest, &ready, args.window);
         attack.end();
         thread::sleep(SETTLE_TIME);
-        let attack = kind.set_up(Target { address, region: &region, victim_port, attacker })?;
-        let attacked = observer.window();
+        let attack = kind.set_up(Target { address, region, victim_port, attacker })?;
+        let attacked = observe(&mut honest, &ready, args.window);
         memory_peak = memory_peak.max(resident_bytes(pid)?);
         obtained = attack.end();
         thread::sleep(SETTLE_TIME);
         rounds.push(Round { calm, others, attacked });
     }
     let memory_after = resident_bytes(pid)?;
-    let Observer { newcomers, failures, .. } = observer;
     let report = honest.end()?;
     let median_of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
     if rounds.iter().any(|round| round.calm.per_s == 0.0) {
@@ -167,9 +161,9 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         obtained,
         honest: report.calls,
         failed: report.failed,
-        newcomers,
-        newcomers_failed: failures.len() as u64,
-        failure: report.failure.or(failures.into_iter().next()),
+        newcomers: report.newcomers,
+        newcomers_failed: report.newcomers_failed,
+        failure: report.failure,
         calm_per_s: median_of(|round| round.calm.per_s),
         // The number may be zero under the attack: zero is a valid result.
         attacked_per_s: median_of(|round| round.attacked.per_s),
@@ -180,13 +174,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         memory_before,
         memory_peak: memory_peak.max(peak_bytes(pid)?),
         memory_after,
-        command: format!(
-            "petrel bench attacks --attack {} --rounds {} --window {}{}",
-            kind.name(),
-            args.rounds,
-            exact_duration(args.window),
-            attacker.map_or_else(String::new, |folder| format!(" --attacker {}", folder.display())),
-        ),
+        command: again(),
     })
 }
 
@@ -212,32 +200,17 @@ struct Observation {
     management: Option<f64>,
 }
 
-/// Observes the honest clients of a server.
-struct Observer<'a> {
-    honest: &'a Honest,
-    address: SocketAddr,
-    pid: u32,
+/// Observes a window of a server with honest clients.
+fn observe(
+    honest: &mut Honest,
+    Ready { address, pid, .. }: &Ready,
     window: Duration,
-    newcomers: u64,
-    /// Failures of newcomers.
-    failures: Vec<String>,
-}
-
-impl Observer<'_> {
-    fn window(&mut self) -> Observation {
-        let (calls, cpu_ns, begun) = (self.honest.calls(), management_ns(self.pid), Instant::now());
-        self.newcomers += 1;
-        if let Err(failure) = newcomer(self.address) {
-            self.failures.push(format!("newcomer: {failure}"));
-        }
-        thread::sleep(self.window.saturating_sub(begun.elapsed()));
-        let time_s = begun.elapsed().as_secs_f64();
-        let cpu_ns = management_ns(self.pid).zip(cpu_ns).map(|(end, begin)| end - begin);
-        Observation {
-            per_s: (self.honest.calls() - calls) as f64 / time_s,
-            management: cpu_ns.map(|ns| ns as f64 / 1e9 / time_s),
-        }
-    }
+) -> Observation {
+    let (cpu_ns, begun) = (management_ns(*pid), Instant::now());
+    let per_s = honest.window(window, || newcomer(*address).map_err(|failure| failure.to_string()));
+    let cpu_ns = management_ns(*pid).zip(cpu_ns).map(|(end, begin)| end - begin);
+    let management = cpu_ns.map(|ns| ns as f64 / begun.elapsed().as_nanos() as f64);
+    Observation { per_s, management }
 }
 
 /// Returns the CPU time of a server's management thread so far, in nanoseconds.
@@ -257,20 +230,11 @@ pub fn threads_ns(pid: u32) -> Option<Vec<(String, u64)>> {
 }
 
 fn resident_bytes(pid: u32) -> Result<u64, Failure> {
-    memory_line(pid, "VmRSS:")
+    status_bytes(pid, "VmRSS:")
 }
 
 pub(crate) fn peak_bytes(pid: u32) -> Result<u64, Failure> {
-    memory_line(pid, "VmHWM:")
-}
-
-fn memory_line(pid: u32, name: &str) -> Result<u64, Failure> {
-    let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path)?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    let kib = kib.ok_or_else(|| Failure::because(format!("{path} has no {name}")))?;
-    Ok(kib << 10)
+    status_bytes(pid, "VmHWM:")
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -310,6 +274,5 @@ fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
          and with the attack. Memory: of the server's\nprocess. An attacker that floods takes CPU time from \
          the honest clients, too.\nAgain:",
     )?;
-    figures.iter().try_for_each(|figure| output.line(format!("  {}", figure.command)))?;
-    Ok(())
+    Ok(output.line(format!("  {}", again()))?)
 }

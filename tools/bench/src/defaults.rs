@@ -11,7 +11,8 @@ use std::time::Duration;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_ns};
+use petrel_command::text::again;
+use petrel_command::units::format_ns;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::args::{DefaultsArgs, DefaultsClientsArgs, DefaultsServerArgs};
@@ -83,9 +84,8 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
         output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     }
     if args.processes > 0 {
-        let measure = |transport: &BenchTransport| {
-            processes::measure(args, *transport, command(args), output)
-        };
+        let measure =
+            |transport: &BenchTransport| processes::measure(args, *transport, again(), output);
         let rows = args.transport.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
         output.line(output.rows(&processes::COLUMNS, processes::COLUMNS.len(), &rows))?;
     }
@@ -93,7 +93,7 @@ pub(super) fn run(args: &DefaultsArgs, output: Output) -> Result<Outcome, Failur
         "Two processes at defaults, but for the rows that poll; medians of the rounds, in which all rows take turns.\n\
          CPU time per call.\nAgain:",
     )?;
-    output.line(format!("  {}", command(args)))?;
+    output.line(format!("  {}", again()))?;
     Ok(Outcome::Success)
 }
 
@@ -141,7 +141,7 @@ fn measure(
                 taken.bulk_bytes as f64 * 8e-9 / taken.time.as_secs_f64()
             }),
             checked: taken.iter().map(|taken| taken.calls).sum(),
-            command: command(args),
+            command: again(),
         };
         output.record(&row)?;
         Ok(row)
@@ -165,22 +165,3 @@ const COLUMNS: [Column<Row>; 11] = [
         rate => format!("{rate:.1} Gbit/s"),
     }),
 ];
-
-fn command(args: &DefaultsArgs) -> String {
-    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
-    let (transports, duration) = (transports.join(","), exact_duration(args.duration));
-    let work: Vec<_> = args.work.iter().map(|work| exact_duration(*work)).collect();
-    let threads = match args.threads {
-        true => format!(" --threads --work {}", work.join(",")),
-        false => String::new(),
-    };
-    let only = if args.only_processes { " --only-processes" } else { "" };
-    let processes = match args.processes {
-        0 => String::new(),
-        count => format!(" --processes {count} --idle {}{only}", exact_duration(args.idle)),
-    };
-    format!(
-        "petrel bench defaults --transport {transports} --duration {duration} --rounds {}{threads}{processes}",
-        args.rounds
-    )
-}

@@ -7,7 +7,6 @@ mod args;
 
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::IdlePolicy;
 use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
@@ -102,14 +101,7 @@ fn show_calls(server: &Server, output: Output) -> Result<Outcome, Failure> {
 }
 
 fn connect(server: &Server, transport: BenchTransport) -> Result<Client, Failure> {
-    let config = ClientConfig {
-        endpoint: 0,
-        transports: transport.only(),
-        in_flight: 1,
-        timeout: TIMEOUT,
-        idle: IdlePolicy::default(),
-        message_bytes_max: petrel_proto::limits::MESSAGE_BYTES_DEFAULT,
-    };
+    let config = ClientConfig::new(0, transport.only(), TIMEOUT);
     Client::connect_to(server.address(), &config)
 }
 

@@ -13,7 +13,6 @@ mod dump;
 mod typed;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use petrel::Nexus;
@@ -127,22 +126,14 @@ impl Workload {
     /// Returns the settings known before the measurement.
     fn setting(&self) -> Setting {
         let transport = self.transport().name();
+        let command = format!("petrel bench {NAME} --transport {transport}");
         Setting {
-            bench: NAME,
-            transport,
-            network: None,
             cores: Some(1),
-            cpus: None,
             size_bytes: self.request_bytes(),
             in_flight: self.in_flight as u16,
             batch: self.batch as u16,
             sessions: self.sessions,
-            settings: None,
-            announced: None,
-            change: None,
-            further: BTreeMap::new(),
-            baseline: None,
-            command: format!("petrel bench {NAME} --transport {transport}"),
+            ..Setting::new(NAME, transport, command)
         }
     }
 

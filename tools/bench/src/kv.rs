@@ -17,7 +17,8 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::LatencySummary;
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_ns};
+use petrel_command::text::again;
+use petrel_command::units::format_ns;
 use serde::Serialize;
 
 pub(crate) use self::args::KvBenchArgs;
@@ -57,7 +58,7 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
     }
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
-    output.line(format!("Again:\n  {}", command(args)))?;
+    output.line(format!("Again:\n  {}", again()))?;
     let is_right = rows.iter().all(|row| row.wrong == 0);
     Ok(if is_right { Outcome::Success } else { Outcome::Failure })
 }
@@ -158,23 +159,3 @@ const COLUMNS: [Column<Row>; 10] = [
     ("etcd's p50 / p50", |row| format_ratio(row.etcd_p50_over)),
     ("wrong", |row| row.wrong.to_string()),
 ];
-
-/// Returns the command that repeats the measurement.
-fn command(args: &KvBenchArgs) -> String {
-    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
-    let clients: Vec<_> = args.clients.iter().map(usize::to_string).collect();
-    let mut command = format!(
-        "petrel bench kv --transport {} --clients {} --keys {} --duration {} --window {}",
-        transports.join(","),
-        clients.join(","),
-        args.keys,
-        exact_duration(args.duration),
-        exact_duration(args.window),
-    );
-    command += &format!(" --idle {} --reads {}", args.idle.name(), args.reads.name());
-    let paths = [("--data", &args.data), ("--etcd", &args.etcd)];
-    for (flag, path) in paths {
-        command.extend(path.iter().map(|path| format!(" {flag} {}", path.display())));
-    }
-    command
-}

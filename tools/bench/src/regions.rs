@@ -27,7 +27,8 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::{Latencies, LatencySummary};
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_ns};
+use petrel_command::text::again;
+use petrel_command::units::format_ns;
 use serde::Serialize;
 
 pub(crate) use self::args::RegionsArgs;
@@ -142,7 +143,7 @@ pub(super) fn run(args: &RegionsArgs, output: Output) -> Result<Outcome, Failure
     }
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
-    output.line(format!("Again:\n  {}", command(args)))?;
+    output.line(format!("Again:\n  {}", again()))?;
     let is_valid = rows.iter().all(|row| row.checked > 0 && row.mismatched == 0);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
@@ -174,7 +175,7 @@ fn measure(
             transport: transport.name(),
             kind: kind.name(),
             bytes: kind.bytes(),
-            command: command(args),
+            command: again(),
             latency,
             of_call: latency.p50_ns as f64 / p50_ns(kind.reference()) as f64,
             gigabits_per_second: 8.0 * kind.bytes() as f64 / latency.p50_ns.max(1) as f64,
@@ -407,16 +408,6 @@ fn ends(message: &[u8]) -> Vec<u8> {
     let first = message.first_chunk::<8>().copied().unwrap_or_default();
     let last = message.last_chunk::<8>().copied().unwrap_or_default();
     [first, last].concat()
-}
-
-fn command(args: &RegionsArgs) -> String {
-    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
-    format!(
-        "petrel bench regions --transport {} --rounds {} --window {}",
-        transports.join(","),
-        args.rounds,
-        exact_duration(args.window),
-    )
 }
 
 const COLUMNS: [Column<Row>; 8] = [

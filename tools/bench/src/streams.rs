@@ -14,7 +14,7 @@ use petrel_command::Outcome;
 use petrel_command::args::BenchTransport;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
-use petrel_command::units::exact_duration;
+use petrel_command::text::again;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &StreamsArgs, output: Output) -> Result<Outcome, Failure
     }
     output.line(output.rows(&COLUMNS, COLUMNS.len(), &rows))?;
     output.line("Each message was compared. The CPU time is that of both ends.\nAgain:")?;
-    output.line(format!("  {}", command(args)))?;
+    output.line(format!("  {}", again()))?;
     Ok(Outcome::Success)
 }
 
@@ -95,8 +95,8 @@ impl Ends {
         Ok(petrel::client::wait(task)??)
     }
 
-    fn row(&self, args: &StreamsArgs, what: String, value: f64, unit: &'static str) -> Row {
-        let (transport, command) = (self.transport.name(), command(args));
+    fn row(&self, what: String, value: f64, unit: &'static str) -> Row {
+        let (transport, command) = (self.transport.name(), again());
         let (cpu_ns, target, reached) = (None, String::new(), true);
         Row { bench: "streams", transport, what, value, unit, cpu_ns, target, reached, command }
     }
@@ -119,7 +119,7 @@ impl Ends {
         let mut rows = Vec::new();
         for ((rate, cpu_ns), direction) in [(down, "from the server"), (up, "from the client")] {
             let what = format!("messages of {size} B {direction}");
-            let row = Row { cpu_ns: Some(cpu_ns), ..self.row(args, what, rate / 1e6, "M/s") };
+            let row = Row { cpu_ns: Some(cpu_ns), ..self.row(what, rate / 1e6, "M/s") };
             rows.push(match self.transport {
                 _ if size > SMALL_BYTES => row,
                 BenchTransport::Udp => row.at_least(8.0),
@@ -129,7 +129,7 @@ impl Ends {
         if size > SMALL_BYTES {
             let calls = self.calls(size, time)?;
             let what = format!("messages of {size} B from the client, in calls of the size");
-            rows.push(self.row(args, what, up.0 / calls, "").at_least(0.8));
+            rows.push(self.row(what, up.0 / calls, "").at_least(0.8));
         }
         Ok(rows)
     }
@@ -182,8 +182,8 @@ impl Ends {
         let beside = both()?;
         drop((out, stuck));
         let what = |what: &str| format!("{what} beside a stream that is not read, in those alone");
-        let messages = self.row(args, what("messages"), beside.0 / alone.0, "");
-        let calls = self.row(args, what("calls"), beside.1 / alone.1, "");
+        let messages = self.row(what("messages"), beside.0 / alone.0, "");
+        let calls = self.row(what("calls"), beside.1 / alone.1, "");
         Ok(vec![messages.at_least(0.95), calls.at_least(0.95)])
     }
 
@@ -204,9 +204,9 @@ impl Ends {
         let busy = (cpu_time()? - cpu).as_secs_f64() / args.duration.as_secs_f64();
         drop(streams);
         let what = format!("{} idle streams: bytes of each, both ends", args.idle);
-        let memory = self.row(args, what, bytes, "B").at_most(1_024.0);
+        let memory = self.row(what, bytes, "B").at_most(1_024.0);
         let what = format!("{} idle streams: CPU time", args.idle);
-        Ok(vec![memory, self.row(args, what, busy * 100.0, "%")])
+        Ok(vec![memory, self.row(what, busy * 100.0, "%")])
     }
 }
 
@@ -228,19 +228,6 @@ impl Row {
 
 fn cpu_time() -> Result<Duration, Failure> {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).map_err(Failure::because)
-}
-
-/// Returns the command that repeats the run.
-fn command(args: &StreamsArgs) -> String {
-    let transports: Vec<&str> = args.transport.iter().map(|one| one.name()).collect();
-    let sizes: Vec<String> = args.size.iter().map(usize::to_string).collect();
-    format!(
-        "petrel bench stream --transport {} --size {} --idle {} --duration {}",
-        transports.join(","),
-        sizes.join(","),
-        args.idle,
-        exact_duration(args.duration),
-    )
 }
 
 const COLUMNS: [Column<Row>; 6] = [

@@ -7,7 +7,7 @@ use petrel::client::Background;
 use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::{Endpoint, Nexus, Status};
-use petrel_proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
+use petrel_proto::limits::{CREDITS_DEFAULT, MESSAGE_BYTES_DEFAULT, WINDOW_PACKETS};
 use petrel_transport::Transport;
 
 use crate::args::ServerAddress;
@@ -41,6 +41,14 @@ pub struct ClientConfig {
     pub message_bytes_max: u32,
 }
 
+impl ClientConfig {
+    /// Describes a client with one call in flight and messages of the default size.
+    pub fn new(endpoint: u16, transports: AllowedTransports, timeout: Duration) -> Self {
+        let (idle, message_bytes_max) = (IdlePolicy::default(), MESSAGE_BYTES_DEFAULT);
+        Self { endpoint, transports, in_flight: 1, timeout, idle, message_bytes_max }
+    }
+}
+
 /// An endpoint with one or more sessions to a server, and with the state of its calls.
 pub struct Client<S: 'static = ()> {
     /// The endpoint.
@@ -54,14 +62,7 @@ pub struct Client<S: 'static = ()> {
 impl<S: Default + 'static> Client<S> {
     /// Connects to the first address of the server that answers.
     pub fn connect(server: &ServerAddress, config: &ClientConfig) -> Result<Self, Failure> {
-        let mut last = Failure::because(format!("{server} has no address"));
-        for address in server.resolve()? {
-            match Self::connect_to(address, config) {
-                Ok(client) => return Ok(client),
-                Err(failure) => last = failure,
-            }
-        }
-        Err(last)
+        server.first_that(|address| Self::connect_to(address, config))
     }
 
     /// Connects to a server.
@@ -79,39 +80,9 @@ impl<S: Default + 'static> Client<S> {
             let id = client.endpoint.connect_to(address, EndpointId(config.endpoint))?;
             client.sessions.push(id);
         }
-        client.wait_until_open(config.timeout)?;
+        let turn = |endpoint: &mut Endpoint<S>| _ = endpoint.run_for(SLICE, |_, _| false);
+        wait_until_open(&mut client.endpoint, &client.sessions, address, config.timeout, turn)?;
         Ok(client)
-    }
-
-    fn wait_until_open(&mut self, timeout: Duration) -> Result<(), Failure> {
-        let end = Instant::now() + timeout;
-        for index in 0..self.sessions.len() {
-            loop {
-                match self.endpoint.session_state(self.sessions[index]) {
-                    SessionState::Open | SessionState::Draining => break,
-                    SessionState::Ended(reason) => return Err(self.refused(reason)),
-                    SessionState::Opening if Instant::now() >= end => {
-                        return Err(self.silent(timeout));
-                    }
-                    SessionState::Opening => {
-                        self.endpoint.run_for(SLICE, |_, _| false);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn refused(&self, reason: Option<Reason>) -> Failure {
-        let reason = reason.unwrap_or_else(|| Reason::new(Status::Unknown, "the session ended"));
-        let text = format!("cannot connect to {}: {}", self.address, reason.message);
-        Failure::new(reason.status, text)
-    }
-
-    fn silent(&self, timeout: Duration) -> Failure {
-        let address = self.address;
-        let text = format!("cannot connect to {address}: no answer within {timeout:?}");
-        Failure::new(Status::DeadlineExceeded, text)
     }
 
     /// Returns the transport that the sessions use.
@@ -139,8 +110,7 @@ pub fn connect_service(
     transports: AllowedTransports,
     config: &petrel::client::ClientConfig,
 ) -> Result<petrel::Client, Failure> {
-    let mut last = Failure::because(format!("{server} has no address"));
-    for address in server.resolve()? {
+    server.first_that(|address| {
         // As in `Client::connect_to`: naming another host expresses the wish to call it.
         let is_far = !address.ip().to_canonical().is_loopback();
         let nexus = Nexus::builder().connect_timeout(config.timeout);
@@ -149,12 +119,41 @@ pub fn connect_service(
         own.transports = transports;
         let background = Background::builder().nexus(nexus).endpoint(own).start()?;
         let client = petrel::Client::builder().config(config.clone()).background(&background);
-        match client.connect_wait((address, EndpointId(endpoint))) {
-            Ok(client) => return Ok(client),
-            Err(error) => last = error.into(),
+        Ok(client.connect_wait((address, EndpointId(endpoint)))?)
+    })
+}
+
+/// Runs turns of an endpoint until sessions to a server are open.
+///
+/// # Errors
+/// The server's refusal, or none within the time limit.
+pub fn wait_until_open<S: 'static>(
+    endpoint: &mut Endpoint<S>,
+    sessions: &[SessionId],
+    server: SocketAddr,
+    timeout: Duration,
+    mut turn: impl FnMut(&mut Endpoint<S>),
+) -> Result<(), Failure> {
+    let end = Instant::now() + timeout;
+    for &session in sessions {
+        loop {
+            match endpoint.session_state(session) {
+                SessionState::Open | SessionState::Draining => break,
+                SessionState::Ended(reason) => {
+                    let ended = || Reason::new(Status::Unknown, "the session ended");
+                    let Reason { status, message, .. } = reason.unwrap_or_else(ended);
+                    let text = format!("cannot connect to {server}: {message}");
+                    return Err(Failure::new(status, text));
+                }
+                SessionState::Opening if Instant::now() >= end => {
+                    let text = format!("cannot connect to {server}: no answer within {timeout:?}");
+                    return Err(Failure::new(Status::DeadlineExceeded, text));
+                }
+                SessionState::Opening => turn(endpoint),
+            }
         }
     }
-    Err(last)
+    Ok(())
 }
 
 fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig {

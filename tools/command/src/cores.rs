@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -24,16 +25,19 @@ pub fn all() -> Vec<usize> {
 /// Returns the CPUs of the same core, according to the kernel.
 fn siblings(cpu: usize) -> Vec<usize> {
     let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    fs::read_to_string(file).map(|list| parse_list(&list)).unwrap_or_default()
+    let list = fs::read_to_string(file).ok().and_then(|list| parse_list(&list));
+    list.into_iter().flatten().flatten().take(CpuSet::MAX_CPU).collect()
 }
 
-/// Parses `0,4` or `0-1`.
-fn parse_list(list: &str) -> Vec<usize> {
-    let ranges = list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse().ok()?..=last.parse::<usize>().ok()?)
+/// Parses a list of the kernel, of CPUs or ports, such as `0-3,8`; `None` for other text.
+pub fn parse_list(list: &str) -> Option<Vec<RangeInclusive<usize>>> {
+    let parts = list.trim().split(',').filter(|_| !list.trim().is_empty());
+    let ranges = parts.map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first.trim().parse().ok()?..=last.trim().parse().ok()?;
+        (!range.is_empty()).then_some(range)
     });
-    ranges.flatten().take(CpuSet::MAX_CPU).collect()
+    ranges.collect()
 }
 
 /// Keeps the calling thread on one CPU.
@@ -41,27 +45,6 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)
-}
-
-/// Keeps the calling thread on one CPU until the guard is dropped.
-pub struct Pinned {
-    former: CpuSet,
-}
-
-impl Pinned {
-    /// Pins the calling thread to a CPU.
-    pub fn to(cpu: usize) -> io::Result<Self> {
-        let former = sched_getaffinity(None)?;
-        pin(cpu)?;
-        Ok(Self { former })
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // The CPUs may have been taken away meanwhile; then the thread stays on its CPU.
-        let _ = sched_setaffinity(None, &self.former);
-    }
 }
 
 /// The placement and priority of a thread for a while.
@@ -75,18 +58,24 @@ pub struct CpuPlacement {
 
 /// A guard that keeps the placement of a thread until dropped.
 pub struct PlacementGuard {
-    _pinned: Option<Pinned>,
+    /// The CPUs before, if the placement has one.
+    former: Option<CpuSet>,
     is_realtime: bool,
 }
 
 impl CpuPlacement {
     /// Applies the placement to the calling thread.
     pub fn apply(self) -> io::Result<PlacementGuard> {
-        let pinned = self.cpu.map(Pinned::to).transpose()?;
+        let mut guard = PlacementGuard { former: None, is_realtime: false };
+        if let Some(cpu) = self.cpu {
+            guard.former = Some(sched_getaffinity(None)?);
+            pin(cpu)?;
+        }
         if self.is_realtime {
             schedule(libc::SCHED_FIFO, 1).map_err(realtime_error)?;
+            guard.is_realtime = true;
         }
-        Ok(PlacementGuard { _pinned: pinned, is_realtime: self.is_realtime })
+        Ok(guard)
     }
 }
 
@@ -95,6 +84,10 @@ impl Drop for PlacementGuard {
         if self.is_realtime {
             // Returning to ordinary scheduling needs no privilege.
             let _ = schedule(libc::SCHED_OTHER, 0);
+        }
+        if let Some(former) = &self.former {
+            // The CPUs may have been taken away meanwhile; then the thread stays on its CPU.
+            let _ = sched_setaffinity(None, former);
         }
     }
 }
@@ -110,11 +103,12 @@ fn realtime_error(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("no realtime priority: {error}{hint}"))
 }
 
-/// Sets the scheduling policy of the calling thread.
+/// Sets the scheduling policy of the calling thread, by the bare system call: some C libraries refuse to wrap it.
 fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: priority };
+    let (number, this) = (libc::SYS_sched_setscheduler, 0 as libc::pid_t);
     // SAFETY: the parameter is local, and the kernel only reads it.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
+    let result = unsafe { libc::syscall(number, this, policy, &raw const parameter) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -124,19 +118,12 @@ mod tests {
 
     #[test]
     fn parse_list__takes_numbers_and_ranges() {
-        assert_eq!(parse_list("0,4\n"), [0, 4]);
-        assert_eq!(parse_list("2-3"), [2, 3]);
-        assert_eq!(parse_list("0-1,8-9"), [0, 1, 8, 9]);
-        assert_eq!(parse_list("nonsense"), [0; 0]);
-    }
-
-    #[test]
-    fn pinned__keeps_the_thread_on_its_cpu_and_lets_it_go() {
-        let before = all();
-        let pinned = Pinned::to(before[0]).unwrap();
-        assert_eq!(all(), before[..1]);
-        drop(pinned);
-        assert_eq!(all(), before);
+        assert_eq!(parse_list("0,4\n"), Some(vec![0..=0, 4..=4]));
+        assert_eq!(parse_list("0-1,8-9"), Some(vec![0..=1, 8..=9]));
+        assert_eq!(parse_list("\n"), Some(vec![]));
+        for other in ["nonsense", "3-1", "1,,2"] {
+            assert_eq!(parse_list(other), None, "{other}");
+        }
     }
 
     #[test]

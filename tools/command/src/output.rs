@@ -13,6 +13,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, pre
 use serde::Serialize;
 
 use self::progress::Progress;
+use crate::text::clean_bytes;
 
 /// A column of a table with a line for each row: its title, and the text of a row's cell.
 pub type Column<R> = (&'static str, fn(&R) -> String);
@@ -56,6 +57,21 @@ impl Output {
             return Ok(());
         }
         writeln!(io::stdout().lock(), "{text}")
+    }
+
+    /// Prints bytes, except in JSON mode. A terminal gets them with its control characters escaped, and as a line of its own;
+    /// a file gets them unchanged.
+    pub fn bytes(self, bytes: &[u8]) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.is_terminal() {
+            true if bytes.ends_with(b"\n") => stdout.write_all(&clean_bytes(bytes))?,
+            true => stdout.write_all(&[&clean_bytes(bytes)[..], b"\n"].concat())?,
+            false => stdout.write_all(bytes)?,
+        }
+        stdout.flush()
     }
 
     /// Returns an empty table in the common style; print it by [`Output::line`].

@@ -40,9 +40,42 @@ fn is_obeyed(character: char) -> bool {
     }
 }
 
+/// Returns two hexadecimal digits for each byte.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads pairs of hexadecimal digits; `None` for another text.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<u32>>>()?;
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| (high << 4 | low) as u8).collect())
+}
+
+/// Returns the command line of this process for a shell, to repeat the run.
+pub fn again() -> String {
+    command_line(std::env::args().skip(1))
+}
+
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let is_plain = |it: char| it.is_alphanumeric() || "-_=+,.:/@%".contains(it);
+    arguments.fold("petrel".to_owned(), |line, argument| {
+        match !argument.is_empty() && argument.chars().all(is_plain) {
+            true => line + " " + &argument,
+            false => line + " '" + &argument.replace('\'', r"'\''") + "'",
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn command_line__can_be_given_to_a_shell() {
+        let line = ["bench", "kv", "--data", "a b", "", "it's"].map(str::to_owned);
+        assert_eq!(command_line(line.into_iter()), r"petrel bench kv --data 'a b' '' 'it'\''s'");
+    }
 
     #[test]
     fn clean__writes_out_what_a_terminal_obeys() {

@@ -1,9 +1,7 @@
 //! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents,
-//! `petrel-house shape` the shape of the code, `petrel-house lines` counts lines, `petrel-house links` follows the links of the documents, and
-//! `petrel-house dependencies` checks licences and sources. `CONTRIBUTING.md` lists the bounds; the tests of this crate
-//! hold those for language, links and dependencies.
+//! `petrel-house shape` the imports of the code, `petrel-house lines` counts lines, and `petrel-house links` follows the links of the documents.
+//! `CONTRIBUTING.md` lists the bounds; the tests of this crate hold those for language, links and circles of rooms.
 
-pub mod dependencies;
 mod imports;
 pub mod language;
 pub mod lines;
@@ -32,17 +30,5 @@ pub enum Failure {
         path: PathBuf,
         /// The parser's reason.
         error: syn::Error,
-    },
-    /// The rules for dependencies contain no list of licences.
-    #[error("{}: no list `allow` of licences under [licenses]", path.display())]
-    Rules {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Cargo cannot resolve the dependencies.
-    #[error("{error}")]
-    Cargo {
-        /// Cargo's reason.
-        error: Box<cargo_metadata::Error>,
     },
 }

@@ -8,7 +8,7 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 use petrel_house::language::{Figures, Kind, Sentence};
 use petrel_house::lines::Lines;
-use petrel_house::{Failure, dependencies, language, lines, links, shape, source};
+use petrel_house::{Failure, language, lines, links, shape, source};
 
 /// Figures of Petrel's own source
 #[derive(Debug, Parser)]
@@ -27,7 +27,7 @@ enum Command {
         /// Folders, relative to the repository; all by default
         folders: Vec<PathBuf>,
     },
-    /// Lines, assertions, private fields, scattered types and circles of imports of each crate
+    /// Lines and circles of imports of each crate
     Shape,
     /// Lines of each crate: code, comments, blank lines, and tests by themselves
     Lines {
@@ -37,8 +37,6 @@ enum Command {
     },
     /// Links of the documents that lead nowhere
     Links,
-    /// Dependencies whose licence or source `deny.toml` does not allow
-    Dependencies,
 }
 
 /// Folders that are measured by themselves, and all.
@@ -72,7 +70,6 @@ fn main() -> ExitCode {
         Command::Shape => print_shape(),
         Command::Lines { root } => print_lines(&root.unwrap_or_else(source::root)),
         Command::Links => print_links(),
-        Command::Dependencies => print_dependencies(),
     };
     done.unwrap_or_else(|failure| {
         eprintln!("petrel-house: {failure}");
@@ -130,32 +127,13 @@ fn print_language(worst: usize, mut folders: Vec<PathBuf>) -> Result<ExitCode, F
 }
 
 fn print_shape() -> Result<ExitCode, Failure> {
-    let mut table = table(&[
-        "",
-        "lines",
-        "assertions",
-        "per 1 000",
-        "fields",
-        "private, %",
-        "of objects that change, %",
-        "most files of a type",
-        "circles",
-        "rooms in circles",
-    ]);
+    let mut table = table(&["", "lines", "circles", "rooms in circles"]);
     let mut circles: Vec<(&str, &str, Vec<String>)> = Vec::new();
     for folder in CRATES {
         let shape = shape::of_crate(&source::root().join(folder))?;
-        let scattered: Vec<String> =
-            shape.scattered.iter().take(3).map(|(files, name)| format!("{name} {files}")).collect();
         table.add_row([
             folder.to_owned(),
             shape.lines.to_string(),
-            shape.assertions.to_string(),
-            format!("{:.1}", shape.assertions_per_1000()),
-            shape.fields.to_string(),
-            format!("{:.0}", shape.private_percent()),
-            format!("{:.0}", shape.private_changing_percent()),
-            scattered.join(", "),
             shape.circles.len().to_string(),
             shape.room_circles.iter().map(Vec::len).sum::<usize>().to_string(),
         ]);
@@ -194,15 +172,6 @@ fn print_links() -> Result<ExitCode, Failure> {
     }
     println!("{followed} links, {} of them lead nowhere", broken.len());
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn print_dependencies() -> Result<ExitCode, Failure> {
-    let (checked, refused) = dependencies::check(&source::root())?;
-    for dependency in &refused {
-        println!("{} {}", dependency.package, dependency.why);
-    }
-    println!("{checked} crates, {} of them are refused", refused.len());
-    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn table(header: &[&str]) -> Table {

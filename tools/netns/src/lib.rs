@@ -8,6 +8,7 @@
 //! | [`ip`], [`nft`], [`run`] | configure devices and rules of the calling thread's namespace |
 //! | [`switch_off_offloads`] | makes a device carry a packet per datagram |
 //! | [`switch_off_checksums`] | makes a device carry complete checksums |
+//! | [`switch_on_joining`] | makes a device join received packets |
 //! | [`in_guest`] | runs a script in an emulated machine with an RDMA card |
 //!
 //! The kernel removes namespaces with their devices and rules when the last process or thread inside ends, however
@@ -34,5 +35,5 @@ mod tool;
 pub use guest::in_guest;
 pub use host::{Host, bring_up, command_within, enter, leave};
 pub use namespaces::{Isolation, Namespaces, end_with_parent};
-pub use offloads::{switch_off_checksums, switch_off_offloads};
+pub use offloads::{switch_off_checksums, switch_off_offloads, switch_on_joining};
 pub use tool::{Error, ip, nft, run};

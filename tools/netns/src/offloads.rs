@@ -45,18 +45,31 @@ pub fn switch_off_checksums(device: &str) -> Result<(), Error> {
     done.map_err(|error| Error::Offloads { device: device.to_owned(), error })
 }
 
+/// Has a device of this thread's namespace join received packets.
+///
+/// # Errors
+/// There is no such device, or it cannot.
+pub fn switch_on_joining(device: &str) -> Result<(), Error> {
+    let done = switch(device, &["rx-gro"], true);
+    done.map_err(|error| Error::Offloads { device: device.to_owned(), error })
+}
+
 fn switch_off(device: &str, offloads: &[&str]) -> io::Result<()> {
+    switch(device, offloads, false)
+}
+
+fn switch(device: &str, offloads: &[&str], on: bool) -> io::Result<()> {
     let control = Control { device, socket: UdpSocket::bind(("0.0.0.0", 0))? };
     let names = control.names()?;
     let indices: Vec<usize> = offloads
         .iter()
         .filter_map(|offload| names.iter().position(|name| name == offload))
         .collect();
-    control.clear(&indices, names.len())?;
-    let still_on = control.active(names.len())?;
-    match indices.iter().find(|index| is_set(&still_on, **index)) {
+    control.set(&indices, on, names.len())?;
+    let active = control.active(names.len())?;
+    match indices.iter().find(|index| is_set(&active, **index) != on) {
         None => Ok(()),
-        Some(index) => Err(io::Error::other(format!("the kernel keeps {} on", names[*index]))),
+        Some(index) => Err(io::Error::other(format!("the kernel keeps {}", names[*index]))),
     }
 }
 
@@ -109,13 +122,17 @@ impl Control<'_> {
         Ok(strings[3..].chunks(NAME_WORDS).map(parse_name).collect())
     }
 
-    /// Switches features off.
-    fn clear(&self, indices: &[usize], count: usize) -> io::Result<()> {
+    /// Switches features on or off.
+    fn set(&self, indices: &[usize], on: bool, count: usize) -> io::Result<()> {
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 2 * blocks];
         words[..2].copy_from_slice(&[ETHTOOL_SFEATURES, blocks as u32]);
         // Per block: the mask of bits to set, and their values.
-        indices.iter().for_each(|index| words[2 + 2 * (index / 32)] |= 1 << (index % 32));
+        for index in indices {
+            let (place, bit) = (2 + 2 * (index / 32), 1 << (index % 32));
+            words[place] |= bit;
+            words[place + 1] |= if on { bit } else { 0 };
+        }
         self.ask(&mut words)
     }
 

@@ -26,7 +26,7 @@ pub enum Error {
     #[error("a network namespace cannot be made (are you root?): {0}")]
     NoNamespace(io::Error),
     /// The kernel refused to change a device's offloads.
-    #[error("the offloads of {device} cannot be switched off: {error}")]
+    #[error("the offloads of {device} cannot be switched: {error}")]
     Offloads {
         /// The device's name.
         device: String,

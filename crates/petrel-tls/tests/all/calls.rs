@@ -1,45 +1,35 @@
 //! Calls between processes with credentials, over every medium.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use petrel::client::Client;
 use petrel::endpoint::AllowedTransports;
 use petrel::nexus::NexusBuilder;
 use petrel::security::Grant;
 use petrel::{Error, Nexus, Server, Status};
-use petrel_tls::{Credentials, issue};
+use petrel_tls::Credentials;
+use petrel_tls::issue::Authority;
+
+use crate::common::{Folder, authority, issued, media};
 
 const ECHO: u16 = 1;
 const WHO: u16 = 2;
 const SECRET: u16 = 3;
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// An authority, and a folder for the credentials that it has issued.
 pub(crate) struct World {
-    authority: issue::Authority,
-    folder: PathBuf,
+    authority: Authority,
+    folder: Folder,
 }
 
 impl World {
-    pub(crate) fn new(name: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("petrel-calls-{name}-{}", std::process::id()));
-        let authority = issue::Authority::new("the test", 10 * DAY).unwrap();
-        Self { authority, folder }
+    pub(crate) fn new() -> Self {
+        Self { authority: authority(), folder: Folder::new() }
     }
 
     pub(crate) fn credentials(&self, id: &str) -> Arc<Credentials> {
-        let folder = self.folder.join(id);
-        let subject = issue::Subject::new(DAY)
-            .name("localhost")
-            .name("127.0.0.1")
-            .spiffe(format!("spiffe://test/{id}"));
-        self.authority.issue(&subject).unwrap().write(&folder).unwrap();
-        Arc::new(Credentials::from_dir(&folder).unwrap())
+        issued(&self.authority, &self.folder, id)
     }
 
     fn server(&self) -> (petrel::server::RunningServer, SocketAddr) {
@@ -79,21 +69,6 @@ impl World {
     }
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-pub(crate) fn media() -> [(&'static str, AllowedTransports); 3] {
-    let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
-    [
-        ("shm", AllowedTransports { shm: true, ..none }),
-        ("udp", AllowedTransports { udp: true, ..none }),
-        ("stream", AllowedTransports { stream: true, ..none }),
-    ]
-}
-
 fn connect(
     credentials: &Arc<Credentials>,
     address: SocketAddr,
@@ -105,7 +80,7 @@ fn connect(
 
 #[test]
 fn calls__over_every_medium_by_clients_that_have_proven_who_they_are() {
-    let world = World::new("media");
+    let world = World::new();
     let (_running, address) = world.server();
     let admin = world.credentials("admin");
     for (medium, transports) in media() {
@@ -127,7 +102,7 @@ fn calls__over_every_medium_by_clients_that_have_proven_who_they_are() {
 
 #[test]
 fn authorize__limits_methods_and_refuses_sessions() {
-    let world = World::new("grants");
+    let world = World::new();
     let (_running, address) = world.server();
     for (medium, transports) in media() {
         let web = connect(&world.credentials("web"), address, transports).unwrap();
@@ -143,7 +118,7 @@ fn authorize__limits_methods_and_refuses_sessions() {
 /// All clients have one address and user: only the identities tell them apart.
 #[test]
 fn quotas__one_identity_uses_its_share_and_another_goes_on() {
-    let world = World::new("quotas");
+    let world = World::new();
     // A quarter of the 24 connections that may have links.
     let (running, address) = world.server_by(Nexus::builder().connections_max(32).source_share(25));
     let udp = media()[1].1;
@@ -166,7 +141,7 @@ fn quotas__one_identity_uses_its_share_and_another_goes_on() {
 
 #[test]
 fn connect__to_and_from_processes_that_are_not_trusted() {
-    let (world, other) = (World::new("trust"), World::new("others"));
+    let (world, other) = (World::new(), World::new());
     let (_running, address) = world.server();
     let error = connect(&other.credentials("admin"), address, AllowedTransports::ALL).unwrap_err();
     assert!(error.to_string().contains("not to be trusted"), "{error}");
@@ -181,8 +156,8 @@ fn connect__to_and_from_processes_that_are_not_trusted() {
 
 #[test]
 fn permissive__servers_take_clients_without_credentials_too() {
-    let world = World::new("permissive");
-    let folder = world.folder.join("server");
+    let world = World::new();
+    let folder = world.folder.file("server");
     world.credentials("server");
     let credentials = Credentials::from_dir(folder).unwrap().permissive(true);
     let server = Server::bind("127.0.0.1:0").credentials(Arc::new(credentials)).serve(
@@ -203,7 +178,7 @@ fn permissive__servers_take_clients_without_credentials_too() {
 
 #[test]
 fn authorize__a_decision_that_panics_grants_nothing() {
-    let world = World::new("panics");
+    let world = World::new();
     let server = Server::bind("127.0.0.1:0").credentials(world.credentials("server")).serve(
         |_| (),
         |endpoint| {

@@ -178,26 +178,6 @@ fn rotation__beside_handshakes_fails_none() {
 }
 
 #[test]
-fn reload__of_broken_files_keeps_the_former() {
-    let folder = Folder::new();
-    let authority = authority();
-    let issued = authority.issue(&subject()).unwrap();
-    issued.write(folder.path()).unwrap();
-    let server = Credentials::from_dir(folder.path()).unwrap();
-    let client = crate::common::named(&authority, "client");
-
-    fs::write(folder.file("key.pem"), "half a ke").unwrap();
-    let error = server.reload().unwrap_err();
-    assert!(error.to_string().contains("key.pem: no private key is there"), "{error}");
-    assert_eq!(server.status().failure, Some(error));
-    assert_eq!(seen(&client, &server), bytes(&issued), "the service goes on");
-
-    issued.write(folder.path()).unwrap();
-    assert_eq!(server.reload(), Ok(()));
-    assert_eq!(server.status().failure, None);
-}
-
-#[test]
 fn reload__takes_trust_away() {
     let folder = Folder::new();
     let (old, new) = (authority(), petrel_tls::issue::Authority::new("new", DAY).unwrap());
@@ -212,13 +192,6 @@ fn reload__takes_trust_away() {
     // The client has tickets of the time before.
     let error = Pair::of(&client, &server, Some("server")).carry().acceptor.unwrap();
     assert!(error.starts_with("no authority of ca.pem"), "{error}");
-}
-
-#[test]
-fn permissive__is_off_until_it_is_set() {
-    let credentials = crate::common::named(&authority(), "a");
-    assert!(!credentials.is_permissive());
-    assert!(credentials.permissive(true).is_permissive());
 }
 
 #[test]

@@ -16,7 +16,7 @@ use petrel::{Error, Server};
 use petrel_tls::issue::{self, Authority, Subject};
 use petrel_tls::{Credentials, Fingerprint};
 
-use crate::common::{DAY, Folder, GOOD, Pair, authority, named};
+use crate::common::{DAY, Folder, GOOD, Pair, authority, media, named};
 
 const WHO: u16 = 1;
 
@@ -72,15 +72,6 @@ fn who(client: &Client) -> Result<Fingerprint, Error> {
     Ok(Fingerprint(answer[..].try_into().unwrap()))
 }
 
-fn media() -> [AllowedTransports; 3] {
-    let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
-    [
-        AllowedTransports { shm: true, ..none },
-        AllowedTransports { udp: true, ..none },
-        AllowedTransports { stream: true, ..none },
-    ]
-}
-
 #[test]
 fn rotation__under_load_loses_no_call() {
     const LASTS: Duration = Duration::from_secs(3);
@@ -98,7 +89,7 @@ fn rotation__under_load_loses_no_call() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients = [0, 1, 2].map(|index| {
-            let (folder, medium, is_over) = (folders[index].path(), media()[index], &is_over);
+            let (folder, medium, is_over) = (folders[index].path(), media()[index].1, &is_over);
             scope.spawn(move || {
                 // A handshake on a busy machine may outlast the certificate.
                 let client = loop {
@@ -170,7 +161,7 @@ fn revoked__peers_lose_their_connections_and_get_no_others() {
     renew(&authority, &of_server, DAY);
     let (fingerprint, _) = (renew(&authority, &bad, DAY), renew(&authority, &good, DAY));
     let server = server(Credentials::from_dir(of_server.path()).unwrap());
-    for medium in media() {
+    for (_, medium) in media() {
         let connect = |folder: &Folder| {
             client(Credentials::from_dir(folder.path()).unwrap(), server.local_addr(), medium)
         };

@@ -13,8 +13,8 @@ use petrel::server::RunningServer;
 use petrel::{Error, Server, Status};
 use petrel_tls::Credentials;
 
-use crate::common::{DAY, Folder, authority};
-use petrel_tls::issue::{Authority, Subject};
+use crate::common::{Folder, authority, issued};
+use petrel_tls::issue::Authority;
 
 const ECHO: u16 = 1;
 const SECRET: u16 = 2;
@@ -41,7 +41,7 @@ impl World {
         let memory = RegionMemory::private(4_096).unwrap();
         let region = regions.register(memory, Access::READ | Access::WRITE).unwrap();
         let server = Server::bind("127.0.0.1:0")
-            .credentials(issue(&authority, &folder, "server"))
+            .credentials(issued(&authority, &folder, "server"))
             .authorize(Arc::clone(&policy) as _)
             .serve(
                 |_| (),
@@ -64,7 +64,7 @@ impl World {
     }
 
     fn credentials(&self, id: &str) -> Arc<Credentials> {
-        issue(&self.authority, &self.folder, id)
+        issued(&self.authority, &self.folder, id)
     }
 
     fn client(&self, id: &str) -> Result<Client, Error> {
@@ -82,13 +82,6 @@ impl World {
     fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }
-}
-
-fn issue(authority: &Authority, folder: &Folder, id: &str) -> Arc<Credentials> {
-    let subject = Subject::new(DAY).name("127.0.0.1").spiffe(format!("spiffe://test/{id}"));
-    let folder = folder.file(id);
-    authority.issue(&subject).unwrap().write(&folder).unwrap();
-    Arc::new(Credentials::from_dir(&folder).unwrap())
 }
 
 /// Calls until the outcome has the text; empty for success.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use petrel_tls::{Credentials, Fingerprint, issue};
 
-use crate::common::{Folder, Pair, address, authority, exchange, named};
+use crate::common::{Folder, Pair, authority, exchange, named};
 
 /// A process with a raw key.
 struct Host {
@@ -175,9 +175,4 @@ fn expect_spiffe__of_raw_keys_is_refused() {
     let (client, _) = hosts();
     let error = client.credentials().expect_spiffe("spiffe://prod").unwrap_err().to_string();
     assert_eq!(error, "raw keys have no SPIFFE IDs; pin keys of peers instead");
-}
-
-#[test]
-fn address__is_that_of_the_test() {
-    assert_eq!(address().ip().to_string(), "192.0.2.7", "`hosts` pins it");
 }

@@ -6,7 +6,8 @@ use petrel::service::{Ctx, Raw};
 use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Server, Status};
 
-use crate::calls::{World, media};
+use crate::calls::World;
+use crate::common::media;
 
 #[petrel::service(codec = Raw)]
 trait Words {
@@ -62,7 +63,7 @@ impl Answers for Plain {
 
 #[test]
 fn streams_and_calls_back__over_every_medium_in_tls() {
-    let world = World::new("streams");
+    let world = World::new();
     let (server, admin) = (world.credentials("server"), world.credentials("admin"));
     let server = Server::bind("127.0.0.1:0").credentials(server);
     let server = server.serve(|_| (), |endpoint| endpoint.serve(WordsServer::new(Plain)));

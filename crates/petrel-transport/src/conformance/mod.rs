@@ -16,7 +16,7 @@
 //! }
 //!
 //! fn link_to(peer: &Udp) -> UdpLink {
-//!     UdpLink { addr: peer.local_addr(), max_frame: None, ecn: false, source: None, sealed: None }
+//!     UdpLink::to(peer.local_addr())
 //! }
 //!
 //! impl Harness for Loopback {

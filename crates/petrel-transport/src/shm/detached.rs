@@ -232,11 +232,11 @@ impl<H: FrameHandler<Outgoing>, E: Eye> FrameHandler<Outgoing> for Seen<'_, H, E
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// A cord without wake-ups: the two ends are polled.
-    struct Slack;
+    /// A cord without wake-ups: all ends are polled.
+    pub(crate) struct Slack;
 
     impl Cord for Slack {
         fn ring(&mut self) -> bool {

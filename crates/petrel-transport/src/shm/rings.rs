@@ -372,22 +372,10 @@ fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::detached::{Cord, Detached, Eye, RingViolation, pair};
+    use super::super::detached::tests::Slack;
+    use super::super::detached::{Detached, Eye, RingViolation, pair};
     use super::super::schedule::COOLING_POLLS;
     use super::*;
-
-    /// A cord without wake-ups: all ends are polled.
-    struct Slack;
-
-    impl Cord for Slack {
-        fn ring(&mut self) -> bool {
-            true
-        }
-
-        fn take_rung(&mut self) -> u64 {
-            0
-        }
-    }
 
     /// Accepts and ignores all frames.
     struct Taker;

@@ -304,6 +304,13 @@ pub struct UdpLink {
     pub sealed: Option<Box<SealedLink>>,
 }
 
+impl UdpLink {
+    /// Describes a plain link whose frames only the path limits, without marks of congestion.
+    pub fn to(addr: SocketAddr) -> Self {
+        Self { addr, max_frame: None, ecn: false, source: None, sealed: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,8 +21,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use super::addr::{Families, RawAddr};
-use super::option::set_int_option;
 use super::peers::PeerTable;
+use crate::socket_option::set_int_option;
 
 /// ECN-Capable Transport: the sender reacts to marks. In the low bits of the traffic class.
 pub(super) const ECT_0: libc::c_int = 0b10;

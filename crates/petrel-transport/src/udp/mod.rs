@@ -44,7 +44,6 @@ mod further;
 #[doc(hidden)]
 pub mod fuzzing;
 mod multicast;
-mod option;
 mod peers;
 mod plan;
 mod receive;

@@ -16,8 +16,8 @@ use rustix::event::epoll;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::config::UdpConfig;
-use super::option::set_int_option;
 use super::receive::Receiver;
+use crate::socket_option::set_int_option;
 
 /// Most addresses that a transport listens at: each costs a system call in every burst.
 const LISTENERS_MAX: usize = 16;

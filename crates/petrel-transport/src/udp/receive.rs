@@ -571,6 +571,9 @@ unsafe fn receive_headers(
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -593,14 +596,17 @@ mod tests {
         assert_eq!(alert, usize::from(LOOKS_AFTER_MARK));
     }
 
+    /// Returns a connected sender, the socket of its datagrams, and the receiver of these.
+    fn receiver() -> (UdpSocket, UdpSocket, Receiver) {
+        let [sender, socket] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        socket.set_nonblocking(true).unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        (sender, socket, Receiver::new(false).unwrap())
+    }
+
     #[test]
     fn refill__asks_for_several_as_long_as_several_come() {
-        use std::os::fd::AsFd;
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.connect(socket.local_addr().unwrap()).unwrap();
-        let mut receiver = Receiver::new(false).unwrap();
+        let (sender, socket, mut receiver) = receiver();
         // The numbers of buffers filled by the calls.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
@@ -621,12 +627,7 @@ mod tests {
 
     #[test]
     fn refill__says_how_many_calls_it_took_and_whether_the_socket_may_hold_more() {
-        use std::os::fd::AsFd;
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.connect(socket.local_addr().unwrap()).unwrap();
-        let mut receiver = Receiver::new(false).unwrap();
+        let (sender, socket, mut receiver) = receiver();
         let mut refill = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let result = receiver.refill(socket.as_fd());
@@ -646,14 +647,13 @@ mod tests {
 
     #[test]
     fn refill__has_datagrams_joined_from_when_four_come_at_once() {
-        use std::os::fd::AsFd;
         for (gro, expected) in [
             (true, [Offload::Possible, Offload::Possible, Offload::On, Offload::On]),
             (false, [Offload::Impossible; 4]),
         ] {
-            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.set_nonblocking(true).unwrap();
-            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
             sender.connect(socket.local_addr().unwrap()).unwrap();
             let mut receiver = Receiver::new(gro).unwrap();
             for (datagrams, offload) in [1, 3, 4, 2].into_iter().zip(expected) {
@@ -667,7 +667,6 @@ mod tests {
 
     #[test]
     fn refill__gives_up_where_each_call_fails() {
-        use std::os::fd::AsFd;
         let (no_socket, _writer) = std::io::pipe().unwrap();
         let mut receiver = Receiver::new(false).unwrap();
         assert_eq!(receiver.refill(no_socket.as_fd()), (u64::from(TRIES_MAX), false));

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use super::addr::{Families, canonical};
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 use super::ecn;
-use super::option::{int_option, set_int_option};
+use crate::socket_option::{int_option, set_int_option};
 
 /// Index of the dropped datagrams in the kernel's `SO_MEMINFO`.
 const SK_MEMINFO_DROPS: usize = 8;
@@ -126,7 +126,7 @@ pub(super) fn allow_fragments(socket: &UdpSocket) {
 
 /// Kernels since 4.18 have the option. Support by the device shows when sending.
 fn knows_gso(socket: BorrowedFd<'_>) -> bool {
-    int_option(socket, libc::UDP_SEGMENT).is_ok()
+    int_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
 /// Kernels since 5.0 have the option, which is off initially, and stays off.

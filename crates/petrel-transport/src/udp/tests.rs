@@ -14,6 +14,7 @@ use std::net::UdpSocket;
 use super::*;
 use crate::TxFrame;
 use crate::conformance::{self, End, Harness, Medium, Star};
+use crate::socket_option::{int_option, set_int_option};
 
 fn frame(peer: PeerId, bytes: &[u8]) -> TxFrame<'_> {
     TxFrame { peer, head: bytes, body: &[] }
@@ -41,7 +42,7 @@ impl Loopback {
 }
 
 fn link(to: &Udp) -> UdpLink {
-    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false, source: None, sealed: None }
+    UdpLink::to(to.local_addr())
 }
 
 impl Harness for Loopback {
@@ -139,9 +140,7 @@ impl WithSocket {
         socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut udp = Udp::bind(config).unwrap();
         let addr = socket.local_addr().unwrap();
-        let peer = udp
-            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-            .unwrap();
+        let peer = udp.add_peer(UdpLink::to(addr)).unwrap();
         Self { udp, peer, socket }
     }
 
@@ -149,9 +148,7 @@ impl WithSocket {
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
-        ends.udp
-            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-            .unwrap();
+        ends.udp.add_peer(UdpLink::to(addr)).unwrap();
         assert!(!ends.udp.association.is_made());
         ends
     }
@@ -268,7 +265,8 @@ fn rx_burst__delivers_datagrams_that_wait_in_the_socket_in_order() {
 #[test]
 fn rx_burst__has_datagrams_joined_from_when_they_come_in_numbers() {
     let mut ends = WithSocket::new(v4());
-    let is_on = |udp: &Udp| option::int_option(udp.socket.as_fd(), libc::UDP_GRO).unwrap() == 1;
+    let is_on =
+        |udp: &Udp| int_option(udp.socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO).unwrap() == 1;
     assert!(ends.udp.capabilities().gro);
     for _ in 0..20 {
         assert!(ends.frames_until(b"\x1Falone").is_empty());
@@ -342,14 +340,7 @@ fn tx_burst__sends_one_by_one_where_the_kernel_refuses_to_segment() {
 }
 
 fn switch_off_checksums(socket: &UdpSocket) {
-    use std::os::fd::AsRawFd;
-    let on: libc::c_int = 1;
-    let (value, len) = (std::ptr::from_ref(&on).cast(), size_of_val(&on) as libc::socklen_t);
-    // SAFETY: `value` and `len` describe a live `int`, which the kernel only reads.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, value, len)
-    };
-    assert_eq!(result, 0);
+    set_int_option(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
 }
 
 /// The kernel refuses to send to a broadcast address, which no link can name.
@@ -360,10 +351,7 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
     let broadcast = "127.255.255.255:9".parse().unwrap();
     let refused = ends.udp.peers.add(broadcast, 2000, (false, None)).unwrap();
     let addr = other.socket.local_addr().unwrap();
-    let other_peer = ends
-        .udp
-        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let other_peer = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     let burst = [
         frame(ends.peer, b"\x1Afirst"),
         frame(refused, b"\x1Arefused"),
@@ -384,10 +372,7 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
 fn tx_burst__to_a_closed_port_does_not_harm_others() {
     let mut ends = WithSocket::new(v4());
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = ends
-        .udp
-        .add_peer(UdpLink { addr: closed, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let nobody = ends.udp.add_peer(UdpLink::to(closed)).unwrap();
     for _ in 0..20 {
         let burst = [frame(nobody, b"\x1Alost"), frame(ends.peer, b"\x1Akept")];
         assert_eq!(ends.udp.tx_burst(&burst), 0);
@@ -407,10 +392,7 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
             let other = UdpSocket::bind((config.bind.ip(), 0)).unwrap();
             other.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
             let addr = other.local_addr().unwrap();
-            let other_peer = ends
-                .udp
-                .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-                .unwrap();
+            let other_peer = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
             assert!(!ends.udp.association.is_made());
             assert_eq!(ends.udp.socket.local_addr().unwrap(), local);
             other.send_to(b"\x1Aother", local).unwrap();
@@ -434,10 +416,7 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
 fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     let mut ends = WithSocket::new(v4());
     let addr = ends.socket.local_addr().unwrap();
-    let again = ends
-        .udp
-        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let again = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     assert_eq!(again, ends.peer);
     for _ in 0..2 {
         assert!(ends.udp.association.is_with(addr));
@@ -447,7 +426,7 @@ fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     // The new peer's frames do not reach the former peer.
     let other = WithSocket::new(v4());
     let addr = other.socket.local_addr().unwrap();
-    let link = UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None };
+    let link = UdpLink::to(addr);
     let peer = ends.udp.add_peer(link).unwrap();
     assert!(ends.udp.association.is_with(addr));
     assert_eq!(ends.udp.tx_burst(&[frame(peer, b"\x1Ato other")]), 0);
@@ -463,9 +442,7 @@ fn add_peer__looks_at_the_senders_of_what_came_before() {
     stranger.send_to(b"\x1Astrange", udp.local_addr()).unwrap();
     friend.send_to(b"\x1Aearly", udp.local_addr()).unwrap();
     let addr = friend.local_addr().unwrap();
-    let peer = udp
-        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let peer = udp.add_peer(UdpLink::to(addr)).unwrap();
     assert!(udp.association.is_with(addr));
     let mut ends = WithSocket { udp, peer, socket: friend };
     assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
@@ -481,14 +458,7 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
     for (any, own) in [("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
         let mut udp = Udp::bind(bind_to(any)).unwrap();
         let peer = UdpSocket::bind((own, 0)).unwrap();
-        udp.add_peer(UdpLink {
-            addr: peer.local_addr().unwrap(),
-            max_frame: None,
-            ecn: false,
-            source: None,
-            sealed: None,
-        })
-        .unwrap();
+        udp.add_peer(UdpLink::to(peer.local_addr().unwrap())).unwrap();
         assert!(!udp.association.is_made());
     }
 }
@@ -559,9 +529,7 @@ impl WithFullSocket {
         let [near, far] = local_pair();
         let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
         let addr = "127.0.0.1:9".parse().unwrap();
-        let peer = udp
-            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-            .unwrap();
+        let peer = udp.add_peer(UdpLink::to(addr)).unwrap();
         udp.socket = near;
         Self { udp, peer, far }
     }
@@ -683,10 +651,7 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
     // SAFETY: the frames change only after the flush.
     unsafe { assert!(ends.udp.push(ends.peer, &frames[0], &[])) };
     ends.udp.remove_peer(ends.peer);
-    let reused = ends
-        .udp
-        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let reused = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     assert_eq!(reused, ends.peer);
     // SAFETY: as above.
     unsafe { assert!(ends.udp.push(reused, &frames[1], &[])) };
@@ -725,13 +690,7 @@ fn add_peer__checks_the_link() {
 fn add_peer__checks_the_mtu_against_the_path() {
     let path = path_mtu("127.0.0.1".parse().unwrap(), "127.0.0.1:5".parse().unwrap()).unwrap();
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(path + 1), ..v4() }).unwrap();
-    let refused = udp.add_peer(UdpLink {
-        addr: "127.0.0.1:5".parse().unwrap(),
-        max_frame: None,
-        ecn: false,
-        source: None,
-        sealed: None,
-    });
+    let refused = udp.add_peer(UdpLink::to("127.0.0.1:5".parse().unwrap()));
     let Err(LinkError::MtuExceedsPath { configured, path: found, .. }) = refused else {
         panic!("{refused:?}");
     };

@@ -111,9 +111,39 @@ pub(crate) fn record(output: &Output) -> Value {
     records.remove(0)
 }
 
+/// A process; killed on drop.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Killed {
+    /// Starts a process, and waits for its first line, which has to contain a text.
+    pub(crate) fn start(command: &mut Command, ready: &str) -> Self {
+        let mut own = Self(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(own.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(ready), "{command:?}: {line}");
+        own
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // Perhaps the process has ended.
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// A running server; killed on drop.
 pub(crate) struct Server {
-    child: Child,
+    child: Killed,
     stdout: BufReader<ChildStdout>,
     /// The subcommand of the server's service; empty for `petrel serve`.
     service: &'static str,
@@ -151,7 +181,7 @@ impl Server {
         };
         assert_eq!((&ready["event"], &ready["pid"]), (&"ready".into(), &child.id().into()));
         let address = ready["address"].as_str().unwrap_or_default().to_owned();
-        Self { child, stdout, service, ready, address }
+        Self { child: Killed(child), stdout, service, ready, address }
     }
 
     /// Runs a subcommand of the server's service against it.
@@ -187,28 +217,23 @@ impl Server {
 
     /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// Sends a signal to the server.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.signal(signal);
     }
 
     /// Waits for the server's end; returns its exit code and its remaining output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "the server does not end");
+        assert!(
+            wait_until(|| self.child.0.try_wait().unwrap().is_some()),
+            "the server does not end"
+        );
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The server may have ended long ago.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        (self.child.0.wait().unwrap().code(), rest)
     }
 }
 

@@ -184,50 +184,8 @@ fn shown(reply: &[u8]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Requests whose replies must be those of memcached, to the byte; `|` is the end of a line. Versions are left out, since
-/// they count other events. `docs/cache.md` lists the differences.
-const DIALOGUE: &str = "
-    |  get|  get |  bogus|  GET a|
-    set a 5 0 3|abc|  get a|  get a b a|  set a 0 0 3|abcde|  get a|
-    set a 0 0|  set a 0 0 -1|  set a x 0 1|b|  set a -1 0 1|b|  set a 0 x 1|b|  set a 0 0 x|
-    set a 0 0 1 noreply|b|  set a 0 0 1 foo|b|  set a 0 0 1 foo noreply|b|  set a 0 0 1 1 1 1 1|b|
-    add a 0 0 1|c|  replace zz 0 0 1|c|  append a 0 0 1|c|  prepend zz 5 0 1|c|  get a|
-    cas a 0 0 1|  cas a 0 0 1 99999|x|  cas zz 0 0 1 999|x|  cas a 0 0 1 x|x|
-    cas a 0 0 1 99999 noreply|x|  delete a 0|  delete a 0|  delete a 1|  delete a b c|  delete|
-    set a 0 0 1|q|  delete a noreply|  delete a 0 noreply|  delete a|
-    set n 7 0 2|10|  incr n 5|  incr n x|  incr n -1|  incr n 18446744073709551615|  incr n 5|
-    incr n|  incr zz 1|  incr n 1 2 3|  incr n 18446744073709551616|  decr n 100|
-    set t 0 0 3|abc|  incr t 1|  incr n 1 noreply|  set e 0 0 0||  incr e 1|
-    touch n 0|  touch zz 0|  touch n x|  touch n|  touch n 0 noreply|  touch n 0 0 0|
-    gat 0 t zz e|  gat 0|  gat x n|  gat|  set neg 0 -1 1|x|  get neg|
-    set past 0 2592001 1|x|  get past|  set a 0 0 1|y|  get a t|
-    verbosity|  verbosity 1|  verbosity x|  verbosity 1 noreply|  shutdown|
-    flush_all x|  flush_all 0|  flush_all noreply|  get a|  flush_all 100 noreply|  flush_all|
-    flush_all 0 noreply|  stats reset|  stats foo|  misbehave|
-    delete k 10 noreply|  incr a x noreply|  touch a x noreply|  touch t noreply|  set a b c d noreply|
-    flush_all x noreply|  cas a 0 0 1 x noreply|  decr a x noreply|  verbosity a b c|  verbosity a b|
-    verbosity noreply|  verbosity x noreply|  set k 0 0 2147483646|  set k 0 0 2147483647|  ms k 2147483646|
-    cache_memlimit|  cache_memlimit x|  cache_memlimit 1|  cache_memlimit x noreply|  cache_memlimit 1 2 3|
-    stats cachedump|  stats cachedump 1|  stats cachedump x 1|  stats cachedump 1 x|  stats cachedump 64 1|
-    stats cachedump 99999 1|  stats cachedump 63 1|  stats detail|  stats detail off|  stats detail dump|  stats detail x|
-    stats sizes|  cache_memlimit 64|  cache_memlimit 60 noreply|
-    set 1 5 100 3|abc|  mg|  mg 1|  mg zz|  mg 1 v|  mg 1 s v t f k O123 q|  mg zz q|
-    mg zz k O12|  mg 1 q|  mg 1 k q|  mg 1 h t|  mg 1 zz|  mg 1 v v|  mg 1 Txx|  mg 1 T|
-    mg 1 T30 t|  mg 1 O|  mg 1 Ooooooooooooooooooooooooooooooooooo|  mg 1 Lfoo Pbar|
-    mg viv N30 t v|  mg viv N30 t v|  mg viv s|  ms viv 1|a|  mg viv v t|
-    mg 1 R100 t|  mg 1 R100 t|  ms 1 2|ab|  ms 1|  ms 1 -1|  ms 1 x|ab|  ms 1 S2|ab|
-    ms 1 2 q|ab|  ms 1 2 k O9 T10 F3|ab|  ms 1 2 ME|ab|  ms 1 2 ME q|ab|  ms new 2 MR|ab|
-    ms new 2 MA|ab|  ms 1 2 MA|cd|  ms 1 2 mP|cd|  ms 1 2 MP|cd|  ms 1 2 MX|cd|  ms 1 2 M|cd|
-    ms 1 2 MSS|cd|  mg 1 v f|  ms 1 2 C99999|zz|  ms zz 2 C1|zz|  ms zz 2 C1 q|zz|
-    ms 1 2 C1 I|zz|  mg 1 v|  mg 1 v|  ms 1 2 Cx|zz|  ms 1 2 Fx|zz|  ms 1 2 Tx|zz|
-    ms 1 2|abcd|  ms 1 2 q|abcd|  ms 1 2 y|ab|  ms 1 2 E77|ab|  md 1 I|  mg 1 v|
-    ms 1 2|ok|  md 1 I T60 k O5|  mg 1 v t|  mg 1 v|  md 1 C99999|  md 1 q|  md 1 q|  md 1 k O3|
-    md 1 v|  md|  ms n 2|10|  ma n|  ma n v|  ma n D5 v t|  ma n MD D100 v|  ma n M- v|  ma n MI q|
-    ma n Mx v|  ma n Dx|  ma n D-1|  ma zz|  ma zz q|  ma zz k O1|  ma auto N30 J13 v t|
-    ma auto N30 J13 v t|  ma auto q v|  ma auto T60 t v k O7|  ma n C99999|  ms s 3|abc|  ma s|  ma s q|
-    mg Zm9v b k v|  ms Zm9v 3 b k|abc|  mg Zm9v b k v|  mg Zm9v k b v|  mg *** b|  md Zm9v b k|
-    ma|  mx 1|  ms|
-";
+/// Requests with the replies of memcached; the file has its own description.
+const DIALOGUE: &str = include_str!("../../src/memcached/dialogue.txt");
 
 #[test]
 fn memcached__answers_alike() {
@@ -249,8 +207,9 @@ fn memcached__answers_alike() {
             "touch {} 1 noreply",
         ]
         .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
-        let dialogue = DIALOGUE.replace("\n    ", "  ");
-        let requests = dialogue.split("  ").map(str::trim).filter(|it| !it.is_empty());
+        let lines = DIALOGUE.lines().filter(|line| !line.starts_with('#'));
+        let pairs = lines.flat_map(|line| line.split(" ; "));
+        let requests = pairs.filter_map(|pair| Some(pair.split_once(" ->")?.0));
         for request in requests.chain(long.iter().map(String::as_str)) {
             let request = request.replace('|', "\r\n");
             let (theirs, ours) =

@@ -354,18 +354,9 @@ fn check(mode: Mode, first_position: u64, steps: &[Step]) -> Pair {
 
 #[test]
 fn count__numbers_with_many_spaces_behind_or_a_sign_before() {
-    let append = |bytes, fill| Step::Store {
-        key: 1,
-        verb: Verb::Append,
-        compare: Compare::None,
-        ttl: 0,
-        flags: 0,
-        bytes,
-        fill,
-    };
-    let prepend = |bytes, fill| Step::Store {
-        key: 2,
-        verb: Verb::Prepend,
+    let store = |key, verb, bytes, fill| Step::Store {
+        key,
+        verb,
         compare: Compare::None,
         ttl: 0,
         flags: 0,
@@ -375,11 +366,11 @@ fn count__numbers_with_many_spaces_behind_or_a_sign_before() {
     let count = |key| Step::Count { key, delta: 5, is_increment: true, initial: None };
     let steps = [
         Step::StoreNumber(1, 7),
-        append(30, b' '),
+        store(1, Verb::Append, 30, b' '),
         count(1),
         Step::Get(1),
         Step::StoreNumber(2, 7),
-        prepend(1, b'+'),
+        store(2, Verb::Prepend, 1, b'+'),
         count(2),
         Step::Get(2),
     ];

@@ -333,27 +333,19 @@ const RIGHT: &str = "set auth 0 0 10\r\nann secret\r\n";
 
 #[test]
 fn auth__lets_no_command_pass_before_the_password() {
+    fn dialogue(client: &mut (impl Read + Write)) {
+        let refused = "CLIENT_ERROR unauthenticated\r\n";
+        ask(client, "get a\r\nflush_all\r\nmn\r\nversion\r\n", &refused.repeat(4));
+        ask(client, "set a 0 0 9\r\nann wrong\r\n", "CLIENT_ERROR authentication failure\r\n");
+        for byte in RIGHT.as_bytes()[..RIGHT.len() - 1].iter() {
+            ask(client, [*byte], "");
+        }
+        // Commands in the same bytes as the end of the password run.
+        ask(client, "\nget auth\r\nset auth 0 0 1\r\nx\r\n", "STORED\r\nEND\r\nSTORED\r\n");
+    }
     let world = World::new();
     let passwords = Passwords::new("auth", "ann:secret\n");
     let with_auth = |config| CacheConfig { memcached_auth: Some(passwords.0.clone()), ..config };
-    let refused = "CLIENT_ERROR unauthenticated\r\n";
-    let dialogue = |client: &mut dyn ReadWrite| {
-        ask(&mut &mut *client, "get a\r\nflush_all\r\nmn\r\nversion\r\n", &refused.repeat(4));
-        ask(
-            &mut &mut *client,
-            "set a 0 0 9\r\nann wrong\r\n",
-            "CLIENT_ERROR authentication failure\r\n",
-        );
-        for byte in RIGHT.as_bytes()[..RIGHT.len() - 1].iter() {
-            ask(&mut &mut *client, [*byte], "");
-        }
-        // Commands in the same bytes as the end of the password run.
-        ask(
-            &mut &mut *client,
-            "\nget auth\r\nset auth 0 0 1\r\nx\r\n",
-            "STORED\r\nEND\r\nSTORED\r\n",
-        );
-    };
     let plain = CacheServer::start(&with_auth(CacheConfig::at(LOOPBACK))).unwrap();
     dialogue(&mut connect(&plain));
     let secured = CacheServer::start(&with_auth(world.config())).unwrap();
@@ -364,11 +356,6 @@ fn auth__lets_no_command_pass_before_the_password() {
     settings.read_to_string(&mut text).unwrap();
     assert!(text.contains("STAT auth_enabled_ascii yes\r\n") && !text.contains("secret"), "{text}");
 }
-
-/// Bytes both ways.
-trait ReadWrite: Read + Write {}
-
-impl<T: Read + Write> ReadWrite for T {}
 
 #[test]
 fn auth__ends_a_connection_after_some_wrong_passwords() {

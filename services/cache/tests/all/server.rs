@@ -39,9 +39,9 @@ impl Client {
         self.expect(reply);
     }
 
-    /// Reads lines up to `END`.
-    fn stats(&mut self) -> String {
-        self.send(b"stats\r\n");
+    /// Asks for a report: lines up to `END`, as one text.
+    fn report(&mut self, request: &str) -> String {
+        self.send(request.as_bytes());
         let mut text = Vec::new();
         while !text.ends_with(b"END\r\n") {
             let mut byte = [0];
@@ -51,8 +51,14 @@ impl Client {
         String::from_utf8(text).unwrap()
     }
 
+    /// Stores a value of a mebibyte.
+    fn set_large(&mut self, key: &str, fill: u8) {
+        let head = format!("set {key} 0 0 {}\r\n", 1 << 20);
+        self.ask(&[head.as_bytes(), &vec![fill; 1 << 20], b"\r\n"].concat(), b"STORED\r\n");
+    }
+
     fn stat(&mut self, name: &str) -> u64 {
-        let stats = self.stats();
+        let stats = self.report("stats\r\n");
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
         line.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
     }
@@ -119,8 +125,7 @@ fn large_values__pass_between_threads() {
     let mut client = Client::new(&server);
     let value = |number: u8| vec![number; 1 << 20];
     for number in 0..16 {
-        let head = format!("set big{number} 0 0 {}\r\n", 1 << 20);
-        client.ask(&[head.as_bytes(), &value(number), b"\r\n"].concat(), b"STORED\r\n");
+        client.set_large(&format!("big{number}"), number);
     }
     // 64 MiB of replies to one line; the client reads while the server sends.
     let keys: String = (0..64).map(|number| format!(" big{}", number % 16)).collect();
@@ -132,30 +137,6 @@ fn large_values__pass_between_threads() {
         client.expect(b"\r\n");
     }
     client.expect(b"END\r\n");
-    server.stop().unwrap();
-}
-
-/// Clients that send and do not read must not take memory without limit, nor stop the others.
-#[test]
-fn clients_that_do_not_read__are_held_back() {
-    let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(2) });
-    let mut client = Client::new(&server);
-    let head = format!("set big 0 0 {}\r\n", 1 << 20);
-    client.ask(&[head.as_bytes(), &vec![b'v'; 1 << 20], b"\r\n"].concat(), b"STORED\r\n");
-    let deaf: Vec<_> = (0..32)
-        .map(|_| {
-            let mut client = Client::new(&server);
-            client.send(&b"get big big big big\r\n".repeat(100));
-            client
-        })
-        .collect();
-    client.ask(
-        b"set small 0 0 1\r\nx\r\nget small\r\n",
-        b"STORED\r\nVALUE small 0 1\r\nx\r\nEND\r\n",
-    );
-    client.0.write_all(b"get big\r\n").unwrap();
-    client.expect(format!("VALUE big 0 {}\r\n", 1 << 20).as_bytes());
-    drop(deaf);
     server.stop().unwrap();
 }
 
@@ -255,40 +236,28 @@ fn start__refuses_what_cannot_work() {
     server.stop().unwrap();
 }
 
-/// The lines of a report up to `END`, as one text.
-fn report(client: &mut Client, request: &str) -> String {
-    client.send(request.as_bytes());
-    let mut text = Vec::new();
-    while !text.ends_with(b"END\r\n") {
-        let mut byte = [0];
-        client.0.read_exact(&mut byte).unwrap();
-        text.push(byte[0]);
-    }
-    String::from_utf8(text).unwrap()
-}
-
 #[test]
 fn reports__have_one_class_for_all_items() {
     let server = start(&config(3));
     let mut client = Client::new(&server);
-    assert_eq!(report(&mut client, "stats items\r\n"), "END\r\n");
+    assert_eq!(client.report("stats items\r\n"), "END\r\n");
     for number in 0..20 {
         client.ask(format!("set k{number} 0 0 3\r\nabc\r\n").as_bytes(), b"STORED\r\n");
     }
-    let items = report(&mut client, "stats items\r\n");
+    let items = client.report("stats items\r\n");
     assert!(items.contains("STAT items:1:number 20\r\n"), "{items}");
-    let slabs = report(&mut client, "stats slabs\r\n");
+    let slabs = client.report("stats slabs\r\n");
     let malloced = slabs.lines().find_map(|line| line.strip_prefix("STAT total_malloced "));
     let malloced: u64 = malloced.unwrap().parse().unwrap();
     assert!(malloced >= (64 << 20) * 4 / 5, "{malloced} of 64 MiB are for items");
     // A key that would end a line.
     client.ask(b"ms DQo= 1 b\r\na\r\n", b"HD\r\n");
-    let dump = report(&mut client, "stats cachedump 1 0\r\n");
+    let dump = client.report("stats cachedump 1 0\r\n");
     assert_eq!(dump.matches(" [3 b; 0 s]\r\n").count(), 20, "{dump}");
     assert_eq!(dump.lines().count(), 21, "{dump}");
-    assert_eq!(report(&mut client, "stats cachedump 1 2\r\n").lines().count(), 3);
+    assert_eq!(client.report("stats cachedump 1 2\r\n").lines().count(), 3);
     let other = Client::new(&server);
-    let connections = report(&mut client, "stats conns\r\n");
+    let connections = client.report("stats conns\r\n");
     let own = other.0.local_addr().unwrap();
     assert!(connections.contains(&format!(":addr tcp:{own}\r\n")), "{connections}");
     for name in ["bytes_read", "bytes_written", "hash_bytes"] {
@@ -343,7 +312,7 @@ fn value_bytes_max__is_what_the_settings_say() {
     for config in [small, cramped, config(4)] {
         let server = start(&config);
         let mut client = Client::new(&server);
-        let settings = report(&mut client, "stats settings\r\n");
+        let settings = client.report("stats settings\r\n");
         let most = settings.lines().find_map(|line| line.strip_prefix("STAT item_size_max "));
         let most: usize = most.unwrap().parse().unwrap();
         let key = "k".repeat(250);
@@ -466,9 +435,7 @@ fn values_without_buffers__are_refused() {
 fn gets_of_clients_that_do_not_read__do_not_run() {
     let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(2) });
     let mut client = Client::new(&server);
-    let large = vec![b'v'; 1 << 20];
-    let head = format!("set big 0 0 {}\r\n", large.len());
-    client.ask(&[head.as_bytes(), &large, b"\r\n"].concat(), b"STORED\r\n");
+    client.set_large("big", b'v');
     let deaf = |_| {
         let mut deaf = Client::new(&server);
         deaf.send(&b"get big\r\n".repeat(100));
@@ -497,8 +464,7 @@ fn clients_that_hold_memory__stop_nobody_else() {
         for threads in [1, 2] {
             let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(threads) });
             let mut client = Client::new(&server);
-            let head = format!("set big 0 0 {}\r\n", large.len());
-            client.ask(&[head.as_bytes(), &large, b"\r\n"].concat(), b"STORED\r\n");
+            client.set_large("big", b'v');
             let attack = |_| {
                 let mut attacker = Client::new(&server);
                 attacker.0.set_nonblocking(true).unwrap();

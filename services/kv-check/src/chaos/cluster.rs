@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::network::Network;
-use super::replica::Settings;
+use super::replica::{Argument, Settings};
 
 pub(super) struct Cluster<'a> {
     pub(super) network: &'a Network,
@@ -56,13 +56,15 @@ impl<'a> Cluster<'a> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         // Makes names unique over all starts.
         let seed = self.seed ^ self.starts.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let argument = Argument { settings: self.settings, node, seed, data: self.data(node) };
+        let argument = serde_json::to_string(&argument).map_err(|error| error.to_string())?;
         let log = self.directory.join(format!("node-{node}.log"));
         let log = File::options().create(true).append(true).open(log);
         let mut child = self
             .network
             .on(node, &own)
             .args(self.command)
-            .args(self.settings.arguments(node, seed, self.data(node).as_deref()))
+            .arg(argument)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log.map_err(|error| error.to_string())?)

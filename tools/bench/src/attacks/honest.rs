@@ -1,10 +1,7 @@
 //! Honest clients: calls of several sizes without pause, and newcomers.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
@@ -14,6 +11,7 @@ use petrel_command::credentials;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
 
+use super::calls::{Honest, Report, Shared};
 use petrel_command::args::BenchTransport;
 
 /// Sizes of calls in bytes: mostly small, some that just fill a packet, some of many packets.
@@ -30,27 +28,6 @@ const CALL_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The time limit for fetching a newcomer's counters.
 const STATS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An endpoint on a separate thread, with one session.
-pub(super) struct Honest {
-    shared: Arc<Shared>,
-    port: u16,
-    thread: JoinHandle<Report>,
-}
-
-#[derive(Default)]
-struct Shared {
-    calls: AtomicU64,
-    is_over: AtomicBool,
-}
-
-/// The outcome of the calls.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    pub(super) calls: u64,
-    pub(super) failed: u64,
-    pub(super) failure: Option<String>,
-}
-
 /// An endpoint for calls over UDP: attackers target the data port.
 pub(super) fn endpoint() -> Result<Endpoint, Failure> {
     endpoint_of(credentials::apply(Nexus::builder(), false))
@@ -66,46 +43,29 @@ pub(super) fn endpoint_of(nexus: NexusBuilder) -> Result<Endpoint, Failure> {
     nexus.start()?.endpoint(config).map_err(Failure::because)
 }
 
-impl Honest {
-    /// Starts the thread of a client, and waits for its session.
-    pub(super) fn start(address: SocketAddr) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared::default());
-        let (sender, receiver) = mpsc::channel();
-        let state = Arc::clone(&shared);
-        let thread = thread::spawn(move || {
-            let opened = endpoint().and_then(|mut endpoint| {
-                let session = endpoint.connect_wait(address)?;
-                Ok((endpoint, session))
-            });
-            match opened {
-                Ok((endpoint, session)) => {
-                    let _ = sender.send(Ok(endpoint.transport().udp().local_addr().port()));
-                    make_calls(endpoint, session, address, &state)
-                }
-                Err(failure) => {
-                    let _ = sender.send(Err(failure));
-                    Report::default()
-                }
-            }
-        });
-        let died = || Failure::because("the honest client's thread has ended");
-        let port = receiver.recv().map_err(|_| died())??;
-        Ok(Self { shared, port, thread })
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Returns the number of calls so far.
-    pub(super) fn calls(&self) -> u64 {
-        self.shared.calls.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn end(self) -> Result<Report, Failure> {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| Failure::because("the honest client's thread has panicked"))
-    }
+/// Starts the thread of a client with one session. Returns the port of its data, too.
+pub(super) fn start(address: SocketAddr) -> Result<(Honest, u16), Failure> {
+    let (sender, receiver) = mpsc::channel::<Result<u16, Failure>>();
+    let open = move || {
+        let mut endpoint = endpoint()?;
+        let session = endpoint.connect_wait(address)?;
+        Ok::<_, Failure>((endpoint, session))
+    };
+    // If the client has no session, the start fails, and the report is dropped.
+    let client = move |state: &Shared| match open() {
+        Ok((endpoint, session)) => {
+            let _ = sender.send(Ok(endpoint.transport().udp().local_addr().port()));
+            make_calls(endpoint, session, address, state)
+        }
+        Err(failure) => {
+            let _ = sender.send(Err(failure));
+            Report::default()
+        }
+    };
+    let honest = Honest::start([client]);
+    let died = |_| Failure::because("the honest client's thread has ended");
+    let port = receiver.recv().map_err(died)??;
+    Ok((honest, port))
 }
 
 /// Makes checked calls until the end of the attacks. A call that fails is followed by a new session.
@@ -116,12 +76,12 @@ fn make_calls(
     state: &Shared,
 ) -> Report {
     let mut report = Report::default();
-    while !state.is_over.load(Ordering::Relaxed) {
+    while !state.is_over() {
         let size = SIZES[report.calls as usize % SIZES.len()];
         let request = vec![report.calls as u8; size];
         let outcome = endpoint.call(session, methods::ECHO, &request).wait();
         report.calls += 1;
-        state.calls.store(report.calls, Ordering::Relaxed);
+        state.count();
         let failure = match outcome {
             Ok(reply) if reply[..] == request[..] => continue,
             Ok(_) => "the reply is wrong".to_owned(),

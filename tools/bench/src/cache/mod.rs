@@ -11,7 +11,6 @@ mod load;
 mod report;
 mod stream;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -32,6 +31,7 @@ pub use self::keys::{Items, Popularity, mix};
 pub use self::load::{Kind, Load};
 use self::report::Row;
 use self::stream::Stream;
+use crate::attacks::threads_ns;
 use crate::measure::process::{Process, parse};
 use petrel_command::args::BenchTransport;
 
@@ -91,7 +91,7 @@ pub fn run(args: &CacheBenchArgs, output: Output) -> Result<Outcome, Failure> {
     if let Some(address) = args.memcached {
         rows.extend(measure_stream(args, address)?);
     }
-    report::show(&rows, args, output)?;
+    report::show(&rows, output)?;
     let is_valid = rows.iter().all(Row::is_valid);
     Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
@@ -212,12 +212,7 @@ impl Server {
 
 /// Returns the time that the threads of a process have run.
 fn run_time_ns(pid: u32) -> Option<u64> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let time = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    };
-    Some(tasks.flatten().filter_map(time).sum())
+    Some(threads_ns(pid)?.into_iter().map(|(_, ns)| ns).sum())
 }
 
 /// Learns the seed of a server.

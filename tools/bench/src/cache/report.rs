@@ -3,10 +3,10 @@
 use petrel_command::failure::Failure;
 use petrel_command::output::latency::{LatencySummary, format_percentile};
 use petrel_command::output::{Column, Output};
+use petrel_command::text::again;
 use petrel_command::units::format_rate;
 use serde::Serialize;
 
-use super::CacheBenchArgs;
 use super::Series;
 use crate::measure::statistics::{Spread, format_ratio, median, spread};
 
@@ -84,18 +84,9 @@ const COLUMNS: [Column<Row>; 11] = [
 ];
 
 /// Prints the records and the table.
-pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Result<(), Failure> {
+pub(super) fn show(rows: &[Row], output: Output) -> Result<(), Failure> {
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(output.rows(&COLUMNS, 2, rows))?;
     output.line("Per core: by the run time of the server's threads. Echo: of an item's size.")?;
-    Ok(output.line(format!("Again:\n  {}", command(args)))?)
-}
-
-fn command(args: &CacheBenchArgs) -> String {
-    let memcached = match args.memcached {
-        None => String::new(),
-        Some(None) => " --memcached".to_owned(),
-        Some(Some(address)) => format!(" --memcached {address}"),
-    };
-    format!("petrel cache bench{memcached}{}", args.mix.flags())
+    Ok(output.line(format!("Again:\n  {}", again()))?)
 }

@@ -7,7 +7,7 @@
 //! | | latency | rate | bandwidth |
 //! | --- | --- | --- | --- |
 //! | shared memory | [`mailbox`]: a message on its own cache lines | [`ring`]: batches of 16 | [`bulk`]: 8 KiB chunks in and out |
-//! | UDP, by the kernel or by a [`device`] | [`ping`]: a datagram there and back | [`echo`]: 30 datagrams per call, by GSO and GRO | [`stream`]: GSO and GRO, 512 KiB in flight |
+//! | UDP, by the kernel or by a [`device`] | [`echo`]: a datagram there and back | 30 datagrams per call, by GSO and GRO | [`stream`]: GSO and GRO, 512 KiB in flight |
 //! | `--beside tcp` | [`tcp`]: a message to and fro | [`tcp`]: ready messages leave together | |
 
 pub(super) mod bulk;
@@ -15,7 +15,6 @@ pub(super) mod bulk;
 pub(super) mod device;
 pub(super) mod echo;
 pub(super) mod mailbox;
-pub(super) mod ping;
 pub(super) mod ring;
 pub(super) mod socket;
 pub(super) mod stream;

@@ -110,6 +110,29 @@ pub struct Setting {
     pub command: String,
 }
 
+impl Setting {
+    /// Describes calls of one session, one at a time; the caller sets the further fields.
+    pub fn new(bench: &'static str, transport: &'static str, command: String) -> Self {
+        Self {
+            bench,
+            transport,
+            network: None,
+            cores: None,
+            cpus: None,
+            size_bytes: 0,
+            in_flight: 1,
+            batch: 1,
+            sessions: 1,
+            settings: None,
+            announced: None,
+            change: None,
+            further: BTreeMap::new(),
+            baseline: None,
+            command,
+        }
+    }
+}
+
 /// The parts of `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Parts {

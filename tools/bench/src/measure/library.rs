@@ -2,14 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use petrel::endpoint::{
-    Device, EndpointConfig, EndpointId, EndpointStats, IdlePolicy, SessionId, SessionState,
-};
+use petrel::endpoint::{Device, EndpointConfig, EndpointId, EndpointStats, IdlePolicy, SessionId};
 use petrel::nexus::NexusBuilder;
-use petrel::{Endpoint, Nexus, Status};
-use petrel_command::client::data_address;
+use petrel::{Endpoint, Nexus};
+use petrel_command::client::{data_address, wait_until_open};
 use petrel_command::credentials;
 use petrel_command::device;
 use petrel_command::failure::Failure;
@@ -157,43 +155,18 @@ impl<S: 'static> Caller<S> {
         count: usize,
         mut meanwhile: impl FnMut(),
     ) -> Result<(), Failure> {
-        let end = Instant::now() + OPEN_TIMEOUT;
         for _ in 0..count {
             self.sessions.push(self.endpoint.connect_to(server, EndpointId(endpoint))?);
         }
-        for index in self.sessions.len() - count..self.sessions.len() {
-            while !self.is_open(index, server)? {
-                if !self.endpoint.run_once() {
-                    // The control plane's threads need the CPU as well.
-                    thread::yield_now();
-                }
-                meanwhile();
-                if Instant::now() > end {
-                    return Err(silent(server));
-                }
+        let opened = &self.sessions[self.sessions.len() - count..];
+        wait_until_open(&mut self.endpoint, opened, server, OPEN_TIMEOUT, |endpoint| {
+            if !endpoint.run_once() {
+                // The control plane's threads need the CPU as well.
+                thread::yield_now();
             }
-        }
-        Ok(())
+            meanwhile();
+        })
     }
-
-    fn is_open(&self, index: usize, server: SocketAddr) -> Result<bool, Failure> {
-        match self.endpoint.session_state(self.sessions[index]) {
-            SessionState::Open | SessionState::Draining => Ok(true),
-            SessionState::Opening => Ok(false),
-            SessionState::Ended(reason) => {
-                let (status, text) = reason.map_or_else(
-                    || (Status::Unknown, "the session ended".to_owned()),
-                    |reason| (reason.status, reason.message),
-                );
-                Err(Failure::new(status, format!("cannot connect to {server}: {text}")))
-            }
-        }
-    }
-}
-
-fn silent(server: SocketAddr) -> Failure {
-    let text = format!("cannot connect to {server}: no answer within {OPEN_TIMEOUT:?}");
-    Failure::new(Status::DeadlineExceeded, text)
 }
 
 impl ClientEnd for Caller<Load> {

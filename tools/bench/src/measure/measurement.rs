@@ -1,6 +1,5 @@
 //! Latency, rate and bandwidth: the library beside the baseline.
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -20,7 +19,7 @@ use petrel_transport::udp::Mtu;
 use super::baseline::device::DevicePort;
 use super::baseline::echo::Grouping;
 use super::baseline::socket::Medium;
-use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream, tcp};
+use super::baseline::{bulk, echo, mailbox, ring, socket, stream, tcp};
 use super::ends::{ClientOnly, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::{Adjust, Answerer, Caller, EndConfig};
@@ -164,22 +163,13 @@ impl Measurement {
         endpoint: u16,
         mut watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let mut last = Failure::because(format!("{server} has no address"));
-        for address in server.resolve()? {
-            let mut caller = match self.caller((address, endpoint), &self.shape(), &mut || ()) {
-                Ok(caller) => ClientOnly(caller),
-                Err(failure) => {
-                    last = failure;
-                    continue;
-                }
-            };
-            let schedule = self.schedule();
-            let pairs = alternate(schedule, &mut caller, None, None, |done| {
-                watch(done, schedule.pairs);
-            })?;
-            return Ok(Figure::new(self.quantity, self.setting(), pairs));
-        }
-        Err(last)
+        let connect = |address| self.caller((address, endpoint), &self.shape(), &mut || ());
+        let mut caller = ClientOnly(server.first_that(connect)?);
+        let schedule = self.schedule();
+        let pairs = alternate(schedule, &mut caller, None, None, |done| {
+            watch(done, schedule.pairs);
+        })?;
+        Ok(Figure::new(self.quantity, self.setting(), pairs))
     }
 
     fn schedule(&self) -> Schedule {
@@ -369,7 +359,7 @@ impl Measurement {
         match quantity {
             Quantity::Latency => test_bed.create_ends(
                 move || echo::Echo::<M>::new(bind_server()?, client, size, Grouping::Singles),
-                |_| ping::Ping::<M>::new(client_socket, server()?, size),
+                |_| echo::Caller::<M>::timed(client_socket, server()?, size),
             ),
             Quantity::Rate => test_bed.create_ends(
                 move || echo::Echo::<M>::new(bind_server()?, client, size, grouping),
@@ -384,21 +374,12 @@ impl Measurement {
 
     fn setting(&self) -> Setting {
         Setting {
-            bench: self.quantity.name(),
-            transport: self.transport.name(),
-            network: None,
-            cores: None,
-            cpus: None,
             size_bytes: self.size,
             in_flight: self.in_flight,
             batch: self.batch,
             sessions: self.sessions().into(),
             settings: Some(self.plan.name()),
-            announced: None,
-            change: None,
-            further: BTreeMap::new(),
-            baseline: None,
-            command: self.command(),
+            ..Setting::new(self.quantity.name(), self.transport.name(), self.command())
         }
     }
 

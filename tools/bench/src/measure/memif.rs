@@ -23,7 +23,7 @@ use petrel_transport::udp::{DpdkDevice, Mtu};
 
 use super::baseline::device::{BarePort, offer};
 use super::baseline::echo::Grouping;
-use super::baseline::{echo, ping, socket, stream};
+use super::baseline::{echo, socket, stream};
 use super::ends::{ClientEnd, Side, run_client};
 use super::figure::{Baseline, Quantity, Setting};
 use super::library::{Answerer, EndConfig};
@@ -162,7 +162,7 @@ fn bare_side(
     }
     Ok(match quantity {
         Quantity::Latency => {
-            side(ping::Ping::<BarePort>::new(socket, to, size)?, other, placements)
+            side(echo::Caller::<BarePort>::timed(socket, to, size)?, other, placements)
         }
         Quantity::Rate => {
             let caller =

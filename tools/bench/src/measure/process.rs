@@ -1,5 +1,7 @@
 //! This command as another process, for measurements whose ends must not share a process.
 
+use std::fmt::Display;
+use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -23,6 +25,18 @@ pub fn end_with_parent() -> Result<(), Failure> {
 /// Parses JSON that a process has printed.
 pub fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
     serde_json::from_str(line).map_err(|_| Failure::because(format!("a process printed: {line}")))
+}
+
+/// Returns a size of memory that the kernel reports of a process, for example `VmRSS:`.
+pub fn status_bytes(process: impl Display, name: &str) -> Result<u64, Failure> {
+    let path = format!("/proc/{process}/status");
+    let bytes = parse_status(&fs::read_to_string(&path)?, name);
+    bytes.ok_or_else(|| Failure::because(format!("{path} has no {name}")))
+}
+
+fn parse_status(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// This command as another process; killed on drop.
@@ -96,5 +110,19 @@ impl Drop for Process {
         // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_status__reads_the_kernels_line() {
+        let status = "Name:\tpetrel\nVmRSS:\t  5000 kB\nRssAnon:\t    1234 kB\nThreads:\t3\n";
+        assert_eq!(parse_status(status, "RssAnon:"), Some(1234 << 10));
+        assert_eq!(parse_status("RssAnon: many\n", "RssAnon:"), None);
+        assert_eq!(parse_status("", "RssAnon:"), None);
+        assert!(status_bytes("self", "RssAnon:").unwrap() > 0);
     }
 }

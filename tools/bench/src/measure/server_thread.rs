@@ -33,18 +33,14 @@ pub struct Run<'a> {
     is_over: bool,
 }
 
-type Make = Box<dyn FnOnce() -> Result<Box<dyn DynServerEnd>, Failure> + Send>;
-type Work = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+type Ends = Vec<Box<dyn DynServerEnd>>;
 
 enum Command {
-    Install(Make),
-    Execute(Work),
+    Do(Box<dyn FnOnce(&mut Ends) + Send>),
     Run(usize, CpuPlacement),
 }
 
 enum Event {
-    Installed(Result<usize, Failure>),
-    Executed(Result<(), Failure>),
     Running,
     Stopped(Result<Traffic, Failure>),
 }
@@ -82,11 +78,10 @@ impl ServerThread {
         &self,
         make: impl FnOnce() -> Result<S, Failure> + Send + 'static,
     ) -> Result<EndIndex, Failure> {
-        let make = move || make().map(|end| Box::new(end) as Box<dyn DynServerEnd>);
-        match self.ask(Command::Install(Box::new(make)))? {
-            Event::Installed(index) => index.map(EndIndex),
-            _ => Err(ended()),
-        }
+        self.with_ends(move |ends| {
+            ends.push(Box::new(make()?));
+            Ok(EndIndex(ends.len() - 1))
+        })
     }
 
     /// Runs `work` in the thread, and waits for its result.
@@ -94,17 +89,17 @@ impl ServerThread {
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        self.with_ends(|_| work())
+    }
+
+    fn with_ends<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Ends) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         let (sender, receiver) = mpsc::channel();
-        let work = move || {
-            // The result is received below.
-            let _ = sender.send(work()?);
-            Ok(())
-        };
-        match self.ask(Command::Execute(Box::new(work)))? {
-            Event::Executed(result) => result?,
-            _ => return Err(ended()),
-        }
-        receiver.recv().map_err(|_| ended())
+        // The result is received below.
+        self.send(Command::Do(Box::new(move |ends| _ = sender.send(work(ends)))))?;
+        receiver.recv().map_err(|_| ended())?
     }
 
     /// Polls an answering end, from before this function returns until the run ends. The thread
@@ -112,16 +107,15 @@ impl ServerThread {
     pub fn run(&self, end: EndIndex, placement: CpuPlacement) -> Result<Run<'_>, Failure> {
         self.is_stopped.store(false, Ordering::Relaxed);
         let run = Run { server_thread: self, is_over: false };
-        match self.ask(Command::Run(end.0, placement))? {
-            Event::Running => Ok(run),
+        self.send(Command::Run(end.0, placement))?;
+        match self.events.recv() {
+            Ok(Event::Running) => Ok(run),
             _ => Err(ended()),
         }
     }
 
-    fn ask(&self, command: Command) -> Result<Event, Failure> {
-        let commands = self.commands.as_ref().ok_or_else(ended)?;
-        commands.send(command).map_err(|_| ended())?;
-        self.events.recv().map_err(|_| ended())
+    fn send(&self, command: Command) -> Result<(), Failure> {
+        self.commands.as_ref().ok_or_else(ended)?.send(command).map_err(|_| ended())
     }
 }
 
@@ -164,22 +158,17 @@ fn ended() -> Failure {
 
 /// The thread's loop. A send fails only if the receiver is gone; the next receive then ends the loop.
 fn run_thread(commands: &Receiver<Command>, events: &Sender<Event>, is_stopped: &AtomicBool) {
-    let mut server_ends: Vec<Box<dyn DynServerEnd>> = Vec::new();
+    let mut ends = Ends::new();
     while let Ok(command) = commands.recv() {
-        let event = match command {
-            Command::Install(make) => Event::Installed(make().map(|server_end| {
-                server_ends.push(server_end);
-                server_ends.len() - 1
-            })),
-            Command::Execute(work) => Event::Executed(work()),
+        match command {
+            Command::Do(work) => work(&mut ends),
             Command::Run(index, placement) => {
                 let guard = placement.apply();
                 let _ = events.send(Event::Running);
-                let traffic = server_ends[index].run(is_stopped);
-                Event::Stopped(guard.map(|_| traffic).map_err(Failure::from))
+                let traffic = ends[index].run(is_stopped);
+                let _ = events.send(Event::Stopped(guard.map(|_| traffic).map_err(Failure::from)));
             }
-        };
-        let _ = events.send(event);
+        }
     }
 }
 

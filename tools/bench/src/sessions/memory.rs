@@ -9,13 +9,12 @@ use petrel_command::failure::Failure;
 use petrel_command::methods;
 use petrel_command::output::Output;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 use super::args::IdleArgs;
 use crate::measure::figure::{Figure, Quantity, Setting};
 use crate::measure::library::{Caller, EndConfig};
 use crate::measure::pairs::Pairs;
-use crate::measure::process::{Process, parse};
+use crate::measure::process::{Process, parse, status_bytes};
 use petrel_command::args::BenchTransport;
 
 /// Bytes of every call.
@@ -65,15 +64,7 @@ fn call_each(caller: &mut Caller, from: usize) -> Result<(), Failure> {
 
 /// Returns the private memory of a process.
 pub fn private_bytes(process: &str) -> Result<u64, Failure> {
-    let path = format!("/proc/{process}/status");
-    let status = std::fs::read_to_string(&path)?;
-    parse_private(&status).ok_or_else(|| Failure::because(format!("{path} has no RssAnon")))
-}
-
-fn parse_private(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
+    status_bytes(process, "RssAnon:")
 }
 
 /// Returns the command that repeats the whole measurement.
@@ -119,22 +110,11 @@ fn figure(
     sessions: usize,
 ) -> Figure {
     let kib = |bytes: u64| bytes.saturating_sub(first) as f64 / sessions as f64 / 1024.0;
+    let command = command(transport, sessions);
     let setting = Setting {
-        bench: "memory",
-        transport: transport.name(),
-        network: None,
-        cores: None,
-        cpus: None,
         size_bytes: CALL_BYTES,
-        in_flight: 1,
-        batch: 1,
         sessions,
-        settings: None,
-        announced: None,
-        change: None,
-        further: BTreeMap::new(),
-        baseline: None,
-        command: command(transport, sessions),
+        ..Setting::new("memory", transport.name(), command)
     };
     let mut figure = Figure::new(Quantity::Rate, setting, Pairs::default());
     (figure.value, figure.unit) = (kib(opened.max(used)), "KiB");
@@ -153,15 +133,6 @@ struct Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parse_private__reads_the_kernels_line() {
-        let status = "Name:\tpetrel\nVmRSS:\t  5000 kB\nRssAnon:\t    1234 kB\nThreads:\t3\n";
-        assert_eq!(parse_private(status), Some(1234 << 10));
-        assert_eq!(parse_private("RssAnon: many\n"), None);
-        assert_eq!(parse_private(""), None);
-        assert!(private_bytes("self").unwrap() > 0);
-    }
 
     #[test]
     fn figure__is_per_session_and_counts_what_use_adds() {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use crate::credentials;
+use crate::failure::Failure;
 
 /// The port on which `petrel serve` listens and that clients call by default.
 pub const DEFAULT_PORT: u16 = 31850;
@@ -33,6 +34,21 @@ impl ServerAddress {
             true => Err(io::Error::other(format!("{self} has no address"))),
             false => Ok(addresses),
         }
+    }
+
+    /// Tries the addresses in their order. Returns the first success, else the last failure.
+    pub fn first_that<T>(
+        &self,
+        mut attempt: impl FnMut(SocketAddr) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut last = Failure::because(format!("{self} has no address"));
+        for address in self.resolve()? {
+            match attempt(address) {
+                Ok(done) => return Ok(done),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Runs against servers that misbehave.
 
 use std::ops::ControlFlow;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, IdlePolicy, Responder, Stop};
-use petrel::{Endpoint, Nexus, Status};
+use petrel::endpoint::{IdlePolicy, Responder};
+use petrel::server::RunningServer;
+use petrel::{Endpoint, Server, Status};
 
 use super::*;
 use crate::client::{Client, ClientConfig};
@@ -14,28 +14,15 @@ use crate::methods;
 
 /// A server whose methods the test chooses; it ends with the test.
 struct BadServer {
-    stop: Stop,
-    thread: Option<JoinHandle<()>>,
+    _server: RunningServer,
     client: Client<Load>,
 }
 
 impl BadServer {
     fn start(register: fn(&mut Endpoint)) -> Self {
-        let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
-        let address = nexus.local_addr().unwrap();
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            let mut config = EndpointConfig::default();
-            config.idle = IdlePolicy::Block;
-            let mut endpoint = nexus.endpoint(config).unwrap();
-            register(&mut endpoint);
-            let stop = endpoint.stop_handle();
-            sender.send(stop.clone()).unwrap();
-            endpoint.run(&stop);
-        });
-        let stop = receiver.recv().unwrap();
-        let client = Client::connect_to(address, &config()).unwrap();
-        Self { stop, thread: Some(thread), client }
+        let server = Server::bind("127.0.0.1:0").serve(|_| (), register).start().unwrap();
+        let client = Client::connect_to(server.local_addr(), &config()).unwrap();
+        Self { _server: server, client }
     }
 
     fn run(&mut self, plan: Plan) -> Counts {
@@ -43,24 +30,10 @@ impl BadServer {
     }
 }
 
-impl Drop for BadServer {
-    fn drop(&mut self) {
-        self.stop.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
 fn config() -> ClientConfig {
-    ClientConfig {
-        endpoint: 0,
-        transports: AllowedTransports::ALL,
-        in_flight: 4,
-        timeout: Duration::from_secs(60),
-        idle: IdlePolicy::Block,
-        message_bytes_max: petrel_proto::limits::MESSAGE_BYTES_DEFAULT,
-    }
+    let timeout = Duration::from_secs(60);
+    let config = ClientConfig::new(0, AllowedTransports::ALL, timeout);
+    ClientConfig { in_flight: 4, idle: IdlePolicy::Block, ..config }
 }
 
 const PLAN: Plan = Plan {

@@ -114,33 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn summary__percentiles_are_within_a_thousandth() {
-        let mut latencies = Latencies::default();
-        (1..=1_000u64).for_each(|us| latencies.record(us * 1_000));
-        let summary = latencies.summary().unwrap();
-        assert_eq!(summary.count, 1_000);
-        for (actual, expected) in [
-            (summary.min_ns, 1_000),
-            (summary.p50_ns, 500_000),
-            (summary.p99_ns, 990_000),
-            (summary.p999_ns, 999_000),
-            (summary.max_ns, 1_000_000),
-        ] {
-            assert!(actual.abs_diff(expected) * 1_000 <= expected, "{actual} is not {expected}");
-        }
-    }
-
-    #[test]
-    fn record__beyond_the_bounds_saturates() {
-        let mut latencies = Latencies::default();
-        latencies.record(0);
-        latencies.record(u64::MAX);
-        let summary = latencies.summary().unwrap();
-        assert_eq!(summary.count, 2);
-        assert!(summary.max_ns >= LATENCY_MAX_NS);
-    }
-
-    #[test]
     fn display__is_one_line_of_four_figures() {
         let mut latencies = Latencies::default();
         latencies.record(500);

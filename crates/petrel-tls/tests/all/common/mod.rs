@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use petrel::endpoint::AllowedTransports;
 use petrel::security::{
     LinkKeys, PeerIdentity, SecureStream, Security, SecurityError, StreamCipher,
 };
@@ -110,6 +111,25 @@ pub(crate) fn exchange(pair: &mut Pair) {
 
 pub(crate) fn authority() -> Authority {
     Authority::new("authority of tests", DAY).unwrap()
+}
+
+/// Returns credentials for this host, with an identity of the tests.
+pub(crate) fn issued(authority: &Authority, folder: &Folder, id: &str) -> Arc<Credentials> {
+    let subject = Subject::new(DAY).name("localhost").name("127.0.0.1");
+    let folder = folder.file(id);
+    let issued = authority.issue(&subject.spiffe(format!("spiffe://test/{id}"))).unwrap();
+    issued.write(&folder).unwrap();
+    Arc::new(Credentials::from_dir(&folder).unwrap())
+}
+
+/// The media by name, each alone.
+pub(crate) fn media() -> [(&'static str, AllowedTransports); 3] {
+    let none = AllowedTransports { shm: false, udp: false, stream: false, verbs: false };
+    [
+        ("shm", AllowedTransports { shm: true, ..none }),
+        ("udp", AllowedTransports { udp: true, ..none }),
+        ("stream", AllowedTransports { stream: true, ..none }),
+    ]
 }
 
 pub(crate) fn credentials(issued: &Issued) -> Credentials {

@@ -20,6 +20,7 @@ use rustix::net::{
 use super::bpf::last_error;
 use super::interface::Interface;
 use super::rings::Plain;
+use crate::socket_option::set_int_option;
 
 /// Why a descriptor gives no right to packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,9 +151,6 @@ pub(super) fn set_option(
     name: libc::c_int,
     value: u32,
 ) -> Result<(), Errno> {
-    let (from, bytes) = (&raw const value, size_of_val(&value) as libc::socklen_t);
-    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
-    // SAFETY: the kernel reads the bytes of `value`, which lives.
-    let result = unsafe { libc::setsockopt(fd, level, name, from.cast(), bytes) };
-    if result < 0 { Err(last_error()) } else { Ok(()) }
+    set_int_option(socket, libc::SOL_SOCKET, name, value as libc::c_int)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }

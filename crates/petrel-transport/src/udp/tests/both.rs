@@ -1,6 +1,6 @@
 //! A data port of all IPv6 addresses carries both families.
 
-use super::ecn::set_codepoint;
+use super::ecn::{Heard, set_codepoint};
 use super::*;
 
 /// A hub of all addresses, with a leaf of each family.
@@ -23,8 +23,7 @@ impl Harness for Both {
             let mut leaf = Udp::bind(bind_to(ip)).unwrap();
             peers.push(hub.add_peer(UdpLink { ecn: self.ecn, ..link(&leaf) }).unwrap());
             let addr = SocketAddr::new(ip.parse().unwrap(), port);
-            let to_hub =
-                UdpLink { addr, max_frame: None, ecn: self.ecn, source: None, sealed: None };
+            let to_hub = UdpLink { ecn: self.ecn, ..UdpLink::to(addr) };
             let peer = leaf.add_peer(to_hub).unwrap();
             End { transport: leaf, peer }
         });
@@ -45,31 +44,20 @@ fn marks__are_read_and_sent_in_both_families() {
         let mut udp = Udp::bind(bind_to("::")).unwrap();
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         let addr = socket.local_addr().unwrap();
-        let link = UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None };
+        let link = UdpLink { ecn: true, ..UdpLink::to(addr) };
         let peer = udp.add_peer(link).unwrap();
         let port = udp.local_addr().port();
         set_codepoint(&socket, 0b11);
-        let mut marked = Vec::new();
-        while marked.is_empty() {
+        let mut heard = Heard::default();
+        while heard.0.last().is_none_or(|(_, is_marked)| !is_marked) {
             socket.send_to(b"\x1Amarked", (ip, port)).unwrap();
             udp.wait(Some(1_000_000_000));
-            udp.rx_burst_to(64, Marked(&mut marked));
+            udp.rx_burst_to(64, &mut heard);
         }
-        assert_eq!(marked[0], b"\x1Amarked", "{ip}");
+        assert!(heard.0.iter().all(|(frame, _)| frame == b"\x1Amarked"), "{ip}");
         assert_eq!(udp.tx_burst(&[frame(peer, b"\x1Aback")]), 0);
         let mut bytes = [0; 64];
         let (len, _) = socket.recv_from(&mut bytes).unwrap();
         assert_eq!(&bytes[..len], b"\x1Aback");
-    }
-}
-
-/// Keeps the marked frames.
-struct Marked<'a>(&'a mut Vec<Vec<u8>>);
-
-impl FrameHandler<NoReturn> for Marked<'_> {
-    fn handle(&mut self, _: PeerId, _: &[u8], _: Option<&mut NoReturn>) {}
-
-    fn handle_marked(&mut self, _: PeerId, frame: &[u8]) {
-        self.0.push(frame.to_vec());
     }
 }

@@ -177,7 +177,7 @@ fn a_device_that_is_removed_gives_way_to_the_kernel_and_comes_back() {
             let leaf = there.spawn(move || {
                 let mut leaf = Udp::bind(by_kernel(from)).unwrap();
                 let addr = (to, port).into();
-                let hub = UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None };
+                let hub = UdpLink::to(addr);
                 let peer = leaf.add_peer(hub).unwrap();
                 (leaf, peer)
             });

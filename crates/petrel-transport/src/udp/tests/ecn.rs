@@ -3,9 +3,9 @@
 use std::os::fd::AsRawFd;
 
 use super::*;
+use crate::socket_option::{int_option, set_int_option};
 use crate::transport::{FrameHandler, NoReturn};
 use crate::udp::ecn;
-use crate::udp::option::{self, set_int_option};
 
 const NOT_ECT: u8 = 0b00;
 const ECT_0: u8 = 0b10;
@@ -67,7 +67,7 @@ fn rx_burst__looks_at_few_of_those_that_come_alone_until_one_is_marked() {
 
 fn add(udp: &mut Udp, socket: &UdpSocket, ecn: bool) -> PeerId {
     let addr = socket.local_addr().unwrap();
-    udp.add_peer(UdpLink { addr, max_frame: None, ecn, source: None, sealed: None }).unwrap()
+    udp.add_peer(UdpLink { ecn, ..UdpLink::to(addr) }).unwrap()
 }
 
 fn is_v6(socket: &UdpSocket) -> bool {
@@ -179,7 +179,7 @@ fn rx_burst__marks_joined_datagrams_all_or_none() {
         assert_eq!((stats.rx_marked, stats.rx_frames), (1 + 14 * 20, 1 + 25 * 20));
         // Receive offload must be on, for joined datagrams; unjoined, there is a system call per
         // eight.
-        let gro = option::int_option(ends.udp.socket.as_fd(), libc::UDP_GRO).unwrap();
+        let gro = int_option(ends.udp.socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO).unwrap();
         assert_eq!(gro, 1, "the test does not show what it should");
     }
 }
@@ -304,8 +304,7 @@ fn add_peer__refuses_ecn_where_it_is_switched_off() {
     let mut udp = Udp::bind(UdpConfig { ecn: false, ..v4() }).unwrap();
     assert!(!udp.capabilities().ecn);
     let addr = "127.0.0.1:9".parse().unwrap();
-    let refused =
-        udp.add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None });
+    let refused = udp.add_peer(UdpLink { ecn: true, ..UdpLink::to(addr) });
     assert!(matches!(refused, Err(LinkError::Unsupported(why)) if why.contains("ECN")));
     assert_eq!(udp.peer_count(), 0);
 }

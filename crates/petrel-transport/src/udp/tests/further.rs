@@ -197,9 +197,7 @@ fn accept_ports__a_list_counts_as_long_as_its_link() {
     // Two other peers: a socket connected to an only peer hears no strangers.
     for port in [9, 10] {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        to.transport
-            .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-            .unwrap();
+        to.transport.add_peer(UdpLink::to(addr)).unwrap();
     }
     assert!(is_heard(&mut from, &mut to.transport));
     assert_eq!(to.transport.accept_ports(to.peer, &ports).unwrap(), to.peer, "its own list");
@@ -225,16 +223,7 @@ fn accept_ports__a_port_of_several_addresses_is_heard_for_each() {
     let mut udp = Udp::bind(v4()).unwrap();
     let plain = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let addr = |nth: usize| plain[nth].local_addr().unwrap();
-    let add = |udp: &mut Udp, nth| {
-        udp.add_peer(UdpLink {
-            addr: addr(nth),
-            max_frame: None,
-            ecn: false,
-            source: None,
-            sealed: None,
-        })
-        .unwrap()
-    };
+    let add = |udp: &mut Udp, nth| udp.add_peer(UdpLink::to(addr(nth))).unwrap();
     let (first, second) = (add(&mut udp, 0), add(&mut udp, 1));
     let shared = addr(2).port();
     let first = udp.accept_ports(first, &[shared]).unwrap();
@@ -260,7 +249,7 @@ fn accept_ports__of_one_port_by_many_addresses() {
     let port = socket.local_addr().unwrap().port();
     for number in 1..=40 {
         let addr = SocketAddr::from(([127, 0, 0, 1], number));
-        let link = UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None };
+        let link = UdpLink::to(addr);
         let peer = udp.add_peer(link).unwrap();
         udp.accept_ports(peer, &[port]).unwrap();
     }
@@ -275,9 +264,7 @@ fn rx_burst__tells_of_marks_on_frames_from_further_ports() {
         let ip = config.bind.ip();
         let [own, further] = [(); 2].map(|()| UdpSocket::bind((ip, 0)).unwrap());
         let addr = own.local_addr().unwrap();
-        let peer = udp
-            .add_peer(UdpLink { addr, max_frame: None, ecn: true, source: None, sealed: None })
-            .unwrap();
+        let peer = udp.add_peer(UdpLink { ecn: true, ..UdpLink::to(addr) }).unwrap();
         udp.accept_ports(peer, &[further.local_addr().unwrap().port()]).unwrap();
         set_codepoint(&further, CE);
         // Of lone datagrams the mark of one in five is read.
@@ -297,9 +284,7 @@ fn flush__keeps_frames_for_which_a_further_port_has_no_room() {
     let config = UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..several("127.0.0.1", 2) };
     let mut udp = Udp::bind(config).unwrap();
     let addr = "127.0.0.1:9".parse().unwrap();
-    let peer = udp
-        .add_peer(UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None })
-        .unwrap();
+    let peer = udp.add_peer(UdpLink::to(addr)).unwrap();
     let [near, far] = local_pair();
     udp.further.replace_socket(1, near);
     let mut sent: Vec<Vec<u8>> = Vec::new();

@@ -9,7 +9,7 @@ use crate::seal::{
 use crate::udp::addr::RawAddr;
 
 fn sealed_to(addr: SocketAddr, keys: SealedLink) -> UdpLink {
-    UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: Some(Box::new(keys)) }
+    UdpLink { sealed: Some(Box::new(keys)), ..UdpLink::to(addr) }
 }
 
 /// A star with sealed links to some leaves.
@@ -396,16 +396,12 @@ fn rx_burst__takes_sealed_datagrams_from_the_address_and_announced_ports_alone()
     assert!(hear(&mut ends, stranger).is_empty());
     assert_eq!(ends.drops(), [0, 0, 0, 1, 0]);
     // Another plain peer has the port as its own address.
-    ends.udp.add_peer(UdpLink { sealed: None, ..plain_to(further) }).unwrap();
+    ends.udp.add_peer(UdpLink { sealed: None, ..UdpLink::to(further) }).unwrap();
     assert_eq!(hear(&mut ends, further), [(2, b"\x1Ahello".to_vec(), false)]);
     ends.udp.accept_ports(ends.peer, &[]).unwrap();
     assert!(hear(&mut ends, stranger).is_empty());
     let after = hear(&mut ends, own);
     assert_eq!(after.len(), 1, "one number for all ports");
-}
-
-fn plain_to(addr: SocketAddr) -> UdpLink {
-    UdpLink { addr, max_frame: None, ecn: false, source: None, sealed: None }
 }
 
 #[test]
@@ -434,7 +430,7 @@ fn rx_burst__of_a_train_keeps_links_apart() {
         let [at_udp, at_socket] = sealed_link(2, [3, 4]);
         let other = ends.udp.add_peer(sealed_to(addr, at_udp)).unwrap();
         let mut other_sender = seal::Sender::new(3, at_socket.send, Epochs::STANDARD);
-        let plain = has_plain.then(|| ends.udp.add_peer(plain_to(addr)).unwrap());
+        let plain = has_plain.then(|| ends.udp.add_peer(UdpLink::to(addr)).unwrap());
         assert!(ends.udp.association.is_made(), "all have one address");
         let size = 20 + OVERHEAD_BYTES;
         let (mut train, mut expected, mut dropped) = (Vec::new(), Vec::new(), 0);
@@ -478,7 +474,7 @@ fn rx_burst__of_a_train_keeps_links_apart() {
 fn rx_burst__of_links_that_come_and_go() {
     let mut ends = WithKeys::new(v4());
     let addr = ends.socket.local_addr().unwrap();
-    let plain = ends.udp.add_peer(plain_to(addr)).unwrap();
+    let plain = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     assert_ne!(plain, ends.peer);
     assert_eq!((ends.udp.source_of(plain), ends.udp.source_of(ends.peer)), (plain, ends.peer));
     assert_eq!(ends.receive(b"\x1Aplain", 100), [(plain, b"\x1Aplain".to_vec())]);
@@ -486,7 +482,7 @@ fn rx_burst__of_links_that_come_and_go() {
     assert_eq!(ends.receive(&sealed, 100), [(ends.peer, b"\x1Asealed".to_vec())]);
     ends.udp.remove_peer(plain);
     assert!(ends.receive(b"\x1Aplain", 100).is_empty());
-    let plain = ends.udp.add_peer(plain_to(addr)).unwrap();
+    let plain = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     ends.udp.remove_peer(ends.peer);
     ends.udp.remove_peer(ends.peer);
     assert_eq!(ends.receive(b"\x1Aplain", 100), [(plain, b"\x1Aplain".to_vec())]);
@@ -504,7 +500,7 @@ fn remove_peer__drops_frames_that_are_not_sealed_yet() {
     for (size, has_other) in [(40, false), (3000, false), (40, true), (3000, true)] {
         let mut ends = WithKeys::new(v4());
         let addr = ends.socket.local_addr().unwrap();
-        let other = has_other.then(|| ends.udp.add_peer(plain_to(addr)).unwrap());
+        let other = has_other.then(|| ends.udp.add_peer(UdpLink::to(addr)).unwrap());
         let bytes = vec![0x1A; size];
         // SAFETY: the frames live until the flush.
         unsafe {
@@ -576,7 +572,7 @@ fn add_peer__of_a_sealed_link_connects_an_only_address() {
     let mut ends = WithKeys::new(v4());
     let addr = ends.socket.local_addr().unwrap();
     assert!(ends.udp.association.is_with(addr));
-    let plain = ends.udp.add_peer(plain_to(addr)).unwrap();
+    let plain = ends.udp.add_peer(UdpLink::to(addr)).unwrap();
     assert!(ends.udp.association.is_with(addr));
     let elsewhere = SocketAddr::from(([127, 0, 0, 1], 9));
     let other = ends.udp.add_peer(sealed_to(elsewhere, sealed_link(2, [1, 2]).into())).unwrap();

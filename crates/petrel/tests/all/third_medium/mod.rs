@@ -256,13 +256,7 @@ fn attach_with__a_medium_of_a_built_in_kind() {
 #[test]
 fn mux__keeps_the_ids_of_three_media_apart() {
     let (mut a, b) = (three(), three());
-    let udp = petrel_transport::udp::UdpLink {
-        addr: b.near().udp().local_addr(),
-        max_frame: None,
-        ecn: false,
-        source: None,
-        sealed: None,
-    };
+    let udp = petrel_transport::udp::UdpLink::to(b.near().udp().local_addr());
     let by_udp = a.add_peer(udp.into()).unwrap();
     let by_unix = a.add_peer(MuxLink::Far(b.far().link())).unwrap();
     assert!(Three::is_near(by_udp) && !Three::is_near(by_unix));

@@ -2,14 +2,13 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use petrel_command::failure::Failure;
 
 use super::kinds::PAGE_KEY;
+use crate::attacks::{Honest, Report, Shared};
 
 /// Honest clients with a connection each: both servers give consecutive connections to their threads in turn.
 const CLIENTS: usize = 2;
@@ -106,65 +105,18 @@ fn describe(error: &io::Error) -> String {
     }
 }
 
-/// Honest clients, a thread each.
-pub(super) struct Honest {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Report>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    calls: AtomicU64,
-    is_over: AtomicBool,
-}
-
-/// The outcome of the calls.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    pub(super) calls: u64,
-    pub(super) failed: u64,
-    /// Gets of evicted values.
-    pub(super) missed: u64,
-    pub(super) failure: Option<String>,
-}
-
-impl Honest {
-    pub(super) fn start(server: SocketAddr) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared::default());
-        let clients = (0..CLIENTS).map(|_| Client::connect(server));
-        let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let spawn = |(number, client)| {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || call(server, number, client, &shared))
-        };
-        let threads = clients.into_iter().enumerate().map(spawn).collect();
-        Ok(Self { shared, threads })
-    }
-
-    /// Returns the number of answered calls so far.
-    pub(super) fn calls(&self) -> u64 {
-        self.shared.calls.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn end(self) -> Result<Report, Failure> {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        let mut sum = Report::default();
-        for thread in self.threads {
-            let died = |_| Failure::because("an honest client's thread has panicked");
-            let report = thread.join().map_err(died)?;
-            sum.calls += report.calls;
-            sum.failed += report.failed;
-            sum.missed += report.missed;
-            sum.failure = sum.failure.or(report.failure);
-        }
-        Ok(sum)
-    }
+/// Starts the clients.
+pub(super) fn start(server: SocketAddr) -> Result<Honest, Failure> {
+    let clients = (0..CLIENTS).map(|_| Client::connect(server));
+    let clients = clients.collect::<Result<Vec<_>, _>>()?;
+    let run = |(number, client)| move |shared: &Shared| call(server, number, client, shared);
+    Ok(Honest::start(clients.into_iter().enumerate().map(run)))
 }
 
 /// Stores and fetches values until the end.
 fn call(server: SocketAddr, number: usize, client: Client, shared: &Shared) -> Report {
     let (mut report, mut client) = (Report::default(), Some(client));
-    while !shared.is_over.load(Ordering::Relaxed) {
+    while !shared.is_over() {
         let step = (report.calls / 2) as usize;
         let value = vec![step as u8; SIZES[step % SIZES.len()]];
         let key = format!("honest-{number}-{}", step % SIZES.len());
@@ -183,7 +135,7 @@ fn call(server: SocketAddr, number: usize, client: Client, shared: &Shared) -> R
         };
         report.calls += 1;
         let Err(failure) = outcome else {
-            shared.calls.fetch_add(1, Ordering::Relaxed);
+            shared.count();
             continue;
         };
         report.failed += 1;

@@ -18,15 +18,16 @@ use std::time::{Duration, Instant};
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::{Column, Output};
-use petrel_command::units::{exact_duration, format_bytes, format_rate};
+use petrel_command::text::again;
+use petrel_command::units::{format_bytes, format_rate};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use self::honest::{Honest, newcomer};
+use self::honest::newcomer;
 pub(crate) use self::kinds::CacheAttack;
 use super::Ready;
 use super::args::CacheAttacksArgs;
-use crate::attacks::{SETTLE_TIME, peak_bytes, raise_descriptor_limit};
+use crate::attacks::{Honest, SETTLE_TIME, peak_bytes, raise_descriptor_limit};
 use crate::measure::process::{Process, parse};
 use crate::measure::statistics::median;
 
@@ -126,7 +127,7 @@ fn measure_servers(
         observers.iter_mut().try_for_each(|observer| observer.round(attack))?;
     }
     let [first, second] = observers;
-    Ok([first.end(attack, args)?, second.end(attack, args)?])
+    Ok([first.end(attack)?, second.end(attack)?])
 }
 
 impl Server {
@@ -184,9 +185,6 @@ struct Observer<'a> {
     server: &'a Server,
     honest: Honest,
     window: Duration,
-    newcomers: u64,
-    /// Failures of newcomers.
-    failures: Vec<String>,
     /// Honest calls per second without and with the attack, by round.
     rates: Vec<[f64; 2]>,
     obtained: String,
@@ -194,18 +192,10 @@ struct Observer<'a> {
 
 impl<'a> Observer<'a> {
     fn start(server: &'a Server, window: Duration) -> Result<Self, Failure> {
-        let honest = Honest::start(server.address)?;
+        let honest = honest::start(server.address)?;
         // Warm-up.
         thread::sleep(window / 2);
-        Ok(Self {
-            server,
-            honest,
-            window,
-            newcomers: 0,
-            failures: Vec::new(),
-            rates: Vec::new(),
-            obtained: String::new(),
-        })
+        Ok(Self { server, honest, window, rates: Vec::new(), obtained: String::new() })
     }
 
     fn round(&mut self, attack: CacheAttack) -> Result<(), Failure> {
@@ -225,16 +215,10 @@ impl<'a> Observer<'a> {
 
     /// Returns the honest calls per second of a window.
     fn window(&mut self) -> f64 {
-        let (calls, begun) = (self.honest.calls(), Instant::now());
-        self.newcomers += 1;
-        if let Err(failure) = newcomer(self.server.address) {
-            self.failures.push(format!("newcomer: {failure}"));
-        }
-        thread::sleep(self.window.saturating_sub(begun.elapsed()));
-        (self.honest.calls() - calls) as f64 / begun.elapsed().as_secs_f64()
+        self.honest.window(self.window, || newcomer(self.server.address))
     }
 
-    fn end(self, attack: CacheAttack, args: &CacheAttacksArgs) -> Result<Figure, Failure> {
+    fn end(self, attack: CacheAttack) -> Result<Figure, Failure> {
         let report = self.honest.end()?;
         let median_of =
             |get: fn(&[f64; 2]) -> f64| median(self.rates.iter().map(get)).unwrap_or(0.0);
@@ -247,22 +231,15 @@ impl<'a> Observer<'a> {
             honest: report.calls,
             failed: report.failed,
             missed: report.missed,
-            newcomers: self.newcomers,
-            newcomers_failed: self.failures.len() as u64,
-            failure: report.failure.or(self.failures.into_iter().next()),
+            newcomers: report.newcomers,
+            newcomers_failed: report.newcomers_failed,
+            failure: report.failure,
             calm_per_s: median_of(|[calm, _]| *calm),
             attacked_per_s: median_of(|[_, attacked]| *attacked),
             ratio: median_of(|[calm, attacked]| attacked / calm),
             memory_peak: peak_bytes(self.server.pid)?,
             holds: true,
-            command: format!(
-                "petrel cache attacks --attack {} --memory {} --threads {} --rounds {} --window {}",
-                attack.name(),
-                args.memory,
-                args.threads,
-                args.rounds,
-                exact_duration(args.window)
-            ),
+            command: again(),
         })
     }
 }
@@ -296,6 +273,5 @@ fn show(pairs: &[[Figure; 2]], output: Output) -> Result<(), Failure> {
         "Rate: of honest calls under the attack over that without, the median of the rounds. Missed: gets whose \
          value was evicted.\nAgain:",
     )?;
-    pairs.iter().try_for_each(|[cache, _]| output.line(format!("  {}", cache.command)))?;
-    Ok(())
+    Ok(output.line(format!("  {}", again()))?)
 }

@@ -1,4 +1,4 @@
-//! UDP, by the kernel or by a device, many small messages: the baseline rate.
+//! UDP, by the kernel or by a device, small messages: the baseline rate, and the baseline round trip of a single datagram.
 //!
 //! Datagrams of equal size are sent and received in runs. A system call sends a run, or receives a run,
 //! by segmentation and receive offload: the optimum of the medium. A run of a single datagram without
@@ -8,6 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use petrel_command::failure::Failure;
+use petrel_command::output::latency::Latencies;
 use petrel_transport::clock;
 
 use super::super::ends::{ClientEnd, ServerEnd};
@@ -49,6 +50,10 @@ pub(in super::super) struct Caller<M = UdpSocket> {
     is_stopping: bool,
     loss_timeout: LossTimeout,
     window: WindowCounts,
+    /// Of a single datagram in flight.
+    latencies: Option<Latencies>,
+    /// When the datagram in flight could leave.
+    called_ns: u64,
 }
 
 /// The answering end.
@@ -74,6 +79,16 @@ fn set_up<M: Medium>(
 }
 
 impl<M: Medium> Caller<M> {
+    /// Creates a calling end that times each round trip of a single datagram, for messages of `size` bytes.
+    pub(in super::super) fn timed(
+        socket: UdpSocket,
+        server: SocketAddr,
+        size: usize,
+    ) -> Result<Self, Failure> {
+        let caller = Self::new(socket, server, size, 1, Grouping::Singles)?;
+        Ok(Self { latencies: Some(Latencies::default()), ..caller })
+    }
+
     /// Creates a calling end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
@@ -105,6 +120,8 @@ impl<M: Medium> Caller<M> {
             is_stopping: true,
             loss_timeout: LossTimeout::default(),
             window: WindowCounts::default(),
+            latencies: None,
+            called_ns: 0,
         })
     }
 
@@ -127,7 +144,7 @@ impl<M: Medium> Caller<M> {
 
     /// Checks received datagrams.
     #[inline]
-    fn check(&mut self, bytes: usize) {
+    fn check(&mut self, bytes: usize, now_ns: u64) {
         for datagram in self.responses[..bytes].chunks(self.datagram_bytes) {
             let number = socket::stamp(datagram);
             if (self.expected..self.sent).contains(&number) {
@@ -140,6 +157,10 @@ impl<M: Medium> Caller<M> {
                 self.window.mismatched += u64::from(datagram.len() != self.datagram_bytes);
                 self.to_send += lost + 1;
                 self.expected = number + 1;
+                if let Some(latencies) = &mut self.latencies {
+                    latencies.record(now_ns - self.called_ns);
+                    self.called_ns = now_ns;
+                }
             } else if number >= self.late_below {
                 // The datagram is not the late answer to an abandoned call.
                 self.window.answered += 1;
@@ -155,6 +176,7 @@ impl<M: Medium> Caller<M> {
             self.to_send += lost;
             (self.expected, self.late_below) = (self.sent, self.sent);
             self.loss_timeout = LossTimeout::default();
+            self.called_ns = clock::now_ns();
         }
     }
 }
@@ -166,15 +188,17 @@ impl<M: Medium> ClientEnd for Caller<M> {
         (self.to_send, self.expected) = (self.in_flight, self.sent);
         self.loss_timeout = LossTimeout::default();
         self.started_ns = clock::now_ns();
+        self.called_ns = self.started_ns;
     }
 
     #[inline]
     fn poll_once(&mut self) {
         match self.medium.receive(&mut self.responses) {
             Some(bytes) => {
-                self.check(bytes);
+                let now_ns = clock::now_ns();
+                self.check(bytes, now_ns);
                 self.loss_timeout = LossTimeout::default();
-                self.is_stopping |= clock::now_ns() >= self.end_ns;
+                self.is_stopping |= now_ns >= self.end_ns;
             }
             None => self.on_empty_poll(),
         }
@@ -198,7 +222,8 @@ impl<M: Medium> ClientEnd for Caller<M> {
 
     fn finish(&mut self) -> Window {
         self.window.bytes = self.window.answered * self.size as u64;
-        self.window.finish(self.started_ns, None)
+        let latencies = self.latencies.as_mut().map(std::mem::take);
+        self.window.finish(self.started_ns, latencies)
     }
 }
 
@@ -257,13 +282,43 @@ mod tests {
     }
 
     #[test]
+    fn timed__has_the_time_of_each_round_trip() {
+        let (other, mut echo) = ends(32, 1, Grouping::Singles);
+        let latencies = Some(Latencies::default());
+        let mut caller = Caller { latencies, ..other };
+        caller.begin(clock::now_ns() + 1_000_000);
+        while !caller.is_over() {
+            caller.poll_once();
+            echo.poll_once();
+        }
+        let window = caller.finish();
+        assert!(window.checked > 0 && window.mismatched == 0);
+        assert_eq!(window.latencies.unwrap().summary().unwrap().count, window.checked);
+    }
+
+    #[test]
+    fn poll_once__goes_on_without_lost_datagrams() {
+        let (mut caller, mut echo) = ends(32, 1, Grouping::Singles);
+        caller.begin(u64::MAX);
+        while caller.window.lost == 0 {
+            caller.poll_once();
+        }
+        // Both calls arrive now; the answer to the first is ignored.
+        while caller.window.answered == 0 {
+            echo.poll_once();
+            caller.poll_once();
+        }
+        assert_eq!(caller.window.mismatched, 0);
+    }
+
+    #[test]
     fn check__distinguishes_lost_from_wrong() {
         let (mut caller, _echo) = ends(32, 4, Grouping::Singles);
         caller.begin(u64::MAX);
         caller.poll_once();
         let mut answer = |number: u64, bytes: usize| {
             caller.responses[..8].copy_from_slice(&number.to_le_bytes());
-            caller.check(bytes);
+            caller.check(bytes, 0);
             (caller.window.answered, caller.window.mismatched, caller.window.lost)
         };
         assert_eq!(answer(0, 48), (1, 0, 0));
@@ -277,7 +332,7 @@ mod tests {
         caller.begin(u64::MAX);
         let mut answer = |number: u64| {
             caller.responses[..8].copy_from_slice(&number.to_le_bytes());
-            caller.check(48);
+            caller.check(48, 0);
             (caller.window.answered, caller.window.mismatched)
         };
         assert_eq!(answer(4), (0, 0), "late, in the next window");

@@ -1,11 +1,10 @@
 //! Plain non-blocking UDP sockets, connected to one another.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
+use petrel_transport::socket_option::set_int_option;
 
 /// Requested socket buffer size: the same as the library's.
 const BUFFER_BYTES: libc::c_int = 4 << 20;
@@ -64,11 +63,11 @@ impl Medium for UdpSocket {
         socket.connect(peer)?;
         if matches!(joins, Joins::Sent | Joins::Both) {
             // The kernel cuts the bytes of one call.
-            set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?;
+            set_int_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?;
         }
         if matches!(joins, Joins::Received | Joins::Both) {
             // All datagrams have equal sizes, and the receiver need not ask for the size.
-            set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+            set_int_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         }
         Ok(socket)
     }
@@ -89,7 +88,7 @@ pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind((address, 0))?;
     socket.set_nonblocking(true)?;
     for option in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
-        set_option(&socket, libc::SOL_SOCKET, option, BUFFER_BYTES)?;
+        set_int_option(&socket, libc::SOL_SOCKET, option, BUFFER_BYTES)?;
     }
     Ok(socket)
 }
@@ -119,17 +118,4 @@ impl LossTimeout {
         let now_ns = clock::now_ns();
         now_ns >= *self.end_ns.get_or_insert(now_ns + LOSS_TIMEOUT_NS)
     }
-}
-
-fn set_option(
-    socket: &UdpSocket,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let from = std::ptr::from_ref(&value).cast();
-    let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `from` and `length` describe a live `int`, which the kernel only reads.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

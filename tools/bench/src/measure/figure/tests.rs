@@ -6,21 +6,9 @@ use super::*;
 
 fn setting() -> Setting {
     Setting {
-        bench: "rate",
-        transport: "shm",
-        network: None,
         cores: Some(1),
-        cpus: None,
-        size_bytes: 32,
-        in_flight: 60,
-        batch: 3,
-        sessions: 8,
-        settings: None,
-        announced: None,
-        change: None,
-        further: BTreeMap::new(),
         baseline: Some(Baseline::BareMedium),
-        command: "petrel bench rate".to_owned(),
+        ..Setting::new("rate", "shm", "petrel bench rate".to_owned())
     }
 }
 
@@ -101,35 +89,4 @@ fn new__of_latencies_has_differences() {
     assert_eq!(figure.latency.unwrap().p50_ns, 190);
     assert_eq!(figure.bare_latency.unwrap().p50_ns, 100);
     assert_eq!(figure.ns_per_call, None);
-}
-
-#[test]
-fn json__has_the_fields_that_scripts_read() {
-    let figure = Figure::new(Quantity::Rate, setting(), pairs());
-    let json = serde_json::to_value(&figure).unwrap();
-    for field in [
-        "bench",
-        "transport",
-        "cores",
-        "size_bytes",
-        "in_flight",
-        "batch",
-        "value",
-        "unit",
-        "bare",
-        "ratio",
-        "ratio_spread",
-        "windows",
-        "dropped_windows",
-        "checked",
-        "distance",
-        "calls",
-        "retransmissions",
-        "drops",
-        "command",
-    ] {
-        assert!(!json[field].is_null(), "{field}: {json}");
-    }
-    assert_eq!(json["baseline"], "bare-medium");
-    assert!(json.get("target").is_none());
 }
