@@ -96,13 +96,13 @@ impl KvClient {
     }
 
     /// Watches the keys from `from` on, up to `until` (excluded) or to the end: all changes after the first call of
-    /// [`Watch::next`], unless [`Watch::from_revision`] names an earlier begin.
+    /// [`Watch::next`], unless [`Watch::since`] names an earlier begin.
     ///
     /// ```
     /// # async fn f(client: petrel_kv::KvClient) -> Result<(), petrel_kv::KvError> {
     /// let revision = client.revision().await?;
     /// // Here: read the keys.
-    /// let mut watch = client.watch_prefix(b"config/").from_revision(revision + 1);
+    /// let mut watch = client.watch_prefix(b"config/").since(revision + 1);
     /// loop {
     ///     let changes = watch.next().await?;
     ///     for change in changes.iter() {
@@ -147,7 +147,7 @@ impl KvClient {
 impl Watch {
     /// Begins with the changes of this revision, or of later ones.
     #[must_use]
-    pub fn from_revision(self, revision: u64) -> Self {
+    pub fn since(self, revision: u64) -> Self {
         Self { next: Some(revision.max(1)), ..self }
     }
 
