@@ -6,9 +6,9 @@ use super::kv::{ClusterArgs, FormatArgs};
 
 /// Print the changes of a key, or of many, as they come, until interrupted
 ///
-/// Each change is printed once, in the order of the revisions, whichever replicas fail meanwhile. Without --from, those
-/// that come from now on. The end of a lease deletes its keys. Changes with the same revision belong together: a
-/// batch, or leases that ended.
+/// Each change is printed once, in the order of the revisions, whichever replicas fail meanwhile. The
+/// end of a lease deletes its keys. Changes with the same revision belong together: a batch, or leases
+/// that ended.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvWatchArgs {
@@ -25,6 +25,7 @@ pub(crate) struct KvWatchArgs {
     pub(crate) range: Option<Vec<String>>,
 
     /// The first revision, as far back as the replicas have changes (`petrel kv serve --history`)
+    /// [default: from now on]
     #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) from: Option<u64>,
 
@@ -45,6 +46,6 @@ Examples:
   petrel kv watch --prefix user: --from 17 --servers 127.0.0.1:7001
   petrel kv watch --range a c --json --servers 127.0.0.1:7001
 
-A line has the revision, put or delete, the key and the value, with tabs between. With --json: an object for each
-change, {revision, kind, key, value}; key_hex and value_hex for what is not UTF-8. The exit code is 1 if the
-changes from a revision on are gone.";
+A line has the revision, put or delete, the key and the value, with tabs between. With --json: an
+object for each change, {revision, kind, key, value}; key_hex and value_hex for what is not UTF-8.
+The exit code is 1 if the changes from a revision on are gone.";

@@ -74,7 +74,7 @@ fn begin(args: &KvWatchArgs, cluster: &Cluster) -> Result<Watch, Failure> {
         (None, None, _) => client.watch(b"", None),
     };
     Ok(match args.from {
-        Some(revision) => watch.from_revision(revision),
+        Some(revision) => watch.since(revision),
         None => watch,
     })
 }

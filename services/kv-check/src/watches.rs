@@ -44,7 +44,7 @@ impl Follower {
         self.seen.clear();
         self.keys = self.read(client).await?;
         let watch = client.watch(&self.from, self.until.as_deref());
-        Ok(watch.from_revision(self.begin.saturating_add(1)))
+        Ok(watch.since(self.begin.saturating_add(1)))
     }
 
     /// Reads the keys of the range.

@@ -103,13 +103,13 @@ impl KvClient {
     }
 
     /// Watches the keys from `from` on, up to `until` (excluded) or to the end: all changes after the present revision, which the
-    /// first call of [`Watch::next`] asks for, unless [`Watch::from_revision`] names the begin.
+    /// first call of [`Watch::next`] asks for, unless [`Watch::since`] names the begin.
     ///
     /// ```
     /// # async fn f(client: petrel_kv::KvClient) -> Result<(), petrel_kv::KvError> {
     /// let revision = client.revision().await?;
     /// // Here: read the keys.
-    /// let mut watch = client.watch_prefix(b"config/").from_revision(revision + 1);
+    /// let mut watch = client.watch_prefix(b"config/").since(revision + 1);
     /// loop {
     ///     let changes = watch.next().await?;
     ///     for change in changes.iter() {
@@ -157,7 +157,7 @@ impl KvClient {
 impl Watch {
     /// Begins with the changes of this revision, or of later ones.
     #[must_use]
-    pub fn from_revision(self, revision: u64) -> Self {
+    pub fn since(self, revision: u64) -> Self {
         Self { next: Some(revision.max(1)), ..self }
     }
 

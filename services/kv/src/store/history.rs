@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn end__forgets_the_first_revisions_beyond_the_bound_and_keeps_the_last() {
         let mut history = History::default();
-        let mut add = |history: &mut History, number| {
+        let add = |history: &mut History, number| {
             history.record(&Change { key: b"key", value: Some(&[0; 40]) });
             history.end(number);
         };

@@ -36,9 +36,9 @@ fn watch__has_each_change_of_its_range_once_and_in_order() {
     client.run(async |client: KvClient| {
         client.put(b"b", b"before").await.unwrap();
         let begin = client.revision().await.unwrap();
-        let mut all = client.watch(b"", None).from_revision(begin + 1);
-        let mut prefix = client.watch_prefix(b"b").from_revision(begin + 1);
-        let mut key = client.watch_key(b"b").from_revision(begin + 1);
+        let mut all = client.watch(b"", None).since(begin + 1);
+        let mut prefix = client.watch_prefix(b"b").since(begin + 1);
+        let mut key = client.watch_key(b"b").since(begin + 1);
 
         let first = client.put(b"b", b"1").await.unwrap().revision;
         assert_eq!(next(&mut key).await, (first, vec![put(b"b", b"1")]));
@@ -48,7 +48,7 @@ fn watch__has_each_change_of_its_range_once_and_in_order() {
         batch.push(&Op::Put { key: b"c", value: b"3" }).unwrap();
         batch.push(&Op::Delete { key: b"b" }).unwrap();
         batch.push(&Op::Delete { key: b"nothing" }).unwrap();
-        assert!(matches!(client.batch(&batch).await, Ok(_)));
+        client.batch(&batch).await.unwrap();
         let lease = client.grant(Duration::from_secs(3_600)).await.unwrap();
         client.put_leased(b"b", b"4", lease).await.unwrap();
         client.put_leased(b"a", b"5", lease).await.unwrap();
@@ -86,7 +86,7 @@ fn watch__a_lease_that_ends_by_itself_is_a_deletion() {
     let cluster = Cluster::start(1, Options::default());
     let mut client = TestClient::new(cluster.addresses());
     client.run(async |client: KvClient| {
-        let mut watch = client.watch_key(b"key").from_revision(1);
+        let mut watch = client.watch_key(b"key").since(1);
         let put = client.put_for(b"key", b"v", Duration::from_secs(2)).await.unwrap();
         assert_eq!(next(&mut watch).await.0, put.revision);
         let (end, changes) = next(&mut watch).await;
@@ -99,7 +99,7 @@ fn watch__a_lease_that_ends_by_itself_is_a_deletion() {
 fn watch__goes_on_over_changes_of_the_leader_and_ends_of_replicas() {
     let mut cluster = Cluster::start(3, Options::default());
     let mut client = TestClient::new(cluster.addresses());
-    let mut watch = client.client.watch_prefix(b"n").from_revision(1);
+    let mut watch = client.client.watch_prefix(b"n").since(1);
     let mut written = Vec::new();
     for round in 0..4u32 {
         let leader = cluster.wait_for_leader();
@@ -137,9 +137,9 @@ fn watch__a_revision_in_several_messages_is_one_piece() {
     let cluster = Cluster::start(1, Options::default());
     let mut client = TestClient::new(cluster.addresses());
     client.run(async |client: KvClient| {
-        let mut watch = client.watch(b"", None).from_revision(1);
+        let mut watch = client.watch(b"", None).since(1);
         let longest = [7; KEY_BYTES_MAX];
-        let mut of_key = client.watch_key(&longest).from_revision(1);
+        let mut of_key = client.watch_key(&longest).since(1);
         let mut batch = BatchBuffer::default();
         let value = vec![1; 100_000];
         for number in 0..15u8 {
@@ -168,13 +168,13 @@ fn watch__of_a_revision_that_is_gone_says_the_first_that_is_there() {
             last = client.put(b"key", &number.to_le_bytes()).await.unwrap().revision;
         }
         cluster.wait_for_equal_digests();
-        let mut watch = client.watch_key(b"key").from_revision(1);
+        let mut watch = client.watch_key(b"key").since(1);
         let first = match watch.next().await {
             Err(KvError::Compacted { from: 1, first }) => first,
             other => panic!("{other:?}"),
         };
         assert!((2..=last).contains(&first), "{first}");
-        let mut watch = client.watch_key(b"key").from_revision(first);
+        let mut watch = client.watch_key(b"key").since(first);
         assert_eq!(watch.next().await.unwrap().revision(), first);
     });
 }
@@ -185,7 +185,7 @@ fn watch__a_reader_that_is_too_slow_ends_and_delays_nothing() {
     let options = Options { history_bytes_max: 1 << 20, ..Options::default() };
     let cluster = Cluster::start(1, options);
     let mut client = TestClient::new(cluster.addresses());
-    let mut slow = client.client.watch_prefix(b"k").from_revision(1);
+    let mut slow = client.client.watch_prefix(b"k").since(1);
     let value = vec![7; 50_000];
     client.run(async |client: KvClient| {
         client.put(b"k0", &value).await.unwrap();
@@ -201,7 +201,7 @@ fn watch__a_reader_that_is_too_slow_ends_and_delays_nothing() {
             }
             assert!(written < 10_000);
         }
-        let mut other = client.watch_key(b"k9").from_revision(client.revision().await.unwrap() + 1);
+        let mut other = client.watch_key(b"k9").since(client.revision().await.unwrap() + 1);
         client.put(b"k9", b"v").await.unwrap();
         assert_eq!(next(&mut other).await.1, [put(b"k9", b"v")]);
         let mut read = 1;
@@ -231,14 +231,14 @@ fn watch__bad_ranges_and_too_many_watchers_are_refused() {
         ] {
             assert!(matches!(watch.next().await, Err(KvError::InvalidArgument(_))));
         }
-        let mut first = client.watch_key(b"a").from_revision(1);
+        let mut first = client.watch_key(b"a").since(1);
         client.put(b"a", b"1").await.unwrap();
         first.next().await.unwrap();
         let hasty = client.within(Duration::from_secs(2));
-        let refused = hasty.watch_key(b"a").from_revision(1).next().await.unwrap_err();
+        let refused = hasty.watch_key(b"a").since(1).next().await.unwrap_err();
         assert!(refused.to_string().contains("1 watchers"), "{refused}");
         drop(first);
-        let mut second = client.watch_key(b"a").from_revision(1);
+        let mut second = client.watch_key(b"a").since(1);
         assert_eq!(next(&mut second).await.1, [put(b"a", b"1")]);
     });
 }
