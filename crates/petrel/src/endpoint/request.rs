@@ -65,7 +65,7 @@ pub(super) enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn data(&self) -> &[u8] {
         match self {
             Payload::Borrowed(data) => data,

@@ -31,10 +31,17 @@ impl Key {
 
 #[derive(Debug)]
 struct Place<T> {
-    generation: u32,
-    /// The next place in the list of free places, or [`NONE`].
-    next_free: u32,
+    /// The key of the value, which one comparison finds. In a free place: the generation of the next value, above the next place in the
+    /// list of free places, or [`NONE`].
+    name: Key,
     value: Option<T>,
+}
+
+impl<T> Place<T> {
+    /// Makes the place one of the free ones, before the place `next`.
+    fn free(&mut self, next: u32) {
+        self.name = Key::new(next as usize, self.name.generation().wrapping_add(1));
+    }
 }
 
 /// Stands for no place.
@@ -66,8 +73,9 @@ impl<'a, T> Vacant<'a, T> {
     /// Inserts a value. A value made by the caller here is made in place.
     #[inline(always)]
     pub(crate) fn insert(self, value: T) -> &'a mut T {
-        let Self { place, free, len, .. } = self;
-        (*free, *len) = (place.next_free, *len + 1);
+        let Self { place, free, len, key } = self;
+        (*free, *len) = (place.name.0 as u32, *len + 1);
+        place.name = key;
         debug_assert!(place.value.is_none(), "a free place has no value");
         // No instruction is spent on dropping nothing.
         mem::forget(place.value.replace(value));
@@ -94,8 +102,7 @@ impl<T> Occupied<'_, T> {
     pub(crate) fn forget(self) {
         let Self { place, free, len, index } = self;
         mem::forget(place.value.take());
-        place.generation = place.generation.wrapping_add(1);
-        place.next_free = mem::replace(free, index);
+        place.free(mem::replace(free, index));
         *len -= 1;
     }
 }
@@ -124,7 +131,7 @@ impl<T> Slab<T> {
         let Self { places, free, len } = self;
         let index = *free as usize;
         let place = &mut places[index];
-        let key = Key::new(index, place.generation);
+        let key = Key::new(index, place.name.generation());
         Vacant { place, free, len, key }
     }
 
@@ -132,32 +139,31 @@ impl<T> Slab<T> {
     fn add_place(&mut self) {
         assert!(self.places.len() < NONE as usize, "a key has 32 bits for its place");
         self.free = self.places.len() as u32;
-        self.places.push(Place { generation: 0, next_free: NONE, value: None });
+        self.places.push(Place { name: Key::new(NONE as usize, 0), value: None });
     }
 
     /// Returns the value of a key, unless it was removed.
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let place = self.places.get(key.index())?;
-        if place.generation == key.generation() { place.value.as_ref() } else { None }
+        if place.name == key { place.value.as_ref() } else { None }
     }
 
     /// Returns the value of a key for changes, unless it was removed.
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
-        if place.generation == key.generation() { place.value.as_mut() } else { None }
+        if place.name == key { place.value.as_mut() } else { None }
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let place = self.places.get_mut(key.index())?;
-        if place.generation != key.generation() {
+        if place.name != key {
             return None;
         }
         let value = place.value.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        place.next_free = mem::replace(&mut self.free, key.index() as u32);
+        place.free(mem::replace(&mut self.free, key.index() as u32));
         self.len -= 1;
         Some(value)
     }
@@ -167,7 +173,7 @@ impl<T> Slab<T> {
     pub(crate) fn occupied(&mut self, key: Key) -> Option<Occupied<'_, T>> {
         let Self { places, free, len } = self;
         let place = places.get_mut(key.index())?;
-        let is_there = place.generation == key.generation() && place.value.is_some();
+        let is_there = place.name == key && place.value.is_some();
         is_there.then_some(Occupied { place, free, len, index: key.index() as u32 })
     }
 
@@ -176,10 +182,8 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn keys(&self) -> Vec<Key> {
-        let key = |(index, place): (usize, &Place<T>)| {
-            place.value.is_some().then(|| Key::new(index, place.generation))
-        };
-        let keys: Vec<_> = self.places.iter().enumerate().filter_map(key).collect();
+        let key = |place: &Place<T>| place.value.as_ref().map(|_| place.name);
+        let keys: Vec<_> = self.places.iter().filter_map(key).collect();
         assert_eq!(keys.len(), self.len, "the values of a table are counted");
         keys
     }

@@ -68,15 +68,18 @@ fn malformed_request<M: Method>(why: &Malformed) -> Error {
 }
 
 /// Reads a reply at the client.
-#[inline]
+#[inline(always)]
 pub(super) fn decode_reply<M: Method>(bytes: &[u8]) -> Result<M::Reply, Error> {
     let decode = || <M::Codec as Decode<M::Reply>>::decode(bytes);
     let decoded = match <M::Codec as Encode<M::Reply>>::NEVER_PANICS {
         true => decode(),
         false => in_call("the decoder of the reply", Execution::Answered, decode)?,
     };
-    decoded.map_err(|why| {
-        let text = format!("{}: the reply is malformed: {why}", M::NAME);
-        Error::of(Status::Internal, text, Execution::Answered)
-    })
+    decoded.map_err(|why| malformed_reply::<M>(&why))
+}
+
+#[cold]
+fn malformed_reply<M: Method>(why: &Malformed) -> Error {
+    let text = format!("{}: the reply is malformed: {why}", M::NAME);
+    Error::of(Status::Internal, text, Execution::Answered)
 }

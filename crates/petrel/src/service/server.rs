@@ -205,7 +205,8 @@ impl<I: ServerInterceptors> Between<'_, I> {
         let plain = move |_: &Handle| {
             let mut kept = <M::Codec as Read<M::Request>>::Kept::default();
             boxed(move |_, cx, request| {
-                let is_small = request.data().len() <= KEPT_BYTES_MAX;
+                let is_nothing = size_of::<<M::Codec as Read<M::Request>>::Kept>() == 0;
+                let is_small = is_nothing || request.data().len() <= KEPT_BYTES_MAX;
                 let (kept, mut own) = (&mut kept, Default::default());
                 let kept = if is_small { kept } else { &mut own };
                 let message = read_request::<M>(request.data(), kept);

@@ -155,36 +155,41 @@ impl<I: ServerInterceptors> Between<'_, I> {
             let (service, interceptors) = (Arc::clone(&service), Arc::clone(&interceptors));
             let ends = opened.ends();
             opened.run(async move {
-                // The ends are made where the handler takes them: a future keeps a place for each move of a value.
-                let run = async {
-                    let (peer, deadline, envelope) = (cx.peer(), cx.deadline(), cx.envelope());
-                    let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
-                    let watch = || Watch::begin(&*interceptors, call, || cx.handle().clock_now());
-                    let watch = (!I::ARE_NONE).then(|| watch().map(Box::new)).transpose()?;
-                    let outcome = async {
+                let outcome = 'stream: {
+                    let watch = || {
+                        let (peer, deadline, envelope) = (cx.peer(), cx.deadline(), cx.envelope());
+                        let call = IncomingCall { method: M::NAME, peer, deadline, envelope };
+                        let watch = Watch::begin(&*interceptors, call, || cx.handle().clock_now());
+                        watch.map(Box::new)
+                    };
+                    let watch = match (!I::ARE_NONE).then(watch).transpose() {
+                        Ok(watch) => watch,
+                        Err(error) => break 'stream Err(error),
+                    };
+                    // The ends are made where the handler takes them, and no block is a future of its own: a future keeps a place for each
+                    // move of a value.
+                    let outcome = 'handler: {
                         let mut requests = ends.receiver(decode_sent::<M::Codec, M::Request, M>);
-                        let request = match M::HAS_REQUEST {
-                            true => {
-                                Some(requests.next().await.unwrap_or_else(|| Err(no_request()))?)
+                        let mut request = None;
+                        if M::HAS_REQUEST {
+                            match requests.next().await.unwrap_or_else(|| Err(no_request())) {
+                                Ok(first) => request = Some(first),
+                                Err(error) => break 'handler Err(error),
                             }
-                            false => None,
-                        };
+                        }
                         let input = requests.reading(decode_sent::<M::Codec, M::Input, M>);
                         let output = ends.sender(append::<M::Codec, M::Output>);
                         handler(&service, &cx, request, input, output).await
                     };
-                    let outcome = outcome.await;
-                    if let Some(watch) = watch {
-                        watch.end(outcome.as_ref().err())?;
-                    }
-                    match reply(outcome?) {
-                        Some(message) => {
+                    let told = watch.map_or(Ok(()), |watch| watch.end(outcome.as_ref().err()));
+                    match told.and(outcome).map(reply) {
+                        Ok(Some(message)) => {
                             ends.sender(append::<M::Codec, M::Output>).send(message).await
                         }
-                        None => Ok(()),
+                        Ok(None) => Ok(()),
+                        Err(error) => Err(error),
                     }
                 };
-                let outcome = run.await;
                 (outcome, cx.envelope().map(Envelope::take_reply).unwrap_or_default())
             });
         }));

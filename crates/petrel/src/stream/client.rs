@@ -285,7 +285,7 @@ pub(crate) struct Kind<T> {
 impl<T: 'static> Kind<Receiver<T>> {
     /// Messages from the server.
     pub(crate) fn server(decode: Decode<T>) -> Self {
-        let make = move |stream, watch| Receiver::of_client(stream, decode, watch);
+        let make = move |stream, watch| Receiver::new(stream, decode, watch);
         Self { ends: true, make: Box::new(make) }
     }
 }
@@ -294,8 +294,8 @@ impl<I: 'static, T: 'static> Kind<(Sender<I>, Reply<T>)> {
     /// Messages to the server, and a reply.
     pub(crate) fn client(append: Append<I>, decode: Decode<T>) -> Self {
         let make = move |stream: Held, watch| {
-            let sender = Sender::new(stream.another(), append, true);
-            (sender, Reply::new(Receiver::of_client(stream, decode, watch)))
+            let sender = Sender::new(stream.another(), append);
+            (sender, Reply::new(Receiver::new(stream, decode, watch)))
         };
         Self { ends: false, make: Box::new(make) }
     }
@@ -305,8 +305,8 @@ impl<I: 'static, T: 'static> Kind<(Sender<I>, Receiver<T>)> {
     /// Messages in both directions.
     pub(crate) fn both(append: Append<I>, decode: Decode<T>) -> Self {
         let make = move |stream: Held, watch| {
-            let sender = Sender::new(stream.another(), append, true);
-            (sender, Receiver::of_client(stream, decode, watch))
+            let sender = Sender::new(stream.another(), append);
+            (sender, Receiver::new(stream, decode, watch))
         };
         Self { ends: false, make: Box::new(make) }
     }

@@ -74,12 +74,12 @@ pub(crate) struct HandlerEnds(Held);
 impl HandlerEnds {
     /// Returns the messages of the client.
     pub(crate) fn receiver<T>(&self, decode: Decode<T>) -> Receiver<T> {
-        Receiver::of_handler(self.0.another(), decode)
+        Receiver::new(self.0.another(), decode, None)
     }
 
     /// Returns the end for the messages of the server.
     pub(crate) fn sender<T>(&self, append: Append<T>) -> Sender<T> {
-        Sender::new(self.0.another(), append, false)
+        Sender::new(self.0.another(), append)
     }
 }
 

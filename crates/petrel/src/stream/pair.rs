@@ -233,6 +233,12 @@ impl<T: Default> Pair<T> {
         &mut self.stream(key).metadata
     }
 
+    /// Returns the metadata of a stream's end, for a client.
+    pub(super) fn end_metadata(&self, key: Key) -> Option<Metadata> {
+        let stream = self.streams.get(key).filter(|_| self.role == Role::Client)?;
+        stream.metadata.as_deref().cloned()
+    }
+
     /// Returns when the next stream ends by its deadline; [`u64::MAX`] without one.
     pub(super) fn next_deadline_ns(&self) -> u64 {
         self.deadlines.first().map_or(u64::MAX, |(at_ns, _)| *at_ns)
@@ -317,6 +323,21 @@ impl<T: Default> Pair<T> {
     /// Ends a stream like [`reset`](Self::reset), with all of an error.
     pub(super) fn reset_with(&mut self, key: Key, error: &Error) {
         self.reset_by(key, End::of(&Err(error.clone()), Metadata::new()));
+    }
+
+    /// Lets the reader go: the stream of a client is cancelled, and a server drops the messages to come.
+    pub(super) fn leave_unread(&mut self, key: Key) {
+        match self.role {
+            Role::Client => self.reset(key, Status::Cancelled, "the client has dropped the stream"),
+            Role::Server => self.discard(key),
+        }
+    }
+
+    /// Lets the writer go: the messages of a client end, and those of a server with its handler.
+    pub(super) fn leave_written(&mut self, key: Key) {
+        if self.role == Role::Client {
+            self.finish(key, Ok(()), Metadata::new());
+        }
     }
 
     /// Ends all streams at both sides; the pair goes on.

@@ -22,11 +22,10 @@ pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, Error>;
 /// dropped. A handler that drops it reads no more, and goes on.
 pub struct Receiver<T> {
     stream: Held,
-    decode: Decode<T>,
+    /// Reads a message. Absent once no further message comes from here.
+    decode: Option<Decode<T>>,
     /// In a box, for handlers keep a receiver in several places of their futures. Absent before the first message: an idle stream needs none.
     state: Option<Box<State>>,
-    is_over: bool,
-    on_drop: OnDrop,
 }
 
 /// The records of a receiver.
@@ -42,17 +41,6 @@ struct State {
     watch: Option<Box<dyn AroundStream>>,
 }
 
-/// The effect of a drop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnDrop {
-    /// The stream is cancelled: at a client.
-    Cancel,
-    /// The messages to come are dropped: at a server.
-    Discard,
-    /// None: another receiver reads on.
-    Nothing,
-}
-
 /// Bytes of memory that a receiver keeps for messages of several pieces.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
@@ -63,36 +51,21 @@ enum Place {
 }
 
 impl<T> Receiver<T> {
-    /// Returns the receiver of a client, whose stream runs between interceptors.
-    pub(super) fn of_client(
+    /// Returns a receiver: of a handler, or of a client whose stream runs between interceptors.
+    pub(super) fn new(
         stream: Held,
         decode: Decode<T>,
-        watch: Option<Box<dyn AroundStream>>,
-    ) -> Self {
-        Self::new(stream, decode, OnDrop::Cancel, watch)
-    }
-
-    /// Returns the receiver of a handler.
-    pub(super) fn of_handler(stream: Held, decode: Decode<T>) -> Self {
-        Self::new(stream, decode, OnDrop::Discard, None)
-    }
-
-    fn new(
-        stream: Held,
-        decode: Decode<T>,
-        on_drop: OnDrop,
         watch: Option<Box<dyn AroundStream>>,
     ) -> Self {
         let around = |watch| Box::new(State { watch: Some(watch), ..State::default() });
-        Self { stream, decode, state: watch.map(around), is_over: false, on_drop }
+        Self { stream, decode: Some(decode), state: watch.map(around) }
     }
 
     /// Returns the metadata of a stream's end, which the handler has added by `cx.reply_metadata(…)`: for a client, after
     /// [`next`](Self::next) has returned `None` or an error. Empty before.
     pub fn metadata(&self) -> Metadata {
-        let is_known = self.is_over && self.on_drop == OnDrop::Cancel;
-        let clone = |held: &Held| held.with(|pair, key| pair.metadata(key).as_deref().cloned());
-        is_known.then(|| clone(&self.stream)).flatten().unwrap_or_default()
+        let of_end = |held: &Held| held.with(|pair, key| pair.end_metadata(key));
+        self.decode.is_none().then(|| of_end(&self.stream)).flatten().unwrap_or_default()
     }
 
     /// Returns the next message, after a wait if need be. `None` after the last message of a stream that has ended well.
@@ -108,7 +81,8 @@ impl<T> Receiver<T> {
             return Poll::Ready(self.tell(None).err().map(Err));
         };
         let message = place.and_then(|place| {
-            let decode = || (self.decode)(self.bytes(&place));
+            let decode = self.decode.expect("a message comes before the end");
+            let decode = || decode(self.bytes(&place));
             in_call("the decoder of a message", Execution::MayHaveExecuted, decode).flatten()
         });
         Poll::Ready(Some(message.map_err(|error| self.end(error))))
@@ -125,14 +99,14 @@ impl<T> Receiver<T> {
     /// Returns the place of the next message.
     #[inline]
     fn poll_place(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Place, Error>>> {
-        while !self.is_over {
+        while self.decode.is_some() {
             let next = self.state.as_deref_mut().and_then(|state| {
                 Head::read(&state.records[state.next..]).map(|head| (state, head))
             });
             let Some((state, head)) = next else {
                 match ready!(self.poll_records(cx)) {
                     Taken::Failed(error) => return Poll::Ready(Some(Err(error))),
-                    Taken::Finished => self.is_over = true,
+                    Taken::Finished => self.decode = None,
                     Taken::Records | Taken::None => {}
                 }
                 continue;
@@ -182,7 +156,7 @@ impl<T> Receiver<T> {
     /// Returns nothing more after an error, with which the stream ends unless it has ended. The error may be that of an interceptor.
     #[cold]
     fn end(&mut self, error: Error) -> Error {
-        self.is_over = true;
+        self.decode = None;
         self.stream.with(|pair, key| pair.reset(key, error.status, &error.message));
         self.tell(Some(&error)).err().unwrap_or(error)
     }
@@ -213,9 +187,8 @@ impl State {
 impl<T> Receiver<T> {
     /// Returns a receiver of the messages behind those received, which are of another type.
     pub(crate) fn reading<U>(mut self, decode: Decode<U>) -> Receiver<U> {
-        let on_drop = std::mem::replace(&mut self.on_drop, OnDrop::Nothing);
         let (stream, state) = (self.stream.another(), self.state.take());
-        Receiver { stream, decode, state, is_over: self.is_over, on_drop }
+        Receiver { stream, decode: self.decode.take().map(|_| decode), state }
     }
 }
 
@@ -241,13 +214,9 @@ impl<T> futures_util::Stream for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.stream.with(|pair, key| match self.on_drop {
-            OnDrop::Cancel => {
-                pair.reset(key, Status::Cancelled, "the client has dropped the stream")
-            }
-            OnDrop::Discard => pair.discard(key),
-            OnDrop::Nothing => {}
-        });
+        if self.decode.is_some() {
+            self.stream.with(|pair, key| pair.leave_unread(key));
+        }
     }
 }
 
@@ -285,7 +254,7 @@ impl<T> Future for Reply<T> {
     /// # Panics
     /// When polled after it has returned the outcome.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(!self.receiver.is_over, "the reply was taken");
+        assert!(self.receiver.decode.is_some(), "the reply was taken");
         let text = loop {
             match ready!(self.receiver.poll_message(cx)) {
                 Some(Ok(message)) if self.message.is_none() => self.message = Some(message),

@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use petrel_proto::Execution;
 
-use super::pair::NotSent;
+use super::pair::{NotSent, Pair};
 use super::shared::{Held, register};
 use crate::error::Error;
 use crate::panics::{PanicPayload, panicked};
-use crate::values::Metadata;
 
 /// Appends a message to memory.
 pub(crate) type Append<T> = fn(&T, &mut Vec<u8>);
@@ -23,8 +22,6 @@ pub(crate) type Append<T> = fn(&T, &mut Vec<u8>);
 pub struct Sender<T> {
     stream: Held,
     append: Append<T>,
-    /// Whether a drop ends the direction.
-    ends: bool,
 }
 
 /// A message that a stream has not taken.
@@ -37,8 +34,8 @@ pub enum TrySendError<V> {
 }
 
 impl<T> Sender<T> {
-    pub(super) fn new(stream: Held, append: Append<T>, ends: bool) -> Self {
-        Self { stream, append, ends }
+    pub(super) fn new(stream: Held, append: Append<T>) -> Self {
+        Self { stream, append }
     }
 
     /// Sends a message, after a wait while as many messages wait as may.
@@ -120,9 +117,7 @@ impl Sender<Vec<u8>> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        if self.ends {
-            self.stream.with(|pair, key| pair.finish(key, Ok(()), Metadata::new()));
-        }
+        self.stream.with(Pair::leave_written);
     }
 }
 

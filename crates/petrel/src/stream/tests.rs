@@ -22,7 +22,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 #[test]
 fn sizes__of_an_idle_stream() {
     const { assert!(Pair::<Waiters>::STREAM_BYTES <= 232) };
-    assert_eq!((size_of::<Sender<u8>>(), size_of::<Receiver<u8>>()), (32, 40));
+    assert_eq!((size_of::<Sender<u8>>(), size_of::<Receiver<u8>>()), (24, 32));
 }
 
 /// Two pairs, and the thread between them.
@@ -94,11 +94,11 @@ fn decode(bytes: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 fn of_client([ours, _]: &[Held; 2]) -> (Sender<Vec<u8>>, Receiver<Vec<u8>>) {
-    (Sender::new(ours.another(), append, true), Receiver::of_client(ours.another(), decode, None))
+    (Sender::new(ours.another(), append), Receiver::new(ours.another(), decode, None))
 }
 
 fn of_server([_, theirs]: &[Held; 2]) -> (Receiver<Vec<u8>>, Sender<Vec<u8>>) {
-    (Receiver::of_handler(theirs.another(), decode), Sender::new(theirs.another(), append, false))
+    (Receiver::new(theirs.another(), decode, None), Sender::new(theirs.another(), append))
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn send__of_a_message_whose_encoder_panics_ends_the_stream_alone() {
         out.push(1);
         panic!("an encoder");
     };
-    let mut fails = Sender::new(stream[0].another(), fails, false);
+    let mut fails = Sender::new(stream[0].another(), fails);
     let other = wire.open();
     let (_sender, mut receiver) = of_client(&stream);
     let (mut input, _output) = of_server(&stream);
