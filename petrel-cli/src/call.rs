@@ -66,9 +66,7 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let named = name.map(|name| Named::find(&mut client, name, args.server.timeout)).transpose()?;
     let named = match named {
         Some(named) if named.streams != (false, false) => {
-            let medium = client.transport();
-            drop(client);
-            return streams::run(args, (named, medium), output);
+            return streams::run(args, (&mut client, named), output);
         }
         other => other,
     };

@@ -1,22 +1,20 @@
 //! Methods with streams: a line for each message, in both directions.
 
 use std::fs::File;
+use std::future::{Future, poll_fn};
 use std::io::{self, BufRead, BufReader};
-use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
 use petrel::client::{ClientConfig, wait};
-use petrel::service::Metadata;
-use petrel::stream::{Receiver, Sender};
+use petrel::endpoint::EndpointId;
+use petrel::stream::{RawEnds, Sender};
 use petrel_command::Outcome;
-use petrel_command::client::connect_service;
 
 use super::*;
-
-/// Messages between the stream and standard output.
-const MESSAGES_MAX: usize = 64;
 
 /// A message of the server in the format of `--json`: `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]
@@ -38,70 +36,82 @@ struct Finished {
     elapsed_ns: u64,
 }
 
-/// News for the thread that prints.
-enum News {
-    Message(Vec<u8>),
-    /// The input is no message.
-    Wrong(Failure),
-    Ended(Result<(), petrel::Error>, Metadata),
+/// The failure of the thread that reads the input, and the waker of the stream's future.
+#[derive(Default)]
+struct Input {
+    failure: Option<Failure>,
+    waker: Option<Waker>,
 }
 
 /// Begins the stream, sends the messages of the input, and prints those of the server, until the stream ends.
 pub(super) fn run(
     args: &CallArgs,
-    (named, medium): (Named, &'static str),
+    (client, named): (&mut Client, Named),
     output: Output,
 ) -> Result<Outcome, Failure> {
-    let ServerArgs { address, transport, endpoint, timeout } = &args.server;
+    let medium = client.transport();
     let mut config = ClientConfig::default();
-    config.timeout = *timeout;
-    let client = connect_service(address, *endpoint, transport.allowed(), &config)?;
+    config.timeout = args.server.timeout;
+    let server = (client.address, EndpointId(args.server.endpoint));
     let begin = |call: petrel::stream::StreamCall<_>, (key, value): &(String, Vec<u8>)| {
         call.metadata(key, value)
     };
-    let call = args.metadata.iter().fold(client.stream(named.number), begin);
+    let call = client.endpoint.client([server], config).stream(named.number);
+    let call = args.metadata.iter().fold(call, begin);
+    client.endpoint.block_on(exchange(call, (Arc::new(named), args.data.clone()), medium, output))
+}
+
+async fn exchange(
+    call: petrel::stream::StreamCall<RawEnds>,
+    (named, data): (Arc<Named>, Payload),
+    medium: &'static str,
+    output: Output,
+) -> Result<Outcome, Failure> {
     let begun = Instant::now();
     let elapsed_ns = || begun.elapsed().as_nanos() as u64;
     let failed = |error: &petrel::Error| {
         print_failure(error, medium, elapsed_ns(), output)?;
         Ok::<_, Failure>(Outcome::Failure)
     };
-    let (sender, receiver) = match call.start_wait() {
+    let (sender, mut receiver) = match call.start().await {
         Ok(ends) => ends,
         Err(error) => return failed(&error),
     };
-    let (tell, told) = sync_channel(MESSAGES_MAX);
-    let (named, data, reads) = (Arc::new(named), args.data.clone(), tell.clone());
-    let sends = Arc::clone(&named);
-    // The threads end with the process: an input may never end.
+    let input = Arc::new(Mutex::<Input>::default());
+    let (sends, reads) = (Arc::clone(&named), Arc::clone(&input));
+    // The thread ends with the process: an input may never end.
     thread::spawn(move || {
         if let Err(failure) = send(&sends, &data, sender) {
-            let _ = tell.send(News::Wrong(failure));
+            let mut input = reads.lock().unwrap_or_else(PoisonError::into_inner);
+            input.failure = Some(failure);
+            input.waker.take().into_iter().for_each(Waker::wake);
         }
     });
-    thread::spawn(move || receive(receiver, &reads));
     let mut messages = 0;
     loop {
-        match told.recv().map_err(|_| Failure::because("a thread of the stream has ended"))? {
-            News::Message(message) => print(&named.reply(&message)?, output)?,
-            News::Wrong(failure) => return Err(failure),
-            News::Ended(outcome, metadata) => {
-                print_metadata(&metadata);
-                if let Err(error) = outcome {
-                    return failed(&error);
-                }
-                let (status, metadata) = (Status::Ok.name(), by_key(&metadata));
-                output.record(&Finished {
-                    status,
-                    messages,
-                    metadata,
-                    elapsed_ns: elapsed_ns(),
-                })?;
-                return Ok(Outcome::Success);
+        let next = poll_fn(|cx| {
+            let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(failure) = input.failure.take() {
+                return Poll::Ready(Err(failure));
             }
+            input.waker = Some(cx.waker().clone());
+            pin!(receiver.next()).poll(cx).map(Ok)
+        });
+        match next.await? {
+            Some(Ok(message)) => print(&named.reply(&message)?, output)?,
+            Some(Err(error)) => {
+                print_metadata(&receiver.metadata());
+                return failed(&error);
+            }
+            None => break,
         }
         messages += 1;
     }
+    let metadata = receiver.metadata();
+    print_metadata(&metadata);
+    let (status, metadata) = (Status::Ok.name(), by_key(&metadata));
+    output.record(&Finished { status, messages, metadata, elapsed_ns: elapsed_ns() })?;
+    Ok(Outcome::Success)
 }
 
 /// Sends the input: as one request, or as a message for each line if the client streams.
@@ -129,20 +139,6 @@ fn send(named: &Named, data: &Payload, mut sender: Sender<Vec<u8>>) -> Result<()
         }
     }
     Ok(())
-}
-
-fn receive(mut receiver: Receiver<Vec<u8>>, tell: &SyncSender<News>) {
-    loop {
-        let news = match wait(receiver.next()) {
-            Some(Ok(message)) => News::Message(message),
-            Some(Err(error)) => News::Ended(Err(error), receiver.metadata()),
-            None => News::Ended(Ok(()), receiver.metadata()),
-        };
-        let is_end = matches!(news, News::Ended(..));
-        if tell.send(news).is_err() || is_end {
-            return;
-        }
-    }
 }
 
 /// Prints a message, with the end of the line.

@@ -1,8 +1,10 @@
 //! Petrel, over UDP and over shared memory, polled and blocking: a session, and an endpoint per side,
 //! otherwise with defaults. The variants that begin with `client` have a `Client` in place of the session, called by tasks
-//! as tarpc's and tonic's clients are, and nothing else set but the transport. The variants that begin with `sealed` have credentials.
+//! as tarpc's and tonic's clients are, and nothing else set but the transport. The variants that begin with `sealed` have credentials. Those
+//! of `prost` are such clients of a typed service, and those of `messages` have its stream.
 
 mod sealed;
+mod typed;
 
 use bytes::Bytes;
 use peers_common::tasks::{self, Caller};
@@ -15,14 +17,21 @@ use petrel::endpoint::{EndpointConfig, SessionId};
 use petrel::{Client, Context, MsgBuf, Nexus};
 
 fn main() -> Result<(), Failure> {
-    peers_common::run(serve, |args| match plain(&args.variant).starts_with(CLIENT) {
+    peers_common::run(serve, |args| match transport_of_client(&args.variant).is_some() {
         true => tasks::block_on(call_by_tasks(args)),
         false => call(args),
     })
 }
 
-/// Begins the name of a variant with a `Client`.
+/// Begin the names of variants with a `Client`: of calls by number, of typed calls, and of messages on a stream.
 const CLIENT: &str = "client-";
+const PROST: &str = "prost-";
+const MESSAGES: &str = "messages-";
+
+/// Returns the transport of a variant with a `Client`.
+fn transport_of_client(variant: &str) -> Option<&str> {
+    [CLIENT, PROST, MESSAGES].into_iter().find_map(|kind| plain(variant).strip_prefix(kind))
+}
 
 /// Begins the name of a variant with credentials.
 const SEALED: &str = "sealed-";
@@ -33,12 +42,12 @@ fn plain(variant: &str) -> &str {
 }
 
 fn config(variant: &str) -> Result<EndpointConfig, Failure> {
-    let variant = plain(variant);
     let mut config = EndpointConfig::default();
-    if let Some(transport) = variant.strip_prefix(CLIENT) {
+    if let Some(transport) = transport_of_client(variant) {
         config.transports = transport.parse()?;
         return Ok(config);
     }
+    let variant = plain(variant);
     let (transport, idle) = variant.split_once('-').unwrap_or((variant, "poll"));
     (config.transports, config.idle) = (transport.parse()?, idle.parse()?);
     Ok(config)
@@ -63,6 +72,7 @@ fn serve(args: ServerArgs) -> Result<(), Failure> {
         let reply = Sink::reply_to(request.data());
         request.reply(cx, &reply)
     });
+    typed::serve(&mut server);
     let address = nexus.local_addr().ok_or("the server listens nowhere")?;
     ready(format!("{address}{credentials}"));
     server.run_until(|_, _| false);
@@ -93,7 +103,15 @@ async fn call_by_tasks(args: ClientArgs) -> Result<Outcome, Failure> {
         None => client,
     };
     let client = client.connect(address.to_owned()).await?;
-    tasks::run(TaskCaller(client), args.plan).await
+    match &args.variant {
+        variant if variant.starts_with(PROST) => {
+            tasks::run(typed::Unary::new(client), args.plan).await
+        }
+        variant if variant.starts_with(MESSAGES) => {
+            tasks::run(typed::Stream::open(client).await?, args.plan).await
+        }
+        _ => tasks::run(TaskCaller(client), args.plan).await,
+    }
 }
 
 /// A window: the lanes of the calls in flight; lanes of bulk requests have the state of their content.

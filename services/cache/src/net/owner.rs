@@ -1,5 +1,7 @@
 //! The owner of a partition.
 
+use petrel::service::{Encode, Postcard};
+
 use super::batch::{Batch, Work};
 use super::report::Snapshot;
 use crate::limits::REPLIES_BYTES_MAX;
@@ -19,7 +21,7 @@ impl Owner {
         batch.run(REPLIES_BYTES_MAX, |work, out| match work {
             Work::Operation(key, operation) => execute(partition, clock, key, &operation, out),
             Work::Everywhere(everywhere) => {
-                run_everywhere(partition, clock, everywhere).encode(out)
+                Postcard::append(&run_everywhere(partition, clock, everywhere), out);
             }
         });
     }

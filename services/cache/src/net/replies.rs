@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use petrel::service::{Decode, Postcard};
+
 use super::report::Snapshot;
 use crate::limits::{READ_BYTES, REPLY_BYTES_EXPECTED};
 use crate::memcached::Everywhere;
@@ -125,7 +127,8 @@ impl Replies {
             Reply::Owed => bytes.to_vec(),
             Reply::Gathered { left, sum, everywhere } => {
                 assert!(*left > 0, "more parts than partitions");
-                sum.add(&Snapshot::decode(bytes));
+                let part = Postcard::decode(bytes).expect("a part as it was written");
+                sum.add(&part);
                 *left -= 1;
                 if *left > 0 {
                     return;
@@ -162,6 +165,8 @@ impl Replies {
 
 #[cfg(test)]
 mod tests {
+    use petrel::service::Encode;
+
     use super::*;
 
     fn put(text: &'static [u8]) -> impl FnOnce(&mut Vec<u8>) {
@@ -206,7 +211,7 @@ mod tests {
         let sequence = replies.gather(2, part.clone(), Everywhere::Stats);
         assert!(replies.held_bytes() >= size_of::<Reply>() + size_of::<Snapshot>());
         let mut bytes = Vec::new();
-        part.encode(&mut bytes);
+        Postcard::append(&part, &mut bytes);
         let format = |_, sum: &Snapshot, out: &mut Vec<u8>| out.push(sum.items as u8);
         replies.take(sequence, &bytes, &mut output, format);
         assert!(output.is_empty());

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 use super::thread::Shared;
 use crate::limits::{DUMP_BYTES_MAX, KEY_BYTES_MAX};
 use crate::memcached::replies::{END, OK};
@@ -10,7 +12,7 @@ use crate::memcached::{Clock, Everywhere};
 use crate::partition::{Counters, Mode, Partition};
 
 /// The counters of a partition, or of several.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) counters: Counters,
     pub(crate) items: u64,
@@ -69,31 +71,6 @@ impl Snapshot {
         self.index_bytes += other.index_bytes;
         self.age_s = self.age_s.max(other.age_s);
         self.text.extend_from_slice(&other.text);
-    }
-
-    /// Appends the numbers and the text, for another thread of this process.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let Self { items, live_bytes, memory_bytes, log_bytes, index_bytes, age_s, .. } = *self;
-        let sizes = [items, live_bytes, memory_bytes, log_bytes, index_bytes, age_s];
-        let counters = self.counters.named().map(|(_, value)| value);
-        sizes
-            .into_iter()
-            .chain(counters)
-            .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
-        out.extend_from_slice(&self.text);
-    }
-
-    pub(crate) fn decode(mut bytes: &[u8]) -> Self {
-        let mut next = || {
-            let (word, rest) = bytes.split_first_chunk().expect("as many numbers as were written");
-            bytes = rest;
-            u64::from_le_bytes(*word)
-        };
-        let (items, live_bytes, memory_bytes) = (next(), next(), next());
-        let (log_bytes, index_bytes, age_s) = (next(), next(), next());
-        let counters = Counters::from_values(next);
-        let text = bytes.to_vec();
-        Self { counters, items, live_bytes, memory_bytes, log_bytes, index_bytes, age_s, text }
     }
 
     /// Names and values, with the names of memcached.
@@ -255,31 +232,4 @@ fn put_settings(shared: &Shared, out: &mut Vec<u8>) {
 fn put(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
     // Writing to a vector does not fail.
     let _ = write!(out, "STAT {name} {value}\r\n");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decode__reads_each_encoding() {
-        let mut bytes = Vec::new();
-        let mut value = 0;
-        let counters = Counters::from_values(|| {
-            value += 1;
-            value
-        });
-        let text = b"line".to_vec();
-        let snapshot = Snapshot {
-            counters,
-            items: 100,
-            index_bytes: 200,
-            age_s: 300,
-            text,
-            ..Snapshot::default()
-        };
-        snapshot.encode(&mut bytes);
-        assert_eq!(Snapshot::decode(&bytes), snapshot);
-        assert!(counters.named().map(|(_, value)| value).eq(1..=value));
-    }
 }

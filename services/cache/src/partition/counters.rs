@@ -1,10 +1,12 @@
 //! The counters of a partition.
 
+use serde::{Deserialize, Serialize};
+
 /// Declares the counters with their names and documentation.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a partition, with the names that memcached's `stats` uses.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[non_exhaustive]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
@@ -12,11 +14,6 @@ macro_rules! counters {
             /// Names and values.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
-            }
-
-            /// Makes counters with values in the order of [`Counters::named`].
-            pub(crate) fn from_values(mut next: impl FnMut() -> u64) -> Self {
-                Self { $($name: next(),)* }
             }
 
             /// Adds the counters of another partition.
