@@ -614,7 +614,7 @@ mod tests {
         watchers.note(&store);
         assert_eq!(next(&watchers), [Some(third), Some(third), Some(second), Some(second)]);
         // Each of few watchers has a turn, and the next one is the one that has waited for longest.
-        let mut turn = |watchers: &mut Watchers, id| {
+        let turn = |watchers: &mut Watchers, id| {
             watchers.poll_turn(id, &Context::from_waker(Waker::noop())).is_ready()
         };
         watchers.turns = 2;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use petrel_kv::client::{KvClientConfig, RevisionChanges, Watch};
+use petrel_kv::client::{RevisionChanges, Watch};
 use petrel_kv::command::{BatchBuffer, Op};
 use petrel_kv::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use petrel_kv::{KvClient, KvError};
