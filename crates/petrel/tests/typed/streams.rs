@@ -233,7 +233,7 @@ fn a_stream__that_is_dropped_or_late_ends_its_handler() {
 fn a_handler__that_resets_its_stream_ends_it_at_once_with_its_error() {
     let (_server, client, _) = serve_over(AllowedTransports::UDP);
     wait(async {
-        let mut words = client.split("flood".to_owned()).start().await.unwrap();
+        let mut words = client.split(String::from("flood")).start().await.unwrap();
         let error = loop {
             match words.next().await.expect("an error") {
                 Ok(word) => assert_eq!(word.len(), 1_000),
