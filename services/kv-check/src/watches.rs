@@ -175,7 +175,7 @@ impl WatchUser {
         self.common.fabric.note(format_args!("WATCH {} of {watch:?}", self.number));
         while !self.common.watches_end.get() {
             if let Err(error) = self.wait(&mut watch).await {
-                // What the watch has shown so far is whole.
+                // The changes before the error are whole.
                 self.check_writes(watch.revision().unwrap_or(0));
                 return Err(error);
             }

@@ -76,7 +76,7 @@ impl WatchUser {
                 // No replica serves watches now. The same watch goes on.
                 Ok(Err(error)) if is_passing(&error) => continue,
                 Ok(Err(error)) => {
-                    // What the watch has shown so far is whole.
+                    // The changes before the error are whole.
                     self.check_writes(&follower, watch.revision().unwrap_or(0));
                     return Err(error);
                 }
