@@ -41,6 +41,14 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), DecodeError> {
     if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { check_bound(key) }
 }
 
+/// Returns the first key after all keys with a prefix: the end of their range. None if no key can follow.
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
 /// Checks the length of the bound of a range, which may be empty.
 #[inline]
 pub(crate) fn check_bound(bound: &[u8]) -> Result<(), DecodeError> {
@@ -278,4 +286,17 @@ pub(crate) fn read_optional_key<'a>(
     reader: &mut Reader<'a>,
 ) -> Result<Option<&'a [u8]>, DecodeError> {
     reader.bool("bound")?.then(|| reader.bound()).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_prefix__is_the_next_key_without_it() {
+        assert_eq!(after_prefix(b"user:"), Some(b"user;".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
 }

@@ -84,10 +84,11 @@ pub use read::Value;
 pub use restore::Restore;
 pub use save::{Save, SavedBlock};
 pub use scan::{OwnedPair, Page, Scan};
-pub use watch::{RevisionChanges, Watch, after_prefix};
+pub use watch::{RevisionChanges, Watch};
 pub use write::{Batched, Cas, Put};
 
 use crate::api::WatchingClient;
+pub use crate::wire::after_prefix;
 use members::Members;
 use session::ClientSession;
 

@@ -17,7 +17,7 @@ use crate::api::{
     WatchingClient, methods,
 };
 use crate::limits::{KEY_BYTES_MAX, REVISION_CHANGES_BYTES_MAX};
-use crate::wire::{check_bound, check_key};
+use crate::wire::{after_prefix, check_bound, check_key};
 
 /// Attempts for each member to find a replica that has a revision. A key, drawn anew, chooses the replica.
 const ATTEMPTS_EACH: u32 = 8;
@@ -297,14 +297,6 @@ impl Failures {
     }
 }
 
-/// Returns the first key after all keys with a prefix: the end of their range. None if no key can follow.
-pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
-}
-
 /// Takes a message of a stream, whose next revision is `next`. Returns the changes of a revision when all have come.
 fn take(
     message: WatchMessage<'_>,
@@ -343,14 +335,6 @@ fn take(
 mod tests {
     use super::*;
     use crate::api::Change;
-
-    #[test]
-    fn after_prefix__is_the_next_key_without_it() {
-        assert_eq!(after_prefix(b"user:"), Some(b"user;".to_vec()));
-        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xff"), None);
-        assert_eq!(after_prefix(b""), None);
-    }
 
     #[test]
     fn take__a_revision_is_returned_when_it_is_complete() {

@@ -17,9 +17,9 @@ use petrel::{Error, Status};
 
 use super::shared::{Shared, State};
 use crate::api::{Changes, Compacted, WatchMessage, WatchRequest, Watching};
-use crate::client::after_prefix;
 use crate::limits::WATCH_MESSAGE_BYTES_MAX;
 use crate::store::{History, Store};
+use crate::wire::after_prefix;
 
 /// Time without a message after which an idle watcher is told the revision, if that has risen: a client that begins
 /// again needs no older history then.
