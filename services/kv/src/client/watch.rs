@@ -275,7 +275,12 @@ impl Watch {
         } else if is_passing && now < until {
             None
         } else if failures.compacted.is_empty() {
-            Some(KvError::of_read(error))
+            // A replica that refuses has answered, and still none serves the watch.
+            Some(match error.status {
+                Status::DeadlineExceeded => KvError::Timeout { last: error.message.clone() },
+                _ if is_passing => KvError::Unavailable(error.message.clone()),
+                _ => KvError::of_read(error),
+            })
         } else {
             Some(KvError::Compacted { from: next, first: failures.first })
         };
