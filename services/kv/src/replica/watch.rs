@@ -3,7 +3,7 @@
 //! A watcher reads the history of the store by a position of its own, and has no queue but the windows of its stream.
 //! So a slow watcher delays nothing, and ends when the history has lost the next changes. A watcher that has all
 //! changes is *idle*, and costs nothing until a change of its range comes: watchers of one key or of a prefix are found by
-//! the key. Each change is compared with all other ranges, some 50 ns each.
+//! the key. Each change is compared with all other ranges.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -25,11 +25,14 @@ use crate::wire::after_prefix;
 /// again needs no older history then.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Changes that a watcher looks at in one piece: some 50 µs of the replica's thread.
+/// Changes that a watcher looks at in one piece.
 const SEARCH_MAX: usize = 2_048;
 
-/// Bytes that a watcher sends in one piece.
+/// Bytes that a watcher sends in one piece, if it finds them at once.
 const PIECE_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes that a look at a change counts for: either limit ends a piece.
+const LOOK_BYTES: usize = PIECE_BYTES_MAX / SEARCH_MAX;
 
 /// Watchers that go on with a further piece in a round of the event loop: the replica's own work waits for them.
 const TURNS: usize = 8;
@@ -325,18 +328,18 @@ enum Found {
 
 impl Position {
     /// Looks for the next changes of a range, puts them into `message`, and goes behind them. The history ends with the
-    /// revision `last`.
+    /// revision `last`. Returns the number of changes that it looked at, too.
     fn search(
         &mut self,
         history: &History,
         last: u64,
         wanted: &WatchRequest<'_>,
         message: &mut Vec<u8>,
-    ) -> Found {
+    ) -> (Found, usize) {
         let (mut changes, mut looked) = (Vec::new(), 0);
         for revision in history.from(self.revision) {
             if looked >= SEARCH_MAX {
-                return Found::More;
+                return (Found::More, looked);
             }
             if revision.number > self.revision {
                 *self = Self { revision: revision.number, sent: 0 };
@@ -358,11 +361,11 @@ impl Position {
             if !changes.is_empty() {
                 let (revision, changes) = (revision.number, Changes::of(&changes));
                 WatchMessage::Changes { revision, is_last, changes }.encode(message);
-                return Found::Changes;
+                return (Found::Changes, looked);
             }
         }
         self.revision = self.revision.max(last + 1);
-        Found::Nothing
+        (Found::Nothing, looked)
     }
 }
 
@@ -396,14 +399,14 @@ impl Watching for Shared {
         loop {
             message.clear();
             message.shrink_to(2 * WATCH_MESSAGE_BYTES_MAX);
-            let (found, revision) = place.search(&wanted, &mut at, &mut message)?;
-            piece_bytes += message.len();
+            let (found, revision) =
+                place.search(&wanted, &mut at, &mut message, &mut piece_bytes)?;
             match found {
                 Found::Changes => {
                     place.send(&mut stream, &message, at.revision).await?;
                     (is_due, told) = (false, Some(at.revision - 1));
                 }
-                Found::More => piece_bytes = PIECE_BYTES_MAX,
+                Found::More => {}
                 Found::Nothing if is_due && told.is_none_or(|told| revision > told) => {
                     WatchMessage::Progress { revision }.encode(&mut message);
                     place.send(&mut stream, &message, at.revision).await?;
@@ -442,6 +445,7 @@ impl Place {
         wanted: &WatchRequest<'_>,
         at: &mut Position,
         message: &mut Vec<u8>,
+        piece_bytes: &mut usize,
     ) -> Result<(Found, u64), Error> {
         let state = &mut *self.shared.borrow_mut();
         if !state.serves_watchers() {
@@ -456,7 +460,8 @@ impl Place {
             state.watchers.overtaken += 1;
             return Err(state.compacted(store.history()));
         }
-        let found = at.search(store.history(), store.revision(), wanted, message);
+        let (found, looked) = at.search(store.history(), store.revision(), wanted, message);
+        *piece_bytes += looked * LOOK_BYTES + message.len();
         let next = (found != Found::Nothing).then_some(at.revision);
         state.watchers.set(self.id, next);
         if next.is_none() {
@@ -644,10 +649,10 @@ mod tests {
             message.clear();
             at.search(store.history(), store.revision(), &wanted, &mut message)
         };
-        assert_eq!(search(&mut at), Found::More);
-        assert_eq!(search(&mut at), Found::Changes);
+        assert_eq!(search(&mut at), (Found::More, SEARCH_MAX));
+        assert_eq!(search(&mut at), (Found::Changes, 1));
         assert_eq!(at, Position { revision: revision + 1, sent: 0 });
-        assert_eq!(search(&mut at), Found::Nothing);
+        assert_eq!(search(&mut at), (Found::Nothing, 0));
         assert_eq!(at.revision, store.revision() + 1);
     }
 }
