@@ -2,10 +2,12 @@
 //! thread, with consecutive calls in every task.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::content::{self, BULK_BYTES, Bulk};
@@ -18,6 +20,32 @@ use crate::{Failure, Meter, Outcome, Plan, Workload};
 pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, future)
+}
+
+/// The callers on one stream, in the order of their requests.
+#[derive(Clone, Default)]
+pub struct Callers(Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>);
+
+impl Callers {
+    /// Adds the caller of the next request. The reply comes from the receiver; its end says that the stream has ended.
+    pub fn add(&self) -> oneshot::Receiver<Bytes> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.borrow_mut().push_back(sender);
+        receiver
+    }
+
+    /// Passes a reply to its caller. Returns false if no caller waits.
+    pub fn answer(&self, reply: Bytes) -> bool {
+        let Some(caller) = self.0.borrow_mut().pop_front() else { return false };
+        // A failed caller no longer waits.
+        let _ = caller.send(reply);
+        true
+    }
+
+    /// Ends all callers that are left with an error.
+    pub fn end(&self) {
+        self.0.borrow_mut().clear();
+    }
 }
 
 /// Calls to the server.

@@ -1,16 +1,14 @@
 //! A typed service whose messages are protobuf's, of 35 bytes as tonic's: calls, and a stream whose replies come in the order of the requests.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use peers_common::Failure;
-use peers_common::tasks::Caller;
+use peers_common::tasks::{Caller, Callers};
 use petrel::service::{Ctx, Prost};
 use petrel::stream::{Receiver, Sender};
 use petrel::{Client, Context, Endpoint, Error};
-use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -83,37 +81,34 @@ impl Caller for Unary {
 #[derive(Clone)]
 pub(crate) struct Stream {
     requests: Rc<RefCell<Sender<Payload>>>,
-    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
+    callers: Callers,
 }
 
 impl Stream {
     pub(crate) async fn open(client: Client) -> Result<Self, Failure> {
         let (requests, replies) = BenchClient::new(client).echo_stream().start().await?;
-        let stream = Self { requests: Rc::new(RefCell::new(requests)), callers: Rc::default() };
+        let stream =
+            Self { requests: Rc::new(RefCell::new(requests)), callers: Callers::default() };
         spawn_local(hand_out(replies, stream.callers.clone()));
         Ok(stream)
     }
 }
 
 /// Passes replies to their callers. At the end of the stream the remaining callers are dropped, and get an error.
-async fn hand_out(
-    mut replies: Receiver<Payload>,
-    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
-) {
+async fn hand_out(mut replies: Receiver<Payload>, callers: Callers) {
     while let Some(Ok(reply)) = replies.next().await {
-        let Some(caller) = callers.borrow_mut().pop_front() else { break };
-        // A failed caller no longer waits.
-        let _ = caller.send(reply.data);
+        if !callers.answer(reply.data) {
+            break;
+        }
     }
-    callers.borrow_mut().clear();
+    callers.end();
 }
 
 impl Caller for Stream {
     type Reply = Bytes;
 
     async fn echo(&self, data: Bytes) -> Result<Bytes, Failure> {
-        let (sender, receiver) = oneshot::channel();
-        self.callers.borrow_mut().push_back(sender);
+        let receiver = self.callers.add();
         // The window has room for all calls in flight, so `try_send` keeps the order of the callers.
         let sent = self.requests.borrow_mut().try_send(Payload { data });
         sent.map_err(|error| error.to_string())?;

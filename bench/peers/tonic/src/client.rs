@@ -1,13 +1,9 @@
 //! The client, unary and on a stream.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
-
 use bytes::Bytes;
-use peers_common::tasks::{self, Caller};
+use peers_common::tasks::{self, Caller, Callers};
 use peers_common::{ClientArgs, Failure, Outcome, Workload, args};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -67,7 +63,7 @@ impl Caller for Unary {
 #[derive(Clone)]
 struct Stream {
     requests: mpsc::Sender<Payload>,
-    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
+    callers: Callers,
 }
 
 impl Stream {
@@ -78,14 +74,13 @@ impl Stream {
             Workload::Echo => client.echo_stream(receiver).await?,
             Workload::Bulk => client.bulk_stream(receiver).await?,
         };
-        let stream = Self { requests, callers: Rc::default() };
+        let stream = Self { requests, callers: Callers::default() };
         spawn_local(hand_out(replies.into_inner(), stream.callers.clone()));
         Ok(stream)
     }
 
     async fn call(&self, data: Bytes) -> Result<Bytes, Failure> {
-        let (sender, receiver) = oneshot::channel();
-        self.callers.borrow_mut().push_back(sender);
+        let receiver = self.callers.add();
         // The queue has room for all calls in flight, so `try_send` keeps the order of the callers.
         self.requests.try_send(Payload { data })?;
         Ok(receiver.await.map_err(|_| "the stream has ended")?)
@@ -94,16 +89,13 @@ impl Stream {
 
 /// Passes replies to their callers. At the end of the stream the remaining callers are dropped, and get
 /// an error.
-async fn hand_out(
-    mut replies: Streaming<Payload>,
-    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
-) {
+async fn hand_out(mut replies: Streaming<Payload>, callers: Callers) {
     while let Ok(Some(reply)) = replies.message().await {
-        let Some(caller) = callers.borrow_mut().pop_front() else { break };
-        // A failed caller no longer waits.
-        let _ = caller.send(reply.data);
+        if !callers.answer(reply.data) {
+            break;
+        }
     }
-    callers.borrow_mut().clear();
+    callers.end();
 }
 
 impl Caller for Stream {
